@@ -1,0 +1,220 @@
+"""The one exception tree of the project, and the stable codes an error has on the wire.
+
+    NousdError
+    ├── WireError                    becomes an error response as it stands
+    │   ├── InvalidCommand           the line is no command of v1
+    │   ├── InvalidPayload           a field is missing, of the wrong type or past its limit
+    │   ├── CommandRejected          understood, but not possible in the present state
+    │   ├── SessionNotFound
+    │   ├── SessionError             the session's records cannot be read or written
+    │   ├── ProviderFailed           a waited-for run ended in an error
+    │   ├── CommandTimedOut          a waited-for run outlasted the command's time limit
+    │   ├── ShuttingDown             the daemon takes no more commands
+    │   └── InternalError            a fault of ours
+    ├── ConfigError                  a setting is unusable: one line, exit code 2
+    ├── StoreError                   the log could not be read or written
+    │   └── StoreTooNew              written by a newer version; left untouched
+    ├── ProviderError                a model call failed
+    │   └── ContextOverflow          ... because its input was too long for the model
+    ├── ToolError                    a tool call failed; becomes a tool result, never ends a run
+    │   └── ToolArgumentsInvalid
+    └── ClientError                  raised by the client package
+        ├── DaemonUnreachable        nobody listens on the socket
+        ├── ConnectionLost           the daemon went away in mid-conversation
+        └── Refused                  the daemon answered with an error
+
+This module deliberately imports nothing: every room may depend on it. Turning an exception into
+a response happens in one place only, ``nousd.daemon.boundary``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class NousdError(Exception):
+    """Base of every error that this project raises on purpose."""
+
+
+class WireError(NousdError):
+    """An error that a client may see word for word.
+
+    Args:
+        message: for people, or the machine word where v1 puts one there (``run_in_progress``).
+        cause: what lay behind it, for machines and bug reports.
+        details: facts a client can act on, such as ``{"run_id": "run-..."}``.
+
+    Source: protocol/v1.md, "Errors".
+    """
+
+    code: ClassVar[str] = "internal_error"
+
+    def __init__(
+        self, message: str, *, cause: str | None = None, details: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.cause = cause
+        self.details = details
+
+
+class InvalidCommand(WireError):
+    """The line could not be decoded, or names no command. ``request_id`` is "" if unreadable."""
+
+    code = "invalid_command"
+
+    def __init__(self, message: str, *, request_id: str = "", cause: str | None = None) -> None:
+        super().__init__(message, cause=cause)
+        self.request_id = request_id
+
+
+class InvalidPayload(WireError):
+    """A field is missing, has the wrong type or is past its limit; the message names it."""
+
+    code = "invalid_payload"
+
+
+class CommandRejected(WireError):
+    """The command is well formed but cannot be done now; the message is a machine word."""
+
+    code = "command_rejected"
+
+
+class SessionNotFound(WireError):
+    """No session has that id (or it was deleted)."""
+
+    code = "session_not_found"
+
+
+class SessionError(WireError):
+    """The session's records could not be read or written."""
+
+    code = "session_error"
+
+
+class ProviderFailed(WireError):
+    """The run that a ``prompt`` with ``wait: true`` waited for ended in an error."""
+
+    code = "provider_error"
+
+
+class CommandTimedOut(WireError):
+    """The waited-for run is still going after the command's time limit; it goes on."""
+
+    code = "timeout"
+
+
+class ShuttingDown(WireError):
+    """The daemon is stopping and takes no more commands."""
+
+    code = "shutting_down"
+
+
+class InternalError(WireError):
+    """A fault of ours. The log file has the details, the client only a reference."""
+
+    code = "internal_error"
+
+
+WIRE_ERROR_CODES: dict[str, str] = {
+    "invalid_command": "The line is not JSON, not an envelope, or names an unknown command.",
+    "invalid_payload": "A payload field is missing, of the wrong type or past its limit.",
+    "command_rejected": "Understood, but not possible now; `message` is a machine word.",
+    "session_not_found": "No session has this id.",
+    "session_error": "The session's records could not be read or written.",
+    "provider_error": "The run that was waited for ended in an error.",
+    "timeout": "The run that was waited for goes on; the command's time limit has passed.",
+    "shutting_down": "The daemon is stopping and takes no more commands.",
+    "internal_error": "A fault of the daemon.",
+}
+"""Every code an error response can have, with its one-sentence meaning; none is ever removed."""
+
+
+class ConfigError(NousdError):
+    """A setting cannot be used. The text is one line and names the setting."""
+
+
+class StoreError(NousdError):
+    """The log could not be read or written."""
+
+
+class StoreTooNew(StoreError):
+    """The database was written by a newer version of nousd and was left untouched."""
+
+
+class ProviderError(NousdError):
+    """A model call failed.
+
+    Args:
+        message: the server's own words where it gave any.
+        status: HTTP status, if there was a response.
+        retryable: whether the same request may succeed later.
+        retry_after_seconds: what the server asked for, if it did.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retryable: bool = False,
+        retry_after_seconds: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retryable = retryable
+        self.retry_after_seconds = retry_after_seconds
+
+
+class ContextOverflow(ProviderError):
+    """The model refused the input as too long. Compacting and asking again can help."""
+
+
+class ToolError(NousdError):
+    """A tool call failed; the text is what the model is told.
+
+    Args:
+        code: the warning's code, one of protocol/v1.md "Warnings".
+    """
+
+    code: ClassVar[str] = "tool_execution_error"
+
+
+class ToolArgumentsInvalid(ToolError):
+    """The arguments do not fit the tool's schema; nothing was run."""
+
+    code = "tool_validation_error"
+
+
+class ClientError(NousdError):
+    """Base of what the client package raises."""
+
+
+class DaemonUnreachable(ClientError):
+    """Nobody listens on the socket."""
+
+
+class ConnectionLost(ClientError):
+    """The connection ended before the answer came."""
+
+
+class Refused(ClientError):
+    """The daemon answered a request with an error.
+
+    Args:
+        code: one of ``WIRE_ERROR_CODES``.
+        message: the error's own words.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        cause: str | None = None,
+        details: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(f"{code}: {message}" + (f" ({cause})" if cause else ""))
+        self.code = code
+        self.message = message
+        self.cause = cause
+        self.details = details or {}

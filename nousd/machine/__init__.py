@@ -1,0 +1,1 @@
+"""Decisions as pure functions and tables. No I/O, no clock, no ids made here."""

@@ -1,0 +1,1 @@
+"""Model dialects behind one small interface; see ``interface``."""

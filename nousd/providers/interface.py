@@ -1,0 +1,94 @@
+"""What a model provider is: one call in, pieces out.
+
+A provider pushes pieces into ``receive`` instead of yielding them, so that its cancel scopes and open
+connections live in one stack frame that the caller can cancel at any point (an async generator would
+keep them open between two steps).
+
+Providers know nothing of sessions, runs or events. They do not retry: ``retry`` wraps any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Literal, Protocol
+
+import msgspec
+
+from nousd.machine.model_input import ModelInput
+from nousd.wire.entries import Usage
+
+FinishReason = Literal["stop", "length", "tool_use"]
+
+
+class TextDelta(msgspec.Struct, frozen=True):
+    """A piece of the answer. Neighbouring pieces that arrived in one read may be joined; white space
+    is content; never empty.
+    """
+
+    text: str
+
+
+class ReasoningDelta(msgspec.Struct, frozen=True):
+    """A piece of the model's reasoning; never part of the answer."""
+
+    text: str
+
+
+class ToolCallPiece(msgspec.Struct, frozen=True):
+    """One complete call, in the order of the model's own indexes. ``arguments`` is the raw JSON text
+    as the model wrote it, which need not be valid.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """The last piece of every successful call, exactly once."""
+
+    reason: FinishReason
+    usage: Usage | None = None
+
+
+class Retrying(msgspec.Struct, frozen=True):
+    """An attempt failed before any content and will be repeated after ``delay_seconds``."""
+
+    attempt: int
+    attempts_max: int
+    cause: str
+    delay_seconds: float
+
+
+Piece = TextDelta | ReasoningDelta | ToolCallPiece | Finished | Retrying
+
+Receive = Callable[[Piece], Awaitable[None]]
+"""Takes one piece; may wait, which slows the reading of the stream."""
+
+
+class Provider(Protocol):
+    """One model dialect at one server."""
+
+    @property
+    def name(self) -> str:
+        """The name that ``--provider`` takes."""
+        ...
+
+    @property
+    def default_model(self) -> str:
+        """The model used where a session names none."""
+        ...
+
+    def context_window(self, model: str) -> int:
+        """Returns how many tokens the model can be given, by the best knowledge there is."""
+        ...
+
+    async def generate(self, request: ModelInput, receive: Receive) -> None:
+        """Makes one model call and passes its pieces on, ending with ``Finished``.
+
+        Raises:
+            ContextOverflow: the server refused the input as too long.
+            ProviderError: anything else that went wrong, in the server's own words where it gave
+                any. Cancellation closes the connection at once.
+        """
+        ...

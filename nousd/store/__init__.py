@@ -1,0 +1,1 @@
+"""The durable log and its projections behind one narrow interface; see ``interface``."""

@@ -1,0 +1,192 @@
+"""What the rest of the daemon knows of the log: append a batch, read after a cursor, look things up.
+
+Two implementations keep it: ``sqlite`` and ``memory``. The projections (sessions, entries, runs,
+inputs) are folds over the events, made by ``nousd.machine.projection`` and written in the same
+transaction as the events they come from; no caller ever writes one directly.
+
+Commit order is submission order. Callbacks run in the event loop, in that order, one batch after the
+other, so that what they do (fold, answer, publish) happens in the order of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import msgspec
+
+from nousd.errors import StoreError
+from nousd.wire.commands import QueueMode
+from nousd.wire.entries import Entry
+from nousd.wire.events import Event
+from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
+
+
+class Record(msgspec.Struct, frozen=True):
+    """An event on its way into the log: numbered by the store, which owns the counter.
+
+    Args:
+        type: the event's name on the wire.
+        run_id: the run it belongs to, if any.
+        event: the payload, for the projections.
+        tail: the encoded line from behind its number on (``codec.encode_event_tail``).
+        ts: RFC 3339 UTC, the same text that stands in ``tail``.
+    """
+
+    type: str
+    session_id: str
+    run_id: str | None
+    event: Event
+    tail: bytes
+    ts: str
+
+
+class StoredEvent(msgspec.Struct, frozen=True):
+    """An event in the log. ``line`` is the whole NDJSON line with its LF."""
+
+    seq: int
+    type: str
+    session_id: str
+    run_id: str | None
+    line: bytes
+
+
+class Artifact(msgspec.Struct, frozen=True):
+    """Bytes too big for an event; ``id`` is ``sha256:`` and the hex digest of ``data``."""
+
+    id: str
+    media_type: str
+    data: bytes
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Records that are committed together or not at all.
+
+    Args:
+        on_commit: called in the event loop with the stored events once they are committed; durably,
+            unless every record is a delta.
+        on_failure: called instead if the commit failed; the counter did not move.
+    """
+
+    records: tuple[Record, ...]
+    on_commit: Callable[[tuple[StoredEvent, ...]], None]
+    on_failure: Callable[[StoreError], None]
+    artifacts: tuple[Artifact, ...] = ()
+
+
+class EventFilter(msgspec.Struct, frozen=True):
+    """Which events a reader wants; None means all."""
+
+    session_id: str | None = None
+    run_id: str | None = None
+    types: frozenset[str] | None = None
+
+
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as its events left it; None where nothing was set."""
+
+    session_id: str
+    created_at: str
+    updated_at: str
+    name: str | None = None
+    parent_id: str | None = None
+    leaf_id: str | None = None
+    steering_mode: QueueMode | None = None
+    follow_up_mode: QueueMode | None = None
+    active_tools: tuple[str, ...] | None = None
+    provider: str | None = None
+    model: str | None = None
+
+
+class InputRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An accepted input and what became of it."""
+
+    input: QueuedInput
+    session_id: str
+    state: Literal["pending", "consumed", "cleared"]
+
+
+class Defaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What the last ``session_updated`` events set, for new sessions; and the active session."""
+
+    active_session_id: str | None = None
+    steering_mode: QueueMode | None = None
+    follow_up_mode: QueueMode | None = None
+    active_tools: tuple[str, ...] | None = None
+    provider: str | None = None
+    model: str | None = None
+
+
+class Path(msgspec.Struct, frozen=True):
+    """A stretch of the way from the root to a leaf, oldest first; ``has_more`` towards the root."""
+
+    entries: tuple[Entry, ...]
+    has_more: bool
+
+
+class Store(Protocol):
+    """The log of one state folder. Opened by ``sqlite.open_store`` or ``memory.open_store``."""
+
+    @property
+    def head(self) -> int:
+        """The number of the last committed event; 0 in an empty log."""
+        ...
+
+    def submit(self, batch: Batch) -> None:
+        """Queues a batch for the next commit. Never waits; exactly one callback will be called,
+        also when the caller is cancelled meanwhile. Batches that were queued behind a failed one
+        fail as well, because they were decided on a state that never came to be.
+        """
+        ...
+
+    async def flush(self) -> None:
+        """Waits until everything submitted so far is committed (or failed)."""
+        ...
+
+    async def events_after(
+        self, after: int, wanted: EventFilter, *, limit: int, bytes_max: int
+    ) -> tuple[StoredEvent, ...]:
+        """Returns matching events with ``seq > after`` in order, at least one if there is any."""
+        ...
+
+    async def defaults(self) -> Defaults: ...
+
+    async def session(self, session_id: str) -> SessionRow | None:
+        """Returns None for an unknown and for a deleted session."""
+        ...
+
+    async def sessions(self, *, limit: int, before: str | None) -> tuple[SessionRow, ...]:
+        """Most recently updated first; ``before`` is the last session id of the page above."""
+        ...
+
+    async def entry(self, session_id: str, entry_id: str) -> Entry | None: ...
+
+    async def path(self, session_id: str, leaf_id: str, *, limit: int, bytes_max: int) -> Path:
+        """Returns the newest entries of the path that ends with ``leaf_id`` (included)."""
+        ...
+
+    async def tree(self, session_id: str, *, after: str | None, limit: int) -> tuple[TreeNode, ...]:
+        """Nodes in the order they were appended, behind the entry ``after``."""
+        ...
+
+    async def pending_inputs(self, session_id: str) -> tuple[QueuedInput, ...]:
+        """In the order in which they were accepted."""
+        ...
+
+    async def input_by_client_id(
+        self, session_id: str, client_message_id: str
+    ) -> InputRow | None: ...
+
+    async def run(self, run_id: str) -> RunRecord | None: ...
+
+    async def runs(
+        self, session_id: str | None, *, limit: int, before: str | None
+    ) -> tuple[RunRecord, ...]:
+        """Newest first; ``before`` is the last run id of the page above."""
+        ...
+
+    async def open_runs(self) -> tuple[RunRecord, ...]:
+        """Runs without an end, oldest first."""
+        ...
+
+    async def artifact(self, artifact_id: str) -> Artifact | None: ...

@@ -1,0 +1,1 @@
+"""Tools the model may call, and the walls around them; see ``interface``."""

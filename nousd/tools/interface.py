@@ -1,0 +1,83 @@
+"""What a tool is, and what it is given to run with.
+
+A tool states its arguments as a struct: the JSON Schema that the model sees and the validation come
+from it, so they cannot disagree. A tool knows nothing of sessions, runs or events; it reports progress
+through ``ToolContext.emit`` and its outcome as a ``ToolResult`` or a ``ToolError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+Emit = Callable[[str], Awaitable[None]]
+"""Takes a piece of output as it appears; may wait, which slows the tool down."""
+
+
+class ToolContext(msgspec.Struct, frozen=True):
+    """The surroundings of one call.
+
+    Args:
+        workdir: absolute, resolved; relative paths start here and no path may lead out of it.
+        emit: streams output to whoever watches.
+    """
+
+    workdir: Path
+    emit: Emit
+
+
+class ToolResult(msgspec.Struct, frozen=True):
+    """What a call gave.
+
+    Args:
+        text: what the model is told; already cut to the output limits.
+        is_error: whether the model is told that it failed (a command's non-zero exit).
+        full: the whole output where ``text`` was cut, for the artifact store.
+    """
+
+    text: str
+    is_error: bool = False
+    full: bytes | None = None
+
+
+class Tool(Protocol):
+    """Something the model may call."""
+
+    @property
+    def name(self) -> str:
+        """The name the model uses."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """What the model is told about it."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """``builtin``, or the name of the extension that registered it."""
+        ...
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The JSON Schema of the arguments, of type object."""
+        ...
+
+    def validated(self, args: Mapping[str, Any]) -> msgspec.Struct | Mapping[str, Any]:
+        """Returns the arguments ready to run with: aliases resolved, defaults applied.
+
+        Raises:
+            ToolArgumentsInvalid: such as ``validation_failed: bash.command is required``.
+        """
+        ...
+
+    async def run(self, args: Any, context: ToolContext) -> ToolResult:
+        """Carries out a call with what ``validated`` returned.
+
+        Raises:
+            ToolError: with the text that the model is told.
+        """
+        ...

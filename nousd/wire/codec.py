@@ -1,0 +1,346 @@
+"""Lines to commands, responses and events to lines.
+
+Theory of operation. A line is decoded in two steps: the envelope with its payload left raw, then the
+payload by the struct that the type names. So the id of a request with an unknown type or a bad
+payload is still known for the answer.
+
+The fast path is msgspec on the bytes as they came. Only when it fails, or finds no id or type, is the
+line read again the tolerant way: v1 clients may send keys of the envelope in any case, invalid UTF-8
+and lone surrogates (both become U+FFFD). The tolerant way also words the errors, so that no text of
+a parser reaches a client.
+
+Duplicate keys: the last one counts. Unknown keys are skipped. Both are promises of v1, as
+``protocol/v1.md`` ("Envelope") says.
+
+This module makes no ids, reads no clock and does no I/O.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final, NoReturn, TypeVar
+
+import msgspec
+
+from nousd.errors import InvalidCommand, InvalidPayload, WireError
+from nousd.wire.commands import COMMANDS, LENIENT, MESSAGES, Command
+from nousd.wire.events import EVENT_TYPES, Event
+from nousd.wire.limits import NESTING_MAX
+from nousd.wire.responses import RESPONSE_TYPES, Response
+
+_FAILURES: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""What msgspec raises on bad input; two of them are not its own exceptions."""
+
+_EMPTY: Final = msgspec.Raw(b"{}")
+
+_KINDS: Final[dict[type, str]] = {
+    str: "string",
+    int: "number",
+    float: "number",
+    bool: "boolean",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+
+C = TypeVar("C", bound=Command)
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A decoded envelope: ``payload`` is raw JSON that is known to be an object."""
+
+    id: str
+    type: str
+    payload: msgspec.Raw
+
+
+class _Envelope(msgspec.Struct):
+    v: str | None = None
+    id: str | None = None
+    type: str | None = None
+    payload: msgspec.Raw = _EMPTY
+
+
+_envelope_decoder: Final = msgspec.json.Decoder(_Envelope)
+_encoder: Final = msgspec.json.Encoder()
+_payload_decoders: Final[dict[type[Command], msgspec.json.Decoder[Any]]] = {}
+
+
+# --- requests --------------------------------------------------------------------------------
+
+
+def decode_request(line: bytes) -> Request:
+    """Decodes one line without its LF.
+
+    Raises:
+        InvalidCommand: with the request's id where it could be read. The order in which faults are
+            looked for is JSON, ``v``, ``id``, ``type``; whether the type is known is not asked here.
+    """
+    _refuse_deep_nesting(line)
+    try:
+        envelope = _envelope_decoder.decode(line)
+    except _FAILURES:
+        return _decode_tolerantly(line)
+    if (
+        not envelope.id
+        or not envelope.type
+        or envelope.v not in ("1", None, "")
+        or bytes(memoryview(envelope.payload)[:1]) != b"{"
+    ):
+        return _decode_tolerantly(line)
+    return Request(envelope.id, envelope.type, envelope.payload)
+
+
+def _decode_tolerantly(line: bytes) -> Request:
+    """The slow way: any case of keys, repaired UTF-8, worded errors."""
+    value = parse_json(line)
+    if value is None:
+        value = {}
+    if not isinstance(value, dict):
+        raise InvalidCommand(f"invalid_json: expected an object, got {_kind(value)}")
+    fields = {key.lower(): item for key, item in value.items()}
+    request_id = fields.get("id")
+    readable_id = request_id if isinstance(request_id, str) else ""
+    for name in ("v", "id", "type"):
+        if not isinstance(fields.get(name), str | None):
+            raise InvalidCommand(
+                f"invalid_json: {name} must be a string, got {_kind(fields[name])}",
+                request_id=readable_id,
+            )
+    payload = fields.get("payload")
+    if not isinstance(payload, dict | None):
+        raise InvalidCommand(
+            f"invalid_json: payload must be an object, got {_kind(payload)}",
+            request_id=readable_id,
+        )
+    version = fields.get("v") or "1"
+    if version != "1":
+        raise InvalidCommand(
+            f"invalid_version: expected 1, got {version[:40]}", request_id=readable_id
+        )
+    if not readable_id:
+        raise InvalidCommand("missing_id")
+    if not fields.get("type"):
+        raise InvalidCommand("missing_type", request_id=readable_id)
+    return Request(readable_id, fields["type"], msgspec.Raw(_encoder.encode(payload or {})))
+
+
+def parse_json(data: bytes) -> Any:
+    """Parses JSON that may hold invalid UTF-8 or lone surrogates; both become U+FFFD.
+
+    Raises:
+        InvalidCommand: ``invalid_json: ...`` with the position of the fault.
+    """
+    text = data.decode("utf-8", "replace")
+    if not text.strip():
+        raise InvalidCommand("invalid_json: the line is empty")
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise InvalidCommand(f"invalid_json: {error.msg} (column {error.colno})") from None
+    except ValueError as error:
+        # An integer of thousands of digits, or NaN and Infinity.
+        raise InvalidCommand("invalid_json: a number is out of range") from error
+    return _without_surrogates(value)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {scrub(key): _without_surrogates(item) for key, item in value.items()}
+    return value
+
+
+def scrub(text: str) -> str:
+    """Replaces lone surrogates, which no JSON encoder of ours can write, by U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+_BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]')
+
+
+def _refuse_deep_nesting(line: bytes) -> None:
+    """Raises InvalidCommand if arrays and objects nest deeper than the limit."""
+    if line.count(b"[") + line.count(b"{") <= NESTING_MAX:
+        return
+    depth = 0
+    for match in _BRACKETS.finditer(line):
+        token = match.group()
+        if token in b"[{":
+            depth += 1
+            if depth > NESTING_MAX:
+                raise InvalidCommand(f"invalid_json: nested deeper than {NESTING_MAX} levels")
+        elif token in b"]}":
+            depth -= 1
+
+
+def _kind(value: Any) -> str:
+    return _KINDS.get(type(value), "value")
+
+
+# --- payloads --------------------------------------------------------------------------------
+
+
+def decode_payload(request: Request) -> Command:
+    """Decodes the payload by the struct that the request's type names.
+
+    Raises:
+        InvalidCommand: no command has that type.
+        InvalidPayload: naming the first field that does not fit, in the struct's order.
+    """
+    struct = COMMANDS.get(request.type)
+    if struct is None:
+        raise InvalidCommand(f"invalid_command: {request.type[:100]}", request_id=request.id)
+    return convert_payload(request.payload, struct)
+
+
+def convert_payload(payload: msgspec.Raw, struct: type[C]) -> C:
+    """Decodes raw JSON into ``struct``, wording faults as v1 clients know them.
+
+    Raises:
+        InvalidPayload: naming the field and, where there is one, the limit.
+    """
+    decoder = _payload_decoders.get(struct)
+    if decoder is None:
+        decoder = _payload_decoders[struct] = msgspec.json.Decoder(struct)
+    try:
+        decoded: C = decoder.decode(payload)
+    except _FAILURES:
+        return _convert_tolerantly(parse_json(bytes(payload)), struct)
+    return decoded
+
+
+def _convert_tolerantly(values: dict[str, Any], struct: type[C]) -> C:
+    accepted: dict[str, Any] = {}
+    for field in msgspec.structs.fields(struct):
+        if field.name not in values:
+            if field.required:
+                raise InvalidPayload(_missing(struct, field.name))
+            continue
+        try:
+            accepted[field.name] = msgspec.convert(values[field.name], field.type)
+        except msgspec.ValidationError as error:
+            if (struct, field.name) in LENIENT and not isinstance(values[field.name], str):
+                continue
+            raise InvalidPayload(_fault(struct, field, values[field.name], error)) from None
+    return struct(**accepted)
+
+
+def _missing(struct: type[Command], name: str) -> str:
+    return MESSAGES.get((struct, name), (f"{name} is required", ""))[0]
+
+
+def _fault(
+    struct: type[Command],
+    field: msgspec.structs.FieldInfo,
+    value: Any,
+    error: msgspec.ValidationError,
+) -> str:
+    """Words what is wrong with one field."""
+    fixed = MESSAGES.get((struct, field.name))
+    schema = msgspec.json.schema(field.type)
+    wanted = next(
+        (part for part in [*schema.get("anyOf", []), schema] if part.get("type") != "null"), schema
+    )
+    right_type = _kind(value) == {"integer": "number"}.get(
+        kind := wanted.get("type", "string"), kind
+    )
+    if fixed is not None:
+        empty = value is None or value == ""
+        inner_fault = right_type and not empty and "length <=" not in str(error)
+        return fixed[1] if inner_fault else _limit(field.name, error) or fixed[0]
+    if right_type and (limit := _limit(field.name, error)):
+        return limit
+    if field.required and kind == "string":
+        return f"{field.name} is required"
+    article = "an" if kind[0] in "aio" else "a"
+    return f"{field.name} must be {article} {kind}"
+
+
+_BOUND: Final = re.compile(r"(length )?(<=|>=) (\d+)")
+
+
+def _limit(name: str, error: msgspec.ValidationError) -> str | None:
+    """Names the bound that a value of the right type is past, if that was the fault."""
+    match = _BOUND.search(str(error))
+    if match is None:
+        return None
+    of_length, sign, bound = match.groups()
+    if of_length:
+        return f"{name} is too long: at most {bound}" if sign == "<=" else f"{name} is required"
+    return f"{name} must be {'at most' if sign == '<=' else 'at least'} {bound}"
+
+
+# --- responses and events --------------------------------------------------------------------
+
+
+def encode_response(request_id: str, payload: Response) -> bytes:
+    """Returns the line, with its LF, that answers a request well."""
+    return encode_plain_response(request_id, RESPONSE_TYPES[type(payload)], payload)
+
+
+def encode_plain_response(request_id: str, type_: str, payload: Any) -> bytes:
+    """Like ``encode_response`` for a payload that is no struct, such as an extension's result."""
+    return b'{"v":"1","id":%b,"type":"%b","payload":%b,"ok":true}\n' % (
+        _encoder.encode(request_id),
+        type_.encode(),
+        _encoder.encode(payload),
+    )
+
+
+def encode_error(request_id: str, error: WireError) -> bytes:
+    """Returns the line, with its LF, that answers a request with an error."""
+    body: dict[str, Any] = {"code": error.code, "message": scrub(error.message)}
+    if error.cause is not None:
+        body["cause"] = scrub(error.cause)
+    if error.details is not None:
+        body["details"] = error.details
+    return b'{"v":"1","id":%b,"type":"error","payload":{},"ok":false,"error":%b}\n' % (
+        _encoder.encode(request_id),
+        _encoder.encode(body),
+    )
+
+
+def encode_event_tail(payload: Event, ts: str) -> bytes:
+    """Returns an event's line from behind its sequence number on, with its LF.
+
+    The log puts the number in front (``number_event``) when it knows it, so that the body is encoded
+    once, off the writer's path.
+    """
+    return b'","type":"%b","payload":%b,"ts":"%b"}\n' % (
+        EVENT_TYPES[type(payload)].encode(),
+        _encoder.encode(payload),
+        ts.encode(),
+    )
+
+
+def number_event(seq: int, tail: bytes) -> bytes:
+    """Returns the whole line of the event with that sequence number."""
+    return b'{"v":"1","id":"evt-%d%b' % (seq, tail)
+
+
+class EventLine(msgspec.Struct, frozen=True):
+    """A decoded event line; ``payload`` is left raw until its type is looked at."""
+
+    id: str
+    type: str
+    payload: msgspec.Raw
+    ts: str
+
+
+_event_decoder: Final = msgspec.json.Decoder(EventLine)
+
+
+def decode_event(line: bytes) -> EventLine:
+    """Decodes one event line of ours."""
+    return _event_decoder.decode(line)

@@ -1,0 +1,288 @@
+"""One struct per command of v1: the payload a client sends.
+
+The struct's fields are the contract: a required field has no default, ``null`` is allowed only where
+``None`` is. ``COMMANDS`` maps the wire's ``type`` to the struct. What the daemon does with a command
+is not known here.
+
+Wording: a missing or wrongly typed required field is reported as "<field> is required", because that
+is what v1 clients know; ``MESSAGES`` holds the few texts that differ.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from nousd.wire.limits import NAME_CHARS_MAX, PAGE_ROWS_MAX, TEXT_CHARS_MAX, TOOLS_MAX
+
+Text = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS_MAX, pattern=r"\S")]
+"""A text for the model: not blank, bounded."""
+
+Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
+"""An id or a name."""
+
+PageSize = Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX)]
+"""Rows wanted in one answer."""
+
+QueueMode = Literal["one-at-a-time", "all"]
+"""How a queue is emptied into turns (protocol/v1.md, "Queues")."""
+
+QueueKind = Literal["steer", "follow_up"]
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all payload structs."""
+
+
+class Ping(Command, frozen=True, kw_only=True):
+    """Answers ``pong``."""
+
+
+class Prompt(Command, frozen=True, kw_only=True):
+    """Starts a run. ``wait: false`` answers ``accepted`` at once, ``true`` the ``result``."""
+
+    text: Text
+    wait: bool = True
+    leaf_id: Name | None = None
+    session_id: Name | None = None
+    client_message_id: Name | None = None
+
+
+class Steer(Command, frozen=True, kw_only=True):
+    """Hands the running run a text that goes before whatever it would do next."""
+
+    text: Text
+    session_id: Name | None = None
+    expected_run_id: Name | None = None
+    client_message_id: Name | None = None
+
+
+class FollowUp(Command, frozen=True, kw_only=True):
+    """Hands the running run a text for when it would otherwise end."""
+
+    text: Text
+    session_id: Name | None = None
+    expected_run_id: Name | None = None
+    client_message_id: Name | None = None
+
+
+class Abort(Command, frozen=True, kw_only=True):
+    """Stops the run at once, empties its session's queues and returns their texts."""
+
+    session_id: Name | None = None
+    expected_run_id: Name | None = None
+
+
+class SetActiveTools(Command, frozen=True, kw_only=True):
+    """Names the tools that the model is offered from its next call on."""
+
+    tools: Annotated[tuple[Name, ...], Meta(max_length=TOOLS_MAX)]
+    session_id: Name | None = None
+
+
+class SetSteeringMode(Command, frozen=True, kw_only=True):
+    """Sets how pending steers are emptied into turns."""
+
+    mode: QueueMode
+    session_id: Name | None = None
+
+
+class SetFollowUpMode(Command, frozen=True, kw_only=True):
+    """Sets how pending follow-ups are emptied into turns."""
+
+    mode: QueueMode
+    session_id: Name | None = None
+
+
+class GetState(Command, frozen=True, kw_only=True):
+    """Reads what a client needs to draw its status line and to reconnect."""
+
+    session_id: Name | None = None
+
+
+class GetMessages(Command, frozen=True, kw_only=True):
+    """Reads the path root -> leaf, newest page first.
+
+    ``before`` (an entry id) continues a page that said ``has_more``; ``compacted`` gives what a
+    model would get.
+    """
+
+    session_id: Name | None = None
+    leaf_id: Name | None = None
+    before: Name | None = None
+    limit: PageSize = PAGE_ROWS_MAX
+    compacted: bool = False
+
+
+class CompactSession(Command, frozen=True, kw_only=True):
+    """Replaces the older part of what models see by a summary; nothing is deleted."""
+
+    session_id: Name | None = None
+    instruction: Annotated[str, Meta(max_length=TEXT_CHARS_MAX)] | None = None
+
+
+class SetLeaf(Command, frozen=True, kw_only=True):
+    """Moves the place that new work continues from."""
+
+    leaf_id: Name
+    session_id: Name | None = None
+
+
+class GetTree(Command, frozen=True, kw_only=True):
+    """Reads the tree of a session, oldest first; ``after`` (an entry id) continues a page."""
+
+    session_id: Name | None = None
+    after: Name | None = None
+    limit: PageSize = PAGE_ROWS_MAX
+
+
+class NewSession(Command, frozen=True, kw_only=True):
+    """Creates a session and makes it the active one."""
+
+    name: Name | None = None
+
+
+class SwitchSession(Command, frozen=True, kw_only=True):
+    """Makes a session the active one; running runs are not touched."""
+
+    session_id: Name
+
+
+class BranchSession(Command, frozen=True, kw_only=True):
+    """Copies what a session holds now into a new, active one."""
+
+    session_id: Name | None = None
+    parent_id: Name | None = None
+    name: Name | None = None
+
+
+class ExtensionCommand(Command, frozen=True, kw_only=True):
+    """Calls a command that an extension registered. A payload that is no object counts as {}."""
+
+    name: Name
+    payload: Any = None
+
+
+class GetCapabilities(Command, frozen=True, kw_only=True):
+    """Lists what this daemon can do beyond the frozen contract."""
+
+
+class ListSessions(Command, frozen=True, kw_only=True):
+    """Lists sessions, most recently used first; ``before`` (a session id) continues a page."""
+
+    limit: PageSize = 100
+    before: Name | None = None
+
+
+class RenameSession(Command, frozen=True, kw_only=True):
+    """Gives a session a name for people."""
+
+    name: Name
+    session_id: Name | None = None
+
+
+class DeleteSession(Command, frozen=True, kw_only=True):
+    """Deletes a session's content for good; a tombstone keeps its id from being used again."""
+
+    session_id: Name
+
+
+class ListRuns(Command, frozen=True, kw_only=True):
+    """Lists runs of one session, or of all, newest first; ``before`` continues a page."""
+
+    session_id: Name | None = None
+    limit: PageSize = 100
+    before: Name | None = None
+
+
+class GetRun(Command, frozen=True, kw_only=True):
+    """Reads one run's record."""
+
+    run_id: Name
+
+
+class GetQueue(Command, frozen=True, kw_only=True):
+    """Reads the inputs that were accepted and not yet consumed, in the order they will be."""
+
+    session_id: Name | None = None
+
+
+class ClearQueue(Command, frozen=True, kw_only=True):
+    """Takes back pending inputs (all, or of one kind) and returns their texts."""
+
+    session_id: Name | None = None
+    kind: QueueKind | None = None
+
+
+class Promote(Command, frozen=True, kw_only=True):
+    """Turns a pending follow-up into a steer."""
+
+    input_id: Name
+    session_id: Name | None = None
+
+
+class Resume(Command, frozen=True, kw_only=True):
+    """Starts a run on what is pending, or on an unanswered leaf."""
+
+    session_id: Name | None = None
+
+
+class ListTools(Command, frozen=True, kw_only=True):
+    """Lists the tools that exist and which of them are active."""
+
+    session_id: Name | None = None
+
+
+class SetModel(Command, frozen=True, kw_only=True):
+    """Names the model for the session's next model calls."""
+
+    model: Name
+    session_id: Name | None = None
+
+
+COMMANDS: Final[dict[str, type[Command]]] = {
+    "ping": Ping,
+    "prompt": Prompt,
+    "steer": Steer,
+    "follow_up": FollowUp,
+    "abort": Abort,
+    "set_active_tools": SetActiveTools,
+    "set_steering_mode": SetSteeringMode,
+    "set_follow_up_mode": SetFollowUpMode,
+    "get_state": GetState,
+    "get_messages": GetMessages,
+    "compact_session": CompactSession,
+    "set_leaf": SetLeaf,
+    "get_tree": GetTree,
+    "new_session": NewSession,
+    "switch_session": SwitchSession,
+    "branch_session": BranchSession,
+    "extension_command": ExtensionCommand,
+    "get_capabilities": GetCapabilities,
+    "list_sessions": ListSessions,
+    "rename_session": RenameSession,
+    "delete_session": DeleteSession,
+    "list_runs": ListRuns,
+    "get_run": GetRun,
+    "get_queue": GetQueue,
+    "clear_queue": ClearQueue,
+    "promote": Promote,
+    "resume": Resume,
+    "list_tools": ListTools,
+    "set_model": SetModel,
+}
+"""type on the wire -> payload struct; every command of the daemon is here and nowhere else."""
+
+MESSAGES: Final[dict[tuple[type[Command], str], tuple[str, str]]] = {
+    (SetActiveTools, "tools"): ("tools must be an array", "tools must be string array"),
+    (SetSteeringMode, "mode"): ("mode is required", "mode must be one-at-a-time or all"),
+    (SetFollowUpMode, "mode"): ("mode is required", "mode must be one-at-a-time or all"),
+}
+"""(struct, field) -> v1's texts for (missing or not of the outer type, of a wrong inner value)."""
+
+LENIENT: Final[frozenset[tuple[type[Command], str]]] = frozenset(
+    {(GetMessages, "session_id"), (GetMessages, "leaf_id")}
+)
+"""Fields whose wrongly typed value v1 treats as absent (protocol/v1.md, "get_messages")."""

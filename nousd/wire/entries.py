@@ -1,0 +1,106 @@
+"""The nodes of a session's tree, as clients see them and as the log keeps them.
+
+An entry is written once and never changed. ``id`` and ``parent_id`` make the tree; the path from
+the root to a leaf is the transcript (protocol/v1.md, "Entries").
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+TurnKind = Literal["prompt", "steer", "follow_up", "resume"]
+"""What a turn handles. ``resume`` continues an unanswered leaf and has no input of its own."""
+
+StopReason = Literal["stop", "length", "tool_use", "aborted", "error", "interrupted", "timeout"]
+"""Why an assistant message ended. ``aborted``, ``error``, ``interrupted`` and ``timeout`` leave
+partial text; ``tool_use`` is followed by tool calls."""
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Tokens of one model call, as the provider reported them."""
+
+    input: int
+    output: int
+    total: int
+    cache_read: int = 0
+    reasoning: int = 0
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that a model asked for.
+
+    Args:
+        tool_call_id: ours, unique: the entry's id and the call's index in it.
+        runtime_tool_call_id: the model's own id, which need not be unique.
+        args: the arguments; the model's raw text under ``"_raw"`` where it was no JSON object.
+    """
+
+    tool_call_id: str
+    runtime_tool_call_id: str
+    name: str
+    args: dict[str, Any]
+
+
+class MessageEntry(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="message", omit_defaults=True
+):
+    """One message of the transcript.
+
+    ``role`` is ``user`` (with ``turn_kind`` and ``input_ids``), ``assistant`` (with ``stop_reason``
+    and possibly ``tool_calls``, ``reasoning``, ``usage``, ``error``) or ``tool`` (the result of one
+    call, with ``tool_call_id``, ``tool_name``, ``is_error``, ``executed``).
+    """
+
+    id: str
+    parent_id: str | UnsetType = UNSET
+    role: Literal["user", "assistant", "tool"]
+    text: str
+    run_id: str
+    turn_kind: TurnKind
+    created_at: str
+    input_ids: tuple[str, ...] | UnsetType = UNSET
+    client_message_id: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: tuple[ToolCall, ...] | UnsetType = UNSET
+    stop_reason: StopReason | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    tool_call_id: str | UnsetType = UNSET
+    tool_name: str | UnsetType = UNSET
+    is_error: bool | UnsetType = UNSET
+    executed: bool | UnsetType = UNSET
+    artifact_id: str | UnsetType = UNSET
+
+
+class CompactionEntry(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag_field="type",
+    tag="compaction",
+    omit_defaults=True,
+):
+    """Marks that what stands before ``first_kept_entry_id`` is told to models as ``summary``."""
+
+    id: str
+    parent_id: str | UnsetType = UNSET
+    summary: str
+    first_kept_entry_id: str
+    tokens_before: int
+    trigger: Literal["manual", "auto", "overflow"]
+    created_at: str
+    run_id: str | UnsetType = UNSET
+    instruction: str | UnsetType = UNSET
+
+
+Entry = MessageEntry | CompactionEntry
+"""A node of the tree; ``type`` tells which."""
+
+
+def parent_of(entry: Entry) -> str | None:
+    """Returns the id of the entry's parent, or None for a root."""
+    return None if entry.parent_id is UNSET else entry.parent_id

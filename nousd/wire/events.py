@@ -1,0 +1,254 @@
+"""One struct per event of v1: the ``payload`` of a line on the event socket and in the log.
+
+Thirteen types are frozen (``FROZEN_EVENTS``); the others are additions that only subscribers who
+ask for them receive. Fields without a default are required keys; ``session_id`` is on every event.
+
+Events are facts. Everything the daemon knows is a fold over them, so an event carries what a reader
+needs to fold it and never a reference to something outside the log.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.wire.commands import QueueMode
+from nousd.wire.entries import Entry, StopReason, TurnKind, Usage
+from nousd.wire.responses import PendingCounts, QueuedInput
+
+EndStatus = Literal["completed", "cancelled", "error", "timeout", "interrupted"]
+"""How a run ended."""
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of all event payloads."""
+
+    session_id: str
+
+
+class RunEvent(Event, frozen=True, kw_only=True):
+    """An event of one run."""
+
+    run_id: str
+
+
+class TurnEvent(RunEvent, frozen=True, kw_only=True):
+    """An event of one turn; ``turn_id`` counts from "1" within the run."""
+
+    turn_id: str
+
+
+# --- the thirteen frozen types ---------------------------------------------------------------
+
+
+class AgentStart(RunEvent, frozen=True, kw_only=True):
+    runtime: str
+    model: str
+
+
+class AgentEnd(RunEvent, frozen=True, kw_only=True):
+    """The one end of a run. ``error`` says what failed, for people."""
+
+    status: EndStatus
+    error: str | UnsetType = UNSET
+
+
+class TurnStart(TurnEvent, frozen=True, kw_only=True):
+    pass
+
+
+class TurnEnd(TurnEvent, frozen=True, kw_only=True):
+    pass
+
+
+class MessageStart(TurnEvent, frozen=True, kw_only=True):
+    """``message_id`` is the id of the entry that will hold the message.
+
+    For ``role: user`` the whole text is here, with what it came from.
+    """
+
+    message_id: str
+    role: Literal["user", "assistant"]
+    text: str | UnsetType = UNSET
+    turn_kind: TurnKind | UnsetType = UNSET
+    input_ids: tuple[str, ...] | UnsetType = UNSET
+    client_message_id: str | UnsetType = UNSET
+
+
+class MessageUpdate(TurnEvent, frozen=True, kw_only=True):
+    message_id: str
+    delta: str
+
+
+class MessageEnd(TurnEvent, frozen=True, kw_only=True):
+    message_id: str
+    text: str
+    stop_reason: StopReason | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
+
+
+class ToolExecutionStart(TurnEvent, frozen=True, kw_only=True):
+    tool_call_id: str
+    tool_name: str
+    args: dict[str, Any]
+    runtime_tool_call_id: str | UnsetType = UNSET
+
+
+class ToolExecutionUpdate(TurnEvent, frozen=True, kw_only=True):
+    tool_call_id: str
+    tool_name: str
+    delta: str
+
+
+class ToolExecutionEnd(TurnEvent, frozen=True, kw_only=True):
+    """``result`` is what the model is told; ``artifact_id`` names the whole where it was cut."""
+
+    tool_call_id: str
+    tool_name: str
+    result: str
+    is_error: bool
+    executed: bool
+    artifact_id: str | UnsetType = UNSET
+
+
+class Status(RunEvent, frozen=True, kw_only=True):
+    message: str
+    turn_id: str | UnsetType = UNSET
+
+
+class Warning(RunEvent, frozen=True, kw_only=True):
+    code: str
+    message: str
+    turn_id: str | UnsetType = UNSET
+
+
+class Error(RunEvent, frozen=True, kw_only=True):
+    code: str
+    message: str
+    cause: str
+    turn_id: str | UnsetType = UNSET
+
+
+# --- additions -------------------------------------------------------------------------------
+
+
+class SessionCreated(Event, frozen=True, kw_only=True):
+    """A branch names its parent and holds, from the start, everything the parent held."""
+
+    created_at: str
+    name: str | UnsetType = UNSET
+    parent_id: str | UnsetType = UNSET
+    leaf_id: str | UnsetType = UNSET
+    steering_mode: QueueMode | UnsetType = UNSET
+    follow_up_mode: QueueMode | UnsetType = UNSET
+    active_tools: tuple[str, ...] | UnsetType = UNSET
+    provider: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+
+
+class SessionUpdated(Event, frozen=True, kw_only=True):
+    """Only what changed is present."""
+
+    name: str | UnsetType = UNSET
+    leaf_id: str | UnsetType = UNSET
+    steering_mode: QueueMode | UnsetType = UNSET
+    follow_up_mode: QueueMode | UnsetType = UNSET
+    active_tools: tuple[str, ...] | UnsetType = UNSET
+    provider: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+
+
+class SessionActivated(Event, frozen=True, kw_only=True):
+    """This session is the daemon's active one from here on."""
+
+
+class SessionDeleted(Event, frozen=True, kw_only=True):
+    """The tombstone: the session's other events are gone from the log."""
+
+
+class EntryAppended(Event, frozen=True, kw_only=True):
+    """``entry`` joined the tree and became the leaf."""
+
+    entry: Entry
+    run_id: str | UnsetType = UNSET
+
+
+class QueueUpdate(Event, frozen=True, kw_only=True):
+    """The pending inputs changed.
+
+    ``accepted`` and ``promoted`` carry the inputs as they are now, ``consumed`` and ``cleared`` the
+    inputs that are no longer pending.
+    """
+
+    change: Literal["accepted", "consumed", "cleared", "promoted"]
+    inputs: tuple[QueuedInput, ...]
+    pending_counts: PendingCounts
+    run_id: str | UnsetType = UNSET
+
+
+class RunAborting(RunEvent, frozen=True, kw_only=True):
+    """An abort was accepted; the run's balanced ends follow."""
+
+
+class ReasoningUpdate(TurnEvent, frozen=True, kw_only=True):
+    """A piece of the model's reasoning, which is never part of ``message_update``."""
+
+    delta: str
+    message_id: str
+
+
+class ToolCallStarted(TurnEvent, frozen=True, kw_only=True):
+    """The call is about to have an effect; after this it is never run again by itself."""
+
+    tool_call_id: str
+    tool_name: str
+
+
+class UsageReported(TurnEvent, frozen=True, kw_only=True):
+    """What one model call cost."""
+
+    usage: Usage
+    model: str
+    message_id: str | UnsetType = UNSET
+
+
+FROZEN_EVENTS: Final[dict[str, type[Event]]] = {
+    "agent_start": AgentStart,
+    "agent_end": AgentEnd,
+    "turn_start": TurnStart,
+    "turn_end": TurnEnd,
+    "message_start": MessageStart,
+    "message_update": MessageUpdate,
+    "message_end": MessageEnd,
+    "tool_execution_start": ToolExecutionStart,
+    "tool_execution_update": ToolExecutionUpdate,
+    "tool_execution_end": ToolExecutionEnd,
+    "status": Status,
+    "warning": Warning,
+    "error": Error,
+}
+"""The types that every client gets without asking."""
+
+EVENTS: Final[dict[str, type[Event]]] = {
+    **FROZEN_EVENTS,
+    "session_created": SessionCreated,
+    "session_updated": SessionUpdated,
+    "session_activated": SessionActivated,
+    "session_deleted": SessionDeleted,
+    "entry_appended": EntryAppended,
+    "queue_update": QueueUpdate,
+    "run_aborting": RunAborting,
+    "reasoning_update": ReasoningUpdate,
+    "tool_call_started": ToolCallStarted,
+    "usage_reported": UsageReported,
+}
+"""type on the wire -> payload struct; every event there is."""
+
+EVENT_TYPES: Final[dict[type[Event], str]] = {struct: name for name, struct in EVENTS.items()}
+
+DELTA_EVENTS: Final[frozenset[str]] = frozenset(
+    {"message_update", "tool_execution_update", "reasoning_update"}
+)
+"""Committed without fsync: their texts are in the ``*_end`` that follows."""

@@ -1,0 +1,302 @@
+"""One struct per response of v1: the ``payload`` of a line with ``ok: true``.
+
+Required fields are the frozen keys; a field with a default is an addition that is left out when it
+has nothing to say. ``RESPONSES`` maps the wire's ``type`` to the struct.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.wire.commands import QueueMode
+from nousd.wire.entries import Entry, Usage
+
+RunState = Literal["idle", "running", "aborting"]
+"""Of a session, as ``get_state`` says it."""
+
+RunStatus = Literal["running", "completed", "cancelled", "error", "timeout", "interrupted"]
+"""Of a run; all but ``running`` are final."""
+
+
+class Response(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of all response payloads."""
+
+
+class QueuedInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An accepted input. ``kind`` is ``prompt``, ``steer`` or ``follow_up``."""
+
+    input_id: str
+    kind: Literal["prompt", "steer", "follow_up"]
+    text: str
+    run_id: str | UnsetType = UNSET
+    client_message_id: str | UnsetType = UNSET
+    accepted_at: str | UnsetType = UNSET
+
+
+class PendingCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many inputs wait."""
+
+    steer: int
+    follow_up: int
+
+
+class Pong(Response, frozen=True, kw_only=True):
+    message: Literal["pong"]
+
+
+class Accepted(Response, frozen=True, kw_only=True):
+    """The command was taken in and is durable.
+
+    ``cleared`` (abort, clear_queue) holds the inputs taken out of the queues, so that an editor can
+    offer them again.
+    """
+
+    command: str
+    run_id: str | UnsetType = UNSET
+    session_id: str | UnsetType = UNSET
+    leaf_id: str | UnsetType = UNSET
+    input_id: str | UnsetType = UNSET
+    count: int | UnsetType = UNSET
+    mode: QueueMode | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    cleared: tuple[QueuedInput, ...] | UnsetType = UNSET
+
+
+class FlatEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event as ``result.events`` shows it: flat, with ``turn`` as a number."""
+
+    type: str
+    run_id: str
+    id: str
+    ts: str
+    turn: int | UnsetType = UNSET
+    message_id: str | UnsetType = UNSET
+    role: str | UnsetType = UNSET
+    delta: str | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    tool_call_id: str | UnsetType = UNSET
+    tool_name: str | UnsetType = UNSET
+    is_error: bool | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+    cause: str | UnsetType = UNSET
+    status: str | UnsetType = UNSET
+
+
+class Result(Response, frozen=True, kw_only=True):
+    """What a ``prompt`` with ``wait: true`` answers when its run has ended."""
+
+    output: str
+    events: tuple[FlatEvent, ...]
+    session_id: str
+    run_id: str
+    status: RunStatus
+    leaf_id: str | UnsetType = UNSET
+    events_truncated: bool | UnsetType = UNSET
+
+
+class OpenMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message being streamed: what has been told of it so far."""
+
+    message_id: str
+    role: str
+    text: str
+
+
+class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that has not ended."""
+
+    run_id: str
+    session_id: str
+    run_state: RunState
+    started_at: str
+
+
+class State(Response, frozen=True, kw_only=True):
+    """True at ``cursor``: subscribe after it and nothing is missed or doubled."""
+
+    run_state: RunState
+    run_id: str
+    session_id: str
+    steering_mode: QueueMode
+    follow_up_mode: QueueMode
+    pending_counts: PendingCounts
+    cursor: str
+    runs: tuple[ActiveRun, ...]
+    provider: str
+    model: str
+    leaf_id: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+    open_message: OpenMessage | UnsetType = UNSET
+
+
+class Messages(Response, frozen=True, kw_only=True):
+    """The path root -> leaf, oldest first; ``before`` is where an older page ends."""
+
+    session_id: str
+    messages: tuple[Entry, ...]
+    cursor: str
+    has_more: bool
+    leaf_id: str | UnsetType = UNSET
+    before: str | UnsetType = UNSET
+
+
+class Compaction(Response, frozen=True, kw_only=True):
+    session_id: str
+    summary: str
+    first_kept_entry_id: str
+    tokens_before: int
+    trigger: str
+    entry_id: str
+    instruction: str | UnsetType = UNSET
+
+
+class Leaf(Response, frozen=True, kw_only=True):
+    session_id: str
+    leaf_id: str
+
+
+class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
+    """``parent_id`` is "" for a root; ``snippet`` is at most 80 bytes, cut ones end in "..."."""
+
+    id: str
+    parent_id: str
+    role: str
+    snippet: str
+
+
+class Tree(Response, frozen=True, kw_only=True):
+    session_id: str
+    nodes: tuple[TreeNode, ...]
+    has_more: bool
+    leaf_id: str | UnsetType = UNSET
+
+
+class SessionSelected(Response, frozen=True, kw_only=True):
+    """Answers new, switch, branch and rename."""
+
+    session_id: str
+    active: bool
+    parent_id: str | UnsetType = UNSET
+    name: str | UnsetType = UNSET
+
+
+class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A row of ``list_sessions``."""
+
+    session_id: str
+    created_at: str
+    updated_at: str
+    active: bool
+    run_state: RunState
+    name: str | UnsetType = UNSET
+    parent_id: str | UnsetType = UNSET
+    leaf_id: str | UnsetType = UNSET
+
+
+class Sessions(Response, frozen=True, kw_only=True):
+    sessions: tuple[SessionSummary, ...]
+    has_more: bool
+
+
+class SessionDeleted(Response, frozen=True, kw_only=True):
+    session_id: str
+    deleted: bool
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of a run."""
+
+    run_id: str
+    session_id: str
+    status: RunStatus
+    started_at: str
+    runtime: str
+    model: str
+    turns: int
+    ended_at: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
+
+
+class Runs(Response, frozen=True, kw_only=True):
+    runs: tuple[RunRecord, ...]
+    has_more: bool
+
+
+class Run(Response, frozen=True, kw_only=True):
+    run: RunRecord
+
+
+class Queue(Response, frozen=True, kw_only=True):
+    """Pending inputs in the order in which turns would consume them."""
+
+    session_id: str
+    inputs: tuple[QueuedInput, ...]
+    pending_counts: PendingCounts
+    cursor: str
+
+
+class ToolSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """``source`` is ``builtin`` or the extension's name; ``parameters`` is a JSON Schema."""
+
+    name: str
+    description: str
+    active: bool
+    source: str
+    parameters: dict[str, Any]
+
+
+class Tools(Response, frozen=True, kw_only=True):
+    session_id: str
+    tools: tuple[ToolSummary, ...]
+
+
+class Capabilities(Response, frozen=True, kw_only=True):
+    """What this daemon speaks; ``limits`` names the bounds that are in force."""
+
+    protocol: str
+    version: str
+    commands: tuple[str, ...]
+    events: tuple[str, ...]
+    frozen_events: tuple[str, ...]
+    provider: str
+    model: str
+    extension_commands: tuple[str, ...]
+    limits: dict[str, int]
+
+
+class Subscribed(Response, frozen=True, kw_only=True):
+    """Answers ``subscribe`` on the event socket."""
+
+    cursor: str
+    head: str
+
+
+RESPONSES: Final[dict[str, type[Response]]] = {
+    "pong": Pong,
+    "accepted": Accepted,
+    "result": Result,
+    "state": State,
+    "messages": Messages,
+    "compaction": Compaction,
+    "leaf": Leaf,
+    "tree": Tree,
+    "session": SessionSelected,
+    "sessions": Sessions,
+    "session_deleted": SessionDeleted,
+    "runs": Runs,
+    "run": Run,
+    "queue": Queue,
+    "tools": Tools,
+    "capabilities": Capabilities,
+    "subscribed": Subscribed,
+}
+"""type on the wire -> payload struct. ``extension_result`` has whatever the extension returned."""
+
+RESPONSE_TYPES: Final[dict[type[Response], str]] = {
+    struct: name for name, struct in RESPONSES.items()
+}

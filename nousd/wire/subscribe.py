@@ -1,0 +1,43 @@
+"""The one line that a client may send on the event socket (protocol/v1.md, "Subscriptions")."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from nousd.wire.commands import Command, Name
+
+
+class Subscribe(Command, frozen=True, kw_only=True):
+    """Chooses which events follow, and from where.
+
+    Args:
+        after: a cursor such as ``evt-120``; events after it are replayed, then live ones follow.
+            Without it only live ones follow. ``evt-0`` replays everything kept.
+        session_id: only this session's events.
+        run_id: only this run's events.
+        types: ``v1`` (the thirteen frozen ones), ``all``, or a list of names.
+    """
+
+    after: Annotated[str, Meta(pattern=r"^evt-\d{1,18}$")] | None = None
+    session_id: Name | None = None
+    run_id: Name | None = None
+    types: Literal["v1", "all"] | tuple[Name, ...] = "v1"
+
+
+def cursor(seq: int) -> str:
+    """Returns the cursor of the event with that sequence number."""
+    return f"evt-{seq}"
+
+
+def cursor_seq(text: str) -> int:
+    """Returns the sequence number of a cursor.
+
+    Raises:
+        ValueError: if it is not one of ours.
+    """
+    prefix, dash, digits = text.partition("-")
+    if prefix != "evt" or not dash or not digits.isascii() or not digits.isdigit():
+        raise ValueError(f"not a cursor: {text!r}")
+    return int(digits)
