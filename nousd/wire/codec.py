@@ -4,13 +4,14 @@ Theory of operation. A line is decoded in two steps: the envelope with its paylo
 payload by the struct that the type names. So the id of a request with an unknown type or a bad
 payload is still known for the answer.
 
-The fast path is msgspec on the bytes as they came. Only when it fails, or finds no id or type, is the
-line read again the tolerant way: v1 clients may send keys of the envelope in any case, invalid UTF-8
-and lone surrogates (both become U+FFFD). The tolerant way also words the errors, so that no text of
-a parser reaches a client.
+The fast path is msgspec on the bytes as they came. Only when it fails, or misses a key of the envelope,
+is the line read again the tolerant way: v1 clients may send keys of the envelope in any case, invalid
+UTF-8 and lone surrogates (both become U+FFFD). The tolerant way also words the errors, so that no
+text of a parser reaches a client.
 
-Duplicate keys: the last one counts. Unknown keys are skipped. Both are promises of v1, as
-``protocol/v1.md`` ("Envelope") says.
+Duplicate keys: the last one counts. Of keys that differ in case only, the lower-case one counts, so
+that both ways agree. Unknown keys are skipped. All three are promises of v1, as ``protocol/v1.md``
+("Envelope") says.
 
 This module makes no ids, reads no clock and does no I/O.
 """
@@ -18,6 +19,7 @@ This module makes no ids, reads no clock and does no I/O.
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -31,8 +33,6 @@ from nousd.wire.responses import RESPONSE_TYPES, Response
 
 _FAILURES: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 """What msgspec raises on bad input; two of them are not its own exceptions."""
-
-_EMPTY: Final = msgspec.Raw(b"{}")
 
 _KINDS: Final[dict[type, str]] = {
     str: "string",
@@ -59,7 +59,7 @@ class _Envelope(msgspec.Struct):
     v: str | None = None
     id: str | None = None
     type: str | None = None
-    payload: msgspec.Raw = _EMPTY
+    payload: msgspec.Raw = msgspec.Raw(b"")
 
 
 _envelope_decoder: Final = msgspec.json.Decoder(_Envelope)
@@ -85,7 +85,7 @@ def decode_request(line: bytes) -> Request:
     if (
         not envelope.id
         or not envelope.type
-        or envelope.v not in ("1", None, "")
+        or envelope.v != "1"
         or bytes(memoryview(envelope.payload)[:1]) != b"{"
     ):
         return _decode_tolerantly(line)
@@ -99,7 +99,7 @@ def _decode_tolerantly(line: bytes) -> Request:
         value = {}
     if not isinstance(value, dict):
         raise InvalidCommand(f"invalid_json: expected an object, got {_kind(value)}")
-    fields = {key.lower(): item for key, item in value.items()}
+    fields = {key.lower(): item for key, item in value.items()} | value
     request_id = fields.get("id")
     readable_id = request_id if isinstance(request_id, str) else ""
     for name in ("v", "id", "type"):
@@ -136,17 +136,22 @@ def parse_json(data: bytes) -> Any:
     if not text.strip():
         raise InvalidCommand("invalid_json: the line is empty")
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise InvalidCommand(f"invalid_json: {error.msg} (column {error.colno})") from None
     except ValueError as error:
-        # An integer of thousands of digits, or NaN and Infinity.
+        # An integer of thousands of digits, 1e999, NaN or Infinity.
         raise InvalidCommand("invalid_json: a number is out of range") from error
     return _without_surrogates(value)
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_constant(text)
 
 
 def _without_surrogates(value: Any) -> Any:
@@ -166,7 +171,8 @@ def scrub(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-_BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]')
+# Possessive, because a repeat that may be taken back costs a hundred bytes for each byte of a string.
+_BRACKETS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]')
 
 
 def _refuse_deep_nesting(line: bytes) -> None:
@@ -216,8 +222,17 @@ def convert_payload(payload: msgspec.Raw, struct: type[C]) -> C:
     try:
         decoded: C = decoder.decode(payload)
     except _FAILURES:
-        return _convert_tolerantly(parse_json(bytes(payload)), struct)
+        return _convert_tolerantly(_parse_payload(payload), struct)
     return decoded
+
+
+def _parse_payload(payload: msgspec.Raw) -> dict[str, Any]:
+    """Parses what the fast path, which does not look into unknown fields, took for an object."""
+    try:
+        values: dict[str, Any] = parse_json(bytes(payload))
+    except InvalidCommand as error:
+        raise InvalidPayload(error.message) from None
+    return values
 
 
 def _convert_tolerantly(values: dict[str, Any], struct: type[C]) -> C:
@@ -227,13 +242,20 @@ def _convert_tolerantly(values: dict[str, Any], struct: type[C]) -> C:
             if field.required:
                 raise InvalidPayload(_missing(struct, field.name))
             continue
+        value = values[field.name]
         try:
-            accepted[field.name] = msgspec.convert(values[field.name], field.type)
+            accepted[field.name] = msgspec.convert(value, field.type)
         except msgspec.ValidationError as error:
-            if (struct, field.name) in LENIENT and not isinstance(values[field.name], str):
-                continue
-            raise InvalidPayload(_fault(struct, field, values[field.name], error)) from None
+            if not _counts_as_absent(value, field, struct):
+                raise InvalidPayload(_fault(struct, field, value, error)) from None
     return struct(**accepted)
+
+
+def _counts_as_absent(value: Any, field: msgspec.structs.FieldInfo, struct: type[Command]) -> bool:
+    """v1 clients write an optional id they do not have as ""."""
+    if value == "":
+        return not field.required and field.default is None
+    return (struct, field.name) in LENIENT and not isinstance(value, str)
 
 
 def _missing(struct: type[Command], name: str) -> str:
@@ -247,27 +269,41 @@ def _fault(
     error: msgspec.ValidationError,
 ) -> str:
     """Words what is wrong with one field."""
-    fixed = MESSAGES.get((struct, field.name))
-    schema = msgspec.json.schema(field.type)
-    wanted = next(
-        (part for part in [*schema.get("anyOf", []), schema] if part.get("type") != "null"), schema
-    )
-    right_type = _kind(value) == {"integer": "number"}.get(
-        kind := wanted.get("type", "string"), kind
-    )
-    if fixed is not None:
-        empty = value is None or value == ""
-        inner_fault = right_type and not empty and "length <=" not in str(error)
-        return fixed[1] if inner_fault else _limit(field.name, error) or fixed[0]
-    if right_type and (limit := _limit(field.name, error)):
+    parts = _alternatives(field.type)
+    of_outer_type = any(_kind(value) == _OUTER_KINDS.get(kind, kind) for kind in map(_type, parts))
+    if of_outer_type and (limit := _limit(field.name, error)):
         return limit
-    if field.required and kind == "string":
+    if fixed := MESSAGES.get((struct, field.name)):
+        return fixed[1] if of_outer_type and value != "" else fixed[0]
+    if field.required and _type(parts[0]) == "string":
         return f"{field.name} is required"
-    article = "an" if kind[0] in "aio" else "a"
-    return f"{field.name} must be {article} {kind}"
+    return f"{field.name} must be {' or '.join(map(_wanted, parts))}"
 
 
-_BOUND: Final = re.compile(r"(length )?(<=|>=) (\d+)")
+def _alternatives(type_: Any) -> list[dict[str, Any]]:
+    """Returns the JSON Schemas of what a field may be, ``null`` left out."""
+    schema = msgspec.json.schema(type_)
+    return [part for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
+
+
+_OUTER_KINDS: Final = {"integer": "number"}
+
+
+def _type(schema: dict[str, Any]) -> str:
+    kind: str = schema.get("type", "string")
+    return kind
+
+
+def _wanted(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return " or ".join(schema["enum"])
+    if "pattern" in schema:
+        return f"a string like {schema['pattern']}"
+    kind = _type(schema)
+    return f"{'an' if kind[0] in 'aio' else 'a'} {kind}"
+
+
+_BOUND: Final = re.compile(r"(length )?(<=|>=) (\d+)(.* - at `\$\[)?")
 
 
 def _limit(name: str, error: msgspec.ValidationError) -> str | None:
@@ -275,10 +311,12 @@ def _limit(name: str, error: msgspec.ValidationError) -> str | None:
     match = _BOUND.search(str(error))
     if match is None:
         return None
-    of_length, sign, bound = match.groups()
-    if of_length:
-        return f"{name} is too long: at most {bound}" if sign == "<=" else f"{name} is required"
-    return f"{name} must be {'at most' if sign == '<=' else 'at least'} {bound}"
+    of_length, sign, bound, inside = match.groups()
+    if not of_length:
+        return f"{name} must be {'at most' if sign == '<=' else 'at least'} {bound}"
+    if sign == ">=":
+        return None
+    return f"{'an item of ' if inside else ''}{name} is too long: at most {bound}"
 
 
 # --- responses and events --------------------------------------------------------------------
@@ -292,23 +330,31 @@ def encode_response(request_id: str, payload: Response) -> bytes:
 def encode_plain_response(request_id: str, type_: str, payload: Any) -> bytes:
     """Like ``encode_response`` for a payload that is no struct, such as an extension's result."""
     return b'{"v":"1","id":%b,"type":"%b","payload":%b,"ok":true}\n' % (
-        _encoder.encode(request_id),
+        _encode(request_id),
         type_.encode(),
-        _encoder.encode(payload),
+        _encode(payload),
     )
 
 
 def encode_error(request_id: str, error: WireError) -> bytes:
     """Returns the line, with its LF, that answers a request with an error."""
-    body: dict[str, Any] = {"code": error.code, "message": scrub(error.message)}
+    body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.cause is not None:
-        body["cause"] = scrub(error.cause)
+        body["cause"] = error.cause
     if error.details is not None:
         body["details"] = error.details
     return b'{"v":"1","id":%b,"type":"error","payload":{},"ok":false,"error":%b}\n' % (
-        _encoder.encode(request_id),
-        _encoder.encode(body),
+        _encode(request_id),
+        _encode(body),
     )
+
+
+def _encode(value: Any) -> bytes:
+    """Encodes JSON. Models and tools can produce lone surrogates, which become U+FFFD."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(_without_surrogates(msgspec.to_builtins(value)))
 
 
 def encode_event_tail(payload: Event, ts: str) -> bytes:
@@ -319,7 +365,7 @@ def encode_event_tail(payload: Event, ts: str) -> bytes:
     """
     return b'","type":"%b","payload":%b,"ts":"%b"}\n' % (
         EVENT_TYPES[type(payload)].encode(),
-        _encoder.encode(payload),
+        _encode(payload),
         ts.encode(),
     )
 

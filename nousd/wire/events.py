@@ -9,7 +9,7 @@ needs to fold it and never a reference to something outside the log.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -17,6 +17,15 @@ from msgspec import UNSET, UnsetType
 from nousd.wire.commands import QueueMode
 from nousd.wire.entries import Entry, StopReason, TurnKind, Usage
 from nousd.wire.responses import PendingCounts, QueuedInput
+
+
+class TurnKey(TypedDict):
+    """The keys that every event of a turn shares; unpack it into their constructors."""
+
+    session_id: str
+    run_id: str
+    turn_id: str
+
 
 EndStatus = Literal["completed", "cancelled", "error", "timeout", "interrupted"]
 """How a run ended."""

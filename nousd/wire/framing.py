@@ -29,7 +29,8 @@ class LineSplitter:
     Args:
         line_bytes_max: the longest line, in bytes, without its LF.
 
-    Invariant: ``len(self._rest) <= line_bytes_max`` between calls, and ``self._rest`` holds no LF.
+    Invariant: between calls ``self._rest`` holds no LF and at most ``line_bytes_max + 1`` bytes (one of
+    grace for the CR of a CRLF line).
     """
 
     def __init__(self, line_bytes_max: int = LINE_BYTES_MAX) -> None:
@@ -61,7 +62,6 @@ class LineSplitter:
     def _extend(self, piece: bytes, lines: list[bytes | LineTooLong]) -> None:
         if self._skipping:
             return
-        # One byte of grace: the CR of a CRLF line does not count.
         if len(self._rest) + len(piece) > self._line_bytes_max + 1:
             self._rest.clear()
             self._skipping = True

@@ -20,7 +20,8 @@ class Subscribe(Command, frozen=True, kw_only=True):
         types: ``v1`` (the thirteen frozen ones), ``all``, or a list of names.
     """
 
-    after: Annotated[str, Meta(pattern=r"^evt-\d{1,18}$")] | None = None
+    # The lookahead is for Python, where $ also matches before a trailing LF.
+    after: Annotated[str, Meta(pattern=r"^evt-[0-9]{1,18}$(?!\n)")] | None = None
     session_id: Name | None = None
     run_id: Name | None = None
     types: Literal["v1", "all"] | tuple[Name, ...] = "v1"

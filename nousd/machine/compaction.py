@@ -1,0 +1,158 @@
+"""Where to cut a transcript that grows too long, and what stands for the part cut off.
+
+A cut keeps the newest entries and never separates a tool call from its result. What is cut off is told
+by a summary that the model writes; should that fail, by a mechanical one. Both are bounded, and a
+summary takes the earlier summary in instead of standing behind it, so that the number of compactions
+does not make it grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.machine.model_input import ModelInput, UserMessage
+from nousd.machine.transcript import CHARS_PER_TOKEN, estimate_tokens
+from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
+
+SUMMARY_CHARS_MAX: Final = 16_000
+"""Bound of any summary, a few pages: enough to go on from, small beside every context window."""
+
+_PREVIOUS_CHARS_MAX: Final = 6_000
+_LINE_CHARS_MAX: Final = 160
+_ENTRY_CHARS_MAX: Final = 4_000
+
+_TASK: Final = (
+    "Summarise the conversation below so that another assistant can carry on with it. Keep goals, "
+    "decisions, file names, commands, open problems and what was asked last. Leave out courtesies. "
+    "At most 1,000 words."
+)
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """A place to cut: ``dropped`` is summarised, everything from ``first_kept`` on stays."""
+
+    dropped: tuple[Entry, ...]
+    first_kept: MessageEntry
+    tokens_before: int
+
+
+def plan_cut(context: Sequence[Entry], keep_tokens: int) -> Cut | None:
+    """Returns where to cut so that about ``keep_tokens`` stay, or None if nothing can be cut off.
+
+    The newest turn stays whole if it fits; a turn that alone is too long is cut between its model
+    calls.
+    """
+    places = [
+        index
+        for index, entry in enumerate(context)
+        if index and isinstance(entry, MessageEntry) and entry.role != "tool"
+    ]
+    if places and isinstance(context[0], CompactionEntry) and places[0] == 1:
+        # Cutting right behind the last summary would summarise nothing but that summary.
+        places.pop(0)
+    if not places:
+        return None
+    fitting = [place for place in places if estimate_tokens(context[place:]) <= keep_tokens]
+    turns = [place for place in places if _begins_turn(context[place])]
+    everything_fits = estimate_tokens(context) <= keep_tokens
+    if everything_fits:
+        # Asked for by hand on a short transcript: keep the newest turn.
+        candidates = turns[-1:]
+    else:
+        candidates = (
+            [place for place in turns if place in fitting][:1] or fitting[:1] or places[-1:]
+        )
+    if not candidates:
+        return None
+    first_kept = context[candidates[0]]
+    assert isinstance(first_kept, MessageEntry)
+    return Cut(tuple(context[: candidates[0]]), first_kept, estimate_tokens(context))
+
+
+def _begins_turn(entry: Entry) -> bool:
+    return isinstance(entry, MessageEntry) and entry.role == "user"
+
+
+def summary_request(cut: Cut, *, model: str, instruction: str | None, window: int) -> ModelInput:
+    """Returns the model call that summarises what was cut off, fitted into the window."""
+    room = max(window * CHARS_PER_TOKEN // 2, 8_000)
+    transcript = _newest_within([_rendered(entry, _ENTRY_CHARS_MAX) for entry in cut.dropped], room)
+    wish = f"\n\nThe user adds: {instruction}" if instruction else ""
+    text = f"{_TASK}{wish}\n\n<conversation>\n{transcript}\n</conversation>"
+    return ModelInput(model=model, system="", messages=(UserMessage(text),), purpose="summary")
+
+
+def bounded_summary(text: str) -> str:
+    """Returns a model's summary, cut to the bound."""
+    return _shortened(text.strip(), SUMMARY_CHARS_MAX)
+
+
+def mechanical_summary(cut: Cut) -> str:
+    """Summarises without a model: the earlier summary and one line per message, newest kept."""
+    previous = [
+        _shortened(entry.summary, _PREVIOUS_CHARS_MAX)
+        for entry in cut.dropped
+        if isinstance(entry, CompactionEntry)
+    ]
+    lines = [
+        " ".join(_rendered(entry, _LINE_CHARS_MAX).split())
+        for entry in cut.dropped
+        if isinstance(entry, MessageEntry)
+    ]
+    room = SUMMARY_CHARS_MAX - sum(map(len, previous)) - 2
+    return "\n\n".join([*previous[-1:], _newest_within(lines, room)])
+
+
+def _rendered(entry: Entry, chars_max: int) -> str:
+    if isinstance(entry, CompactionEntry):
+        return f"summary: {_shortened(entry.summary, SUMMARY_CHARS_MAX)}"
+    who = f"tool {entry.tool_name}" if entry.role == "tool" else entry.role
+    calls = () if entry.tool_calls is UNSET else entry.tool_calls
+    asked = "".join(f" [calls {call.name} {_shortened(str(call.args), 400)}]" for call in calls)
+    return f"{who}: {_shortened(entry.text, chars_max)}{asked}"
+
+
+def _newest_within(lines: Sequence[str], chars_max: int) -> str:
+    """Joins the newest lines that fit, saying so where older ones do not."""
+    kept: list[str] = []
+    room = chars_max - 40
+    for line in reversed(lines):
+        room -= len(line) + 1
+        if room < 0:
+            kept.append(f"[{len(lines) - len(kept)} earlier messages left out]")
+            break
+        kept.append(line)
+    return "\n".join(reversed(kept))
+
+
+def _shortened(text: str, chars_max: int) -> str:
+    return text if len(text) <= chars_max else f"{text[: chars_max - 4]} ..."
+
+
+def compaction_entry(
+    cut: Cut,
+    summary: str,
+    *,
+    entry_id: str,
+    parent_id: str | None,
+    trigger: str,
+    created_at: str,
+    run_id: str | None,
+    instruction: str | None,
+) -> CompactionEntry:
+    """Returns the entry that puts a cut into force."""
+    return CompactionEntry(
+        id=entry_id,
+        parent_id=UNSET if parent_id is None else parent_id,
+        summary=summary,
+        first_kept_entry_id=cut.first_kept.id,
+        tokens_before=cut.tokens_before,
+        trigger=trigger,  # type: ignore[arg-type]
+        created_at=created_at,
+        run_id=UNSET if run_id is None else run_id,
+        instruction=UNSET if instruction is None else instruction,
+    )

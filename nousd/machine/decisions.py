@@ -1,0 +1,208 @@
+"""What a command does to a session: the events it leads to, or the reason it is refused.
+
+Each function looks at a state and returns events; it changes nothing. Ids and times are arguments.
+Whether something exists in the store (an entry, another session) is looked up before, by the caller.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.errors import CommandRejected
+from nousd.machine import queue
+from nousd.machine.session import RunInfo, SessionState
+from nousd.wire import events
+from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
+from nousd.wire.limits import QUEUED_INPUTS_MAX
+from nousd.wire.responses import QueuedInput
+
+Events = tuple[events.Event, ...]
+
+
+def require_idle(state: SessionState) -> None:
+    """Raises CommandRejected ``run_in_progress`` while a run holds the session."""
+    if state.run is not None:
+        raise CommandRejected("run_in_progress", details={"run_id": state.run.run_id})
+
+
+def require_running(state: SessionState, expected_run_id: str | None = None) -> RunInfo:
+    """Returns the run that takes inputs.
+
+    Raises:
+        CommandRejected: ``no_active_run`` (also while it is being aborted), or ``run_mismatch`` if
+            it is not the run that the client has in mind.
+    """
+    if state.run is None or state.run.phase == "aborting":
+        raise CommandRejected("no_active_run")
+    if expected_run_id is not None and expected_run_id != state.run.run_id:
+        raise CommandRejected("run_mismatch", details={"run_id": state.run.run_id})
+    return state.run
+
+
+def start_run(
+    state: SessionState, prompt: QueuedInput, *, runtime: str, model: str, leaf_id: str | None
+) -> Events:
+    """Accepts a prompt and starts its run, in one step so that neither is ever seen alone."""
+    require_idle(state)
+    assert prompt.run_id is not UNSET
+    moved: Events = ()
+    if leaf_id is not None and leaf_id != state.leaf_id:
+        moved = (events.SessionUpdated(session_id=state.session_id, leaf_id=leaf_id),)
+    return (
+        *moved,
+        _accepted(state, prompt),
+        events.AgentStart(
+            session_id=state.session_id, run_id=prompt.run_id, runtime=runtime, model=model
+        ),
+    )
+
+
+def resume_run(
+    state: SessionState, run_id: str, leaf: Entry | None, *, runtime: str, model: str
+) -> Events:
+    """Starts a run on what is pending, or else on an unanswered leaf.
+
+    Raises:
+        CommandRejected: ``nothing_to_resume``.
+    """
+    require_idle(state)
+    if not state.queue and not is_unanswered(leaf):
+        raise CommandRejected("nothing_to_resume")
+    return (
+        events.AgentStart(session_id=state.session_id, run_id=run_id, runtime=runtime, model=model),
+    )
+
+
+def is_unanswered(leaf: Entry | None) -> bool:
+    """Whether a model still owes something to a transcript that ends with ``leaf``."""
+    if leaf is None or isinstance(leaf, CompactionEntry):
+        return False
+    if leaf.role != "assistant":
+        return True
+    return leaf.stop_reason not in ("stop", "length")
+
+
+def accept_input(
+    state: SessionState, queued: QueuedInput, *, expected_run_id: str | None
+) -> Events:
+    """Queues a steer or follow-up for the running run."""
+    run = require_running(state, expected_run_id)
+    return (_accepted(state, msgspec.structs.replace(queued, run_id=run.run_id)),)
+
+
+def abort_run(state: SessionState, *, expected_run_id: str | None) -> tuple[Events, queue.Inputs]:
+    """Stops the run and empties the queues; returns the events and what was taken out."""
+    run = require_running(state, expected_run_id)
+    aborting = events.RunAborting(session_id=state.session_id, run_id=run.run_id)
+    cleared = queue.in_order(state.queue)
+    return (aborting, *_gone(state, "cleared", cleared, run.run_id)), cleared
+
+
+def clear_queue(state: SessionState, kind: str | None) -> tuple[Events, queue.Inputs]:
+    """Takes back pending inputs, but not the prompt that a run is just about to begin with."""
+    own = None if state.run is None else state.run.run_id
+    cleared = tuple(
+        queued
+        for queued in queue.in_order(state.queue)
+        if kind in (None, queued.kind) and not (queued.kind == "prompt" and queued.run_id == own)
+    )
+    return _gone(state, "cleared", cleared, own), cleared
+
+
+def promote(state: SessionState, input_id: str) -> Events:
+    """Turns a pending follow-up into a steer of the run that is going on, if one is.
+
+    Raises:
+        CommandRejected: ``input_not_found``, ``input_not_promotable``.
+    """
+    for queued in state.queue:
+        if queued.input_id == input_id:
+            break
+    else:
+        raise CommandRejected("input_not_found")
+    if queued.kind != "follow_up":
+        raise CommandRejected("input_not_promotable")
+    run_id = queued.run_id if state.run is None else state.run.run_id
+    steer = msgspec.structs.replace(queued, kind="steer", run_id=run_id)
+    return (_update(state, "promoted", (steer,), run_id),)
+
+
+def begin_turn(
+    state: SessionState,
+    turn: queue.Turn,
+    *,
+    run_id: str,
+    turn_id: str,
+    message_id: str,
+    created_at: str,
+) -> Events:
+    """Consumes the turn's inputs: turn, user message and entry begin in one step.
+
+    A turn that resumes has no user message.
+    """
+    common: events.TurnKey = {
+        "session_id": state.session_id,
+        "run_id": run_id,
+        "turn_id": turn_id,
+    }
+    if not turn.inputs:
+        return (events.TurnStart(**common),)
+    input_ids = tuple(queued.input_id for queued in turn.inputs)
+    client_ids = [queued.client_message_id for queued in turn.inputs]
+    client_message_id = client_ids[0] if len(client_ids) == 1 else UNSET
+    entry = MessageEntry(
+        id=message_id,
+        parent_id=UNSET if state.leaf_id is None else state.leaf_id,
+        role="user",
+        text=turn.text,
+        run_id=run_id,
+        turn_kind=turn.kind,
+        created_at=created_at,
+        input_ids=input_ids,
+        client_message_id=client_message_id,
+    )
+    return (
+        events.TurnStart(**common),
+        events.MessageStart(
+            **common,
+            message_id=message_id,
+            role="user",
+            text=turn.text,
+            turn_kind=turn.kind,
+            input_ids=input_ids,
+            client_message_id=client_message_id,
+        ),
+        *_gone(state, "consumed", turn.inputs, run_id),
+        events.EntryAppended(session_id=state.session_id, run_id=run_id, entry=entry),
+        events.MessageEnd(**common, message_id=message_id, text=turn.text),
+    )
+
+
+def _accepted(state: SessionState, queued: QueuedInput) -> events.QueueUpdate:
+    if len(state.queue) >= QUEUED_INPUTS_MAX:
+        raise CommandRejected("queue_full", details={"limit": QUEUED_INPUTS_MAX})
+    return _update(state, "accepted", (queued,), queued.run_id)
+
+
+def _gone(
+    state: SessionState, change: str, inputs: queue.Inputs, run_id: str | None
+) -> tuple[events.QueueUpdate, ...]:
+    if not inputs:
+        return ()
+    return (_update(state, change, inputs, UNSET if run_id is None else run_id),)
+
+
+def _update(
+    state: SessionState, change: str, inputs: queue.Inputs, run_id: str | msgspec.UnsetType
+) -> events.QueueUpdate:
+    left = queue.without(state.queue, inputs)
+    if change in ("accepted", "promoted"):
+        left += inputs
+    return events.QueueUpdate(
+        session_id=state.session_id,
+        change=change,  # type: ignore[arg-type]
+        inputs=inputs,
+        pending_counts=queue.pending_counts(left),
+        run_id=run_id,
+    )

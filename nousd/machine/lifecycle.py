@@ -1,0 +1,320 @@
+"""Which events a run may have next, and which ends it owes.
+
+A run is a bracket language: run > turn > (message | tool). ``TRANSITIONS`` is that language as a table;
+``Ledger`` walks it over a run's events, remembers what is open, and can say at any moment which events
+would close it. The daemon uses it when a run is stopped from outside, and the next start uses the same
+code on the events that a killed process left in the log: there is one way to end a run early.
+
+A missing cell is a bug of ours, never of a client, so it is an assertion.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.wire import events
+from nousd.wire.entries import MessageEntry, StopReason, ToolCall, TurnKind
+
+
+class Phase(Enum):
+    """Where a run stands."""
+
+    BEFORE = "before"
+    RUN = "run"
+    TURN = "turn"
+    MESSAGE = "message"
+    TOOL = "tool"
+    ENDED = "ended"
+
+
+_REMARKS: Final[tuple[type[events.Event], ...]] = (
+    events.Status,
+    events.Warning,
+    events.Error,
+    events.QueueUpdate,
+    events.EntryAppended,
+    events.RunAborting,
+    events.UsageReported,
+)
+"""May stand anywhere inside a run and change no phase."""
+
+TRANSITIONS: Final[dict[Phase, dict[type[events.Event], Phase]]] = {
+    Phase.BEFORE: {events.AgentStart: Phase.RUN, events.QueueUpdate: Phase.BEFORE},
+    Phase.RUN: {events.TurnStart: Phase.TURN, events.AgentEnd: Phase.ENDED},
+    Phase.TURN: {
+        events.MessageStart: Phase.MESSAGE,
+        events.ToolExecutionStart: Phase.TOOL,
+        events.TurnEnd: Phase.RUN,
+    },
+    Phase.MESSAGE: {
+        events.MessageUpdate: Phase.MESSAGE,
+        events.ReasoningUpdate: Phase.MESSAGE,
+        events.MessageEnd: Phase.TURN,
+    },
+    Phase.TOOL: {
+        events.ToolCallStarted: Phase.TOOL,
+        events.ToolExecutionUpdate: Phase.TOOL,
+        events.ToolExecutionEnd: Phase.TURN,
+    },
+    Phase.ENDED: {},
+}
+
+STOP_REASONS: Final[dict[str, StopReason]] = {
+    "cancelled": "aborted",
+    "error": "error",
+    "timeout": "timeout",
+    "interrupted": "interrupted",
+}
+"""How a run ended -> why its open message ended."""
+
+
+class OpenMessage(msgspec.Struct):
+    """A message that was started and not ended; grows as deltas come."""
+
+    message_id: str
+    role: str
+    deltas: list[str] = []
+    reasoning: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """What has been told of it so far."""
+        return "".join(self.deltas)
+
+
+class OpenTool(msgspec.Struct):
+    """A tool execution that was started and not ended."""
+
+    tool_call_id: str
+    tool_name: str
+    executed: bool = False
+
+
+class Ledger:
+    """Walks the events of one run and knows what is open."""
+
+    def __init__(self, session_id: str, run_id: str) -> None:
+        self.session_id = session_id
+        self.run_id = run_id
+        self.phase = Phase.BEFORE
+        self.turns = 0
+        self.model = ""
+        self.turn_kind: TurnKind = "resume"
+        self.message: OpenMessage | None = None
+        self.tool: OpenTool | None = None
+        self.last_answer = ""
+
+    @property
+    def turn_id(self) -> str:
+        """The id of the turn that is open, or was last."""
+        return str(self.turns)
+
+    def note(self, event: events.Event) -> None:
+        """Follows one event.
+
+        Raises:
+            AssertionError: the event cannot come here.
+        """
+        after = TRANSITIONS[self.phase].get(type(event))
+        if after is None:
+            allowed = _REMARKS if self.phase not in (Phase.BEFORE, Phase.ENDED) else ()
+            assert isinstance(event, allowed), f"{type(event).__name__} in {self.phase}"
+            return
+        self.phase = after
+        remember = _REMEMBER.get(type(event))
+        if remember is not None:
+            remember(self, event)
+
+    @property
+    def where(self) -> events.TurnKey:
+        """The keys of an event in the turn that is open."""
+        return {"session_id": self.session_id, "run_id": self.run_id, "turn_id": self.turn_id}
+
+
+def _start(ledger: Ledger, event: events.AgentStart) -> None:
+    ledger.model = event.model
+
+
+def _turn(ledger: Ledger, _: events.TurnStart) -> None:
+    ledger.turns += 1
+    ledger.turn_kind = "resume"
+
+
+def _open_message(ledger: Ledger, event: events.MessageStart) -> None:
+    ledger.message = OpenMessage(event.message_id, event.role)
+    if event.turn_kind is not UNSET:
+        ledger.turn_kind = event.turn_kind
+
+
+def _delta(ledger: Ledger, event: events.MessageUpdate) -> None:
+    assert ledger.message is not None
+    ledger.message.deltas.append(event.delta)
+
+
+def _reasoning(ledger: Ledger, event: events.ReasoningUpdate) -> None:
+    assert ledger.message is not None
+    ledger.message.reasoning.append(event.delta)
+
+
+def _close_message(ledger: Ledger, event: events.MessageEnd) -> None:
+    if ledger.message is not None and ledger.message.role == "assistant":
+        ledger.last_answer = event.text
+    ledger.message = None
+
+
+def _open_tool(ledger: Ledger, event: events.ToolExecutionStart) -> None:
+    ledger.tool = OpenTool(event.tool_call_id, event.tool_name)
+
+
+def _tool_began(ledger: Ledger, _: events.ToolCallStarted) -> None:
+    assert ledger.tool is not None
+    ledger.tool.executed = True
+
+
+def _close_tool(ledger: Ledger, _: events.ToolExecutionEnd) -> None:
+    ledger.tool = None
+
+
+_REMEMBER: Final[dict[type[events.Event], Any]] = {
+    events.AgentStart: _start,
+    events.TurnStart: _turn,
+    events.MessageStart: _open_message,
+    events.MessageUpdate: _delta,
+    events.ReasoningUpdate: _reasoning,
+    events.MessageEnd: _close_message,
+    events.ToolExecutionStart: _open_tool,
+    events.ToolCallStarted: _tool_began,
+    events.ToolExecutionEnd: _close_tool,
+}
+
+
+def owed_ends(
+    ledger: Ledger,
+    status: events.EndStatus,
+    *,
+    leaf_id: str | None,
+    now: str,
+    error: str | None = None,
+) -> tuple[events.Event, ...]:
+    """Returns the events that close everything the run has open, the innermost first.
+
+    Args:
+        leaf_id: the session's leaf, which a kept partial answer or tool result hangs on.
+        now: the time for those entries.
+        error: what failed, for the run's end.
+    """
+    ends: list[events.Event] = []
+    if ledger.message is not None:
+        ends += _message_ends(ledger, STOP_REASONS[status], leaf_id, now)
+    if ledger.tool is not None:
+        ends += _tool_ends(ledger, STOP_REASONS[status], leaf_id, now)
+    if ledger.phase in (Phase.TURN, Phase.MESSAGE, Phase.TOOL):
+        ends.append(events.TurnEnd(**ledger.where))
+    ends.append(
+        events.AgentEnd(
+            session_id=ledger.session_id,
+            run_id=ledger.run_id,
+            status=status,
+            error=UNSET if error is None else error,
+        )
+    )
+    return tuple(ends)
+
+
+def _message_ends(
+    ledger: Ledger, reason: StopReason, leaf_id: str | None, now: str
+) -> list[events.Event]:
+    message = ledger.message
+    assert message is not None
+    end = events.MessageEnd(
+        **ledger.where, message_id=message.message_id, text=message.text, stop_reason=reason
+    )
+    entry = MessageEntry(
+        id=message.message_id,
+        parent_id=_or_unset(leaf_id),
+        role="assistant",
+        text=message.text,
+        run_id=ledger.run_id,
+        turn_kind=ledger.turn_kind,
+        created_at=now,
+        model=ledger.model,
+        reasoning="".join(message.reasoning) or UNSET,
+        stop_reason=reason,
+    )
+    return [end, _appended(ledger, entry)]
+
+
+def _tool_ends(
+    ledger: Ledger, reason: StopReason, leaf_id: str | None, now: str
+) -> list[events.Event]:
+    tool = ledger.tool
+    assert tool is not None
+    result = f"tool_error: {reason}"
+    end = events.ToolExecutionEnd(
+        **ledger.where,
+        tool_call_id=tool.tool_call_id,
+        tool_name=tool.tool_name,
+        result=result,
+        is_error=True,
+        executed=tool.executed,
+    )
+    entry = tool_result_entry(
+        end, parent_id=leaf_id, turn_kind=ledger.turn_kind, text=result, now=now
+    )
+    return [end, _appended(ledger, entry)]
+
+
+def tool_result_entry(
+    end: events.ToolExecutionEnd,
+    *,
+    parent_id: str | None,
+    turn_kind: TurnKind,
+    text: str,
+    now: str,
+) -> MessageEntry:
+    """Returns the transcript's record of a tool call's result.
+
+    Its id follows from the call's, so that a call can never have two results.
+    """
+    return MessageEntry(
+        id=f"{end.tool_call_id}.result",
+        parent_id=_or_unset(parent_id),
+        role="tool",
+        text=text,
+        run_id=end.run_id,
+        turn_kind=turn_kind,
+        created_at=now,
+        tool_call_id=end.tool_call_id,
+        tool_name=end.tool_name,
+        is_error=end.is_error,
+        executed=end.executed,
+        artifact_id=end.artifact_id,
+    )
+
+
+def tool_calls_of(
+    message_id: str, calls: list[tuple[str, str, dict[str, Any]]]
+) -> tuple[ToolCall, ...]:
+    """Returns the calls of one message under ids of ours: the entry's id and the call's index.
+
+    Args:
+        calls: (the model's own id, tool name, arguments), in the model's order.
+    """
+    return tuple(
+        ToolCall(
+            tool_call_id=f"{message_id}.{index}", runtime_tool_call_id=own_id, name=name, args=args
+        )
+        for index, (own_id, name, args) in enumerate(calls)
+    )
+
+
+def _appended(ledger: Ledger, entry: MessageEntry) -> events.EntryAppended:
+    return events.EntryAppended(session_id=ledger.session_id, run_id=ledger.run_id, entry=entry)
+
+
+def _or_unset(value: str | None) -> str | UnsetType:
+    return UNSET if value is None else value

@@ -1,0 +1,93 @@
+"""The rules of the input queue: what is consumed next, when a steer bites, who may be promoted.
+
+A session has one queue in the order of acceptance. Its three kinds are views of it: steers go before a
+prompt that never began, and both before follow-ups (protocol/v1.md, "Queues").
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from nousd.wire.commands import QueueMode
+from nousd.wire.entries import TurnKind
+from nousd.wire.responses import PendingCounts, QueuedInput
+
+Inputs = tuple[QueuedInput, ...]
+Kind = Literal["prompt", "steer", "follow_up"]
+
+ORDER: Final[tuple[Kind, ...]] = ("steer", "prompt", "follow_up")
+"""Which kind is consumed before which."""
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """The inputs of the next turn; ``inputs`` is empty only for a turn that resumes."""
+
+    kind: TurnKind
+    inputs: Inputs
+
+    @property
+    def text(self) -> str:
+        """What the user's message says: the texts, joined where a mode took several."""
+        return "\n".join(queued.text for queued in self.inputs)
+
+
+def of_kind(queue: Inputs, kind: str) -> Inputs:
+    """Returns the inputs of one kind, in order."""
+    return tuple(queued for queued in queue if queued.kind == kind)
+
+
+def in_order(queue: Inputs) -> Inputs:
+    """Returns the queue in the order in which turns would consume it."""
+    return tuple(queued for kind in ORDER for queued in of_kind(queue, kind))
+
+
+def pending_counts(queue: Inputs) -> PendingCounts:
+    """Counts what a client sees as waiting; a prompt about to begin is not waiting."""
+    return PendingCounts(
+        steer=len(of_kind(queue, "steer")), follow_up=len(of_kind(queue, "follow_up"))
+    )
+
+
+def steer_bites(queue: Inputs, run_id: str) -> bool:
+    """Whether a steer of this very run is pending.
+
+    One left over from an earlier run only queues: whoever sent it did not see what is running now.
+    """
+    return any(queued.kind == "steer" and queued.run_id == run_id for queued in queue)
+
+
+def next_turn(
+    queue: Inputs, *, own_prompt: str | None, steering: QueueMode, follow_up: QueueMode
+) -> Turn | None:
+    """Returns what the run does next, or None if nothing is pending.
+
+    Args:
+        own_prompt: the id of the prompt that started the run, while it is pending. It goes first,
+            before anything that an earlier run left behind.
+    """
+    for queued in queue:
+        if queued.input_id == own_prompt:
+            return Turn("prompt", (queued,))
+    modes: dict[Kind, QueueMode] = {
+        "steer": steering,
+        "prompt": "one-at-a-time",
+        "follow_up": follow_up,
+    }
+    for kind in ORDER:
+        waiting = of_kind(queue, kind)
+        if waiting:
+            return Turn(kind, waiting if modes[kind] == "all" else waiting[:1])
+    return None
+
+
+def without(queue: Inputs, gone: Inputs) -> Inputs:
+    """Returns the queue without the given inputs."""
+    ids = {queued.input_id for queued in gone}
+    return tuple(queued for queued in queue if queued.input_id not in ids)
+
+
+def with_each(queue: Inputs, changed: Inputs) -> Inputs:
+    """Returns the queue with the given inputs at its end, whatever they were before."""
+    return without(queue, changed) + changed

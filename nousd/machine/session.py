@@ -1,0 +1,122 @@
+"""The state of one session as a fold over its events.
+
+``apply`` is the only way a session's state changes. The daemon folds an event when it decides on it
+(so that the next decision sees it) and shows the result to clients once it is committed; both are the
+same value, because the state is immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.machine import queue
+from nousd.wire import events
+from nousd.wire.commands import QueueMode
+from nousd.wire.responses import QueuedInput
+
+
+class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The run that holds the session's run lock."""
+
+    run_id: str
+    phase: Literal["running", "aborting"]
+    started_at: str
+
+
+class SessionState(msgspec.Struct, frozen=True, kw_only=True):
+    """All that decisions about a session depend on.
+
+    ``active_tools`` None means every tool. ``model`` None means the provider's own default, as does a
+    ``model`` that was set for another ``provider``. ``leaf_id`` None means an empty tree.
+    """
+
+    session_id: str
+    created_at: str = ""
+    name: str | None = None
+    parent_id: str | None = None
+    leaf_id: str | None = None
+    steering_mode: QueueMode = "one-at-a-time"
+    follow_up_mode: QueueMode = "one-at-a-time"
+    active_tools: tuple[str, ...] | None = None
+    provider: str | None = None
+    model: str | None = None
+    queue: tuple[QueuedInput, ...] = ()
+    run: RunInfo | None = None
+    deleted: bool = False
+
+
+_SETTINGS: Final = (
+    "name",
+    "leaf_id",
+    "steering_mode",
+    "follow_up_mode",
+    "active_tools",
+    "provider",
+    "model",
+)
+
+
+def apply(state: SessionState, event: events.Event, ts: str) -> SessionState:
+    """Returns the state after ``event``, which happened at ``ts``."""
+    change = _CHANGES.get(type(event))
+    return state if change is None else msgspec.structs.replace(state, **change(state, event, ts))
+
+
+def _settings(event: Any) -> dict[str, Any]:
+    return {
+        name: value for name in _SETTINGS if (value := getattr(event, name, UNSET)) is not UNSET
+    }
+
+
+def _created(_: SessionState, event: events.SessionCreated, __: str) -> dict[str, Any]:
+    parent = None if event.parent_id is UNSET else event.parent_id
+    return {**_settings(event), "created_at": event.created_at, "parent_id": parent}
+
+
+def _updated(_: SessionState, event: events.SessionUpdated, __: str) -> dict[str, Any]:
+    return _settings(event)
+
+
+def _deleted(_: SessionState, __: events.SessionDeleted, ___: str) -> dict[str, Any]:
+    return {"deleted": True, "queue": (), "leaf_id": None}
+
+
+def _appended(_: SessionState, event: events.EntryAppended, __: str) -> dict[str, Any]:
+    return {"leaf_id": event.entry.id}
+
+
+def _queued(state: SessionState, event: events.QueueUpdate, _: str) -> dict[str, Any]:
+    if event.change in ("accepted", "promoted"):
+        return {"queue": queue.with_each(state.queue, event.inputs)}
+    return {"queue": queue.without(state.queue, event.inputs)}
+
+
+def _started(_: SessionState, event: events.AgentStart, ts: str) -> dict[str, Any]:
+    return {"run": RunInfo(run_id=event.run_id, phase="running", started_at=ts)}
+
+
+def _aborting(state: SessionState, event: events.RunAborting, _: str) -> dict[str, Any]:
+    assert state.run is not None
+    assert state.run.run_id == event.run_id
+    return {"run": msgspec.structs.replace(state.run, phase="aborting")}
+
+
+def _ended(_: SessionState, __: events.AgentEnd, ___: str) -> dict[str, Any]:
+    return {"run": None}
+
+
+_CHANGES: Final[dict[type[events.Event], Callable[[SessionState, Any, str], dict[str, Any]]]] = {
+    events.SessionCreated: _created,
+    events.SessionUpdated: _updated,
+    events.SessionDeleted: _deleted,
+    events.EntryAppended: _appended,
+    events.QueueUpdate: _queued,
+    events.AgentStart: _started,
+    events.RunAborting: _aborting,
+    events.AgentEnd: _ended,
+}
+"""event -> the fields it changes; an event that is not here changes nothing."""
