@@ -297,8 +297,8 @@ def _type(schema: dict[str, Any]) -> str:
 def _wanted(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return " or ".join(schema["enum"])
-    if "pattern" in schema:
-        return f"a string like {schema['pattern']}"
+    if "examples" in schema:
+        return f"a string like {schema['examples'][0]}"
     kind = _type(schema)
     return f"{'an' if kind[0] in 'aio' else 'a'} {kind}"
 

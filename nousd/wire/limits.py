@@ -44,12 +44,12 @@ PIPELINE_MAX: Final = 1024
 
 LIMITS: Final[dict[str, tuple[int, str]]] = {
     "line_bytes_max": (LINE_BYTES_MAX, "invalid_command: line_too_long"),
-    "nesting_max": (NESTING_MAX, "invalid_command: invalid_json: nested too deep"),
-    "text_chars_max": (TEXT_CHARS_MAX, "invalid_payload: text is too long"),
-    "name_chars_max": (NAME_CHARS_MAX, "invalid_payload: <field> is too long"),
-    "tools_max": (TOOLS_MAX, "invalid_payload: tools is too long"),
+    "nesting_max": (NESTING_MAX, "invalid_command: invalid_json: nested deeper than 256 levels"),
+    "text_chars_max": (TEXT_CHARS_MAX, "invalid_payload: text is too long: at most 4194304"),
+    "name_chars_max": (NAME_CHARS_MAX, "invalid_payload: <field> is too long: at most 256"),
+    "tools_max": (TOOLS_MAX, "invalid_payload: tools is too long: at most 1024"),
     "queued_inputs_max": (QUEUED_INPUTS_MAX, "command_rejected: queue_full"),
-    "page_rows_max": (PAGE_ROWS_MAX, "invalid_payload: limit is too large"),
+    "page_rows_max": (PAGE_ROWS_MAX, "invalid_payload: limit must be at most 1000"),
     "page_bytes_max": (PAGE_BYTES_MAX, "a shorter page with has_more"),
     "result_events_max": (RESULT_EVENTS_MAX, "events_truncated in the result"),
     "connections_max": (CONNECTIONS_MAX, "command_rejected: too_many_connections"),

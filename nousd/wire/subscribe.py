@@ -21,7 +21,9 @@ class Subscribe(Command, frozen=True, kw_only=True):
     """
 
     # The lookahead is for Python, where $ also matches before a trailing LF.
-    after: Annotated[str, Meta(pattern=r"^evt-[0-9]{1,18}$(?!\n)")] | None = None
+    after: Annotated[str, Meta(pattern=r"^evt-[0-9]{1,18}$(?!\n)", examples=["evt-120"])] | None = (
+        None
+    )
     session_id: Name | None = None
     run_id: Name | None = None
     types: Literal["v1", "all"] | tuple[Name, ...] = "v1"
