@@ -16,6 +16,7 @@
     │   └── StoreTooNew              written by a newer version; left untouched
     ├── ProviderError                a model call failed
     │   └── ContextOverflow          ... because its input was too long for the model
+    ├── RunFailed                    a run cannot go on; becomes its `error` event
     ├── ToolError                    a tool call failed; becomes a tool result, never ends a run
     │   └── ToolArgumentsInvalid
     └── ClientError                  raised by the client package
@@ -168,6 +169,16 @@ class ProviderError(NousdError):
 
 class ContextOverflow(ProviderError):
     """The model refused the input as too long. Compacting and asking again can help."""
+
+
+class RunFailed(NousdError):
+    """A run cannot go on. The attributes are those of the ``error`` event it ends with."""
+
+    def __init__(self, code: str, message: str, cause: str = "") -> None:
+        super().__init__(f"{code}: {message}" + (f" ({cause})" if cause else ""))
+        self.code = code
+        self.message = message
+        self.cause = cause
 
 
 class ToolError(NousdError):

@@ -209,7 +209,7 @@ def owed_ends(
     """
     ends: list[events.Event] = []
     if ledger.message is not None:
-        ends += _message_ends(ledger, STOP_REASONS[status], leaf_id, now)
+        ends += _message_ends(ledger, STOP_REASONS[status], leaf_id, now, error)
     if ledger.tool is not None:
         ends += _tool_ends(ledger, STOP_REASONS[status], leaf_id, now)
     if ledger.phase in (Phase.TURN, Phase.MESSAGE, Phase.TOOL):
@@ -226,7 +226,7 @@ def owed_ends(
 
 
 def _message_ends(
-    ledger: Ledger, reason: StopReason, leaf_id: str | None, now: str
+    ledger: Ledger, reason: StopReason, leaf_id: str | None, now: str, error: str | None
 ) -> list[events.Event]:
     message = ledger.message
     assert message is not None
@@ -244,6 +244,7 @@ def _message_ends(
         model=ledger.model,
         reasoning="".join(message.reasoning) or UNSET,
         stop_reason=reason,
+        error=_or_unset(error),
     )
     return [end, _appended(ledger, entry)]
 

@@ -1,0 +1,1 @@
+"""What carries out a turn; see ``interface``."""

@@ -1,0 +1,95 @@
+"""What a runtime is, and what it may ask of the daemon while it carries out a turn.
+
+The daemon owns runs, queues, the log and every way to stop; a runtime owns what happens between the
+user's message and the end of the turn. It is duplex: it hands out events and looks at what came in
+meanwhile. It is stopped by cancellation at any await, and need not clean up anything it has opened in
+the log: the daemon closes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from nousd.machine.compaction import Cut
+from nousd.machine.lifecycle import Ledger
+from nousd.wire.entries import Entry
+from nousd.wire.events import Event
+
+
+class TurnHost(Protocol):
+    """The daemon's side of one turn."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the run has open; read it, never write it."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """The model that the session names for its next call."""
+        ...
+
+    @property
+    def leaf_id(self) -> str | None:
+        """Where the next entry goes."""
+        ...
+
+    async def commit(self, *events: Event) -> None:
+        """Puts events into the log together; returns when they are durable."""
+        ...
+
+    async def keep(self, data: bytes, media_type: str) -> str:
+        """Stores bytes too big for an event together with the next commit; returns their id."""
+        ...
+
+    async def stream(self, event: Event) -> None:
+        """Puts an event into the log in order, without waiting for the disk; waits only if the log
+        is far behind.
+        """
+        ...
+
+    def steer_bites(self) -> bool:
+        """Whether a steer of this run waits: then no further tool or model call may begin."""
+        ...
+
+    def tool_is_active(self, name: str) -> bool:
+        """Whether the session lets the model use that tool."""
+        ...
+
+    async def context(self) -> Sequence[Entry]:
+        """Returns what counts of the transcript, the last compaction first, if there is one."""
+        ...
+
+    def new_id(self, prefix: str) -> str:
+        """Mints an id."""
+        ...
+
+    def now(self) -> str:
+        """Returns the time as RFC 3339 UTC."""
+        ...
+
+
+class Runtime(Protocol):
+    """Something that can carry out a turn."""
+
+    @property
+    def name(self) -> str:
+        """What ``agent_start`` calls it."""
+        ...
+
+    async def run_turn(self, host: TurnHost) -> None:
+        """Carries out the turn whose user message was just committed.
+
+        Raises:
+            RunFailed: the run cannot go on.
+        """
+        ...
+
+    def plan_cut(self, context: Sequence[Entry]) -> Cut | None:
+        """Returns where this runtime would cut a transcript, or None if nothing can be cut off."""
+        ...
+
+    async def summarise(self, cut: Cut, *, model: str, instruction: str | None) -> str:
+        """Returns what is to stand for the part cut off; bounded, and never fails."""
+        ...

@@ -1,0 +1,1 @@
+"""Our own loop: a provider, the tools, and the rules of the machine."""

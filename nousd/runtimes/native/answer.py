@@ -1,0 +1,206 @@
+"""One model call as events: the streamed message, its usage, and the tool calls it asks for.
+
+The message is opened when its first content arrives, so an attempt that showed nothing leaves no
+trace. Every call that ends, well or not, leaves exactly one message.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.errors import ContextOverflow, ProviderError, RunFailed
+from nousd.machine.lifecycle import tool_calls_of
+from nousd.machine.model_input import ModelInput
+from nousd.providers.interface import (
+    Finished,
+    Piece,
+    Provider,
+    ReasoningDelta,
+    Retrying,
+    TextDelta,
+    ToolCallPiece,
+)
+from nousd.runtimes.interface import TurnHost
+from nousd.wire import events
+from nousd.wire.entries import MessageEntry, StopReason, ToolCall
+
+RAW_ARGUMENTS = "_raw"
+"""The key under which arguments that are no JSON object are kept, as the model wrote them."""
+
+
+async def ask_model(
+    host: TurnHost, provider: Provider, request: ModelInput
+) -> tuple[ToolCall, ...]:
+    """Streams one answer into the log and returns the calls it asks for.
+
+    Raises:
+        ContextOverflow: before any content; nothing was written.
+        RunFailed: ``provider_error`` with the server's own words as its cause.
+    """
+    answer = _Answer(host, provider, request.model)
+    try:
+        await provider.generate(request, answer.receive)
+    except ContextOverflow as overflow:
+        if answer.message_id is not None:
+            raise await provider_failed(host, overflow) from overflow
+        raise
+    except ProviderError as error:
+        if answer.retried:
+            await host.stream(
+                events.Warning(
+                    **host.ledger.where, code="provider_retry_exhausted", message=str(error)
+                )
+            )
+        raise await provider_failed(host, error) from error
+    return await answer.close()
+
+
+async def provider_failed(host: TurnHost, error: ProviderError) -> RunFailed:
+    """Opens a message for the failed answer if it has none, and returns the failure to raise."""
+    if host.ledger.message is None:
+        await host.stream(
+            events.MessageStart(
+                **host.ledger.where, message_id=host.new_id("msg"), role="assistant"
+            )
+        )
+    return RunFailed("provider_error", "provider stream returned error", str(error))
+
+
+class _Answer:
+    """Takes the pieces of one model call and tells the log."""
+
+    def __init__(self, host: TurnHost, provider: Provider, model: str) -> None:
+        self._host = host
+        self._provider = provider
+        self._model = model
+        self.message_id: str | None = None
+        self.retried = False
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[ToolCallPiece] = []
+        self._finished = Finished("stop")
+
+    async def receive(self, piece: Piece) -> None:
+        """Takes one piece."""
+        match piece:
+            case TextDelta(text):
+                message_id = await self._open()
+                self._text.append(text)
+                await self._host.stream(
+                    events.MessageUpdate(
+                        **self._host.ledger.where, message_id=message_id, delta=text
+                    )
+                )
+            case ReasoningDelta(text):
+                message_id = await self._open()
+                self._reasoning.append(text)
+                await self._host.stream(
+                    events.ReasoningUpdate(
+                        **self._host.ledger.where, message_id=message_id, delta=text
+                    )
+                )
+            case ToolCallPiece():
+                await self._open()
+                self._calls.append(piece)
+            case Retrying():
+                await self._retrying(piece)
+            case Finished():
+                self._finished = piece
+
+    async def _open(self) -> str:
+        if self.message_id is None:
+            self.message_id = self._host.new_id("msg")
+            await self._host.stream(
+                events.MessageStart(
+                    **self._host.ledger.where, message_id=self.message_id, role="assistant"
+                )
+            )
+        return self.message_id
+
+    async def _retrying(self, retry: Retrying) -> None:
+        self.retried = True
+        text = (
+            f"{self._provider.name} retry attempt {retry.attempt}/{retry.attempts_max} "
+            f"after {retry.cause}"
+        )
+        await self._host.stream(
+            events.Warning(**self._host.ledger.where, code="provider_retry", message=text)
+        )
+
+    async def close(self) -> tuple[ToolCall, ...]:
+        """Ends the message, writes its entry, and returns its calls under our ids."""
+        message_id = await self._open()
+        calls = tool_calls_of(
+            message_id,
+            [(call.id, call.name, _arguments(call.arguments)) for call in self._calls],
+        )
+        await self._host.commit(
+            *self._remarks(message_id, has_calls=bool(calls)), *self._ends(message_id, calls)
+        )
+        return calls
+
+    def _remarks(self, message_id: str, *, has_calls: bool) -> list[events.Event]:
+        where = self._host.ledger.where
+        remarks: list[events.Event] = []
+        reason = "tool_use" if has_calls else self._finished.reason
+        if reason != "stop":
+            remarks.append(events.Status(**where, message=f"provider_stop_reason: {reason}"))
+        usage = self._finished.usage
+        if usage is not None:
+            text = f"provider_usage: input={usage.input} output={usage.output} total={usage.total}"
+            remarks.append(events.Status(**where, message=text))
+            remarks.append(
+                events.UsageReported(**where, usage=usage, model=self._model, message_id=message_id)
+            )
+        return remarks
+
+    def _ends(self, message_id: str, calls: tuple[ToolCall, ...]) -> list[events.Event]:
+        host = self._host
+        text = "".join(self._text)
+        usage = UNSET if self._finished.usage is None else self._finished.usage
+        # Some servers say "stop" although the message asks for tools.
+        reason: StopReason = "tool_use" if calls else _without_calls(self._finished.reason)
+        entry = MessageEntry(
+            id=message_id,
+            parent_id=UNSET if host.leaf_id is None else host.leaf_id,
+            role="assistant",
+            text=text,
+            run_id=host.ledger.run_id,
+            turn_kind=host.ledger.turn_kind,
+            created_at=host.now(),
+            model=self._model,
+            reasoning="".join(self._reasoning) or UNSET,
+            tool_calls=calls or UNSET,
+            stop_reason=reason,
+            usage=usage,
+        )
+        return [
+            events.MessageEnd(
+                **host.ledger.where,
+                message_id=message_id,
+                text=text,
+                stop_reason=reason,
+                usage=usage,
+            ),
+            events.EntryAppended(
+                session_id=host.ledger.session_id, run_id=host.ledger.run_id, entry=entry
+            ),
+        ]
+
+
+def _without_calls(reason: str) -> StopReason:
+    return "length" if reason == "length" else "stop"
+
+
+def _arguments(raw: str) -> dict[str, Any]:
+    """Parses a call's arguments; what is no JSON object is kept as text under one key."""
+    if not raw.strip():
+        return {}
+    try:
+        args = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        args = None
+    return args if isinstance(args, dict) else {RAW_ARGUMENTS: raw}

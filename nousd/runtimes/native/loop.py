@@ -1,0 +1,155 @@
+"""The native runtime: asks the model, carries out its tool calls, asks again.
+
+The whole loop is ``run_turn``. A steer is looked for before each tool call and before each further
+model call, never in mid-text. What a stop leaves open is closed by the daemon, so nothing here cleans
+up the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from nousd.errors import ContextOverflow, RunFailed
+from nousd.machine import compaction, transcript
+from nousd.machine.model_input import ModelInput, ToolSpec
+from nousd.providers.interface import Provider
+from nousd.runtimes.interface import TurnHost
+from nousd.runtimes.native.answer import ask_model, provider_failed
+from nousd.runtimes.native.summary import write_summary
+from nousd.runtimes.native.tool_calls import CallRunner
+from nousd.tools.interface import Tool
+from nousd.wire import events
+from nousd.wire.entries import Entry, ToolCall
+
+
+class NativeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the loop can be told.
+
+    Args:
+        system: the system prompt; may be empty.
+        model_calls_max: model calls per turn before the turn is given up.
+        context_window: tokens; 0 asks the provider.
+        compact_at: share of the window past which the transcript is compacted by itself.
+        keep_recent_tokens: about how much of the newest transcript a compaction keeps.
+    """
+
+    system: str = ""
+    model_calls_max: int = 50
+    context_window: int = 0
+    compact_at: float = 0.8
+    keep_recent_tokens: int = 20_000
+
+
+class NativeRuntime:
+    """Carries out turns with one provider and one set of tools."""
+
+    name = "native"
+
+    def __init__(
+        self,
+        provider: Provider,
+        tools: Mapping[str, Tool],
+        calls: CallRunner,
+        settings: NativeSettings,
+    ) -> None:
+        self._provider = provider
+        self._tools = tools
+        self._calls = calls
+        self._settings = settings
+
+    async def run_turn(self, host: TurnHost) -> None:
+        """See ``Runtime.run_turn``."""
+        for number in range(self._settings.model_calls_max):
+            if number:
+                status = events.Status(**host.ledger.where, message=_AWAIT_NEXT)
+                await host.stream(status)
+            calls = await self._answer(host)
+            if not await self._carry_out(host, calls):
+                return
+        raise RunFailed(
+            "tool_loop_limit_exceeded",
+            "tool await-next loop exceeded max rounds",
+            f"more than {self._settings.model_calls_max} model calls in one turn",
+        )
+
+    async def _carry_out(self, host: TurnHost, calls: Sequence[ToolCall]) -> bool:
+        """Runs the calls one after another; returns whether the model is to be asked again."""
+        for index, call in enumerate(calls):
+            if host.steer_bites():
+                for skipped in calls[index:]:
+                    await self._calls.skip(host, skipped)
+                return False
+            await self._calls.execute(host, call)
+        return bool(calls) and not host.steer_bites()
+
+    async def _answer(self, host: TurnHost) -> Sequence[ToolCall]:
+        """Makes one model call, with room made for it before, or after it overflowed."""
+        context = await host.context()
+        limit = self._settings.compact_at * self._window(host.model)
+        if transcript.estimate_tokens(context) > limit:
+            await self._compact(host, "auto")
+        try:
+            return await ask_model(host, self._provider, await self._request(host))
+        except ContextOverflow as overflow:
+            if not await self._compact(host, "overflow"):
+                raise await provider_failed(host, overflow) from overflow
+        try:
+            return await ask_model(host, self._provider, await self._request(host))
+        except ContextOverflow as overflow:
+            raise await provider_failed(host, overflow) from overflow
+
+    async def _request(self, host: TurnHost) -> ModelInput:
+        offered = tuple(
+            ToolSpec(tool.name, tool.description, tool.parameters)
+            for tool in self._tools.values()
+            if host.tool_is_active(tool.name)
+        )
+        messages = transcript.model_messages(await host.context())
+        return ModelInput(host.model, self._settings.system, messages, offered)
+
+    # --- compaction --------------------------------------------------------------------------
+
+    def plan_cut(self, context: Sequence[Entry]) -> compaction.Cut | None:
+        """See ``Runtime.plan_cut``."""
+        return compaction.plan_cut(context, self._settings.keep_recent_tokens)
+
+    async def summarise(self, cut: compaction.Cut, *, model: str, instruction: str | None) -> str:
+        """See ``Runtime.summarise``."""
+        request = compaction.summary_request(
+            cut, model=model, instruction=instruction, window=self._window(model)
+        )
+        return await write_summary(self._provider, request, cut)
+
+    async def _compact(self, host: TurnHost, trigger: str) -> bool:
+        cut = self.plan_cut(await host.context())
+        if cut is None:
+            return False
+        summary = await self.summarise(cut, model=host.model, instruction=None)
+        entry = compaction.compaction_entry(
+            cut,
+            summary,
+            entry_id=host.new_id("cmp"),
+            parent_id=host.leaf_id,
+            trigger=trigger,
+            created_at=host.now(),
+            run_id=host.ledger.run_id,
+            instruction=None,
+        )
+        where = host.ledger.where
+        await host.commit(
+            events.EntryAppended(
+                session_id=where["session_id"], run_id=where["run_id"], entry=entry
+            ),
+            events.Status(
+                **where, message=f"compaction: trigger={trigger} tokens_before={cut.tokens_before}"
+            ),
+        )
+        return True
+
+    def _window(self, model: str) -> int:
+        return self._settings.context_window or self._provider.context_window(model)
+
+
+_AWAIT_NEXT = "await_next: continue_with_tool_results"

@@ -1,0 +1,34 @@
+"""The model call that writes a compaction's summary. It shows nothing to anyone and cannot fail."""
+
+from __future__ import annotations
+
+import logging
+
+from nousd.errors import ProviderError
+from nousd.machine import compaction
+from nousd.machine.model_input import ModelInput
+from nousd.providers.interface import Piece, Provider, TextDelta
+
+_log = logging.getLogger(__name__)
+
+_COLLECT_CHARS_MAX = 4 * compaction.SUMMARY_CHARS_MAX
+"""A model that does not stop writing is not listened to further."""
+
+
+async def write_summary(provider: Provider, request: ModelInput, cut: compaction.Cut) -> str:
+    """Returns the model's summary, or the mechanical one if the model fails or says nothing."""
+    texts: list[str] = []
+    collected = 0
+
+    async def receive(piece: Piece) -> None:
+        nonlocal collected
+        if isinstance(piece, TextDelta) and collected < _COLLECT_CHARS_MAX:
+            collected += len(piece.text)
+            texts.append(piece.text)
+
+    try:
+        await provider.generate(request, receive)
+    except ProviderError as error:
+        _log.warning("the model could not summarise: %s", error)
+        texts.clear()
+    return compaction.bounded_summary("".join(texts)) or compaction.mechanical_summary(cut)
