@@ -1,0 +1,186 @@
+"""Checks that the events of a stream make balanced runs, whatever happened in them.
+
+Feed one ``LifecycleChecker`` every event line of a stream from its start; runs may be interleaved. It
+is written from protocol/v1.md ("Lifecycle") alone and imports nothing of the daemon, so that it
+cannot share a mistake with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Payload = dict[str, Any]
+
+
+@dataclass
+class _Message:
+    id: str
+    role: str
+    text: str
+    deltas: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Run:
+    """What is open in a run: at most one turn; in it at most one message or one tool call."""
+
+    session_id: str
+    turns_started: int = 0
+    turn_id: str | None = None
+    message: _Message | None = None
+    tool_call_id: str | None = None
+    ended: bool = False
+    message_ids: set[str] = field(default_factory=set)
+    tool_call_ids: set[str] = field(default_factory=set)
+
+
+class LifecycleChecker:
+    """Raises AssertionError at the first event that breaks a rule, naming the event and the rule."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, _Run] = {}
+        self._last_seq = -1
+
+    def feed(self, line: bytes) -> None:
+        """Takes the next event line of the stream."""
+        event = json.loads(line)
+        try:
+            self._feed(event)
+        except AssertionError as error:
+            raise AssertionError(f"{error}, at {line.decode().rstrip()}") from None
+
+    def finish(self) -> None:
+        """Asserts that every run that was started has ended."""
+        open_runs = sorted(run_id for run_id, run in self._runs.items() if not run.ended)
+        assert not open_runs, f"agent_start without agent_end: {', '.join(open_runs)}"
+
+    @property
+    def ended_runs(self) -> int:
+        """How many runs have ended so far."""
+        return sum(run.ended for run in self._runs.values())
+
+    def _feed(self, event: dict[str, Any]) -> None:
+        seq = int(event["id"].removeprefix("evt-"))
+        assert seq > self._last_seq, f"event ids must grow: {seq} after {self._last_seq}"
+        self._last_seq = seq
+        payload, type_ = event["payload"], event["type"]
+        run_id = payload.get("run_id")
+        if run_id is None:
+            assert type_ not in _RULES, f"{type_} has no run_id"
+            return
+        if type_ == "agent_start":
+            assert run_id not in self._runs, f"second agent_start of {run_id}"
+            self._runs[run_id] = _Run(payload["session_id"])
+            return
+        run = self._runs.get(run_id)
+        if run is None or run.ended:
+            assert type_ not in _RULES, f"{type_} outside of its run"
+            return
+        assert payload["session_id"] == run.session_id, "a run changed its session"
+        rule = _RULES.get(type_)
+        if rule is not None:
+            rule(run, payload)
+
+
+def _in_turn(run: _Run, payload: Payload) -> None:
+    assert run.turn_id is not None, "outside of a turn"
+    assert payload["turn_id"] == run.turn_id, f"turn {run.turn_id} is the open one"
+
+
+def _agent_end(run: _Run, _payload: Payload) -> None:
+    assert run.turn_id is None, f"agent_end while turn {run.turn_id} is open"
+    run.ended = True
+
+
+def _turn_start(run: _Run, payload: Payload) -> None:
+    assert run.turn_id is None, f"turn_start while turn {run.turn_id} is open"
+    run.turns_started += 1
+    assert payload["turn_id"] == str(run.turns_started), f"expected turn_id {run.turns_started}"
+    run.turn_id = payload["turn_id"]
+
+
+def _turn_end(run: _Run, payload: Payload) -> None:
+    _in_turn(run, payload)
+    assert run.message is None, "turn_end while a message is open"
+    assert run.tool_call_id is None, "turn_end while a tool runs"
+    run.turn_id = None
+
+
+def _message_start(run: _Run, payload: Payload) -> None:
+    _in_turn(run, payload)
+    assert run.message is None, "message_start while a message is open"
+    assert run.tool_call_id is None, "message_start while a tool runs"
+    assert payload["message_id"] not in run.message_ids, "a message_id was used twice"
+    run.message_ids.add(payload["message_id"])
+    role = payload["role"]
+    assert role != "user" or "text" in payload, "a user's message_start has no text"
+    run.message = _Message(payload["message_id"], role, payload.get("text", ""))
+
+
+def _message_update(run: _Run, payload: Payload) -> None:
+    message = _open_message(run, payload)
+    assert message.role == "assistant", "message_update of a user message"
+    message.deltas.append(payload["delta"])
+
+
+def _message_end(run: _Run, payload: Payload) -> None:
+    message = _open_message(run, payload)
+    told = message.text if message.role == "user" else "".join(message.deltas)
+    assert payload["text"] == told, f"message_end.text is not what was told: {told!r}"
+    run.message = None
+
+
+def _open_message(run: _Run, payload: Payload) -> _Message:
+    _in_turn(run, payload)
+    assert run.message is not None, "no message is open"
+    assert payload["message_id"] == run.message.id, f"message {run.message.id} is the open one"
+    return run.message
+
+
+def _tool_start(run: _Run, payload: Payload) -> None:
+    _in_turn(run, payload)
+    assert run.message is None, "a tool starts while a message is open"
+    assert run.tool_call_id is None, f"tool call {run.tool_call_id} is still running"
+    assert payload["tool_call_id"] not in run.tool_call_ids, "a tool_call_id was used twice"
+    run.tool_call_ids.add(payload["tool_call_id"])
+    run.tool_call_id = payload["tool_call_id"]
+
+
+def _tool_update(run: _Run, payload: Payload) -> None:
+    _in_turn(run, payload)
+    assert run.tool_call_id == payload["tool_call_id"], f"{run.tool_call_id} is the running call"
+
+
+def _tool_end(run: _Run, payload: Payload) -> None:
+    _tool_update(run, payload)
+    run.tool_call_id = None
+
+
+def _aside(run: _Run, payload: Payload) -> None:
+    """A status, warning or error may stand outside of turns; one that names a turn is in it."""
+    if "turn_id" in payload:
+        _in_turn(run, payload)
+
+
+_RULES: dict[str, Callable[[_Run, Payload], None]] = {
+    "agent_end": _agent_end,
+    "turn_start": _turn_start,
+    "turn_end": _turn_end,
+    "message_start": _message_start,
+    "message_update": _message_update,
+    "message_end": _message_end,
+    "reasoning_update": _in_turn,
+    "tool_execution_start": _tool_start,
+    "tool_execution_update": _tool_update,
+    "tool_execution_end": _tool_end,
+    "status": _aside,
+    "warning": _aside,
+    "error": _aside,
+}
+"""What each event of a run asks of the run's state; ``agent_start`` makes the state.
+
+Additions that have no rule here (a usage report, a queue change) may stand anywhere.
+"""
