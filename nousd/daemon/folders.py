@@ -1,0 +1,121 @@
+"""The folders that the daemon writes to: made private, or refused with a reason.
+
+Two kinds, because only one of them is ours to change. A folder at a default place is named after
+nousd and holds nothing else: it is created, and tightened, to mode 0700. A folder that the user
+named may hold anything and may be ``/tmp``: it is created with 0700 when it is missing and is
+otherwise never touched, only looked at: whoever may write there could put a file of theirs in the
+place of ours.
+
+It deliberately does not look above the folder itself: the way to it is the user's own matter.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from nousd.errors import ConfigError
+
+FOLDER_MODE: Final = 0o700
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_ROOT_UID: Final = 0
+
+
+def prepare_own_folder(path: Path, what: str) -> None:
+    """Makes ``path`` a folder that only our user can enter. For the default places.
+
+    Args:
+        path: absolute; missing folders on the way are created with mode 0700 as well.
+        what: what the folder is for, as in ``"state folder"``; names it in errors.
+
+    Raises:
+        ConfigError: it cannot be created, is a symbolic link or no folder, belongs to another user
+            or cannot be written to.
+    """
+    _create_missing(path, what)
+    with _opened(path, what) as descriptor:
+        status = os.fstat(descriptor)
+        _refuse_owner(status, {os.geteuid()}, f"the {what} {path}")
+        if stat.S_IMODE(status.st_mode) & 0o777 != FOLDER_MODE:
+            os.fchmod(descriptor, FOLDER_MODE)
+    _refuse_unwritable(path, what)
+
+
+def prepare_chosen_folder(path: Path, what: str, *, sticky_ok: bool = False) -> None:
+    """Sees to it that a folder named by the user exists and that nobody else can replace our files.
+
+    A symbolic link is followed if it is ours or root's (``/tmp`` and ``/var/run`` are such links on
+    some systems). The mode of a folder that exists is never changed.
+
+    Args:
+        path: absolute; if missing, it is created with mode 0700.
+        what: as in ``prepare_own_folder``.
+        sticky_ok: accept a folder like ``/tmp``: others may write, but not remove our files. Right
+            for sockets, which carry their own mode; wrong for a database, whose name another
+            user could take first.
+
+    Raises:
+        ConfigError: it cannot be created or written to, is no folder, belongs to neither us nor
+            root, or can be written to by others.
+    """
+    _create_missing(path, what)
+    ours = {os.geteuid(), _ROOT_UID}
+    try:
+        _refuse_owner(path.lstat(), ours, f"the {what} {path}")
+        status = path.stat()
+    except OSError as error:
+        raise ConfigError(f"the {what} {path} cannot be used: {error.strerror}") from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise ConfigError(f"the {what} {path} is not a folder")
+    _refuse_owner(status, ours, f"the {what} {path}")
+    sticky = bool(status.st_mode & stat.S_ISVTX)
+    if status.st_mode & _OTHERS_WRITE and not (sticky and sticky_ok):
+        raise ConfigError(
+            f"the {what} {path} can be written to by other users"
+            f" (mode {stat.S_IMODE(status.st_mode):04o}); take that away with chmod go-w"
+        )
+    _refuse_unwritable(path, what)
+
+
+def _create_missing(path: Path, what: str) -> None:
+    if path.is_symlink():
+        return  # even one that leads nowhere; the checks that follow have the right words for it
+    try:
+        for folder in reversed([path, *path.parents]):
+            if not folder.exists():
+                folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+                # A umask can only take bits away, but it may take our own.
+                folder.chmod(FOLDER_MODE)
+    except OSError as error:
+        raise ConfigError(f"the {what} {path} cannot be created: {error.strerror}") from error
+
+
+@contextmanager
+def _opened(path: Path, what: str) -> Iterator[int]:
+    """Holds the folder itself, so that what is checked is also what is changed."""
+    if path.is_symlink():
+        raise ConfigError(f"the {what} {path} is a symbolic link; name the folder itself")
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except NotADirectoryError as error:
+        raise ConfigError(f"the {what} {path} is not a folder") from error
+    except OSError as error:
+        raise ConfigError(f"the {what} {path} cannot be opened: {error.strerror}") from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_owner(status: os.stat_result, accepted: set[int], what: str) -> None:
+    if status.st_uid not in accepted:
+        raise ConfigError(f"{what} belongs to another user (uid {status.st_uid})")
+
+
+def _refuse_unwritable(path: Path, what: str) -> None:
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ConfigError(f"the {what} {path} cannot be written to")

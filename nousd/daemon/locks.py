@@ -1,0 +1,99 @@
+"""One daemon per socket and one per state folder, by ``flock`` on a file beside what is guarded.
+
+Why flock: the kernel releases it when the holder ends, however it ends, so there is no stale lock
+to guess about, and a pid in a file is never believed, only shown. The lock belongs to the open
+file, which no child inherits (Python opens files close-on-exec).
+
+Why a lock file is never removed: a second daemon may have opened the file and be about to lock it
+when the first one removes it and goes. The second then holds a lock on a file without a name, a
+third creates the name anew and locks that, and both believe to be alone. An empty file left behind
+costs nothing.
+
+Somebody else may still remove one, say a cleaner of ``/tmp``. For the socket there is a second
+guard: what answers on it is never taken for stale (``nousd.daemon.sockets``).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from nousd.errors import ConfigError
+
+
+@contextmanager
+def lock_socket(path: Path) -> Iterator[None]:
+    """Holds ``PATH.lock``: the right to create, and to remove, ``PATH`` and ``PATH.events``.
+
+    Raises:
+        ConfigError: another daemon holds it (with its pid), or the lock file is unusable.
+    """
+    with _hold(path.with_name(f"{path.name}.lock"), f"the socket {path}"):
+        yield
+
+
+@contextmanager
+def lock_state_folder(folder: Path) -> Iterator[None]:
+    """Holds ``nousd.lock`` in the folder: the right to open the log in it for writing.
+
+    Raises:
+        ConfigError: another daemon holds it (with its pid), or the lock file is unusable.
+    """
+    with _hold(folder / "nousd.lock", f"the state folder {folder}"):
+        yield
+
+
+@contextmanager
+def _hold(lock_file: Path, guarded: str) -> Iterator[None]:
+    descriptor = _open_lock_file(lock_file)
+    try:
+        _lock_nowait(descriptor, lock_file, guarded)
+        _write_content(descriptor, b"%d\n" % os.getpid())
+        try:
+            yield
+        finally:
+            # The next holder's first moment would otherwise show our pid to a third.
+            _write_content(descriptor, b"")
+    finally:
+        os.close(descriptor)
+
+
+def _open_lock_file(lock_file: Path) -> int:
+    """Opens or creates the file; never one that another user could have put there."""
+    try:
+        # Read and write, because flock on a network file system asks for a file open for writing.
+        descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise ConfigError(
+            f"the lock file {lock_file} cannot be opened: {error.strerror}"
+        ) from error
+    status = os.fstat(descriptor)
+    # A second link would mean that writing our pid overwrites a file somewhere else.
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink != 1:
+        os.close(descriptor)
+        raise ConfigError(f"the lock file {lock_file} is not a plain file of our own")
+    return descriptor
+
+
+def _lock_nowait(descriptor: int, lock_file: Path, guarded: str) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        pid = os.pread(descriptor, 32, 0).strip()
+        holder = f"another daemon (pid {int(pid)})" if pid.isdigit() else "another daemon"
+        raise ConfigError(f"{holder} already uses {guarded}") from error
+    except OSError as error:
+        raise ConfigError(
+            f"the lock file {lock_file} cannot be locked: {error.strerror}"
+        ) from error
+
+
+def _write_content(descriptor: int, content: bytes) -> None:
+    # The pid is a courtesy to the reader of an error; a full disk is for others to report.
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, content, 0)
