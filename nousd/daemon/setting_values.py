@@ -1,0 +1,154 @@
+"""From what was written for a setting to what it means, with one sentence where that fails.
+
+A setting's type and bounds are data (``SettingInfo``); reading, checking and wording follow from them.
+It is not known here which settings there are, nor in which order the places are asked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, NamedTuple, get_args
+
+from msgspec import Meta
+
+from nousd.errors import ConfigError
+
+_SHOWN_CHARS_MAX: Final = 100
+"""How much of a bad value is repeated in the error."""
+
+
+class SettingInfo(NamedTuple):
+    """What one setting may be.
+
+    Args:
+        type: ``Path``, ``str``, ``int``, ``float``, ``bool``, a ``Literal`` or ``tuple[Path, ...]``.
+        meta: the bounds, and as ``description`` the help text.
+    """
+
+    name: str
+    type: Any
+    meta: Meta
+
+    @property
+    def help(self) -> str:
+        return self.meta.description or ""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The only values there are; empty if there is a choice of more."""
+        return get_args(self.type) if self.type not in _KINDS else ()
+
+
+class Given(NamedTuple):
+    """What was written, in which place (``flag --model``), and where relative paths start."""
+
+    value: Any
+    origin: str
+    folder: Path
+
+
+class _Kind(NamedTuple):
+    name: str
+    read: Callable[[Given], Any]
+    """Raises ValueError (or OverflowError, TypeError) for what is not of the kind."""
+
+
+def read_value(info: SettingInfo, given: Given) -> Any:
+    """Returns the value of a setting.
+
+    Raises:
+        ConfigError: it is of the wrong kind or out of bounds; both are named.
+    """
+    read = _read_word if info.words else _KINDS[info.type].read
+    try:
+        value = read(given)
+    except (ValueError, TypeError, OverflowError, RuntimeError):
+        raise _unfit(info, given) from None
+    if not _within_bounds(value, info.meta) or (info.words and value not in info.words):
+        raise _unfit(info, given)
+    return value
+
+
+def _within_bounds(value: Any, meta: Meta) -> bool:
+    # Each comparison is written so that NaN fails it.
+    return (
+        (meta.gt is None or value > meta.gt)
+        and (meta.ge is None or value >= meta.ge)
+        and (meta.le is None or value <= meta.le)
+        and (meta.max_length is None or len(value) <= meta.max_length)
+    )
+
+
+def _unfit(info: SettingInfo, given: Given) -> ConfigError:
+    shown = str(given.value)
+    if len(shown) > _SHOWN_CHARS_MAX:
+        shown = shown[:_SHOWN_CHARS_MAX] + "..."
+    return ConfigError(f"{info.name} must be {_wanted(info)}, not {shown!r} ({given.origin})")
+
+
+def _wanted(info: SettingInfo) -> str:
+    if info.words:
+        return " or ".join(info.words)
+    bounds = (
+        ("more than", info.meta.gt),
+        ("at least", info.meta.ge),
+        ("at most", info.meta.le),
+        ("of at most", info.meta.max_length),
+    )
+    limits = " and ".join(f"{word} {bound}" for word, bound in bounds if bound is not None)
+    return f"{_KINDS[info.type].name} {limits}".rstrip()
+
+
+# --- kinds -----------------------------------------------------------------------------------
+
+_YES: Final = frozenset({"1", "true", "yes", "on"})
+_NO: Final = frozenset({"0", "false", "no", "off"})
+
+
+def _read_word(given: Given) -> str:
+    if not isinstance(given.value, str) or not given.value.strip():
+        raise ValueError
+    return given.value
+
+
+def _read_path(given: Given) -> Path:
+    if not isinstance(given.value, str | Path) or not str(given.value) or "\0" in str(given.value):
+        raise ValueError
+    return given.folder / Path(given.value).expanduser()
+
+
+def _read_paths(given: Given) -> tuple[Path, ...]:
+    items = given.value.split(os.pathsep) if isinstance(given.value, str) else given.value
+    return tuple(_read_path(given._replace(value=item)) for item in items)
+
+
+def _read_bool(given: Given) -> bool:
+    word = str(given.value).lower()
+    if not isinstance(given.value, bool | str) or word not in _YES | _NO:
+        raise ValueError
+    return word in _YES
+
+
+def _read_int(given: Given) -> int:
+    if not isinstance(given.value, int | str) or isinstance(given.value, bool):
+        raise ValueError
+    return int(given.value)
+
+
+def _read_float(given: Given) -> float:
+    if not isinstance(given.value, int | float | str) or isinstance(given.value, bool):
+        raise ValueError
+    return float(given.value)
+
+
+_KINDS: Final[dict[Any, _Kind]] = {
+    Path: _Kind("a path", _read_path),
+    tuple[Path, ...]: _Kind("a list of paths", _read_paths),
+    bool: _Kind("true or false", _read_bool),
+    int: _Kind("a whole number", _read_int),
+    float: _Kind("a number", _read_float),
+    str: _Kind("a text", _read_word),
+}
+"""type of a setting -> what it is called and how it is read from text or from the file."""

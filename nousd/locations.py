@@ -1,0 +1,47 @@
+"""Where things lie unless someone says otherwise: the sockets, the state folder, the config file.
+
+The daemon and its clients must come to the same answer without talking to each other, so the answer
+is made here, once, and only from what both can see: the user and the user's environment. Nothing is
+created or opened here. Beside ``nousd.errors`` this is the only module that every room may import.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+_APP: Final = "nousd"
+
+EVENTS_SUFFIX: Final = ".events"
+
+
+def default_socket() -> Path:
+    """Returns the command socket's path: in the user's runtime folder, else in the state folder.
+
+    A runtime folder in ``/tmp`` is never chosen: its name could be taken by somebody else, and whether
+    it exists may change between the daemon's start and a client's.
+    """
+    for folder in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}"):
+        if folder and Path(folder).is_dir() and os.access(folder, os.W_OK | os.X_OK):
+            return Path(folder, _APP, f"{_APP}.sock")
+    return default_state_dir() / "run" / f"{_APP}.sock"
+
+
+def events_socket(socket: Path) -> Path:
+    """Returns the path of the event socket that belongs to a command socket."""
+    return socket.with_name(socket.name + EVENTS_SUFFIX)
+
+
+def default_state_dir() -> Path:
+    """Returns the folder that holds the log."""
+    import platformdirs
+
+    return platformdirs.user_state_path(_APP)
+
+
+def default_config_file() -> Path:
+    """Returns the path of the settings file, which need not exist."""
+    import platformdirs
+
+    return platformdirs.user_config_path(_APP) / "config.toml"
