@@ -138,7 +138,7 @@ def parse_json(data: bytes) -> Any:
     try:
         value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
-        raise InvalidCommand(f"invalid_json: {error.msg} (column {error.colno})") from None
+        raise InvalidCommand(f"invalid_json: syntax error at column {error.colno}") from None
     except ValueError as error:
         # An integer of thousands of digits, 1e999, NaN or Infinity.
         raise InvalidCommand("invalid_json: a number is out of range") from error

@@ -1,0 +1,434 @@
+"""Requests: the tolerance that v1 clients were promised, and a worded error for all the rest."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nousd.errors import InvalidCommand, InvalidPayload
+from nousd.wire.codec import Request, decode_payload, decode_request
+from nousd.wire.commands import COMMANDS, Command, GetMessages, Ping, Prompt
+from nousd.wire.limits import NAME_CHARS_MAX, NESTING_MAX, TEXT_CHARS_MAX, TOOLS_MAX
+
+
+def decode(line: bytes | str) -> Command:
+    return decode_payload(decode_request(line.encode() if isinstance(line, str) else line))
+
+
+def request(type_: str, payload: Any) -> Request:
+    return decode_request(
+        json.dumps({"v": "1", "id": "a", "type": type_, "payload": payload}).encode()
+    )
+
+
+# --- lines that are refused ------------------------------------------------------------------
+
+MALFORMED: list[tuple[bytes, str, str]] = [
+    # line, readable id, message
+    (b"not json", "", "invalid_json: syntax error at column 1"),
+    (b"", "", "invalid_json: the line is empty"),
+    (b"   ", "", "invalid_json: the line is empty"),
+    (b"{}", "", "missing_id"),
+    (b"null", "", "missing_id"),
+    (b'{"v":"1","type":"ping","payload":{}}', "", "missing_id"),
+    (b'{"v":"1","id":"","type":"ping"}', "", "missing_id"),
+    (b'{"v":"1","id":null,"type":"ping"}', "", "missing_id"),
+    (b'{"v":"1","id":"m4","payload":{}}', "m4", "missing_type"),
+    (b'{"v":"1","id":"m4","type":""}', "m4", "missing_type"),
+    (b'{"v":"1","id":"m4","type":null}', "m4", "missing_type"),
+    (b'{"v":"2","id":"m1","type":"ping"}', "m1", "invalid_version: expected 1, got 2"),
+    (b'{"v":1,"id":"m2","type":"ping"}', "m2", "invalid_json: v must be a string, got number"),
+    (b'{"v":"1","id":7,"type":"ping"}', "", "invalid_json: id must be a string, got number"),
+    (b'{"v":"1","id":true,"type":"ping"}', "", "invalid_json: id must be a string, got boolean"),
+    (b'{"v":"1","id":"m5","type":3}', "m5", "invalid_json: type must be a string, got number"),
+    (b'{"v":"1","id":"m5","type":{}}', "m5", "invalid_json: type must be a string, got object"),
+    (b'{"v":"1","id":"m3","type":"frobnicate"}', "m3", "invalid_command: frobnicate"),
+    (b'{"v":"1","id":"m3","type":"Ping"}', "m3", "invalid_command: Ping"),
+    (
+        b'{"v":"1","id":"m6","type":"ping","payload":"str"}',
+        "m6",
+        "invalid_json: payload must be an object, got string",
+    ),
+    (
+        b'{"v":"1","id":"m7","type":"ping","payload":[1]}',
+        "m7",
+        "invalid_json: payload must be an object, got array",
+    ),
+    (b"[]", "", "invalid_json: expected an object, got array"),
+    (b'"str"', "", "invalid_json: expected an object, got string"),
+    (b"123", "", "invalid_json: expected an object, got number"),
+    (b"true", "", "invalid_json: expected an object, got boolean"),
+    (b'{"v":"1","id":"m8","type":"ping"} trailing', "", "invalid_json: syntax error at column 35"),
+    (b'{"id":"m9","type":"ping"}{"id":"m10"}', "", "invalid_json: syntax error at column 26"),
+    (b'{"v":"1","id":"cut', "", "invalid_json: syntax error at column 15"),
+    (
+        b'\xef\xbb\xbf{"v":"1","id":"bom","type":"ping"}',
+        "",
+        "invalid_json: syntax error at column 1",
+    ),
+    (
+        b'{"v":"1","id":"nul\x00","type":"ping"}',
+        "",
+        "invalid_json: syntax error at column 19",
+    ),
+    (b'{"v":"1","id":"a","type":"ping","x":NaN}', "", "invalid_json: a number is out of range"),
+    (
+        b'{"id":"a","type":"ping","payload":{"n":1e999}}',
+        "",
+        "invalid_json: a number is out of range",
+    ),
+]
+
+
+@pytest.mark.behaviour("errors_echo_readable_ids")
+@pytest.mark.behaviour("malformed_lines_are_invalid_command")
+@pytest.mark.parametrize(("line", "request_id", "message"), MALFORMED)
+def test_a_malformed_line_is_refused_with_these_words(
+    line: bytes, request_id: str, message: str
+) -> None:
+    with pytest.raises(InvalidCommand) as caught:
+        decode(line)
+    assert (caught.value.request_id, caught.value.message) == (request_id, message)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"v":"2","id":"","type":""}', "invalid_version"),
+        ('{"v":"2","id":7,"type":"nope"}', "invalid_json: id"),
+        ('{"v":7,"id":7,"type":7,"payload":7}', "invalid_json: v"),
+        ('{"v":"2","id":"a","type":"nope","payload":[]}', "invalid_json: payload"),
+        ('{"id":"","type":""}', "missing_id"),
+        ('{"id":"a","type":"","payload":{"text":7}}', "missing_type"),
+        ('{"id":"a","type":"nope","payload":{"text":7}}', "invalid_command: nope"),
+    ],
+)
+def test_faults_are_looked_for_in_a_fixed_order(line: str, message: str) -> None:
+    with pytest.raises(InvalidCommand, match=message):
+        decode(line)
+
+
+@pytest.mark.behaviour("nesting_is_limited")
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}"), ('[{"\\"[":', "}]")])
+def test_nesting_past_the_limit_is_refused_and_up_to_it_is_not(opening: str, closing: str) -> None:
+    per_level = opening.count("{") + (opening[0] == "[")
+    levels = (NESTING_MAX - 2) // per_level
+
+    def line(count: int) -> str:
+        nested = opening * count + "0" + closing * count
+        return f'{{"v":"1","id":"a","type":"ping","payload":{{"a":{nested}}}}}'
+
+    assert isinstance(decode(line(levels)), Ping)
+    with pytest.raises(
+        InvalidCommand, match=f"invalid_json: nested deeper than {NESTING_MAX} levels"
+    ):
+        decode(line(levels + 1))
+
+
+def test_brackets_inside_strings_are_no_nesting() -> None:
+    text = '[{"' * 1000 + "\\"
+    decoded = decode(json.dumps({"id": "a", "type": "prompt", "payload": {"text": text}}))
+    assert isinstance(decoded, Prompt)
+    assert decoded.text == text
+
+
+def test_measuring_the_nesting_takes_no_memory_for_long_strings() -> None:
+    line = b'{"v":"1","id":"a","type":"ping","payload":{"a":"%b","b":[%b]}}' % (
+        b"x" * 2_000_000,
+        b",".join([b"{}"] * 1000),
+    )
+    tracemalloc.start()
+    try:
+        decode(line)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * len(line)
+
+
+# --- lines that are accepted -----------------------------------------------------------------
+
+TOLERATED: list[tuple[bytes, str]] = [
+    (b'{"v":"1","id":"a","type":"ping","payload":{}}', "a"),
+    (b'{"v":"1","id":"a","type":"ping"}', "a"),
+    (b'{"v":"1","id":"a","type":"ping","payload":null}', "a"),
+    (b'{"id":"a","type":"ping"}', "a"),
+    (b'{"v":null,"id":"a","type":"ping"}', "a"),
+    (b'{"v":"","id":"a","type":"ping"}', "a"),
+    (b'{"V":"1","Id":"caps","TYPE":"ping"}', "caps"),
+    (b' \t{ "id" : "a" , "type" : "ping" } ', "a"),
+    (
+        b'{"v":"1","id":"a","type":"ping","payload":{"x":1},"ts":"t","meta":{"a":1},"extra":"y"}',
+        "a",
+    ),
+    (b'{"v":"1","id":"dup1","id":"dup2","type":"ping"}', "dup2"),
+    (b'{"v":"1","id":"exact","ID":"other","type":"ping"}', "exact"),
+    (b'{"v":"1","ID":"other","id":"exact","TYPE":"nope","type":"ping","payload":null}', "exact"),
+    (b'{"v":"1","id":"utf\xff\xfe","type":"ping"}', "utf\ufffd\ufffd"),
+    (b'{"v":"1","id":"sur\\ud800","type":"ping"}', "sur\ufffd"),
+    (b'{"v":"1","id":"pair\\ud83d\\ude00","type":"ping"}', "pair\U0001f600"),
+    ('{"v":"1","id":"<&>\u2028","type":"ping"}'.encode(), "<&>\u2028"),
+    (b'{"v":"1","id":"big","type":"ping","payload":{"n":123456789012345678901234567890}}', "big"),
+    (b'{"v":"1","id":"big","type":"ping","payload":{"n":%b}}' % (b"9" * 5000), "big"),
+]
+
+
+@pytest.mark.behaviour("the_envelope_is_tolerant")
+@pytest.mark.parametrize(("line", "request_id"), TOLERATED)
+def test_a_tolerable_line_is_a_ping(line: bytes, request_id: str) -> None:
+    decoded = decode_request(line)
+    assert (decoded.id, decoded.type) == (request_id, "ping")
+    assert decode_payload(decoded) == Ping()
+
+
+@pytest.mark.parametrize("payload_key", ["payload", "Payload", "PAYLOAD"])
+def test_the_payload_is_found_in_any_case(payload_key: str) -> None:
+    decoded = decode(f'{{"v":"1","id":"a","type":"prompt","{payload_key}":{{"text":"hi"}}}}')
+    assert decoded == Prompt(text="hi")
+
+
+def test_a_version_is_checked_in_any_case() -> None:
+    with pytest.raises(InvalidCommand, match="invalid_version"):
+        decode('{"V":"2","id":"a","type":"ping","payload":{}}')
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"a\xffb", "a\ufffdb"),
+        (b"a\\ud800b", "a\ufffdb"),
+        (b"\\udc00\\ud800", "\ufffd\ufffd"),
+        (b"\\ud83d\\ude00", "\U0001f600"),
+        (b"\\u0000\\n", "\x00\n"),
+    ],
+)
+def test_a_text_that_is_not_unicode_is_repaired(raw: bytes, text: str) -> None:
+    line = b'{"v":"1","id":"a","type":"prompt","payload":{"text":"x%b"}}' % raw
+    assert decode(line) == Prompt(text="x" + text)
+
+
+def test_unknown_payload_keys_are_skipped_and_the_last_duplicate_counts() -> None:
+    line = '{"id":"a","type":"prompt","payload":{"text":"one","more":[1],"text":"two"}}'
+    assert decode(line) == Prompt(text="two")
+
+
+# --- payload faults --------------------------------------------------------------------------
+
+Faults = list[tuple[dict[str, Any], str]]
+
+NO_TEXTS: list[Any] = [None, 1, ["a"], {}, "", " \n\t"]
+NO_MODES: list[Any] = [None, 1, [], ""]
+NO_NAMES: list[Any] = [None, 4, {}, ""]
+NO_INTEGERS: list[Any] = ["9", 1.5, None, True, []]
+NO_BOOLEANS: list[Any] = [None, 0, "true"]
+NO_ARRAYS: list[Any] = ["read", None, 1, {}]
+STRANGE_ARRAYS: list[Any] = [[1], [""], ["a", None]]
+NO_KINDS: list[Any] = ["prompt", 7, []]
+LONG_NAME = "n" * (NAME_CHARS_MAX + 1)
+LONG_TEXT = "t" * (TEXT_CHARS_MAX + 1)
+TEXT_FAULTS: Faults = [
+    ({}, "text is required"),
+    *[({"text": value}, "text is required") for value in NO_TEXTS],
+]
+MODE_FAULTS: Faults = [
+    ({}, "mode is required"),
+    *[({"mode": value}, "mode is required") for value in NO_MODES],
+    *[({"mode": value}, "mode must be one-at-a-time or all") for value in ("x", "ALL", " all")],
+]
+SESSION_FAULTS: Faults = [
+    ({"session_id": 4}, "session_id must be a string"),
+    ({"session_id": LONG_NAME}, "session_id is too long: at most 256"),
+]
+RUN_FAULTS: Faults = [({"expected_run_id": 4}, "expected_run_id must be a string")]
+REQUIRED_NAMES = {
+    "set_leaf": "leaf_id",
+    "switch_session": "session_id",
+    "extension_command": "name",
+    "rename_session": "name",
+    "delete_session": "session_id",
+    "get_run": "run_id",
+    "promote": "input_id",
+    "set_model": "model",
+}
+PAGE_FAULTS: Faults = [
+    ({"limit": 0}, "limit must be at least 1"),
+    ({"limit": -1}, "limit must be at least 1"),
+    ({"limit": 1001}, "limit must be at most 1000"),
+    *[({"limit": value}, "limit must be an integer") for value in NO_INTEGERS],
+]
+
+
+def required_name_faults(key: str) -> Faults:
+    return [
+        ({}, f"{key} is required"),
+        *[({key: value}, f"{key} is required") for value in NO_NAMES],
+        ({key: LONG_NAME}, f"{key} is too long: at most 256"),
+    ]
+
+
+def with_required(key: str, value: Any, faults: Faults) -> Faults:
+    return [({key: value} | payload, message) for payload, message in faults]
+
+
+FAULTS: dict[str, Faults] = {
+    "prompt": [
+        *TEXT_FAULTS,
+        ({"text": LONG_TEXT}, f"text is too long: at most {TEXT_CHARS_MAX}"),
+        *[({"text": "a", "wait": value}, "wait must be a boolean") for value in NO_BOOLEANS],
+        ({"text": "a", "leaf_id": 5}, "leaf_id must be a string"),
+        ({"text": "a", "client_message_id": []}, "client_message_id must be a string"),
+        ({"text": 1, "wait": 1}, "text is required"),
+        *with_required("text", "a", SESSION_FAULTS),
+    ],
+    "steer": [*TEXT_FAULTS, *with_required("text", "a", SESSION_FAULTS + RUN_FAULTS)],
+    "follow_up": [*TEXT_FAULTS, *with_required("text", "a", SESSION_FAULTS + RUN_FAULTS)],
+    "abort": SESSION_FAULTS + RUN_FAULTS,
+    "set_active_tools": [
+        *[({"tools": value}, "tools must be an array") for value in NO_ARRAYS],
+        ({}, "tools must be an array"),
+        *[({"tools": value}, "tools must be string array") for value in STRANGE_ARRAYS],
+        ({"tools": ["a"] * (TOOLS_MAX + 1)}, "tools is too long: at most 1024"),
+        ({"tools": [LONG_NAME]}, "an item of tools is too long: at most 256"),
+    ],
+    "set_steering_mode": MODE_FAULTS,
+    "set_follow_up_mode": MODE_FAULTS,
+    "get_state": SESSION_FAULTS,
+    "get_messages": [
+        *PAGE_FAULTS,
+        ({"session_id": LONG_NAME}, "session_id is too long: at most 256"),
+        ({"compacted": "yes"}, "compacted must be a boolean"),
+        ({"before": 4}, "before must be a string"),
+    ],
+    "compact_session": [({"instruction": 4}, "instruction must be a string"), *SESSION_FAULTS],
+    "get_tree": [*PAGE_FAULTS, *SESSION_FAULTS, ({"after": 4}, "after must be a string")],
+    "new_session": [({"name": 4}, "name must be a string")],
+    "branch_session": [*SESSION_FAULTS, ({"parent_id": 4}, "parent_id must be a string")],
+    "list_sessions": PAGE_FAULTS,
+    "list_runs": [*PAGE_FAULTS, *SESSION_FAULTS],
+    "get_queue": SESSION_FAULTS,
+    "clear_queue": [
+        *SESSION_FAULTS,
+        *[({"kind": value}, "kind must be follow_up or steer") for value in NO_KINDS],
+    ],
+    "resume": SESSION_FAULTS,
+    "list_tools": SESSION_FAULTS,
+    **{type_: required_name_faults(key) for type_, key in REQUIRED_NAMES.items()},
+}
+
+
+@pytest.mark.behaviour("payload_faults_name_the_field")
+@pytest.mark.parametrize("type_", FAULTS)
+def test_a_payload_fault_is_answered_with_these_words(type_: str) -> None:
+    for payload, message in FAULTS[type_]:
+        with pytest.raises(InvalidPayload) as caught:
+            decode_payload(request(type_, payload))
+        assert caught.value.message == message, str(payload)[:200]
+
+
+def test_every_command_with_fields_has_its_faults_in_the_table() -> None:
+    without_fields = {name for name, struct in COMMANDS.items() if not struct.__struct_fields__}
+    assert set(FAULTS) | without_fields == set(COMMANDS)
+
+
+@pytest.mark.behaviour("empty_optional_ids_count_as_absent")
+@pytest.mark.parametrize(
+    ("type_", "payload"),
+    [
+        ("prompt", {"text": "a", "leaf_id": "", "session_id": ""}),
+        ("get_state", {"session_id": ""}),
+        ("get_messages", {"session_id": "", "leaf_id": ""}),
+        ("branch_session", {"session_id": "", "parent_id": ""}),
+        ("clear_queue", {"kind": ""}),
+    ],
+)
+def test_an_empty_optional_id_counts_as_absent(type_: str, payload: dict[str, Any]) -> None:
+    bare = {key: value for key, value in payload.items() if value}
+    assert decode_payload(request(type_, payload)) == decode_payload(request(type_, bare))
+
+
+def test_a_null_optional_id_counts_as_absent() -> None:
+    assert decode_payload(request("prompt", {"text": "a", "leaf_id": None})) == Prompt(text="a")
+
+
+@pytest.mark.behaviour("get_messages_ignores_ids_of_a_wrong_type")
+def test_get_messages_takes_ids_that_are_no_strings_as_absent() -> None:
+    assert (
+        decode_payload(request("get_messages", {"session_id": 4, "leaf_id": []})) == GetMessages()
+    )
+
+
+@pytest.mark.parametrize("payload", ["str", 7, None, [1], {"text": "hi"}])
+def test_an_extension_command_takes_any_payload(payload: Any) -> None:
+    decoded = decode_payload(request("extension_command", {"name": "echo", "payload": payload}))
+    assert decoded == COMMANDS["extension_command"](name="echo", payload=payload)
+
+
+# --- anything at all -------------------------------------------------------------------------
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.binary(max_size=300))
+def test_arbitrary_bytes_raise_nothing_but_wire_errors(line: bytes) -> None:
+    try:
+        decode(line)
+    except (InvalidCommand, InvalidPayload):
+        return
+
+
+@given(json_values)
+def test_any_json_raises_nothing_but_wire_errors(value: Any) -> None:
+    try:
+        decode(json.dumps(value).encode())
+    except (InvalidCommand, InvalidPayload):
+        return
+
+
+field_names = sorted({name for struct in COMMANDS.values() for name in struct.__struct_fields__})
+
+
+@given(
+    st.sampled_from(sorted(COMMANDS)), st.dictionaries(st.sampled_from(field_names), json_values)
+)
+def test_any_payload_gives_the_struct_or_invalid_payload(
+    type_: str, payload: dict[str, Any]
+) -> None:
+    text = json.dumps(payload).replace("NaN", "1").replace("Infinity", "1e9")
+    line = f'{{"v":"1","id":"a","type":"{type_}","payload":{text}}}'
+    try:
+        assert type(decode(line)) is COMMANDS[type_]
+    except InvalidPayload as error:
+        named = error.message.split(" ")[0]
+    else:
+        return
+    assert named in (*COMMANDS[type_].__struct_fields__, "an")
+
+
+@given(st.text(min_size=1, max_size=50), st.text(max_size=50))
+def test_any_id_and_text_arrive_as_they_were_sent(request_id: str, text: str) -> None:
+    line = json.dumps(
+        {"v": "1", "id": request_id, "type": "prompt", "payload": {"text": "." + text}}
+    )
+    decoded = decode_request(line.encode("utf-8"))
+    assert (decoded.id, decode_payload(decoded)) == (request_id, Prompt(text="." + text))
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_inside_a_text_never_make_another_command(raw: bytes) -> None:
+    line = b'{"v":"1","id":"a","type":"prompt","payload":{"text":"' + raw + b'"}}'
+    try:
+        decoded = decode_request(line)
+    except InvalidCommand:
+        return
+    assert isinstance(decoded.id, str)

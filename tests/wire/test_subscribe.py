@@ -1,0 +1,63 @@
+"""The subscription line: what it may ask for, and how a wrong one is answered."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from nousd.errors import InvalidPayload
+from nousd.wire.codec import convert_payload
+from nousd.wire.subscribe import Subscribe
+from tests.validation import check_subscription
+
+NO_TYPES: list[Any] = [5, "V1", [5], [""], None, {}]
+
+
+def decode(payload: dict[str, Any]) -> Subscribe:
+    return convert_payload(msgspec.Raw(json.dumps(payload).encode()), Subscribe)
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        ({}, Subscribe()),
+        ({"after": "evt-0"}, Subscribe(after="evt-0")),
+        ({"after": None, "session_id": ""}, Subscribe()),
+        ({"types": "all"}, Subscribe(types="all")),
+        ({"types": ["status", "unheard_of"]}, Subscribe(types=("status", "unheard_of"))),
+        ({"session_id": "s", "run_id": "r", "more": 1}, Subscribe(session_id="s", run_id="r")),
+    ],
+)
+def test_a_subscription_is_understood(payload: dict[str, Any], expected: Subscribe) -> None:
+    assert decode(payload) == expected
+
+
+@pytest.mark.parametrize(
+    "payload", [{}, {"after": "evt-1"}, {"types": ["status"]}, {"types": "v1"}]
+)
+def test_the_schema_takes_what_the_codec_takes(payload: dict[str, Any]) -> None:
+    line = json.dumps({"v": "1", "id": "s", "type": "subscribe", "payload": payload}).encode()
+    assert check_subscription(line + b"\n")["payload"] == payload
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        *[
+            ({"after": value}, "after must be a string like evt-120")
+            for value in (5, "120", "evt-", "evt-1x", "evt-1\n", "evt-\u0967", "evt-" + "1" * 19)
+        ],
+        *[({"types": value}, "types must be all or v1 or an array") for value in NO_TYPES],
+        ({"session_id": 5}, "session_id must be a string"),
+        ({"run_id": "r" * 257}, "run_id is too long: at most 256"),
+    ],
+)
+def test_a_wrong_subscription_is_answered_with_these_words(
+    payload: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidPayload) as caught:
+        decode(payload)
+    assert caught.value.message == message
