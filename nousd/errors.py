@@ -22,6 +22,8 @@
     └── ClientError                  raised by the client package
         ├── DaemonUnreachable        nobody listens on the socket
         ├── ConnectionLost           the daemon went away in mid-conversation
+        ├── AnswerTimedOut           the daemon did not answer in time; what was asked may happen yet
+        ├── AnswerInvalid            what came back is not v1
         └── Refused                  the daemon answered with an error
 
 This module deliberately imports nothing: every room may depend on it. Turning an exception into
@@ -207,6 +209,14 @@ class DaemonUnreachable(ClientError):
 
 class ConnectionLost(ClientError):
     """The connection ended before the answer came."""
+
+
+class AnswerTimedOut(ClientError):
+    """No answer came in time. Whether the daemon did what was asked is not known."""
+
+
+class AnswerInvalid(ClientError):
+    """What came over the socket is not v1; the connection cannot be used any further."""
 
 
 class Refused(ClientError):

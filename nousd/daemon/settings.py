@@ -301,7 +301,7 @@ def _from_flags(flags: Mapping[str, Any], here: Path) -> dict[str, Given]:
 def _nearest(key: str) -> str:
     """Returns the name that looks most like ``key``; there always is one."""
     wanted = key.replace("-", "_").lower()
-    [nearest] = difflib.get_close_matches(wanted, SETTINGS.keys(), n=1, cutoff=0.0)
+    nearest: str = difflib.get_close_matches(wanted, SETTINGS.keys(), n=1, cutoff=0.0)[0]
     return nearest
 
 

@@ -1,0 +1,131 @@
+"""What both faces of the client say and understand: requests to lines, lines to answers and events.
+
+Only the standard library's JSON is used: one request and one answer must not cost the import of a faster
+one. It does no I/O and knows nothing of which requests are waiting.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from nousd.errors import AnswerInvalid, Refused
+from nousd.wire.framing import LineSplitter, LineTooLong
+
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""The longest line a client takes. A page of entries is far below it; the ``result`` of a long run with
+its events is the biggest answer there is."""
+
+REQUEST_TIMEOUT_SECONDS: Final = 30.0
+"""How long an answer is waited for unless the caller says otherwise."""
+
+
+class Answer(NamedTuple):
+    """One line from the command socket.
+
+    Args:
+        id: the request's id; "" where the daemon could not read it.
+        type: ``pong``, ``accepted``, ...; ``error`` if it was refused.
+        refusal: why not, if it was refused.
+    """
+
+    id: str
+    type: str
+    payload: dict[str, Any]
+    refusal: Refused | None
+
+    def accepted(self) -> Answer:
+        """Returns itself.
+
+        Raises:
+            Refused: the daemon answered with an error.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        return self
+
+
+class ReceivedEvent(NamedTuple):
+    """One line from the event socket; ``line`` is it as it came, without its LF."""
+
+    id: str
+    type: str
+    payload: dict[str, Any]
+    ts: str
+    line: bytes
+
+
+def encode_request(request_id: str, type_: str, payload: Mapping[str, Any]) -> bytes:
+    """Returns the line, with its LF, that asks for ``type_``.
+
+    Raises:
+        ValueError: the payload holds what is no JSON, such as NaN.
+    """
+    envelope = {"v": "1", "id": request_id, "type": type_, "payload": payload}
+    return json.dumps(envelope, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def decode_answer(line: bytes | LineTooLong) -> Answer:
+    """Decodes one line from the command socket.
+
+    Raises:
+        AnswerInvalid: it is no answer of v1.
+    """
+    return _to_answer(_decode_object(line))
+
+
+def decode_event(line: bytes | LineTooLong) -> ReceivedEvent:
+    """Decodes one line from the event socket that is no answer.
+
+    Raises:
+        AnswerInvalid: it is no event of v1.
+    """
+    return _to_event(_decode_object(line), line)
+
+
+def decode_subscription_line(line: bytes | LineTooLong) -> Answer | ReceivedEvent:
+    """Decodes a line from the event socket while the answer to ``subscribe`` is outstanding: until
+    then the daemon may send what it sends to those who subscribe to nothing.
+
+    Raises:
+        AnswerInvalid: it is neither an answer nor an event.
+    """
+    fields = _decode_object(line)
+    return _to_answer(fields) if "ok" in fields else _to_event(fields, line)
+
+
+def _to_answer(fields: dict[str, Any]) -> Answer:
+    match fields:
+        case {"id": str(id), "type": str(type_), "ok": True, "payload": dict(payload)}:
+            return Answer(id, type_, payload, None)
+        case {"id": str(id), "ok": False, "error": {"code": str(code), "message": str(message)}}:
+            error = fields["error"]
+            refusal = Refused(code, message, error.get("cause"), error.get("details"))
+            return Answer(id, "error", {}, refusal)
+    raise AnswerInvalid("the daemon sent a line that is no answer of v1")
+
+
+def _to_event(fields: dict[str, Any], line: bytes | LineTooLong) -> ReceivedEvent:
+    match fields:
+        case {"id": str(id), "type": str(type_), "payload": dict(payload), "ts": str(ts)}:
+            assert isinstance(line, bytes)
+            return ReceivedEvent(id, type_, payload, ts, line)
+    raise AnswerInvalid("the daemon sent a line that is no event of v1")
+
+
+def _decode_object(line: bytes | LineTooLong) -> dict[str, Any]:
+    if isinstance(line, LineTooLong):
+        raise AnswerInvalid(f"the daemon sent a line of more than {ANSWER_BYTES_MAX} bytes")
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        raise AnswerInvalid("the daemon sent a line that is not JSON") from None
+    if not isinstance(value, dict):
+        raise AnswerInvalid("the daemon sent a line that is no JSON object")
+    return value
+
+
+def new_splitter() -> LineSplitter:
+    """Returns the line splitter for what a daemon sends."""
+    return LineSplitter(ANSWER_BYTES_MAX)

@@ -1,0 +1,215 @@
+"""The client for programs without an event loop, such as ``nousctl``: plain sockets, plain waits.
+
+It imports the standard library and a few lines of ours only, because a program that asks one question
+lives about as long as its imports take.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from nousd import locations
+from nousd.client.answers import (
+    REQUEST_TIMEOUT_SECONDS,
+    Answer,
+    ReceivedEvent,
+    decode_answer,
+    decode_event,
+    decode_subscription_line,
+    encode_request,
+    new_splitter,
+)
+from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost, DaemonUnreachable
+from nousd.wire.framing import LineTooLong
+
+_READ_BYTES: Final = 256 * 1024
+_SECONDS_MAX: Final = 10.0**9
+"""Stands for "no limit" where one is needed as a number."""
+
+
+class _Lines:
+    """A connected socket as lines in both directions."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._splitter = new_splitter()
+        self._ready: deque[bytes | LineTooLong] = deque()
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """Raises AnswerTimedOut or ConnectionLost; the connection is of no use afterwards."""
+        self._set_timeout(deadline)
+        try:
+            self._socket.sendall(data)
+        except TimeoutError:
+            raise AnswerTimedOut("the daemon does not read what is sent to it") from None
+        except OSError as error:
+            raise ConnectionLost(f"the daemon went away: {error.strerror}") from None
+
+    def receive(self, deadline: float) -> bytes | LineTooLong:
+        """Returns the next line. Raises AnswerTimedOut or ConnectionLost."""
+        while not self._ready:
+            self._set_timeout(deadline)
+            try:
+                chunk = self._socket.recv(_READ_BYTES)
+            except TimeoutError:
+                raise AnswerTimedOut("the daemon did not answer in time") from None
+            except OSError as error:
+                raise ConnectionLost(f"the daemon went away: {error.strerror}") from None
+            if not chunk:
+                raise ConnectionLost("the daemon closed the connection")
+            self._ready.extend(self._splitter.feed(chunk))
+        return self._ready.popleft()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _set_timeout(self, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise AnswerTimedOut("the daemon did not answer in time")
+        self._socket.settimeout(left if left < _SECONDS_MAX else None)
+
+
+class Connection:
+    """A connection to the command socket: one request at a time.
+
+    Args:
+        socket_path: where the daemon listens.
+        timeout_seconds: for connecting, and for each answer unless the request says otherwise.
+
+    Raises:
+        DaemonUnreachable: nobody listens there.
+    """
+
+    def __init__(
+        self, socket_path: Path, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
+    ) -> None:
+        self._lines = _Lines(_connected(socket_path, timeout_seconds))
+        self._timeout_seconds = timeout_seconds
+        self._requests = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._lines.close()
+
+    def request(
+        self, type_: str, payload: Mapping[str, Any], *, timeout_seconds: float | None = None
+    ) -> Answer:
+        """Sends a command and returns its answer, which is not a refusal.
+
+        Raises:
+            Refused: the daemon answered with an error.
+            AnswerTimedOut: also late answers would now be taken for others, so close the connection.
+            AnswerInvalid, ConnectionLost: the connection is of no use any more.
+        """
+        self._requests += 1
+        request_id = f"c{self._requests}"
+        line = encode_request(request_id, type_, payload)
+        answer = decode_answer(self.exchange(line, timeout_seconds=timeout_seconds))
+        # An error about a line that the daemon could not read has no id.
+        if answer.id not in (request_id, ""):
+            raise AnswerInvalid("the daemon answered a request that was not sent")
+        return answer.accepted()
+
+    def exchange(self, line: bytes, *, timeout_seconds: float | None = None) -> bytes | LineTooLong:
+        """Sends a line, which ends in LF, as it is and returns the line that comes back.
+
+        Raises:
+            AnswerTimedOut, ConnectionLost: the connection is of no use any more.
+        """
+        seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        deadline = time.monotonic() + seconds
+        self._lines.send(line, deadline)
+        return self._lines.receive(deadline)
+
+
+class Subscription:
+    """Events, as they come. Iterate over it; the iteration ends only by an exception.
+
+    Args:
+        socket_path: the command socket's path; events are beside it.
+        wanted: the payload of ``subscribe``: any of ``after``, ``session_id``, ``run_id``, ``types``.
+        timeout_seconds: for connecting and for the answer. Events are waited for without limit,
+            unless ``next_event`` says otherwise.
+
+    Nothing is read ahead of the caller but what one read returns; a caller who is slow slows the
+    daemon's sending to this connection and nothing else.
+
+    Raises:
+        DaemonUnreachable, Refused, AnswerTimedOut, ConnectionLost, AnswerInvalid
+    """
+
+    def __init__(
+        self,
+        socket_path: Path,
+        wanted: Mapping[str, Any],
+        *,
+        timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    ) -> None:
+        path = locations.events_socket(socket_path)
+        self._lines = _Lines(_connected(path, timeout_seconds))
+        deadline = time.monotonic() + timeout_seconds
+        self._lines.send(encode_request("s1", "subscribe", wanted), deadline)
+        self.subscribed = self._answer(deadline).accepted().payload
+        """The answer: ``cursor``, after which events follow, and ``head``, the newest there was."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._lines.close()
+
+    def __iter__(self) -> Iterator[ReceivedEvent]:
+        while True:
+            yield self.next_event()
+
+    def next_event(self, *, timeout_seconds: float = _SECONDS_MAX) -> ReceivedEvent:
+        """Returns the next event.
+
+        Raises:
+            AnswerTimedOut: none came in time; one may still be asked for again.
+            ConnectionLost, AnswerInvalid
+        """
+        return decode_event(self._lines.receive(time.monotonic() + timeout_seconds))
+
+    def _answer(self, deadline: float) -> Answer:
+        while True:
+            received = decode_subscription_line(self._lines.receive(deadline))
+            if isinstance(received, Answer):
+                return received
+
+
+def _connected(path: Path, timeout_seconds: float) -> socket.socket:
+    connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connecting.settimeout(timeout_seconds)
+    try:
+        connecting.connect(str(path))
+    except OSError as error:
+        connecting.close()
+        reason = error.strerror or str(error)
+        raise DaemonUnreachable(f"no daemon listens on {path}: {reason}") from None
+    return connecting
