@@ -1,0 +1,226 @@
+"""The rooms of the house: which part of nousd may import which, and which libraries.
+
+The table is complete: what is not listed is forbidden. Imports inside of functions and under
+TYPE_CHECKING count. The standard library is free, except where a room must not meet the world: the
+wire language and the machine decide, they do not look at clocks, dice or files.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Room:
+    """``internal`` names rooms, or one module of a room as ``room.module``."""
+
+    internal: frozenset[str] = frozenset()
+    libraries: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
+
+
+def room(internal: str = "", libraries: str = "", forbidden: str = "") -> Room:
+    return Room(*(frozenset(words.split()) for words in (internal, libraries, forbidden)))
+
+
+WORLD = "time datetime random secrets uuid socket os trio"
+
+ROOMS: dict[str, Room] = {
+    "errors": room(),
+    "locations": room(libraries="platformdirs"),
+    "wire": room("errors", "msgspec", WORLD),
+    "machine": room("wire errors", "msgspec", WORLD),
+    "views": room("wire"),
+    "store": room("wire machine errors", "apsw psycopg msgspec trio"),
+    "tools": room("wire errors", "trio msgspec mcp"),
+    "providers": room("wire machine.model_input errors", "msgspec httpx2 trio"),
+    "runtimes": room("wire machine tools providers errors", "msgspec trio"),
+    "extensions": room("wire tools errors", "msgspec trio"),
+    "daemon": room(
+        "wire machine views store tools providers runtimes extensions errors locations",
+        "msgspec apsw httpx2 trio",
+    ),
+    "admin": room("store machine views wire errors locations", "msgspec apsw trio"),
+    "client": room("wire errors locations", "anyio msgspec"),
+    "bridge": room("client views wire errors", "starlette hypercorn anyio trio prometheus_client"),
+    "sdk": room("client views wire errors", "anyio"),
+    "cli": room("client sdk admin errors locations", "typer anyio"),
+    "tui": room("client", "textual"),
+}
+"""room -> what it may import, besides itself and the standard library."""
+
+ALONE: dict[str, frozenset[str]] = {
+    "nousd.cli.serve": frozenset({"daemon", "bridge"}),
+}
+"""The one module that may start the daemon, and only inside of its functions."""
+
+LAZY = frozenset({"admin", "daemon", "bridge"})
+"""Rooms that ``cli`` may only import inside of functions, so that ``nousctl ping`` starts fast."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """``name`` is dotted and absolute; ``lazy`` if it stands inside of a function."""
+
+    name: str
+    line: int
+    lazy: bool
+
+
+def imports_of(source: str, module: str, *, is_package: bool = False) -> Iterator[Import]:
+    """Yields every import of a module, wherever in the file it stands."""
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    yield from _imports(ast.parse(source), package, lazy=False)
+
+
+def _imports(node: ast.AST, package: list[str], *, lazy: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield Import(alias.name, child.lineno, lazy)
+        elif isinstance(child, ast.ImportFrom):
+            base = package[: len(package) - child.level + 1] if child.level else []
+            start = ".".join([*base, *([child.module] if child.module else [])])
+            for alias in child.names:
+                yield Import(f"{start}.{alias.name}", child.lineno, lazy)
+        inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        yield from _imports(child, package, lazy=lazy or inside)
+
+
+def faults_of(source: str, module: str, *, is_package: bool = False) -> list[str]:
+    """Returns a line for each import of ``module`` that its room may not have."""
+    return [
+        f"{module}:{imported.line}: {imported.name}: {reason}"
+        for imported in imports_of(source, module, is_package=is_package)
+        if (reason := _fault(imported, module))
+    ]
+
+
+def _fault(imported: Import, module: str) -> str | None:
+    own = _room_of(module)
+    if own is None:
+        return "the package itself imports nothing"
+    if own not in ROOMS:
+        return f"{own} is no room of the table"
+    top = imported.name.split(".")[0]
+    if top == "nousd":
+        return _internal_fault(imported, module, own)
+    if top in ROOMS[own].forbidden:
+        return f"{own} must not meet the world"
+    if top in sys.stdlib_module_names or top in ROOMS[own].libraries:
+        return None
+    return f"{own} may not use this library"
+
+
+def _internal_fault(imported: Import, module: str, own: str) -> str | None:
+    target = _room_of(imported.name)
+    if target is None or target == own:
+        return None
+    if target in ALONE.get(module, frozenset()) or target in ROOMS[own].internal:
+        if own == "cli" and target in LAZY and not imported.lazy:
+            return f"cli imports {target} inside of functions only"
+        return None
+    if any(_is_inside(imported.name, f"nousd.{part}") for part in ROOMS[own].internal):
+        return None
+    return f"{own} may not import {target}"
+
+
+def _room_of(module: str) -> str | None:
+    """Returns the first name below ``nousd``, or None for the package itself."""
+    parts = module.split(".")
+    return None if len(parts) == 1 or parts[1].startswith("__") else parts[1]
+
+
+def _is_inside(name: str, module: str) -> bool:
+    return name == module or name.startswith(module + ".")
+
+
+MODULES = sorted((ROOT / "nousd").rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_a_module_imports_only_what_its_room_may(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    is_package = path.name == "__init__.py"
+    assert faults_of(source, module_name(path), is_package=is_package) == []
+
+
+def test_there_are_modules_to_check() -> None:
+    assert ROOT / "nousd" / "wire" / "codec.py" in MODULES
+
+
+# --- the check finds what it is for ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "found"),
+    [
+        ("nousd.wire.codec", "import time", "must not meet the world"),
+        ("nousd.machine.fold", "from datetime import datetime", "must not meet the world"),
+        ("nousd.machine.fold", "import os.path", "must not meet the world"),
+        ("nousd.machine.fold", "import trio", "must not meet the world"),
+        ("nousd.wire.codec", "import httpx2", "may not use this library"),
+        ("nousd.views.tandem", "import msgspec", "may not use this library"),
+        (
+            "nousd.wire.codec",
+            "from nousd.store.interface import Store",
+            "wire may not import store",
+        ),
+        ("nousd.wire.codec", "from ..machine import queue", "wire may not import machine"),
+        ("nousd.wire.codec", "from nousd import store", "wire may not import store"),
+        ("nousd.errors", "from nousd.wire import codec", "errors may not import wire"),
+        ("nousd.client.protocol", "import nousd.daemon.server", "client may not import daemon"),
+        ("nousd.providers.mock", "from nousd.machine.queue import Queue", "may not import machine"),
+        ("nousd.tools.read", "def f():\n import requests", "may not use this library"),
+        (
+            "nousd.tui.app",
+            "if TYPE_CHECKING:\n from nousd.wire import codec",
+            "may not import wire",
+        ),
+        ("nousd.cli.serve", "from nousd.daemon import server", "inside of functions only"),
+        ("nousd.cli.check", "import nousd.admin.check", "inside of functions only"),
+        ("nousd.cli.check", "def f():\n import nousd.daemon", "cli may not import daemon"),
+        ("nousd.attic.thing", "import json", "attic is no room"),
+        ("nousd", "import json", "imports nothing"),
+    ],
+)
+def test_a_planted_fault_is_found(module: str, source: str, found: str) -> None:
+    (fault,) = faults_of(source, module)
+    assert found in fault
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        (
+            "nousd.wire.codec",
+            "import json, msgspec\nfrom . import limits\nfrom nousd.errors import X",
+        ),
+        ("nousd.machine.fold", "from nousd.wire.events import Event"),
+        ("nousd.providers.mock", "from nousd.machine.model_input import ModelInput"),
+        ("nousd.providers.mock", "from nousd.machine import model_input"),
+        ("nousd.cli.serve", "def serve():\n from nousd.daemon import server\n import nousd.bridge"),
+        ("nousd.cli.check", "def check():\n import nousd.admin.check"),
+        ("nousd.daemon.server", "import os, time, trio\nimport nousd"),
+    ],
+)
+def test_what_is_allowed_is_not_found(module: str, source: str) -> None:
+    assert faults_of(source, module) == []
+
+
+def test_a_relative_import_of_a_package_starts_at_the_package() -> None:
+    (fault,) = faults_of("from ..store import interface", "nousd.wire", is_package=True)
+    assert "wire may not import store" in fault
