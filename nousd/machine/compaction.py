@@ -17,6 +17,7 @@ from msgspec import UNSET
 from nousd.machine.model_input import ModelInput, UserMessage
 from nousd.machine.transcript import CHARS_PER_TOKEN, estimate_tokens
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
+from nousd.wire.optional import or_unset
 
 SUMMARY_CHARS_MAX: Final = 16_000
 """Bound of any summary, a few pages: enough to go on from, small beside every context window."""
@@ -147,12 +148,12 @@ def compaction_entry(
     """Returns the entry that puts a cut into force."""
     return CompactionEntry(
         id=entry_id,
-        parent_id=UNSET if parent_id is None else parent_id,
+        parent_id=or_unset(parent_id),
         summary=summary,
         first_kept_entry_id=cut.first_kept.id,
         tokens_before=cut.tokens_before,
         trigger=trigger,  # type: ignore[arg-type]
         created_at=created_at,
-        run_id=UNSET if run_id is None else run_id,
-        instruction=UNSET if instruction is None else instruction,
+        run_id=or_unset(run_id),
+        instruction=or_unset(instruction),
     )

@@ -15,6 +15,7 @@ from nousd.machine.session import RunInfo, SessionState
 from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
 from nousd.wire.limits import QUEUED_INPUTS_MAX
+from nousd.wire.optional import or_unset
 from nousd.wire.responses import QueuedInput
 
 Events = tuple[events.Event, ...]
@@ -85,10 +86,10 @@ def is_unanswered(leaf: Entry | None) -> bool:
 
 def accept_input(
     state: SessionState, queued: QueuedInput, *, expected_run_id: str | None
-) -> Events:
+) -> events.QueueUpdate:
     """Queues a steer or follow-up for the running run."""
     run = require_running(state, expected_run_id)
-    return (_accepted(state, msgspec.structs.replace(queued, run_id=run.run_id)),)
+    return _accepted(state, msgspec.structs.replace(queued, run_id=run.run_id))
 
 
 def abort_run(state: SessionState, *, expected_run_id: str | None) -> tuple[Events, queue.Inputs]:
@@ -153,7 +154,7 @@ def begin_turn(
     client_message_id = client_ids[0] if len(client_ids) == 1 else UNSET
     entry = MessageEntry(
         id=message_id,
-        parent_id=UNSET if state.leaf_id is None else state.leaf_id,
+        parent_id=or_unset(state.leaf_id),
         role="user",
         text=turn.text,
         run_id=run_id,
@@ -190,7 +191,7 @@ def _gone(
 ) -> tuple[events.QueueUpdate, ...]:
     if not inputs:
         return ()
-    return (_update(state, change, inputs, UNSET if run_id is None else run_id),)
+    return (_update(state, change, inputs, or_unset(run_id)),)
 
 
 def _update(

@@ -14,10 +14,11 @@ from enum import Enum
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from nousd.wire import events
 from nousd.wire.entries import MessageEntry, StopReason, ToolCall, TurnKind
+from nousd.wire.optional import or_unset
 
 
 class Phase(Enum):
@@ -235,7 +236,7 @@ def _message_ends(
     )
     entry = MessageEntry(
         id=message.message_id,
-        parent_id=_or_unset(leaf_id),
+        parent_id=or_unset(leaf_id),
         role="assistant",
         text=message.text,
         run_id=ledger.run_id,
@@ -244,7 +245,7 @@ def _message_ends(
         model=ledger.model,
         reasoning="".join(message.reasoning) or UNSET,
         stop_reason=reason,
-        error=_or_unset(error),
+        error=or_unset(error),
     )
     return [end, _appended(ledger, entry)]
 
@@ -283,7 +284,7 @@ def tool_result_entry(
     """
     return MessageEntry(
         id=f"{end.tool_call_id}.result",
-        parent_id=_or_unset(parent_id),
+        parent_id=or_unset(parent_id),
         role="tool",
         text=text,
         run_id=end.run_id,
@@ -315,7 +316,3 @@ def tool_calls_of(
 
 def _appended(ledger: Ledger, entry: MessageEntry) -> events.EntryAppended:
     return events.EntryAppended(session_id=ledger.session_id, run_id=ledger.run_id, entry=entry)
-
-
-def _or_unset(value: str | None) -> str | UnsetType:
-    return UNSET if value is None else value

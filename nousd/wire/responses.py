@@ -26,13 +26,16 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class QueuedInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An accepted input. ``kind`` is ``prompt``, ``steer`` or ``follow_up``."""
+    """An accepted input. ``kind`` is ``prompt``, ``steer`` or ``follow_up``; ``leaf_id`` is the leaf a
+    prompt was accepted on.
+    """
 
     input_id: str
     kind: Literal["prompt", "steer", "follow_up"]
     text: str
     run_id: str | UnsetType = UNSET
     client_message_id: str | UnsetType = UNSET
+    leaf_id: str | UnsetType = UNSET
     accepted_at: str | UnsetType = UNSET
 
 

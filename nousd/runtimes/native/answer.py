@@ -26,6 +26,7 @@ from nousd.providers.interface import (
 from nousd.runtimes.interface import TurnHost
 from nousd.wire import events
 from nousd.wire.entries import MessageEntry, StopReason, ToolCall
+from nousd.wire.optional import or_unset
 
 RAW_ARGUMENTS = "_raw"
 """The key under which arguments that are no JSON object are kept, as the model wrote them."""
@@ -160,12 +161,12 @@ class _Answer:
     def _ends(self, message_id: str, calls: tuple[ToolCall, ...]) -> list[events.Event]:
         host = self._host
         text = "".join(self._text)
-        usage = UNSET if self._finished.usage is None else self._finished.usage
+        usage = or_unset(self._finished.usage)
         # Some servers say "stop" although the message asks for tools.
         reason: StopReason = "tool_use" if calls else _without_calls(self._finished.reason)
         entry = MessageEntry(
             id=message_id,
-            parent_id=UNSET if host.leaf_id is None else host.leaf_id,
+            parent_id=or_unset(host.leaf_id),
             role="assistant",
             text=text,
             run_id=host.ledger.run_id,

@@ -1,0 +1,65 @@
+"""The one place where an exception becomes something a client is told.
+
+Everything that is raised on purpose is a ``NousdError`` and is worded for its reader. Anything else is
+a fault of ours: it is written to the log file with its traceback, the client gets a reference to it,
+and the daemon lives on. This is the only broad ``except`` of the project.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from nousd.errors import (
+    ContextOverflow,
+    InternalError,
+    NousdError,
+    ProviderError,
+    ProviderFailed,
+    RunFailed,
+    SessionError,
+    StoreError,
+    WireError,
+)
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+async def contained(call: Callable[[], Awaitable[T]], what: str) -> T | NousdError:
+    """Returns what ``call`` returns, or the error it failed with; never raises an ``Exception``.
+
+    Args:
+        what: names the call in the log file should it be our fault.
+    """
+    try:
+        return await call()
+    except NousdError as error:
+        return error
+    except Exception:  # noqa: BLE001 - the boundary
+        _log.exception("a fault of ours in %s", what)
+        return InternalError("internal error", cause=f"{what} failed; the daemon's log says more")
+
+
+def wire_error(error: NousdError) -> WireError:
+    """Returns the error as a client is told it."""
+    if isinstance(error, WireError):
+        return error
+    if isinstance(error, StoreError):
+        return SessionError("the log could not be read or written", cause=str(error))
+    if isinstance(error, ProviderError):
+        return ProviderFailed("provider request failed", cause=str(error))
+    return InternalError("internal error", cause=str(error))
+
+
+def run_failure(error: NousdError) -> RunFailed:
+    """Returns the error as a run's ``error`` event tells it."""
+    if isinstance(error, RunFailed):
+        return error
+    if isinstance(error, ContextOverflow):
+        return RunFailed("context_too_large", "the input is too long for the model", str(error))
+    if isinstance(error, ProviderError):
+        return RunFailed("provider_error", "provider stream returned error", str(error))
+    return RunFailed("internal_error", "internal error", str(error))

@@ -1,0 +1,32 @@
+"""The only clock, id source and randomness of the daemon, so that tests can replace all three."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Tells the time and mints ids."""
+
+    def now(self) -> str:
+        """Returns the time as RFC 3339 UTC with microseconds."""
+        ...
+
+    def new_id(self, prefix: str) -> str:
+        """Returns an id that was never given out before, such as ``run-...``."""
+        ...
+
+
+class SystemClock:
+    """The real one. Ids sort by the time they were made and cannot be guessed from one another."""
+
+    def now(self) -> str:
+        """See ``Clock.now``."""
+        return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    def new_id(self, prefix: str) -> str:
+        """See ``Clock.new_id``."""
+        return f"{prefix}-{time.time_ns() // 1000:014x}{secrets.token_hex(4)}"

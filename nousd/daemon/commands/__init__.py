@@ -1,0 +1,48 @@
+"""The command table: a row for each command of v1, and nothing else that knows them all.
+
+A handler takes the daemon's services and the command, does its few lines through them, and returns a
+reply or raises. It writes no line and starts no task itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from nousd.daemon.commands import inputs, reading, sessions, settings
+from nousd.daemon.core import Core, Reply
+
+Handler = Callable[[Core, Any], Awaitable[Reply]]
+
+HANDLERS: Final[dict[str, Handler]] = {
+    "ping": reading.ping,
+    "prompt": inputs.prompt,
+    "steer": inputs.steer,
+    "follow_up": inputs.follow_up,
+    "abort": inputs.abort,
+    "set_active_tools": settings.set_active_tools,
+    "set_steering_mode": settings.set_steering_mode,
+    "set_follow_up_mode": settings.set_follow_up_mode,
+    "get_state": reading.get_state,
+    "get_messages": sessions.get_messages,
+    "compact_session": sessions.compact_session,
+    "set_leaf": sessions.set_leaf,
+    "get_tree": sessions.get_tree,
+    "new_session": sessions.new_session,
+    "switch_session": sessions.switch_session,
+    "branch_session": sessions.branch_session,
+    "extension_command": reading.extension_command,
+    "get_capabilities": reading.get_capabilities,
+    "list_sessions": sessions.list_sessions,
+    "rename_session": sessions.rename_session,
+    "delete_session": sessions.delete_session,
+    "list_runs": reading.list_runs,
+    "get_run": reading.get_run,
+    "get_queue": inputs.get_queue,
+    "clear_queue": inputs.clear_queue,
+    "promote": inputs.promote,
+    "resume": inputs.resume,
+    "list_tools": settings.list_tools,
+    "set_model": settings.set_model,
+}
+"""type on the wire -> handler. A test compares its keys with ``wire.commands.COMMANDS``."""

@@ -1,0 +1,120 @@
+"""Commands that read what is true now, and the one that calls an extension."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, UnsetType
+
+from nousd import __version__
+from nousd.daemon.core import Core, Plain, Reply
+from nousd.errors import CommandRejected
+from nousd.machine import queue
+from nousd.machine.session import SessionState
+from nousd.wire import commands
+from nousd.wire.commands import COMMANDS
+from nousd.wire.events import EVENTS, FROZEN_EVENTS
+from nousd.wire.limits import LIMITS
+from nousd.wire.optional import or_unset
+from nousd.wire.responses import (
+    ActiveRun,
+    Capabilities,
+    OpenMessage,
+    Pong,
+    Run,
+    Runs,
+    RunState,
+    State,
+)
+from nousd.wire.subscribe import cursor
+
+
+async def ping(_core: Core, _command: commands.Ping) -> Reply:
+    """Answers."""
+    return Pong(message="pong")
+
+
+async def get_state(core: Core, command: commands.GetState) -> Reply:
+    """Reads a session's state, true at the cursor it names."""
+    live = await core.sessions.target(command.session_id)
+    state = core.sessions.without_session() if live is None else live.committed
+    run_id = "" if state.run is None else state.run.run_id
+    return State(
+        run_state=run_state(state),
+        run_id=run_id,
+        session_id=state.session_id,
+        steering_mode=state.steering_mode,
+        follow_up_mode=state.follow_up_mode,
+        pending_counts=queue.pending_counts(state.queue),
+        cursor=cursor(core.hub.head),
+        runs=tuple(_active_run(running) for running in core.sessions.shown_running()),
+        provider=core.runs.provider_name,
+        model=core.runs.model_of(state),
+        leaf_id=or_unset(state.leaf_id),
+        name=or_unset(state.name),
+        open_message=_open_message(core, run_id),
+    )
+
+
+def run_state(state: SessionState | None) -> RunState:
+    """Returns what ``get_state`` calls a session's condition."""
+    return "idle" if state is None or state.run is None else state.run.phase
+
+
+def _active_run(state: SessionState) -> ActiveRun:
+    assert state.run is not None
+    return ActiveRun(
+        run_id=state.run.run_id,
+        session_id=state.session_id,
+        run_state=run_state(state),
+        started_at=state.run.started_at,
+    )
+
+
+def _open_message(core: Core, run_id: str) -> OpenMessage | UnsetType:
+    driver = core.runs.find(run_id)
+    if driver is None or driver.shown.message is None:
+        return UNSET
+    message = driver.shown.message
+    return OpenMessage(message_id=message.message_id, role=message.role, text=message.text)
+
+
+async def list_runs(core: Core, command: commands.ListRuns) -> Reply:
+    """Lists runs, newest first."""
+    if command.session_id is not None:
+        await core.sessions.get(command.session_id)
+    if command.before is not None and await core.store.run(command.before) is None:
+        raise CommandRejected("run_not_found")
+    rows = await core.store.runs(command.session_id, limit=command.limit + 1, before=command.before)
+    return Runs(runs=rows[: command.limit], has_more=len(rows) > command.limit)
+
+
+async def get_run(core: Core, command: commands.GetRun) -> Reply:
+    """Reads one run's record."""
+    record = await core.store.run(command.run_id)
+    if record is None:
+        raise CommandRejected("run_not_found")
+    return Run(run=record)
+
+
+async def get_capabilities(core: Core, _command: commands.GetCapabilities) -> Reply:
+    """Lists what this daemon speaks and the bounds in force."""
+    limits = {name: value for name, (value, _) in LIMITS.items()}
+    return Capabilities(
+        protocol="1",
+        version=__version__,
+        commands=tuple(COMMANDS),
+        events=tuple(EVENTS),
+        frozen_events=tuple(FROZEN_EVENTS),
+        provider=core.runs.provider_name,
+        model=core.runs.model_of(core.sessions.without_session()),
+        extension_commands=tuple(sorted(core.extension_commands)),
+        limits={**limits, "line_bytes_max": core.line_bytes_max},
+    )
+
+
+async def extension_command(core: Core, command: commands.ExtensionCommand) -> Reply:
+    """Calls a command that an extension registered."""
+    handler = core.extension_commands.get(command.name)
+    if handler is None:
+        raise CommandRejected(f"extension_command_not_found: {command.name}")
+    payload = command.payload if isinstance(command.payload, dict) else {}
+    return Plain("extension_result", await handler(payload))

@@ -1,0 +1,221 @@
+"""Commands on sessions and their trees."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from nousd.daemon.commands.inputs import require_entry
+from nousd.daemon.commands.reading import run_state
+from nousd.daemon.core import Core, Deferred, Reply
+from nousd.daemon.history import load_context
+from nousd.daemon.sessions import LiveSession
+from nousd.errors import CommandRejected, InvalidPayload
+from nousd.machine import compaction, decisions
+from nousd.store.interface import SessionRow
+from nousd.wire import commands, events
+from nousd.wire.entries import Entry, parent_of
+from nousd.wire.limits import PAGE_BYTES_MAX
+from nousd.wire.optional import or_unset
+from nousd.wire.responses import (
+    Compaction,
+    Leaf,
+    Messages,
+    SessionDeleted,
+    Sessions,
+    SessionSelected,
+    SessionSummary,
+    Tree,
+)
+from nousd.wire.subscribe import cursor
+
+
+async def new_session(core: Core, command: commands.NewSession) -> Reply:
+    """Creates a session and makes it the active one."""
+    live, ticket = core.sessions.create(name=command.name)
+    return Deferred(ticket, _selected(live, is_active=True))
+
+
+async def switch_session(core: Core, command: commands.SwitchSession) -> Reply:
+    """Makes a session the active one."""
+    live = await core.sessions.get(command.session_id)
+    return Deferred(core.sessions.activate(live), _selected(live, is_active=True))
+
+
+async def branch_session(core: Core, command: commands.BranchSession) -> Reply:
+    """Copies what a session holds now into a new, active one."""
+    parent_id = command.session_id or command.parent_id
+    if parent_id is None:
+        raise InvalidPayload("session_id is required")
+    parent = await core.sessions.get(parent_id)
+    live, ticket = core.sessions.create(name=command.name, parent=parent)
+    return Deferred(ticket, _selected(live, is_active=True))
+
+
+async def rename_session(core: Core, command: commands.RenameSession) -> Reply:
+    """Gives a session a name for people."""
+    live = await core.sessions.require(command.session_id)
+    ticket = live.decide((events.SessionUpdated(session_id=live.session_id, name=command.name),))
+    return Deferred(ticket, _selected(live, is_active=live.session_id == core.sessions.active_id))
+
+
+async def delete_session(core: Core, command: commands.DeleteSession) -> Reply:
+    """Deletes a session's content for good."""
+    live = await core.sessions.get(command.session_id)
+    decisions.require_idle(live.state)
+    ticket = core.sessions.delete(live)
+    return Deferred(ticket, SessionDeleted(session_id=live.session_id, deleted=True))
+
+
+async def list_sessions(core: Core, command: commands.ListSessions) -> Reply:
+    """Lists sessions, most recently used first."""
+    if command.before is not None:
+        await core.sessions.get(command.before)
+    rows = await core.store.sessions(limit=command.limit + 1, before=command.before)
+    return Sessions(
+        sessions=tuple(_summary(core, row) for row in rows[: command.limit]),
+        has_more=len(rows) > command.limit,
+    )
+
+
+async def set_leaf(core: Core, command: commands.SetLeaf) -> Reply:
+    """Moves the place that new work continues from."""
+    live = await core.sessions.require(command.session_id)
+    await require_entry(core, live, command.leaf_id)
+    decisions.require_idle(live.state)
+    moved = events.SessionUpdated(session_id=live.session_id, leaf_id=command.leaf_id)
+    answer = Leaf(session_id=live.session_id, leaf_id=command.leaf_id)
+    return Deferred(live.decide((moved,)), answer)
+
+
+async def get_tree(core: Core, command: commands.GetTree) -> Reply:
+    """Reads a session's tree, oldest first."""
+    live = await core.sessions.target(command.session_id)
+    if live is None:
+        return Tree(session_id="", nodes=(), has_more=False)
+    leaf_id = live.committed.leaf_id
+    if command.after is not None:
+        await require_entry(core, live, command.after)
+    nodes = await core.store.tree(live.session_id, after=command.after, limit=command.limit + 1)
+    return Tree(
+        session_id=live.session_id,
+        nodes=nodes[: command.limit],
+        has_more=len(nodes) > command.limit,
+        leaf_id=or_unset(leaf_id),
+    )
+
+
+async def get_messages(core: Core, command: commands.GetMessages) -> Reply:
+    """Reads the path root -> leaf, the newest page of it unless ``before`` says otherwise."""
+    live = await core.sessions.target(command.session_id)
+    at = cursor(core.hub.head)
+    if live is None:
+        return Messages(session_id="", messages=(), cursor=at, has_more=False)
+    leaf_id = live.committed.leaf_id
+    if command.leaf_id is not None:
+        await require_entry(core, live, command.leaf_id)
+        leaf_id = command.leaf_id
+    if command.compacted:
+        entries = await load_context(
+            core.store, live.session_id, leaf_id, tokens_max=core.runs.context_tokens_max
+        )
+        return _page(live, leaf_id, at, tuple(entries), has_more=False)
+    end = leaf_id if command.before is None else await _parent(core, live, command.before)
+    if end is None:
+        return _page(live, leaf_id, at, (), has_more=False)
+    path = await core.store.path(
+        live.session_id, end, limit=command.limit, bytes_max=PAGE_BYTES_MAX
+    )
+    return _page(live, leaf_id, at, path.entries, has_more=path.has_more)
+
+
+async def _parent(core: Core, live: LiveSession, entry_id: str) -> str | None:
+    entry = await core.store.entry(live.session_id, entry_id)
+    if entry is None:
+        raise CommandRejected("entry_not_found")
+    return parent_of(entry)
+
+
+def _page(
+    live: LiveSession,
+    leaf_id: str | None,
+    at: str,
+    entries: tuple[Entry, ...],
+    *,
+    has_more: bool,
+) -> Messages:
+    return Messages(
+        session_id=live.session_id,
+        messages=entries,
+        cursor=at,
+        has_more=has_more,
+        leaf_id=or_unset(leaf_id),
+        before=entries[0].id if has_more else UNSET,
+    )
+
+
+async def compact_session(core: Core, command: commands.CompactSession) -> Reply:
+    """Cuts off the older part of what models see, as asked for by hand.
+
+    The model writes the summary while the session stays free; should anything have happened to it
+    meanwhile, the summary is thrown away and the command refused.
+    """
+    live = await core.sessions.require(command.session_id)
+    decisions.require_idle(live.state)
+    leaf_id = live.state.leaf_id
+    runtime = core.runs.runtime
+    context = await load_context(
+        core.store, live.session_id, leaf_id, tokens_max=core.runs.context_tokens_max
+    )
+    cut = runtime.plan_cut(context)
+    if cut is None:
+        raise CommandRejected("nothing_to_compact")
+    instruction = (command.instruction or "").strip() or None
+    summary = await runtime.summarise(
+        cut, model=core.runs.model_of(live.state), instruction=instruction
+    )
+    decisions.require_idle(live.state)
+    if live.state.leaf_id != leaf_id:
+        raise CommandRejected("session_changed")
+    entry = compaction.compaction_entry(
+        cut,
+        summary,
+        entry_id=core.clock.new_id("cmp"),
+        parent_id=leaf_id,
+        trigger="manual",
+        created_at=core.clock.now(),
+        run_id=None,
+        instruction=instruction,
+    )
+    appended = events.EntryAppended(session_id=live.session_id, entry=entry)
+    answer = Compaction(
+        session_id=live.session_id,
+        summary=summary,
+        first_kept_entry_id=cut.first_kept.id,
+        tokens_before=cut.tokens_before,
+        trigger="manual",
+        entry_id=entry.id,
+        instruction=or_unset(instruction),
+    )
+    return Deferred(live.decide((appended,)), answer)
+
+
+def _selected(live: LiveSession, *, is_active: bool) -> SessionSelected:
+    return SessionSelected(
+        session_id=live.session_id,
+        active=is_active,
+        parent_id=or_unset(live.state.parent_id),
+        name=or_unset(live.state.name),
+    )
+
+
+def _summary(core: Core, row: SessionRow) -> SessionSummary:
+    return SessionSummary(
+        session_id=row.session_id,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        active=row.session_id == core.sessions.committed_active_id,
+        run_state=run_state(core.sessions.shown(row.session_id)),
+        name=or_unset(row.name),
+        parent_id=or_unset(row.parent_id),
+        leaf_id=or_unset(row.leaf_id),
+    )

@@ -1,0 +1,57 @@
+"""What a command handler has to work with, and what it gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from nousd.daemon.clock import Clock
+from nousd.daemon.hub import Hub
+from nousd.daemon.log import Ticket
+from nousd.daemon.runs import Runs
+from nousd.daemon.sessions import Sessions
+from nousd.store.interface import Store
+from nousd.tools.interface import Tool
+from nousd.wire.responses import Response
+
+ExtensionHandler = Callable[[dict[str, Any]], Awaitable[Any]]
+
+
+class Core(msgspec.Struct, kw_only=True):
+    """The daemon's services, handed to every handler.
+
+    Args:
+        command_timeout: seconds a ``prompt`` with ``wait: true`` is waited for.
+        line_bytes_max: the bound of one line, as it is set.
+        stopping: from the first signal on; then no command is taken any more.
+    """
+
+    store: Store
+    hub: Hub
+    clock: Clock
+    sessions: Sessions
+    runs: Runs
+    tools: Mapping[str, Tool]
+    extension_commands: Mapping[str, ExtensionHandler]
+    command_timeout: float
+    line_bytes_max: int
+    stopping: bool = False
+
+
+class Deferred(msgspec.Struct, frozen=True):
+    """An answer that is true once ``ticket`` is committed, and is queued in that very moment."""
+
+    ticket: Ticket
+    payload: Response
+
+
+class Plain(msgspec.Struct, frozen=True):
+    """An answer whose payload is no struct of ours."""
+
+    type: str
+    payload: Any
+
+
+Reply = Response | Deferred | Plain

@@ -1,0 +1,109 @@
+"""History, then live: how committed events reach those who watch.
+
+Theory of operation. The hub keeps the newest committed events in one window that all subscribers
+share. A subscriber is a cursor, not a queue: it takes what is behind its cursor from the window, or,
+when it has fallen out of the window, a page from the log. So a subscriber that does not read costs
+nothing, blocks nobody and is never dropped; the seam between history and live is a comparison of
+numbers.
+
+The hub knows nothing of sockets or of what an event means.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Final
+
+import trio
+
+from nousd.store.interface import EventFilter, Store, StoredEvent
+
+WINDOW_EVENTS_MAX: Final = 32_768
+WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The window's bound. A burst that passes it sends slow subscribers to the log, nothing worse."""
+
+PAGE_EVENTS: Final = 4096
+PAGE_BYTES: Final = 1024 * 1024
+"""What one step of one subscriber gets at most: it bounds a joined write."""
+
+
+class Hub:
+    """The shared window and the wish to know when it grows.
+
+    Invariants: the window's numbers grow strictly; ``head`` is the number of its last event, or of
+    the last one before it; every event up to ``head`` is committed.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seqs: list[int] = []
+        self._events: list[StoredEvent] = []
+        self._bytes = 0
+        self._before = store.head
+        self._grown = trio.Event()
+
+    @property
+    def head(self) -> int:
+        """The number of the last event that was published."""
+        return self._seqs[-1] if self._seqs else self._before
+
+    def publish(self, events: Iterable[StoredEvent]) -> None:
+        """Adds committed events and wakes whoever waits for them."""
+        for event in events:
+            self._seqs.append(event.seq)
+            self._events.append(event)
+            self._bytes += len(event.line)
+        self._trim()
+        self._grown.set()
+        self._grown = trio.Event()
+
+    async def wait_after(self, cursor: int) -> None:
+        """Returns once there is an event behind ``cursor``."""
+        while self.head <= cursor:
+            await self._grown.wait()
+
+    async def page_after(self, cursor: int, wanted: EventFilter) -> tuple[list[bytes], int]:
+        """Returns matching lines behind ``cursor``, and the cursor to go on from.
+
+        The list may be empty although the cursor moved: nothing on that stretch matched.
+        """
+        head = self.head
+        if cursor >= head:
+            return [], cursor
+        if cursor < self._before:
+            events = await self._store.events_after(
+                cursor, wanted, limit=PAGE_EVENTS, bytes_max=PAGE_BYTES
+            )
+            # What was committed but not yet published is shown when it is its turn.
+            lines = [event.line for event in events if event.seq <= head]
+            reached = events[-1].seq if len(lines) == len(events) and events else head
+            return lines, reached
+        return self._window_after(cursor, wanted)
+
+    def _window_after(self, cursor: int, wanted: EventFilter) -> tuple[list[bytes], int]:
+        start = bisect_right(self._seqs, cursor)
+        stretch = self._events[start : start + PAGE_EVENTS]
+        return [event.line for event in stretch if matches(event, wanted)], stretch[-1].seq
+
+    def _trim(self) -> None:
+        """Drops the oldest half once a bound is passed, so that the cost per event is constant."""
+        if len(self._events) <= WINDOW_EVENTS_MAX and self._bytes <= WINDOW_BYTES_MAX:
+            return
+        while self._events and (
+            len(self._events) > WINDOW_EVENTS_MAX // 2 or self._bytes > WINDOW_BYTES_MAX // 2
+        ):
+            count = max(1, len(self._events) // 8)
+            self._before = self._seqs[count - 1]
+            self._bytes -= sum(len(event.line) for event in self._events[:count])
+            del self._seqs[:count]
+            del self._events[:count]
+
+
+def matches(event: StoredEvent, wanted: EventFilter) -> bool:
+    """Whether a reader with that filter wants the event."""
+    return (
+        (wanted.types is None or event.type in wanted.types)
+        and (wanted.session_id is None or event.session_id == wanted.session_id)
+        and (wanted.run_id is None or event.run_id == wanted.run_id)
+    )

@@ -1,0 +1,101 @@
+"""Events on their way into the log: stamped, encoded, committed, folded, answered, published.
+
+``submit`` never waits. When the store has committed a batch, in this order and in one step of the event
+loop: the state that was decided on becomes the state that clients see, the answers that acknowledge it
+are queued, and the events go to the subscribers. So no client ever sees an event whose effect another
+could not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+from msgspec import UNSET
+
+from nousd.daemon.clock import Clock
+from nousd.daemon.hub import Hub
+from nousd.errors import StoreError
+from nousd.store.interface import Artifact, Batch, Record, Store, StoredEvent
+from nousd.wire.codec import encode_event_tail
+from nousd.wire.events import EVENT_TYPES, Event
+
+
+class Ticket:
+    """A batch on its way: wait for it, or say what is to happen when it is committed.
+
+    Exactly one of ``stored`` and ``failure`` is set in the end.
+    """
+
+    def __init__(self) -> None:
+        self.stored: tuple[StoredEvent, ...] | None = None
+        self.failure: StoreError | None = None
+        self._settled = trio.Event()
+        self._callbacks: list[Callable[[Ticket], None]] = []
+
+    def when_settled(self, callback: Callable[[Ticket], None]) -> None:
+        """Calls ``callback`` in commit order, before the events are published; at once if settled."""
+        if self._settled.is_set():
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    async def wait_committed(self) -> None:
+        """Waits for the commit.
+
+        Raises:
+            StoreError: the batch was not committed and never will be.
+        """
+        await self._settled.wait()
+        if self.failure is not None:
+            raise self.failure
+
+    def settle(self, outcome: tuple[StoredEvent, ...] | StoreError) -> None:
+        """Records what became of the batch. Called once, by the log."""
+        if isinstance(outcome, StoreError):
+            self.failure = outcome
+        else:
+            self.stored = outcome
+        self._settled.set()
+        for callback in self._callbacks:
+            callback(self)
+        self._callbacks.clear()
+
+
+class Log:
+    """The daemon's one way to make something happen."""
+
+    def __init__(self, store: Store, hub: Hub, clock: Clock) -> None:
+        self._store = store
+        self._hub = hub
+        self._clock = clock
+
+    def submit(self, events: Sequence[Event], *, artifacts: Sequence[Artifact] = ()) -> Ticket:
+        """Sends events, together and in order, on their way into the log."""
+        ticket = Ticket()
+
+        def committed(stored: tuple[StoredEvent, ...]) -> None:
+            ticket.settle(stored)
+            self._hub.publish(stored)
+
+        ts = self._clock.now()
+        records = tuple(_record(event, ts) for event in events)
+        self._store.submit(Batch(records, committed, ticket.settle, tuple(artifacts)))
+        return ticket
+
+    async def wait_room(self) -> None:
+        """Waits while too much is on its way, so that memory stays bounded."""
+        await self._store.wait_room()
+
+
+def _record(event: Any, ts: str) -> Record:
+    run_id = getattr(event, "run_id", UNSET)
+    return Record(
+        EVENT_TYPES[type(event)],
+        event.session_id,
+        None if run_id is UNSET else run_id,
+        event,
+        encode_event_tail(event, ts),
+        ts,
+    )

@@ -1,0 +1,94 @@
+"""The ``result`` of a waited-for run, read from the log: the same bytes for whoever asks, whenever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.store.interface import EventFilter, Store, StoredEvent
+from nousd.wire.codec import decode_event
+from nousd.wire.events import FROZEN_EVENTS
+from nousd.wire.limits import RESULT_EVENTS_MAX
+from nousd.wire.responses import Accepted, FlatEvent, Result
+
+_PAGE_EVENTS: Final = 2048
+_PAGE_BYTES: Final = 4 * 1024 * 1024
+
+_FLAT_FIELDS: Final = frozenset(FlatEvent.__struct_fields__) - {"type", "id", "ts", "turn"}
+
+
+async def run_result(store: Store, accepted: Accepted) -> Result:
+    """Returns the result of a run that has ended (or is still going: then of what it did so far)."""
+    assert isinstance(accepted.run_id, str)
+    assert isinstance(accepted.session_id, str)
+    summary = _Summary()
+    after = 0
+    wanted = EventFilter(run_id=accepted.run_id, types=frozenset(FROZEN_EVENTS))
+    while page := await store.events_after(
+        after, wanted, limit=_PAGE_EVENTS, bytes_max=_PAGE_BYTES
+    ):
+        summary.add(page)
+        after = page[-1].seq
+    return Result(
+        output=summary.output,
+        events=tuple(summary.events),
+        session_id=accepted.session_id,
+        run_id=accepted.run_id,
+        status=summary.status,
+        leaf_id=accepted.leaf_id,
+        events_truncated=summary.truncated or UNSET,
+    )
+
+
+class _Summary:
+    """Collects a run's events, with neighbouring deltas joined, up to the bound."""
+
+    def __init__(self) -> None:
+        self.events: list[FlatEvent] = []
+        self.output = ""
+        self.status: Any = "running"
+        self.truncated = False
+        self._assistants: set[str] = set()
+
+    def add(self, page: Iterable[StoredEvent]) -> None:
+        for stored in page:
+            event = decode_event(stored.line)
+            payload = msgspec.json.decode(event.payload)
+            self._look_for_outcome(event.type, payload)
+            flat = _flattened(event.type, event.id, event.ts, payload)
+            if self.events and _continues(self.events[-1], flat):
+                self.events[-1] = _joined(self.events[-1], flat)
+            elif len(self.events) < RESULT_EVENTS_MAX:
+                self.events.append(flat)
+            else:
+                self.truncated = True
+
+    def _look_for_outcome(self, type_: str, payload: dict[str, Any]) -> None:
+        if type_ == "message_start" and payload["role"] == "assistant":
+            self._assistants.add(payload["message_id"])
+        elif type_ == "message_end" and payload["message_id"] in self._assistants:
+            self.output = payload["text"]
+        elif type_ == "agent_end":
+            self.status = payload["status"]
+
+
+def _flattened(type_: str, event_id: str, ts: str, payload: dict[str, Any]) -> FlatEvent:
+    fields = {key: value for key, value in payload.items() if key in _FLAT_FIELDS}
+    turn = int(payload["turn_id"]) if "turn_id" in payload else UNSET
+    return FlatEvent(type=type_, id=event_id, ts=ts, turn=turn, **fields)
+
+
+def _continues(first: FlatEvent, second: FlatEvent) -> bool:
+    return (
+        first.type == second.type
+        and first.delta is not UNSET
+        and first.message_id == second.message_id
+        and first.tool_call_id == second.tool_call_id
+    )
+
+
+def _joined(first: FlatEvent, second: FlatEvent) -> FlatEvent:
+    return msgspec.structs.replace(first, delta=f"{first.delta}{second.delta}")

@@ -1,0 +1,339 @@
+"""Runs: one task for each that is active, from its start in the log to its one end.
+
+``RunDriver`` is the daemon's side of a run (the ``TurnHost`` of its runtime): it takes turns off the
+session's queue, hands each to the runtime, and ends the run. However a run ends (done, failed, aborted,
+stopped), what it has open is closed by the machine's ``owed_ends`` and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from nousd.daemon import boundary
+from nousd.daemon.clock import Clock
+from nousd.daemon.history import load_context
+from nousd.daemon.log import Log, Ticket
+from nousd.daemon.sessions import LiveSession
+from nousd.errors import NousdError, RunFailed, StoreError
+from nousd.machine import decisions, queue
+from nousd.machine.lifecycle import Ledger, Phase, owed_ends
+from nousd.machine.queue import Turn
+from nousd.machine.session import SessionState
+from nousd.machine.transcript import in_context
+from nousd.runtimes.interface import Runtime
+from nousd.store.interface import Artifact, Store
+from nousd.wire import events
+from nousd.wire.entries import Entry
+from nousd.wire.events import EndStatus, Event
+
+_log = logging.getLogger(__name__)
+
+_CLOSING_SECONDS: Final = 3.0
+"""How long a stopped run waits for its ends to reach the disk; the log has them either way, or the
+next start writes them."""
+
+
+class RunDriver:
+    """One active run.
+
+    Args:
+        own_prompt: the id of the input that started it; None for a run that resumes.
+    """
+
+    def __init__(
+        self,
+        live: LiveSession,
+        run_id: str,
+        services: Runs,
+        *,
+        own_prompt: str | None,
+    ) -> None:
+        self.live = live
+        self.run_id = run_id
+        self.ledger = Ledger(live.session_id, run_id)
+        self.shown = Ledger(live.session_id, run_id)
+        self.status: EndStatus | None = None
+        self.error: RunFailed | None = None
+        self.first_seq = 0
+        self.ended = trio.Event()
+        self._services = services
+        self._own_prompt = own_prompt
+        self._scope = trio.CancelScope()
+        self._stopped_as: EndStatus = "cancelled"
+        self._context: list[Entry] | None = None
+        self._artifacts: list[Artifact] = []
+        self._last_ticket = Ticket()
+
+    # --- from start to end -------------------------------------------------------------------
+
+    def begin(self, decided: Sequence[Event]) -> Ticket:
+        """Puts the events that start the run into the log."""
+        self.live.run = self
+        ticket = self._decide(decided)
+
+        def settled(ticket: Ticket) -> None:
+            if ticket.stored is not None:
+                self.first_seq = ticket.stored[0].seq
+
+        ticket.when_settled(settled)
+        return ticket
+
+    async def drive(self) -> None:
+        """Carries the run out to its end. Never raises."""
+        outcome = None
+        with self._scope:
+            outcome = await boundary.contained(self._turns, f"run {self.run_id}")
+        if not isinstance(outcome, StoreError) and self.ledger.phase is not Phase.ENDED:
+            self._end_early(outcome)
+        with trio.CancelScope(shield=True), trio.move_on_after(_CLOSING_SECONDS):
+            await boundary.contained(self._last_ticket.wait_committed, f"end of {self.run_id}")
+        if isinstance(outcome, StoreError):
+            _log.error("run %s stopped: %s", self.run_id, outcome)
+            self.live.lost = True
+            self.error = boundary.run_failure(outcome)
+        self.live.run = None
+        self.ended.set()
+
+    def stop(self, status: EndStatus) -> None:
+        """Ends the run early: its task is cancelled and closes what is open."""
+        self._stopped_as = status
+        self._scope.cancel()
+
+    async def _turns(self) -> None:
+        turn: Turn | None = self._next_turn() or Turn("resume", ())
+        while turn is not None:
+            await self._begin_turn(turn)
+            await self._services.runtime.run_turn(self)
+            # A stop that came while this task was already on its way must not look like an end.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            turn = self._end_turn()
+
+    def _next_turn(self) -> Turn | None:
+        state = self.live.state
+        return queue.next_turn(
+            state.queue,
+            own_prompt=self._own_prompt,
+            steering=state.steering_mode,
+            follow_up=state.follow_up_mode,
+        )
+
+    async def _begin_turn(self, turn: Turn) -> None:
+        clock = self._services.clock
+        await self.commit(
+            *decisions.begin_turn(
+                self.live.state,
+                turn,
+                run_id=self.run_id,
+                turn_id=str(self.ledger.turns + 1),
+                message_id=clock.new_id("msg"),
+                created_at=clock.now(),
+            )
+        )
+
+    def _end_turn(self) -> Turn | None:
+        """Ends the turn, and the run with it if nothing waits; in one step, so that an input is
+        either seen here or refused because there is no run any more.
+        """
+        turn = self._next_turn()
+        ends: list[Event] = [events.TurnEnd(**self.ledger.where)]
+        if turn is None:
+            ends.append(self._agent_end("completed"))
+        self._decide(ends)
+        return turn
+
+    def _end_early(self, failure: NousdError | None) -> None:
+        status: EndStatus = self._stopped_as
+        remarks: list[Event] = []
+        cause: str | None = None
+        if failure is not None:
+            status = "error"
+            self.error = boundary.run_failure(failure)
+            cause = self.error.cause or self.error.message
+            remarks.append(self._error_event(self.error))
+        elif self.ledger.phase in (Phase.TURN, Phase.MESSAGE):
+            remarks.append(
+                events.Warning(
+                    **self.ledger.where, code="provider_aborted", message="request_aborted"
+                )
+            )
+        self.status = status
+        ends = owed_ends(
+            self.ledger,
+            status,
+            leaf_id=self.leaf_id,
+            now=self._services.clock.now(),
+            error=cause,
+        )
+        self._decide([*remarks, *ends])
+
+    def _agent_end(self, status: EndStatus) -> events.AgentEnd:
+        self.status = status
+        return events.AgentEnd(session_id=self.live.session_id, run_id=self.run_id, status=status)
+
+    def _error_event(self, failure: RunFailed) -> events.Error:
+        where = self.ledger.where
+        if self.ledger.phase is Phase.RUN:
+            return events.Error(
+                session_id=where["session_id"],
+                run_id=where["run_id"],
+                code=failure.code,
+                message=failure.message,
+                cause=failure.cause,
+            )
+        return events.Error(
+            **where, code=failure.code, message=failure.message, cause=failure.cause
+        )
+
+    # --- the runtime's side (TurnHost) -------------------------------------------------------
+
+    @property
+    def model(self) -> str:
+        """See ``TurnHost.model``."""
+        return self._services.model_of(self.live.state)
+
+    @property
+    def leaf_id(self) -> str | None:
+        """See ``TurnHost.leaf_id``."""
+        return self.live.state.leaf_id
+
+    async def commit(self, *decided: Event) -> None:
+        """See ``TurnHost.commit``."""
+        await self._decide(decided).wait_committed()
+
+    async def stream(self, event: Event) -> None:
+        """See ``TurnHost.stream``."""
+        self._decide((event,))
+        await self._services.log.wait_room()
+
+    async def keep(self, data: bytes, media_type: str) -> str:
+        """See ``TurnHost.keep``."""
+        digest = await trio.to_thread.run_sync(lambda: hashlib.sha256(data).hexdigest())
+        self._artifacts.append(Artifact(f"sha256:{digest}", media_type, data))
+        return self._artifacts[-1].id
+
+    def steer_bites(self) -> bool:
+        """See ``TurnHost.steer_bites``."""
+        return queue.steer_bites(self.live.state.queue, self.run_id)
+
+    def tool_is_active(self, name: str) -> bool:
+        """See ``TurnHost.tool_is_active``."""
+        return self._services.tool_is_active(self.live.state, name)
+
+    async def context(self) -> Sequence[Entry]:
+        """See ``TurnHost.context``."""
+        if self._context is None:
+            self._context = await load_context(
+                self._services.store,
+                self.live.session_id,
+                self.leaf_id,
+                tokens_max=self._services.context_tokens_max,
+            )
+        return self._context
+
+    def new_id(self, prefix: str) -> str:
+        """See ``TurnHost.new_id``."""
+        return self._services.clock.new_id(prefix)
+
+    def now(self) -> str:
+        """See ``TurnHost.now``."""
+        return self._services.clock.now()
+
+    # --- into the log ------------------------------------------------------------------------
+
+    def _decide(self, decided: Sequence[Event]) -> Ticket:
+        for event in decided:
+            self.ledger.note(event)
+            if self._context is not None and isinstance(event, events.EntryAppended):
+                self._context = in_context([*self._context, event.entry])
+        artifacts, self._artifacts = self._artifacts, []
+        ticket = self.live.decide(decided, artifacts=artifacts)
+
+        def settled(ticket: Ticket) -> None:
+            if ticket.failure is None:
+                for event in decided:
+                    self.shown.note(event)
+
+        ticket.when_settled(settled)
+        self._last_ticket = ticket
+        return ticket
+
+
+class Runs:
+    """All active runs, and what they share.
+
+    Args:
+        nursery: where the runs' tasks live.
+        default_model: used by sessions that name none for this provider.
+        context_tokens_max: how much of a transcript is ever read for a model call.
+    """
+
+    def __init__(
+        self,
+        *,
+        nursery: trio.Nursery,
+        store: Store,
+        log: Log,
+        clock: Clock,
+        runtime: Runtime,
+        provider_name: str,
+        default_model: str,
+        extension_tools: frozenset[str],
+        context_tokens_max: int,
+    ) -> None:
+        self.store = store
+        self.log = log
+        self.clock = clock
+        self.runtime = runtime
+        self.provider_name = provider_name
+        self.context_tokens_max = context_tokens_max
+        self._nursery = nursery
+        self._default_model = default_model
+        self._extension_tools = extension_tools
+        self._active: dict[str, RunDriver] = {}
+
+    def model_of(self, state: SessionState) -> str:
+        """Returns the model of a session's next call. One set for another provider says nothing."""
+        if state.model is not None and state.provider == self.provider_name:
+            return state.model
+        return self._default_model
+
+    def tool_is_active(self, state: SessionState, name: str) -> bool:
+        """Whether a session's model may use a tool. Extension tools are not a matter of choice."""
+        if state.active_tools is None or name in self._extension_tools:
+            return True
+        return name in state.active_tools
+
+    def start(
+        self, live: LiveSession, run_id: str, decided: Sequence[Event], *, own_prompt: str | None
+    ) -> tuple[RunDriver, Ticket]:
+        """Starts the task of a run whose start was just decided."""
+        driver = RunDriver(live, run_id, self, own_prompt=own_prompt)
+        ticket = driver.begin(decided)
+        self._active[run_id] = driver
+        self._nursery.start_soon(self._drive, driver)
+        return driver, ticket
+
+    async def _drive(self, driver: RunDriver) -> None:
+        await driver.drive()
+        del self._active[driver.run_id]
+
+    def find(self, run_id: str) -> RunDriver | None:
+        """Returns an active run."""
+        return self._active.get(run_id)
+
+    def active(self) -> list[RunDriver]:
+        """Returns the active runs, oldest first."""
+        return list(self._active.values())
+
+    async def stop_all(self, status: EndStatus) -> None:
+        """Ends every run early and waits until all are over."""
+        drivers = self.active()
+        for driver in drivers:
+            driver.stop(status)
+        for driver in drivers:
+            await driver.ended.wait()

@@ -1,0 +1,314 @@
+"""Sessions in memory: the state decided on, the state committed, and how one becomes the other.
+
+A decision is made in one step of the event loop on ``state``, folded into it at once, and sent to the
+log; when it is committed the same value becomes ``committed``, which is what clients are shown. So any
+number of decisions can be on their way together (they share one fsync), each sees those before it, and
+nobody is told of one that is not durable. Should a commit fail, everything decided after it is void
+and the session is read from the log again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import trio
+
+from nousd.daemon.clock import Clock
+from nousd.daemon.log import Log, Ticket
+from nousd.errors import CommandRejected, InvalidPayload, SessionNotFound
+from nousd.machine import session as machine
+from nousd.machine.session import SessionState
+from nousd.store.interface import Artifact, Defaults, SessionRow, Store
+from nousd.wire import events
+from nousd.wire.responses import QueuedInput
+
+if TYPE_CHECKING:
+    from nousd.daemon.core import Deferred
+    from nousd.daemon.runs import RunDriver
+
+_IDLE_SESSIONS_MAX: Final = 512
+"""Idle sessions kept in memory; more are read from the log when they are wanted."""
+
+_REMEMBERED_INPUTS: Final = 1024
+"""Client message ids remembered per session, at least as many as can be on their way at once."""
+
+
+class LiveSession:
+    """One session in memory.
+
+    Invariants: ``committed`` is a state that ``state`` was at some earlier time; the two are equal
+    when ``in_flight`` is 0; ``run`` is set from the decision to start a run until its end is
+    committed.
+    """
+
+    def __init__(self, state: SessionState, log: Log, clock: Clock) -> None:
+        self.state = state
+        self.committed = state
+        self.run: RunDriver | None = None
+        self.in_flight = 0
+        self.lost = False
+        self.accepted: OrderedDict[str, Deferred] = OrderedDict()
+        self._log = log
+        self._clock = clock
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self.state.session_id
+
+    def decide(
+        self, decided: Sequence[events.Event], *, artifacts: Sequence[Artifact] = ()
+    ) -> Ticket:
+        """Makes events happen to this session. Returns at once; the ticket tells of the commit."""
+        now = self._clock.now()
+        for event in decided:
+            self.state = machine.apply(self.state, event, now)
+        after = self.state
+        self.in_flight += 1
+        ticket = self._log.submit(decided, artifacts=artifacts)
+
+        def settled(ticket: Ticket) -> None:
+            self.in_flight -= 1
+            if ticket.failure is None:
+                self.committed = after
+            else:
+                self.lost = True
+
+        ticket.when_settled(settled)
+        return ticket
+
+    def remember(self, client_message_id: str, acknowledgement: Deferred) -> None:
+        """Keeps the acknowledgement of an input for when the client sends it again."""
+        self.accepted[client_message_id] = acknowledgement
+        while len(self.accepted) > _REMEMBERED_INPUTS:
+            self.accepted.popitem(last=False)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing would be missed if this object were dropped."""
+        running = self.run is not None or (self.state.run is not None and not self.lost)
+        return not running and self.in_flight == 0
+
+
+class Sessions:
+    """All sessions of the daemon, of which some are in memory; and which one is active."""
+
+    def __init__(self, store: Store, log: Log, clock: Clock, defaults: Defaults) -> None:
+        self.active_id = defaults.active_session_id
+        self.committed_active_id = defaults.active_session_id
+        self.defaults = defaults
+        self._store = store
+        self._log = log
+        self._clock = clock
+        self._live: OrderedDict[str, LiveSession] = OrderedDict()
+        self._loading = trio.Lock()
+
+    # --- finding -----------------------------------------------------------------------------
+
+    async def get(self, session_id: str) -> LiveSession:
+        """Returns the session with that id.
+
+        Raises:
+            SessionNotFound: there is none, or it was deleted.
+        """
+        known = self._known(session_id)
+        if known is not None:
+            return known
+        async with self._loading:
+            known = self._known(session_id)
+            if known is not None:
+                return known
+            row = await self._store.session(session_id)
+            if row is None:
+                raise SessionNotFound(f"no session has the id {session_id}")
+            pending = await self._store.pending_inputs(session_id)
+            state = _state_of(row, pending)
+            return self._keep(LiveSession(state, self._log, self._clock))
+
+    def _known(self, session_id: str) -> LiveSession | None:
+        live = self._live.get(session_id)
+        if live is None:
+            return None
+        if live.state.deleted:
+            raise SessionNotFound(f"no session has the id {session_id}")
+        if live.lost and live.is_idle:
+            del self._live[session_id]
+            return None
+        self._live.move_to_end(session_id)
+        return live
+
+    def _keep(self, live: LiveSession) -> LiveSession:
+        self._live[live.session_id] = live
+        if len(self._live) > _IDLE_SESSIONS_MAX:
+            for session_id, candidate in list(self._live.items()):
+                if candidate.is_idle and candidate is not live:
+                    del self._live[session_id]
+                if len(self._live) <= _IDLE_SESSIONS_MAX:
+                    break
+        return live
+
+    async def active(self) -> LiveSession | None:
+        """Returns the active session, if there is one."""
+        return None if self.active_id is None else await self.get(self.active_id)
+
+    async def target(self, session_id: str | None) -> LiveSession | None:
+        """Returns the named session, else the active one, else None."""
+        return await self.active() if session_id is None else await self.get(session_id)
+
+    async def require(self, session_id: str | None) -> LiveSession:
+        """Like ``target``, for a command that cannot do without.
+
+        Raises:
+            InvalidPayload: none is named and none is active.
+        """
+        live = await self.target(session_id)
+        if live is None:
+            raise InvalidPayload("session_id is required")
+        return live
+
+    def running(self) -> list[LiveSession]:
+        """Returns the sessions with a run that takes commands, oldest run first."""
+        running = [live for live in self._live.values() if live.state.run is not None]
+        return sorted(running, key=lambda live: _started(live.state))
+
+    def shown_running(self) -> list[SessionState]:
+        """Returns the committed states that have a run, oldest run first."""
+        states = [live.committed for live in self._live.values() if live.committed.run is not None]
+        return sorted(states, key=_started)
+
+    def shown(self, session_id: str) -> SessionState | None:
+        """Returns the committed state of a session if it is in memory."""
+        live = self._live.get(session_id)
+        return None if live is None else live.committed
+
+    def without_session(self) -> SessionState:
+        """Returns what a client is shown while no session is active: what a new one would have."""
+        defaults = self.defaults
+        return SessionState(
+            session_id="",
+            steering_mode=defaults.steering_mode or "one-at-a-time",
+            follow_up_mode=defaults.follow_up_mode or "one-at-a-time",
+            active_tools=defaults.active_tools,
+            provider=defaults.provider,
+            model=defaults.model,
+        )
+
+    async def run_target(self, session_id: str | None, expected_run_id: str | None) -> LiveSession:
+        """Returns the session whose run a steer, follow-up or abort means.
+
+        Raises:
+            CommandRejected: ``no_active_run``, ``run_mismatch`` or ``ambiguous_run``.
+        """
+        if session_id is not None:
+            return await self.get(session_id)
+        running = self.running()
+        if expected_run_id is not None:
+            for live in running:
+                if live.state.run is not None and live.state.run.run_id == expected_run_id:
+                    return live
+            raise CommandRejected("run_mismatch" if running else "no_active_run")
+        for live in running:
+            if live.session_id == self.active_id:
+                return live
+        if len(running) > 1:
+            runs = [live.state.run.run_id for live in running if live.state.run is not None]
+            raise CommandRejected("ambiguous_run", details={"run_ids": runs})
+        if not running:
+            raise CommandRejected("no_active_run")
+        return running[0]
+
+    # --- changing ----------------------------------------------------------------------------
+
+    def create(
+        self, *, name: str | None = None, parent: LiveSession | None = None
+    ) -> tuple[LiveSession, Ticket]:
+        """Creates a session, a branch if it has a parent, and makes it the active one."""
+        created = self._created(self._clock.new_id("sess"), name, parent)
+        live = self._keep(
+            LiveSession(SessionState(session_id=created.session_id), self._log, self._clock)
+        )
+        ticket = live.decide((created, events.SessionActivated(session_id=live.session_id)))
+        self._now_active(live.session_id, ticket)
+        return live, ticket
+
+    def activate(self, live: LiveSession) -> Ticket:
+        """Makes a session the active one."""
+        ticket = live.decide((events.SessionActivated(session_id=live.session_id),))
+        self._now_active(live.session_id, ticket)
+        return ticket
+
+    def delete(self, live: LiveSession) -> Ticket:
+        """Deletes a session's content; an active one leaves none active."""
+        ticket = live.decide((events.SessionDeleted(session_id=live.session_id),))
+        if self.active_id == live.session_id:
+            self._now_active(None, ticket)
+        return ticket
+
+    def update(self, live: LiveSession | None, **settings: Any) -> Ticket:
+        """Changes settings of a session and of those created after; without a session, only those."""
+        session_id = "" if live is None else live.session_id
+        event = events.SessionUpdated(session_id=session_id, **settings)
+        ticket = self._log.submit((event,)) if live is None else live.decide((event,))
+        self.defaults = _with_settings(self.defaults, settings)
+        return ticket
+
+    def _created(
+        self, session_id: str, name: str | None, parent: LiveSession | None
+    ) -> events.SessionCreated:
+        source = self.defaults if parent is None else parent.state
+        inherited = {
+            key: value for key in _INHERITED if (value := getattr(source, key)) is not None
+        }
+        if name is not None:
+            inherited["name"] = name
+        if parent is not None:
+            inherited["parent_id"] = parent.session_id
+            if parent.state.leaf_id is not None:
+                inherited["leaf_id"] = parent.state.leaf_id
+        return events.SessionCreated(
+            session_id=session_id, created_at=self._clock.now(), **inherited
+        )
+
+    def _now_active(self, session_id: str | None, ticket: Ticket) -> None:
+        before = self.active_id
+        self.active_id = session_id
+
+        def settled(ticket: Ticket) -> None:
+            if ticket.failure is None:
+                self.committed_active_id = session_id
+            elif self.active_id == session_id:
+                self.active_id = before
+
+        ticket.when_settled(settled)
+
+
+_INHERITED: Final = ("steering_mode", "follow_up_mode", "active_tools", "provider", "model")
+
+
+def _started(state: SessionState) -> str:
+    return "" if state.run is None else state.run.started_at
+
+
+def _with_settings(defaults: Defaults, settings: dict[str, Any]) -> Defaults:
+    known = {key: value for key, value in settings.items() if key in _INHERITED}
+    return msgspec.structs.replace(defaults, **known)
+
+
+def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:
+    """Returns the state that a session's projections describe. No run survives a restart."""
+    return SessionState(
+        session_id=row.session_id,
+        created_at=row.created_at,
+        name=row.name,
+        parent_id=row.parent_id,
+        leaf_id=row.leaf_id,
+        steering_mode=row.steering_mode or "one-at-a-time",
+        follow_up_mode=row.follow_up_mode or "one-at-a-time",
+        active_tools=row.active_tools,
+        provider=row.provider,
+        model=row.model,
+        queue=tuple(pending),
+    )

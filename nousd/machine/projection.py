@@ -1,0 +1,394 @@
+"""Events to changes of rows: what the log's tables of sessions, entries, inputs and runs are made of.
+
+Pure: an event, its number and its time give a tuple of row changes. Every store applies the same
+changes, so that two stores with the same events give the same answers, and a store whose rows are
+thrown away can make them again from its log.
+
+How a row is kept is not known here, nor what rows there are already. So a change says what is to
+become of a row, whatever was there: what is put for the first time stays as it was put (facts are
+written once), and what changes a row that is not there changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.wire import events
+from nousd.wire.commands import QueueMode
+from nousd.wire.entries import CompactionEntry, Entry, Usage, parent_of
+from nousd.wire.events import EndStatus
+from nousd.wire.responses import QueuedInput
+
+SNIPPET_BYTES_MAX: Final = 80
+"""UTF-8 bytes of an entry's text that a node of the tree shows (protocol/v1.md, "get_tree")."""
+
+InputState = Literal["pending", "consumed", "cleared"]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What can be set of a session; UNSET is left as it was."""
+
+    name: str | UnsetType = UNSET
+    steering_mode: QueueMode | UnsetType = UNSET
+    follow_up_mode: QueueMode | UnsetType = UNSET
+    active_tools: tuple[str, ...] | UnsetType = UNSET
+    provider: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+
+    def as_set(self) -> dict[str, Any]:
+        """Returns the fields that are set."""
+        return {name: value for name in SETTINGS if (value := getattr(self, name)) is not UNSET}
+
+
+SETTINGS: Final[tuple[str, ...]] = Settings.__struct_fields__
+
+
+class PutSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session begins. An id that was ever used, also by a deleted session, is never put again."""
+
+    session_id: str
+    created_at: str
+    parent_id: str | None
+    leaf_id: str | None
+    settings: Settings
+    seq: int
+    ts: str
+
+
+class CopyEntries(msgspec.Struct, frozen=True):
+    """A branch holds every entry (and artifact) that its parent holds now."""
+
+    session_id: str
+    parent_id: str
+
+
+class UpdateSession(msgspec.Struct, frozen=True):
+    """Settings of a session change."""
+
+    session_id: str
+    settings: Settings
+
+
+class MoveLeaf(msgspec.Struct, frozen=True):
+    """Work of a session goes on from another entry."""
+
+    session_id: str
+    leaf_id: str
+
+
+class TouchSession(msgspec.Struct, frozen=True):
+    """The session's newest durable event is number ``seq``, of the time ``ts``."""
+
+    session_id: str
+    seq: int
+    ts: str
+
+
+class ForgetSession(msgspec.Struct, frozen=True):
+    """All of a session goes: its events before number ``seq``, entries, inputs, runs and artifacts.
+
+    What branches share stays with them. The id stays known as deleted, and is no longer active.
+    """
+
+    session_id: str
+    seq: int
+
+
+class SetDefaults(msgspec.Struct, frozen=True):
+    """New sessions begin with these settings."""
+
+    settings: Settings
+
+
+class SetActiveSession(msgspec.Struct, frozen=True):
+    """This session is the daemon's active one."""
+
+    session_id: str
+
+
+class PutEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry joins a session's tree; ``seq`` is its place in the order of appending."""
+
+    session_id: str
+    entry: Entry
+    parent_id: str | None
+    role: str
+    snippet: str
+    seq: int
+
+
+class UseArtifact(msgspec.Struct, frozen=True):
+    """A session refers to an artifact, which is kept as long as any session does."""
+
+    session_id: str
+    artifact_id: str
+
+
+class PutInput(msgspec.Struct, frozen=True, kw_only=True):
+    """An input is pending as it stands here; ``seq`` and ``index`` are its place in the queue."""
+
+    session_id: str
+    input: QueuedInput
+    seq: int
+    index: int
+
+
+class SetInputState(msgspec.Struct, frozen=True):
+    """An input is no longer pending."""
+
+    session_id: str
+    input_id: str
+    state: InputState
+
+
+class PutRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run begins; ``seq`` is its place among the runs."""
+
+    run_id: str
+    session_id: str
+    started_at: str
+    runtime: str
+    model: str
+    seq: int
+
+
+class EndRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run has ended."""
+
+    run_id: str
+    status: EndStatus
+    ended_at: str
+    error: str | None
+
+
+class CountTurn(msgspec.Struct, frozen=True):
+    """A run has begun one more turn."""
+
+    run_id: str
+
+
+class AddUsage(msgspec.Struct, frozen=True):
+    """A run has cost this much more."""
+
+    run_id: str
+    usage: Usage
+
+
+RowChange = (
+    PutSession
+    | CopyEntries
+    | UpdateSession
+    | MoveLeaf
+    | TouchSession
+    | ForgetSession
+    | SetDefaults
+    | SetActiveSession
+    | PutEntry
+    | UseArtifact
+    | PutInput
+    | SetInputState
+    | PutRun
+    | EndRun
+    | CountTurn
+    | AddUsage
+)
+
+Changes = tuple[RowChange, ...]
+
+
+def row_changes(event: events.Event, seq: int, ts: str) -> Changes:
+    """Returns what the event with that number changes, in the order in which to apply it."""
+    fold = _FOLDS.get(type(event))
+    return () if fold is None else fold(event, seq, ts)
+
+
+def sum_of_usage(one: Usage | UnsetType, other: Usage) -> Usage:
+    """Adds up what two model calls cost."""
+    if one is UNSET:
+        return other
+    return Usage(
+        input=one.input + other.input,
+        output=one.output + other.output,
+        total=one.total + other.total,
+        cache_read=one.cache_read + other.cache_read,
+        reasoning=one.reasoning + other.reasoning,
+    )
+
+
+def snippet(text: str) -> str:
+    """Returns the text, or its first bytes and "..." if it has too many; no character is split."""
+    encoded = text.encode()
+    if len(encoded) <= SNIPPET_BYTES_MAX:
+        return text
+    return encoded[:SNIPPET_BYTES_MAX].decode(errors="ignore") + "..."
+
+
+def _settings_of(event: events.SessionCreated | events.SessionUpdated) -> Settings:
+    return Settings(**{name: getattr(event, name) for name in SETTINGS})
+
+
+def _session_created(event: events.SessionCreated, seq: int, ts: str) -> Changes:
+    session = PutSession(
+        session_id=event.session_id,
+        created_at=event.created_at,
+        parent_id=_or_none(event.parent_id),
+        leaf_id=_or_none(event.leaf_id),
+        settings=_settings_of(event),
+        seq=seq,
+        ts=ts,
+    )
+    if session.parent_id is None:
+        return (session,)
+    return (session, CopyEntries(event.session_id, session.parent_id))
+
+
+def _session_updated(event: events.SessionUpdated, _: int, __: str) -> Changes:
+    settings = _settings_of(event)
+    changes: Changes = (UpdateSession(event.session_id, settings),)
+    if event.leaf_id is not UNSET:
+        changes += (MoveLeaf(event.session_id, event.leaf_id),)
+    inherited = msgspec.structs.replace(settings, name=UNSET)
+    if inherited != _NOTHING_SET:
+        changes += (SetDefaults(inherited),)
+    return changes
+
+
+def _session_activated(event: events.SessionActivated, _: int, __: str) -> Changes:
+    return (SetActiveSession(event.session_id),)
+
+
+def _session_deleted(event: events.SessionDeleted, seq: int, _: str) -> Changes:
+    return (ForgetSession(event.session_id, seq),)
+
+
+def _entry_appended(event: events.EntryAppended, seq: int, _: str) -> Changes:
+    entry = event.entry
+    if isinstance(entry, CompactionEntry):
+        role, text = "compaction", entry.summary
+        artifacts: Changes = ()
+    else:
+        role, text = entry.role, entry.text
+        artifacts = _artifact_used(event.session_id, entry.artifact_id)
+    put = PutEntry(
+        session_id=event.session_id,
+        entry=entry,
+        parent_id=parent_of(entry),
+        role=role,
+        snippet=snippet(text),
+        seq=seq,
+    )
+    return (put, MoveLeaf(event.session_id, entry.id), *artifacts)
+
+
+def _tool_ended(event: events.ToolExecutionEnd, _: int, __: str) -> Changes:
+    return _artifact_used(event.session_id, event.artifact_id)
+
+
+def _artifact_used(session_id: str, artifact_id: str | UnsetType) -> Changes:
+    return () if artifact_id is UNSET else (UseArtifact(session_id, artifact_id),)
+
+
+def _queue_updated(event: events.QueueUpdate, seq: int, _: str) -> Changes:
+    return tuple(
+        _INPUT_CHANGES[event.change](event.session_id, queued, seq, index)
+        for index, queued in enumerate(event.inputs)
+    )
+
+
+def _put_input(session_id: str, queued: QueuedInput, seq: int, index: int) -> RowChange:
+    return PutInput(session_id=session_id, input=queued, seq=seq, index=index)
+
+
+def _consume_input(session_id: str, queued: QueuedInput, _: int, __: int) -> RowChange:
+    return SetInputState(session_id, queued.input_id, "consumed")
+
+
+def _clear_input(session_id: str, queued: QueuedInput, _: int, __: int) -> RowChange:
+    return SetInputState(session_id, queued.input_id, "cleared")
+
+
+def _run_started(event: events.AgentStart, seq: int, ts: str) -> Changes:
+    run = PutRun(
+        run_id=event.run_id,
+        session_id=event.session_id,
+        started_at=ts,
+        runtime=event.runtime,
+        model=event.model,
+        seq=seq,
+    )
+    return (run,)
+
+
+def _run_ended(event: events.AgentEnd, _: int, ts: str) -> Changes:
+    end = EndRun(run_id=event.run_id, status=event.status, ended_at=ts, error=_or_none(event.error))
+    return (end,)
+
+
+def _turn_started(event: events.TurnStart, _: int, __: str) -> Changes:
+    return (CountTurn(event.run_id),)
+
+
+def _usage_reported(event: events.UsageReported, _: int, __: str) -> Changes:
+    return (AddUsage(event.run_id, event.usage),)
+
+
+def _nothing(_: events.Event, __: int, ___: str) -> Changes:
+    return ()
+
+
+def _or_none(value: str | UnsetType) -> str | None:
+    return None if value is UNSET else value
+
+
+Fold = Callable[[Any, int, str], Changes]
+
+
+def _touching(fold: Fold) -> Fold:
+    """Adds to a fold that its session was updated."""
+
+    def touch_too(event: events.Event, seq: int, ts: str) -> Changes:
+        return (*fold(event, seq, ts), TouchSession(event.session_id, seq, ts))
+
+    return touch_too
+
+
+_NOTHING_SET: Final = Settings()
+
+_INPUT_CHANGES: Final[dict[str, Callable[[str, QueuedInput, int, int], RowChange]]] = {
+    "accepted": _put_input,
+    "promoted": _put_input,
+    "consumed": _consume_input,
+    "cleared": _clear_input,
+}
+
+_BIRTH_AND_DEATH: Final[dict[type[events.Event], Fold]] = {
+    events.SessionCreated: _session_created,
+    events.SessionDeleted: _session_deleted,
+}
+
+_IN_A_LIFE: Final[dict[type[events.Event], Fold]] = {
+    events.SessionUpdated: _session_updated,
+    events.SessionActivated: _session_activated,
+    events.EntryAppended: _entry_appended,
+    events.ToolExecutionEnd: _tool_ended,
+    events.QueueUpdate: _queue_updated,
+    events.AgentStart: _run_started,
+    events.AgentEnd: _run_ended,
+    events.TurnStart: _turn_started,
+    events.UsageReported: _usage_reported,
+}
+
+_FOLDS: Final[dict[type[events.Event], Fold]] = {
+    **{
+        struct: _touching(_IN_A_LIFE.get(struct, _nothing))
+        for name, struct in events.EVENTS.items()
+        if name not in events.DELTA_EVENTS
+    },
+    **_BIRTH_AND_DEATH,
+}
+"""event -> its changes; an event that is not here (the deltas) changes nothing, not even the time
+at which its session was updated."""
