@@ -6,10 +6,12 @@ lives about as long as its imports take.
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -29,19 +31,36 @@ from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost, DaemonUn
 from nousd.wire.framing import LineTooLong
 
 _READ_BYTES: Final = 256 * 1024
-_SECONDS_MAX: Final = 10.0**9
-"""Stands for "no limit" where one is needed as a number."""
+_WAIT_SECONDS_MAX: Final = 1_000_000.0
+"""The longest wait that every system's ``poll`` can express, about eleven days."""
 
 
 class _Lines:
-    """A connected socket as lines in both directions."""
+    """A connected socket as lines in both directions; to be closed, or used as a context manager.
 
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
+    Deadlines are moments of the monotonic clock, in seconds.
+    """
+
+    def __init__(self, path: Path, timeout_seconds: float) -> None:
+        self._socket = _connected(path, timeout_seconds)
         self._splitter = new_splitter()
         self._ready: deque[bytes | LineTooLong] = deque()
 
-    def send(self, data: bytes, deadline: float) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _send(self, data: bytes, deadline: float) -> None:
         """Raises AnswerTimedOut or ConnectionLost; the connection is of no use afterwards."""
         self._set_timeout(deadline)
         try:
@@ -51,7 +70,7 @@ class _Lines:
         except OSError as error:
             raise ConnectionLost(f"the daemon went away: {error.strerror}") from None
 
-    def receive(self, deadline: float) -> bytes | LineTooLong:
+    def _receive(self, deadline: float) -> bytes | LineTooLong:
         """Returns the next line. Raises AnswerTimedOut or ConnectionLost."""
         while not self._ready:
             self._set_timeout(deadline)
@@ -66,17 +85,14 @@ class _Lines:
             self._ready.extend(self._splitter.feed(chunk))
         return self._ready.popleft()
 
-    def close(self) -> None:
-        self._socket.close()
-
     def _set_timeout(self, deadline: float) -> None:
         left = deadline - time.monotonic()
         if left <= 0:
             raise AnswerTimedOut("the daemon did not answer in time")
-        self._socket.settimeout(left if left < _SECONDS_MAX else None)
+        self._socket.settimeout(None if left == math.inf else min(left, _WAIT_SECONDS_MAX))
 
 
-class Connection:
+class Connection(_Lines):
     """A connection to the command socket: one request at a time.
 
     Args:
@@ -90,23 +106,9 @@ class Connection:
     def __init__(
         self, socket_path: Path, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
     ) -> None:
-        self._lines = _Lines(_connected(socket_path, timeout_seconds))
+        super().__init__(socket_path, timeout_seconds)
         self._timeout_seconds = timeout_seconds
         self._requests = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._lines.close()
 
     def request(
         self, type_: str, payload: Mapping[str, Any], *, timeout_seconds: float | None = None
@@ -135,11 +137,11 @@ class Connection:
         """
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         deadline = time.monotonic() + seconds
-        self._lines.send(line, deadline)
-        return self._lines.receive(deadline)
+        self._send(line, deadline)
+        return self._receive(deadline)
 
 
-class Subscription:
+class Subscription(_Lines):
     """Events, as they come. Iterate over it; the iteration ends only by an exception.
 
     Args:
@@ -162,43 +164,31 @@ class Subscription:
         *,
         timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> None:
-        path = locations.events_socket(socket_path)
-        self._lines = _Lines(_connected(path, timeout_seconds))
+        super().__init__(locations.events_socket(socket_path), timeout_seconds)
         deadline = time.monotonic() + timeout_seconds
-        self._lines.send(encode_request("s1", "subscribe", wanted), deadline)
-        self.subscribed = self._answer(deadline).accepted().payload
-        """The answer: ``cursor``, after which events follow, and ``head``, the newest there was."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._lines.close()
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            self._send(encode_request("s1", "subscribe", wanted), deadline)
+            self.subscribed = self._answer(deadline).accepted().payload
+            """The answer: ``cursor``, after which events follow, and ``head``, the newest there was."""
+            undo.pop_all()
 
     def __iter__(self) -> Iterator[ReceivedEvent]:
         while True:
             yield self.next_event()
 
-    def next_event(self, *, timeout_seconds: float = _SECONDS_MAX) -> ReceivedEvent:
+    def next_event(self, *, timeout_seconds: float = math.inf) -> ReceivedEvent:
         """Returns the next event.
 
         Raises:
             AnswerTimedOut: none came in time; one may still be asked for again.
             ConnectionLost, AnswerInvalid
         """
-        return decode_event(self._lines.receive(time.monotonic() + timeout_seconds))
+        return decode_event(self._receive(time.monotonic() + timeout_seconds))
 
     def _answer(self, deadline: float) -> Answer:
         while True:
-            received = decode_subscription_line(self._lines.receive(deadline))
+            received = decode_subscription_line(self._receive(deadline))
             if isinstance(received, Answer):
                 return received
 

@@ -1,0 +1,234 @@
+"""The client's connection to the command socket, on anyio: any number of requests in flight.
+
+There is no task in the background. Of the callers that wait for an answer, one reads and hands out
+what comes, and when it has its own answer another takes over. So a connection is an ordinary object:
+it needs no task group around it, its errors come out of the call they belong to, and cancelling a
+caller harms nobody else.
+
+It works over any byte stream of anyio; ``connect`` opens the usual one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import anyio
+import anyio.abc
+import msgspec
+
+from nousd.client.answers import (
+    REQUEST_TIMEOUT_SECONDS,
+    Answer,
+    decode_answer,
+    encode_request,
+    new_splitter,
+)
+from nousd.errors import (
+    AnswerInvalid,
+    AnswerTimedOut,
+    ClientError,
+    ConnectionLost,
+    DaemonUnreachable,
+)
+from nousd.wire.commands import COMMANDS, Command
+from nousd.wire.responses import RESPONSES, Response
+
+IN_FLIGHT_MAX: Final = 64
+"""Requests without an answer on one connection; a further one waits its turn. Far below the daemon's
+own bound, past which it stops reading."""
+
+_COMMAND_TYPES: Final = {struct: name for name, struct in COMMANDS.items()}
+
+R = TypeVar("R", bound=Response)
+
+
+class _Waiting:
+    """A request without an answer. ``woken`` says that it is time to look again."""
+
+    def __init__(self) -> None:
+        self.woken = anyio.Event()
+        self.answer: Answer | None = None
+
+
+class Connection:
+    """One connection to the command socket. Open it with ``connect``, or over a stream of your own.
+
+    Invariant: while any request waits and nobody reads, all that wait have been woken.
+    """
+
+    def __init__(
+        self,
+        stream: anyio.abc.ByteStream,
+        *,
+        timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    ) -> None:
+        self._stream = stream
+        self._timeout_seconds = timeout_seconds
+        self._splitter = new_splitter()
+        self._requests = 0
+        # In the order of sending, which is the order of the answers. A request that was given up stays,
+        # and keeps its place, until its answer comes.
+        self._in_flight: dict[str, _Waiting] = {}
+        self._places = anyio.Semaphore(IN_FLIGHT_MAX)
+        self._sending = anyio.Lock()
+        self._reading = False
+        self._broken: ClientError | None = None
+
+    async def aclose(self) -> None:
+        """Closes the connection. Requests that wait end with ConnectionLost."""
+        self._break(ConnectionLost("the connection was closed"))
+        await self._stream.aclose()
+
+    async def call(
+        self, command: Command, expected: type[R], *, timeout_seconds: float | None = None
+    ) -> R:
+        """Sends a command and returns the payload of its answer, decoded.
+
+        Raises:
+            Refused, AnswerTimedOut, ConnectionLost: as ``request``.
+            AnswerInvalid: the answer is of another type than ``expected``.
+        """
+        payload = msgspec.to_builtins(command)
+        answer = await self.request(
+            _COMMAND_TYPES[type(command)], payload, timeout_seconds=timeout_seconds
+        )
+        if RESPONSES.get(answer.type) is not expected:
+            raise AnswerInvalid(f"the daemon answered {answer.type}, not what was asked for")
+        try:
+            return msgspec.convert(answer.payload, expected)
+        except msgspec.ValidationError as error:
+            raise AnswerInvalid(f"{answer.type}: {error}") from None
+
+    async def request(
+        self, type_: str, payload: Mapping[str, Any], *, timeout_seconds: float | None = None
+    ) -> Answer:
+        """Sends a command and returns its answer, which is not a refusal.
+
+        Args:
+            timeout_seconds: from the call to the answer; None means the connection's own.
+
+        Raises:
+            Refused: the daemon answered with an error.
+            AnswerTimedOut: the command may have been carried out. The connection stays usable, unless
+                the time was over in the middle of sending.
+            ConnectionLost, AnswerInvalid: this connection is of no use any more.
+        """
+        seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        with anyio.move_on_after(seconds if seconds != math.inf else None):
+            return (await self._exchange(type_, payload)).accepted()
+        raise AnswerTimedOut(f"the daemon did not answer {type_} within {seconds:g} seconds")
+
+    async def _exchange(self, type_: str, payload: Mapping[str, Any]) -> Answer:
+        waiting = _Waiting()
+        async with self._sending:
+            # Between having a place and being in flight nothing may be awaited, or the place is lost.
+            await self._places.acquire()
+            self._raise_if_broken()
+            self._requests += 1
+            request_id = f"c{self._requests}"
+            line = encode_request(request_id, type_, payload)
+            self._in_flight[request_id] = waiting
+            await self._send(line)
+        return await self._answer_to(waiting)
+
+    async def _send(self, line: bytes) -> None:
+        whole = False
+        try:
+            await self._stream.send(line)
+            whole = True
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._break(ConnectionLost("the daemon closed the connection"))
+            self._raise_if_broken()
+        finally:
+            if not whole:
+                # What follows half a line would be taken for its rest.
+                self._break(ConnectionLost("a request was given up while it was being sent"))
+
+    async def _answer_to(self, waiting: _Waiting) -> Answer:
+        try:
+            while waiting.answer is None:
+                self._raise_if_broken()
+                if self._reading:
+                    await waiting.woken.wait()
+                    waiting.woken = anyio.Event()
+                else:
+                    await self._read()
+        finally:
+            self._wake_all()  # somebody else may have to read now
+        return waiting.answer
+
+    async def _read(self) -> None:
+        """Reads once and hands out the answers that came."""
+        self._reading = True
+        try:
+            for line in self._splitter.feed(await self._stream.receive()):
+                self._hand_out(decode_answer(line))
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._break(ConnectionLost("the daemon closed the connection"))
+        except AnswerInvalid as error:
+            self._break(error)
+        finally:
+            self._reading = False
+
+    def _hand_out(self, answer: Answer) -> None:
+        # An error about a line that the daemon could not read has no id; answers come in order.
+        request_id = answer.id or next(iter(self._in_flight), "")
+        waiting = self._in_flight.pop(request_id, None)
+        if waiting is None:
+            raise AnswerInvalid("the daemon answered a request that was not sent")
+        waiting.answer = answer
+        waiting.woken.set()
+        self._places.release()
+
+    def _break(self, reason: ClientError) -> None:
+        """Ends this connection's use; the first reason stays."""
+        self._broken = self._broken or reason
+        self._wake_all()
+
+    def _raise_if_broken(self) -> None:
+        if self._broken is not None:
+            # A new one for each caller: they raise it in tasks of their own.
+            raise type(self._broken)(*self._broken.args)
+
+    def _wake_all(self) -> None:
+        for waiting in self._in_flight.values():
+            waiting.woken.set()
+
+
+@asynccontextmanager
+async def connect(
+    socket_path: Path, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
+) -> AsyncIterator[Connection]:
+    """Opens a connection to the daemon that listens on ``socket_path``.
+
+    Args:
+        timeout_seconds: for connecting, and for each answer unless the request says otherwise.
+
+    Raises:
+        DaemonUnreachable: nobody listens there.
+    """
+    connection = Connection(
+        await open_stream(socket_path, timeout_seconds), timeout_seconds=timeout_seconds
+    )
+    try:
+        yield connection
+    finally:
+        await connection.aclose()
+
+
+async def open_stream(path: Path, timeout_seconds: float) -> anyio.abc.ByteStream:
+    """Connects to a Unix socket.
+
+    Raises:
+        DaemonUnreachable: nobody listens there, or not within the time.
+    """
+    try:
+        with anyio.fail_after(timeout_seconds):
+            return await anyio.connect_unix(path)
+    except OSError as error:  # TimeoutError is one of them
+        reason = error.strerror or str(error) or "it does not answer"
+        raise DaemonUnreachable(f"no daemon listens on {path}: {reason}") from None

@@ -1,0 +1,139 @@
+"""Events for the client, on anyio: read state, subscribe after its cursor, and nothing is missed.
+
+Nothing is read ahead of the caller but what one read returns. The daemon waits for a slow reader and
+keeps its place in the log, so there is no buffer here that could overflow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Self
+
+import anyio
+import anyio.abc
+import msgspec
+
+from nousd import locations
+from nousd.client.answers import (
+    REQUEST_TIMEOUT_SECONDS,
+    Answer,
+    ReceivedEvent,
+    decode_event,
+    decode_subscription_line,
+    encode_request,
+    new_splitter,
+)
+from nousd.client.connection import open_stream
+from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost
+from nousd.wire.events import EVENTS, Event
+from nousd.wire.framing import LineTooLong
+from nousd.wire.responses import Subscribed
+from nousd.wire.subscribe import Subscribe
+
+
+class Subscription:
+    """An async iterator of events; it ends only by an exception. Open it with ``subscribe``.
+
+    ``subscribed`` holds the daemon's answer: ``cursor``, after which events follow, and ``head``, the
+    newest event there was.
+    """
+
+    def __init__(self, stream: anyio.abc.ByteStream) -> None:
+        self._stream = stream
+        self._splitter = new_splitter()
+        self._ready: deque[bytes | LineTooLong] = deque()
+        self.subscribed = Subscribed(cursor="", head="")
+
+    async def start(self, wanted: Subscribe) -> None:
+        """Sends the one request that a subscription has, and takes its answer.
+
+        Raises:
+            Refused: such as for a cursor past the end of the log.
+            ConnectionLost, AnswerInvalid
+        """
+        payload = msgspec.to_builtins(wanted)
+        given = {key: value for key, value in payload.items() if value is not None}
+        try:
+            await self._stream.send(encode_request("s1", "subscribe", given))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise ConnectionLost("the daemon closed the connection") from None
+        answer = (await self._answer()).accepted()
+        try:
+            self.subscribed = msgspec.convert(answer.payload, Subscribed)
+        except msgspec.ValidationError as error:
+            raise AnswerInvalid(f"subscribed: {error}") from None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedEvent:
+        """Returns the next event, however long it takes.
+
+        Raises:
+            ConnectionLost: the daemon went away; subscribe again after the last event's id.
+            AnswerInvalid: what came is no event.
+        """
+        return decode_event(await self._line())
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def _answer(self) -> Answer:
+        while True:
+            received = decode_subscription_line(await self._line())
+            if isinstance(received, Answer):
+                return received
+
+    async def _line(self) -> bytes | LineTooLong:
+        while not self._ready:
+            try:
+                chunk = await self._stream.receive()
+            except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                raise ConnectionLost("the daemon closed the connection") from None
+            self._ready.extend(self._splitter.feed(chunk))
+        return self._ready.popleft()
+
+
+@asynccontextmanager
+async def subscribe(
+    socket_path: Path,
+    wanted: Subscribe,
+    *,
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+) -> AsyncIterator[Subscription]:
+    """Opens a subscription at the daemon whose command socket is ``socket_path``.
+
+    Args:
+        timeout_seconds: for connecting and for the answer; events are waited for without limit.
+
+    Raises:
+        DaemonUnreachable, Refused, AnswerTimedOut, ConnectionLost, AnswerInvalid
+    """
+    path = locations.events_socket(socket_path)
+    subscription = Subscription(await open_stream(path, timeout_seconds))
+    try:
+        with anyio.move_on_after(timeout_seconds) as waiting:
+            await subscription.start(wanted)
+        if waiting.cancelled_caught:
+            raise AnswerTimedOut(f"no answer to subscribe within {timeout_seconds:g} seconds")
+        yield subscription
+    finally:
+        await subscription.aclose()
+
+
+def decoded(event: ReceivedEvent) -> Event | None:
+    """Returns the event as its struct, or None if its type is newer than this client.
+
+    Raises:
+        AnswerInvalid: the payload lacks what an event of its type has.
+    """
+    struct = EVENTS.get(event.type)
+    if struct is None:
+        return None
+    try:
+        return msgspec.convert(event.payload, struct)
+    except msgspec.ValidationError as error:
+        raise AnswerInvalid(f"{event.type}: {error}") from None
