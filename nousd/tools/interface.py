@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from nousd.tools.confine import Confinement
+
 Emit = Callable[[str], Awaitable[None]]
 """Takes a piece of output as it appears; may wait, which slows the tool down."""
 
@@ -21,12 +23,17 @@ class ToolContext(msgspec.Struct, frozen=True):
     """The surroundings of one call.
 
     Args:
-        workdir: absolute, resolved; relative paths start here and no path may lead out of it.
-        emit: streams output to whoever watches.
+        confinement: the only way to a file: what it refuses, a file tool cannot reach.
+        emit: streams output to whoever watches. What a tool never emits, it says in its result.
     """
 
-    workdir: Path
+    confinement: Confinement
     emit: Emit
+
+    @property
+    def workdir(self) -> Path:
+        """Absolute, resolved; relative paths start here and no path may lead out of it."""
+        return self.confinement.workdir
 
 
 class ToolResult(msgspec.Struct, frozen=True):

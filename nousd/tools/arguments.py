@@ -1,0 +1,183 @@
+"""The arguments of a tool: the schema a model is shown, and the check against that same schema.
+
+One checker serves arguments described by a struct and by a plain JSON Schema. It looks at the top
+level, where nearly every mistake of a model is made and where a message can name the field; what is
+nested is checked by msgspec if there is a struct, and left to the tool if there is none.
+
+It is lenient where no doubt is possible: other spellings of a name (``file_path``), integers that
+come as ``5.0`` or ``"5"``, null for an argument that may be left out, arguments nobody asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from nousd.errors import ToolArgumentsInvalid
+
+PATH_ALIASES: Final = dict.fromkeys(
+    ("file_path", "filePath", "filepath", "file", "filename", "file_name"), "path"
+)
+FOLDER_ALIASES: Final = PATH_ALIASES | dict.fromkeys(("directory", "dir", "folder"), "path")
+
+INTEGER_MAX: Final = 2**31 - 1
+"""The largest line number or count that a tool takes."""
+
+_INTEGER_TEXT: Final = re.compile(r"\s*[+-]?[0-9]{1,18}\s*", re.ASCII)
+_BOOLEAN_TEXTS: Final = {"true": True, "false": False}
+
+_KINDS: Final[dict[str, tuple[str, tuple[type, ...]]]] = {
+    "string": ("a string", (str,)),
+    "integer": ("an integer", (int,)),
+    "number": ("a number", (int, float)),
+    "boolean": ("true or false", (bool,)),
+    "array": ("an array", (list, tuple)),
+    "object": ("an object", (Mapping,)),
+    "null": ("null", (type(None),)),
+}
+"""JSON Schema type -> (its name in a message, the Python types it has)."""
+
+
+class Arguments(msgspec.Struct, frozen=True):
+    """What a tool takes.
+
+    Args:
+        schema: of type object, without ``$ref``, so that every model API takes it.
+        struct: what the checked arguments are converted to; None leaves them a dict.
+        aliases: other spelling -> the name in the schema.
+    """
+
+    schema: dict[str, Any]
+    struct: type[msgspec.Struct] | None = None
+    aliases: Mapping[str, str] = {}
+
+    def checked(self, tool: str, given: object) -> Any:
+        """Returns the struct (or dict) to run with.
+
+        Raises:
+            ToolArgumentsInvalid: ``validation_failed: <tool>.<field> <what is wrong>``.
+        """
+        if not isinstance(given, Mapping):
+            raise ToolArgumentsInvalid(f"validation_failed: {tool} takes an object of arguments")
+        values = self._with_own_names(given)
+        required = self.schema.get("required", ())
+        for name, rules in self.schema.get("properties", {}).items():
+            if values.get(name) is None and "null" not in _types(rules):
+                values.pop(name, None)
+            if name in values:
+                values[name] = _coerced(rules, values[name])
+                fault = _fault(rules, values[name])
+            else:
+                fault = "is required" if name in required else None
+            if fault:
+                raise ToolArgumentsInvalid(f"validation_failed: {tool}.{name} {fault}")
+        return values if self.struct is None else self._converted(tool, values)
+
+    def _with_own_names(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, value in given.items():
+            values.setdefault(self.aliases.get(name, name), value)
+        # The proper name wins over any other spelling, whichever came first.
+        return values | {name: given[name] for name in given if name not in self.aliases}
+
+    def _converted(self, tool: str, values: dict[str, Any]) -> msgspec.Struct:
+        assert self.struct is not None
+        try:
+            return msgspec.convert(values, self.struct)
+        except msgspec.ValidationError as error:
+            raise ToolArgumentsInvalid(f"validation_failed: {tool}: {error}") from error
+
+
+def struct_arguments(
+    struct: type[msgspec.Struct], aliases: Mapping[str, str] | None = None
+) -> Arguments:
+    """Describes arguments by a struct.
+
+    Raises:
+        ValueError: if the struct refers to itself, which no flat schema can say.
+        TypeError: if a field has a type that JSON does not know.
+    """
+    (root,), definitions = msgspec.json.schema_components([struct], ref_template="{name}")
+    schema = _inlined(root, definitions, ())
+    schema.pop("title", None)
+    return Arguments(schema=schema, struct=struct, aliases=aliases or {})
+
+
+def _inlined(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
+    if isinstance(node, list):
+        return [_inlined(item, definitions, inside) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        name = node["$ref"]
+        if name in inside:
+            raise ValueError(f"{name} refers to itself")
+        beside = {key: value for key, value in node.items() if key != "$ref"}
+        return _inlined(definitions[name], definitions, (*inside, name)) | beside
+    return _without_null({key: _inlined(v, definitions, inside) for key, v in node.items()})
+
+
+def _without_null(node: dict[str, Any]) -> dict[str, Any]:
+    """Says "may be left out" as models know it: not required, rather than "or null"."""
+    choices = node.get("anyOf", ())
+    others: list[dict[str, Any]] = [choice for choice in choices if choice != {"type": "null"}]
+    if len(others) != 1 or len(choices) != 2:
+        return node
+    kept = {k: v for k, v in node.items() if k != "anyOf" and (k, v) != ("default", None)}
+    return others[0] | kept
+
+
+def _types(rules: Mapping[str, Any]) -> tuple[str, ...]:
+    types = rules.get("type", ())
+    return (types,) if isinstance(types, str) else tuple(types)
+
+
+def _coerced(rules: Mapping[str, Any], value: object) -> object:
+    types = _types(rules)
+    if "integer" in types:
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        if isinstance(value, str) and "string" not in types and _INTEGER_TEXT.fullmatch(value):
+            return int(value)
+    if types == ("boolean",) and isinstance(value, str):
+        return _BOOLEAN_TEXTS.get(value.strip().lower(), value)
+    return value
+
+
+def _fault(rules: Mapping[str, Any], value: object) -> str | None:
+    """Returns what is wrong with a value, None if nothing is."""
+    types = [name for name in _types(rules) if name in _KINDS]
+    if types and not any(_is_a(name, value) for name in types):
+        return "must be " + " or ".join(_KINDS[name][0] for name in types)
+    if isinstance(value, str):
+        return _text_fault(rules, value)
+    if isinstance(value, int | float):
+        if "minimum" in rules and value < rules["minimum"]:
+            return f"must be at least {rules['minimum']}"
+        if "maximum" in rules and value > rules["maximum"]:
+            return f"must be at most {rules['maximum']}"
+    return None
+
+
+def _is_a(name: str, value: object) -> bool:
+    # To Python, True is an int; to JSON it is not.
+    if isinstance(value, bool):
+        return name == "boolean"
+    return isinstance(value, _KINDS[name][1])
+
+
+def _text_fault(rules: Mapping[str, Any], text: str) -> str | None:
+    if len(text) < rules.get("minLength", 0):
+        return f"must have at least {rules['minLength']} characters" if text else "is required"
+    if len(text) > rules.get("maxLength", len(text)):
+        return f"must have at most {rules['maxLength']} characters"
+    if "enum" in rules and text not in rules["enum"]:
+        return "must be one of " + ", ".join(map(str, rules["enum"]))
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "must be valid Unicode"
+    return None

@@ -1,0 +1,155 @@
+"""The bounds of what a tool says: to the model, to those who watch, and to the artifact store.
+
+Nothing here grows with the output: a command may print gigabytes.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import Final
+
+import trio
+
+from nousd.tools.interface import Emit, ToolResult
+
+LINES_MAX: Final = 2000
+"""Lines of a result that the model is told."""
+
+BYTES_MAX: Final = 50 * 1024
+"""Bytes (UTF-8) of a result that the model is told, its notes not counted."""
+
+FULL_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of an output that are kept for the artifact store; the rest is counted only."""
+
+STREAMED_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of one call's output that are streamed while it runs."""
+
+STREAM_PAUSE_SECONDS: Final = 0.05
+"""Between two pieces of a stream, so that a thousand short lines are a few pieces."""
+
+_TAIL_BYTES: Final = BYTES_MAX + 4  # one character more than can be shown
+
+
+class OutputCollector:
+    """Takes output as it comes; keeps its first 16 MiB, its last 50 KiB, and its size."""
+
+    def __init__(self) -> None:
+        self._first = bytearray()
+        self._last = bytearray()
+        self._bytes = 0
+        self._newlines = 0
+
+    def feed(self, chunk: bytes) -> None:
+        self._bytes += len(chunk)
+        self._newlines += chunk.count(b"\n")
+        self._first += chunk[: FULL_BYTES_MAX - len(self._first)]
+        self._last += chunk
+        if len(self._last) > 4 * _TAIL_BYTES:
+            del self._last[:-_TAIL_BYTES]
+
+    def head(self) -> ToolResult:
+        """Returns the beginning of the output, with a note if that is not all."""
+        return self._result(first_part(bytes(self._first[:_TAIL_BYTES])), "first")
+
+    def tail(self) -> ToolResult:
+        """Returns the end of the output, with a note if that is not all."""
+        return self._result(last_part(bytes(self._last[-_TAIL_BYTES:])), "last")
+
+    def _result(self, part: str, which: str) -> ToolResult:
+        part = part.rstrip("\n")
+        if self._is_whole(part):
+            return ToolResult(text=part)
+        lines = self._newlines + (not self._last.endswith(b"\n"))
+        note = (
+            f"[Output cut: the {which} {part.count(chr(10)) + 1} of {lines} lines are shown,"
+            f" {self._bytes} bytes in all.{self._kept()}]"
+        )
+        return ToolResult(text=f"{part}\n\n{note}", full=bytes(self._first))
+
+    def _is_whole(self, part: str) -> bool:
+        if self._bytes > BYTES_MAX:
+            return False
+        return part == self._first.decode("utf-8", "replace").rstrip("\n")
+
+    def _kept(self) -> str:
+        if self._bytes <= FULL_BYTES_MAX:
+            return ""
+        return f" Only the first {FULL_BYTES_MAX} bytes were kept."
+
+
+def head_of(text: str) -> ToolResult:
+    """Returns the beginning of a text, with a note if that is not all."""
+    collector = OutputCollector()
+    collector.feed(text.encode())
+    return collector.head()
+
+
+def first_part(data: bytes) -> str:
+    """Returns the beginning, within both bounds; ends with a whole line unless there is none."""
+    data = data.decode("utf-8", "replace").encode()
+    if len(data) > BYTES_MAX:
+        data = data[:BYTES_MAX]
+        data = data[: data.rfind(b"\n") + 1] or data
+    lines = data.decode("utf-8", "ignore").split("\n", LINES_MAX)
+    return "\n".join(lines[:LINES_MAX])
+
+
+def last_part(data: bytes) -> str:
+    """Returns the end, within both bounds; begins with a whole line unless there is none."""
+    data = data.decode("utf-8", "replace").encode().removesuffix(b"\n")
+    if len(data) > BYTES_MAX:
+        data = data[-BYTES_MAX:]
+        data = data[data.find(b"\n") + 1 :]
+    lines = data.decode("utf-8", "ignore").rsplit("\n", LINES_MAX)
+    return "\n".join(lines[-LINES_MAX:])
+
+
+class OutputStream:
+    """Passes output on to ``emit`` while it appears, in pieces, up to a bound.
+
+    ``feed`` never waits: what a slow ``emit`` has not taken yet is at most ``STREAMED_BYTES_MAX``.
+    """
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._bytes_left = STREAMED_BYTES_MAX
+        self._pending: list[str] = []
+        self._news = trio.Event()
+        self._finished = trio.Event()
+
+    def feed(self, chunk: bytes) -> None:
+        if self._bytes_left < 0:  # the note that says so is out
+            return
+        piece = chunk[: self._bytes_left]
+        self._bytes_left -= len(piece)
+        self._add(self._decoder.decode(piece))
+        if len(piece) < len(chunk):
+            self._bytes_left = -1
+            self._add("\n[Output goes on; no more of it is streamed.]\n")
+
+    def finish(self) -> None:
+        """Says that no more will come."""
+        self._add(self._decoder.decode(b"", final=True))
+        self._finished.set()
+        self._news.set()
+
+    async def run(self) -> None:
+        """Emits until everything that was fed is out and ``finish`` was called."""
+        while True:
+            await self._news.wait()
+            self._news = trio.Event()
+            last = self._finished.is_set()
+            if self._pending:
+                piece = "".join(self._pending)
+                self._pending.clear()
+                await self._emit(piece)
+            if last:
+                return
+            with trio.move_on_after(STREAM_PAUSE_SECONDS):
+                await self._finished.wait()
+
+    def _add(self, text: str) -> None:
+        if text:
+            self._pending.append(text)
+            self._news.set()

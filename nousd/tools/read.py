@@ -1,0 +1,140 @@
+"""The tool ``read``: a page of a text file.
+
+What is cut is not kept in ``ToolResult.full``: the file itself is there to read on from.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, BinaryIO, Final, NamedTuple
+
+import msgspec
+import trio
+from msgspec import Meta
+
+from nousd.errors import ToolError
+from nousd.tools.arguments import INTEGER_MAX, PATH_ALIASES
+from nousd.tools.confine import Confinement, explained, shown
+from nousd.tools.function_tool import builtin
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.output import BYTES_MAX, LINES_MAX
+from nousd.tools.text_files import BINARY_PROBE_BYTES, binary_kind
+
+_CHUNK_BYTES: Final = 1024 * 1024
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+class Read(msgspec.Struct, frozen=True):
+    """Arguments of ``read``."""
+
+    path: Annotated[str, Meta(min_length=1, description="File to read.")]
+    offset: Annotated[
+        int, Meta(ge=1, le=INTEGER_MAX, description="Line to start with, from 1.")
+    ] = 1
+    limit: Annotated[int, Meta(ge=1, le=INTEGER_MAX, description="Lines at most.")] | None = None
+
+
+class Page(NamedTuple):
+    """Lines of a file, without their LF; ``cut`` if the last one is only its beginning."""
+
+    lines: list[bytes]
+    more: bool
+    cut: bool
+
+
+async def _read(args: Read, context: ToolContext) -> ToolResult:
+    return ToolResult(text=await trio.to_thread.run_sync(_text, context.confinement, args))
+
+
+def _text(confinement: Confinement, args: Read) -> str:
+    with (
+        explained("read", args.path),
+        confinement.locate(args.path) as place,
+        place.open_file() as file,
+    ):
+        probe = file.read(BINARY_PROBE_BYTES)
+        if (kind := binary_kind(probe)) is not None:
+            raise ToolError(f"read_failed: {shown(args.path)} is {kind}, not text")
+        if not probe:
+            return "(empty file)"
+        file.seek(len(_BOM) if probe.startswith(_BOM) else 0)
+        begun = _skip_lines(file, args)
+        page = _page(file, begun, min(args.limit or LINES_MAX, LINES_MAX))
+    text = b"\n".join(page.lines).decode("utf-8", "replace")
+    return text + _note(page, args.offset)
+
+
+def _skip_lines(file: BinaryIO, args: Read) -> bytes:
+    """Moves to the line at ``offset``; returns what was read of it and behind it."""
+    wanted = args.offset - 1
+    skipped = 0
+    begun = file.read(_CHUNK_BYTES)
+    while skipped < wanted:
+        newlines = begun.count(b"\n")
+        if skipped + newlines >= wanted:
+            begun = begun.split(b"\n", wanted - skipped)[-1]
+            break
+        skipped += newlines
+        trio.from_thread.check_cancelled()
+        behind = file.read(_CHUNK_BYTES)
+        if not behind:
+            raise _beyond_end(args, skipped + (not begun.endswith(b"\n")))
+        begun = behind
+    begun = begun or file.read(_CHUNK_BYTES)
+    if wanted and not begun:
+        raise _beyond_end(args, wanted)
+    return begun
+
+
+def _beyond_end(args: Read, lines: int) -> ToolError:
+    return ToolError(
+        f"read_failed: offset {args.offset} is behind the end of {shown(args.path)}, which has"
+        f" {lines} lines"
+    )
+
+
+def _page(file: BinaryIO, begun: bytes, lines_max: int) -> Page:
+    data = begun
+    ended = False
+    while not ended and len(data) <= BYTES_MAX and data.count(b"\n") <= lines_max:
+        chunk = file.read(_CHUNK_BYTES)
+        data += chunk
+        ended = not chunk
+    if ended:
+        data = data.removesuffix(b"\n")
+    lines = data.split(b"\n", lines_max)
+    more = len(lines) > lines_max or not ended
+    lines = lines[:lines_max]
+    fitting = _fitting(lines)
+    if fitting == 0:
+        return Page([lines[0][:BYTES_MAX]], more or len(lines) > 1, cut=True)
+    return Page(lines[:fitting], more or fitting < len(lines), cut=False)
+
+
+def _fitting(lines: list[bytes]) -> int:
+    """Returns how many lines fit into a result."""
+    size = 0
+    for count, line in enumerate(lines):
+        size += len(line) + 1
+        if size > BYTES_MAX:
+            return count
+    return len(lines)
+
+
+def _note(page: Page, first: int) -> str:
+    last = first + len(page.lines) - 1
+    notes = []
+    if page.cut:
+        notes.append(f"Line {last} is longer than {BYTES_MAX} bytes; only its beginning is shown.")
+    if page.more:
+        notes.append(f"Lines {first}-{last} are shown; continue with offset={last + 1}.")
+    return f"\n\n[{' '.join(notes)}]" if notes else ""
+
+
+READ = builtin(
+    "read",
+    f"Reads a text file, at most {LINES_MAX} lines or {BYTES_MAX} bytes at a time; offset and limit"
+    " read on from there.",
+    Read,
+    _read,
+    PATH_ALIASES | {"start_line": "offset", "startLine": "offset"},
+)

@@ -1,0 +1,89 @@
+"""Runs ``find`` and ``grep`` in a process of their own, which can be ended at any moment.
+
+Why a process, and not a thread or ``rg``: matching computes, so a thread would slow down the event loop
+and a catastrophic expression could never be stopped; other programs may not be installed and do not
+confine themselves as ``nousd.tools.confine`` does.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from nousd.errors import ToolError
+from nousd.tools.environment import allowed_environment
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.output import OutputCollector
+from nousd.tools.supervisor import run_supervised
+
+SEARCH_SECONDS_MAX: Final = 30.0
+"""How long one search may take."""
+
+PATTERN_CHARS_MAX: Final = 2048
+"""Characters of a pattern or glob: the request is one argument of a process, 128 KiB at most."""
+
+PATH_CHARS_MAX: Final = 4096
+"""Characters of the path to search."""
+
+_PROGRAM: Final = Path(__file__).with_name("_search_main.py")
+_IMPOSSIBLE: Final = 2
+
+
+async def search(
+    command: str,
+    request: dict[str, Any],
+    context: ToolContext,
+    *,
+    nothing: str,
+    seconds_max: float = SEARCH_SECONDS_MAX,
+) -> ToolResult:
+    """Carries out a request of ``_search_main``.
+
+    Args:
+        command: ``find`` or ``grep``.
+        request: the command's arguments.
+        nothing: the result's text where there are no matches.
+
+    Raises:
+        ToolError: if it is impossible, takes too long or fails.
+    """
+    collector = OutputCollector()
+    ended = await run_supervised(
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-W",
+            "ignore",
+            str(_PROGRAM),
+            _encoded(command, request, context),
+        ],
+        cwd=context.workdir,
+        env=allowed_environment(),
+        on_output=collector.feed,
+        timeout_seconds=seconds_max,
+    )
+    result = collector.head()
+    if ended.timed_out:
+        raise ToolError(
+            f"{command}_failed: took longer than {seconds_max:g} seconds; narrow the search"
+        )
+    if ended.failure is not None:
+        raise ToolError(f"{command}_failed: {ended.failure}")
+    if ended.code == _IMPOSSIBLE:
+        raise ToolError(result.text)
+    if ended.code != 0:
+        raise ToolError(f"{command}_failed: the search process ended with code {ended.code}")
+    return result if result.text else ToolResult(text=nothing)
+
+
+def _encoded(command: str, request: dict[str, Any], context: ToolContext) -> str:
+    surroundings = {
+        "command": command,
+        "workdir": str(context.confinement.spelled),
+        "hidden": [str(path) for path in context.confinement.hidden],
+    }
+    # The standard library's: names that are not UTF-8 survive it.
+    return json.dumps(request | surroundings)

@@ -1,0 +1,225 @@
+"""Runs a command so that nothing of it outlives the call, nor the daemon.
+
+One supervisor process per command (``_supervisor_main.py``) stands between the daemon and the command.
+It is a *subreaper*: whatever the command starts stays below it, also after a double fork and
+``setsid``. It ends all of that, SIGTERM and after a grace SIGKILL, when
+
+- the command's first process has ended (what a call starts ends with the call),
+- the daemon hangs up its socket, on purpose (abort, timeout) or because it died of anything at all,
+- someone sends it SIGTERM.
+
+Only when the last process is gone does it report the exit code. So the end of a call is never held up by
+a child that keeps the output open, and never comes before its last effect.
+
+Alternatives refused:
+
+- A parent-death signal from daemon to command: it is tied to the *thread* that started the process,
+  worker threads come and go, and it does not reach grandchildren. (Between supervisor and command,
+  where there is one thread only, it is right: it covers the death of the supervisor itself.)
+- Killing process groups from the daemon: misses who left the group, and a killed daemon kills nobody.
+- One supervisor for all commands: an orphan that reached it could belong to any of them, so that
+  aborting one call could not find its stray processes. It would start faster by some 15 ms.
+- A PID namespace or cgroup per command: the cleanest, but needs rights that we may not have.
+
+Left open: if the supervisor itself is killed with SIGKILL, the command's first process and its group die
+with it, but a process that left that group lives on.
+
+Linux only: subreapers and ``/proc``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+GRACE_SECONDS: Final = 0.5
+"""Between SIGTERM and SIGKILL."""
+
+ENDING_SECONDS_MAX: Final = 5.0
+"""How long a supervisor may take to end a command; then it is killed itself. Its own bound is the
+grace and two seconds."""
+
+_PROGRAM: Final = Path(__file__).with_name("_supervisor_main.py")
+_READ_BYTES: Final = 64 * 1024
+_DRAIN_READS_MAX: Final = 64
+"""A pipe holds 1 MiB at most: what is read after the end is what stood in it then."""
+
+OnOutput = Callable[[bytes], None]
+"""Takes a chunk of stdout and stderr, merged in the order in which they were written."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How a command ended.
+
+    Args:
+        code: its exit code; for a death by signal 128 and the signal's number, as shells have it.
+        timed_out: whether it was ended for taking too long.
+        failure: why nothing is known of its end; ``code`` then means nothing.
+    """
+
+    code: int = 0
+    timed_out: bool = False
+    failure: str | None = None
+
+
+async def run_supervised(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    on_output: OnOutput,
+    timeout_seconds: float,
+    grace_seconds: float = GRACE_SECONDS,
+) -> Ended:
+    """Runs a program to its end. Cancelling ends it first, then raises ``trio.Cancelled``.
+
+    Args:
+        argv: the absolute path of the program, and its arguments.
+        env: all of its environment.
+        on_output: called in the event loop; while it runs nothing more is read.
+        timeout_seconds: after which it is ended like a cancelled one; its output is still taken.
+        grace_seconds: between SIGTERM and SIGKILL.
+
+    Returns:
+        Also for programs that cannot be started: exit code 127, and the reason in the output.
+    """
+    try:
+        async with _supervised(argv, cwd, env, grace_seconds) as command:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(command.read_output, on_output)
+                with trio.move_on_after(timeout_seconds) as limit:
+                    await command.wait_ended()
+                if limit.cancelled_caught:
+                    await command.end()
+                nursery.cancel_scope.cancel()
+            command.drain_output(on_output)
+            return command.outcome(timed_out=limit.cancelled_caught)
+    except OSError as error:
+        return Ended(failure=f"could not be started: {error.strerror}")
+
+
+@asynccontextmanager
+async def _supervised(
+    argv: Sequence[str], cwd: Path, env: Mapping[str, str], grace_seconds: float
+) -> AsyncIterator[_Supervised]:
+    settings = [str(round(grace_seconds * 1000)), str(len(env))]
+    settings += [f"{name}={value}" for name, value in env.items()]
+    ours, theirs = socket.socketpair()
+    read_end, write_end = os.pipe()
+    try:
+        with theirs:
+            try:
+                process = await trio.lowlevel.open_process(
+                    [
+                        *(sys.executable, "-I", "-S", str(_PROGRAM)),
+                        *(str(theirs.fileno()), *settings, *argv),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=write_end,
+                    stderr=subprocess.STDOUT,
+                    cwd=cwd,
+                    env={},
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            finally:
+                os.close(write_end)
+        os.set_blocking(read_end, False)
+        command = _Supervised(process, trio.socket.from_stdlib_socket(ours), read_end)
+        try:
+            yield command
+        finally:
+            with trio.CancelScope(shield=True):
+                await command.end()
+                await process.wait()
+    finally:
+        os.close(read_end)
+        ours.close()
+
+
+class _Supervised:
+    """A running supervisor.
+
+    Args:
+        control: says ``started PID`` and ``exited CODE``; shutting down our side ends the command.
+        output: the reading end of the command's output, not blocking.
+    """
+
+    def __init__(self, process: trio.Process, control: trio.socket.SocketType, output: int) -> None:
+        self._process = process
+        self._control = control
+        self._output = output
+        self._report = b""
+        self._over = False
+
+    async def read_output(self, on_output: OnOutput) -> None:
+        """Passes on output until it ends."""
+        while True:
+            await trio.lowlevel.wait_readable(self._output)
+            chunk = os.read(self._output, _READ_BYTES)
+            if not chunk:
+                return
+            on_output(chunk)
+            await trio.lowlevel.checkpoint()
+
+    def drain_output(self, on_output: OnOutput) -> None:
+        """Passes on what is left in the pipe, without waiting for its end."""
+        with suppress(BlockingIOError):
+            for _ in range(_DRAIN_READS_MAX):
+                chunk = os.read(self._output, _READ_BYTES)
+                if not chunk:
+                    return
+                on_output(chunk)
+
+    async def wait_ended(self) -> None:
+        """Returns when every process of the command is gone, or the supervisor is."""
+        while not self._over:
+            data = await self._control.recv(4096)
+            self._report += data
+            self._over = not data or (b"exited" in self._report and data.endswith(b"\n"))
+
+    async def end(self) -> None:
+        """Ends the command if it has not ended; bounded in time."""
+        if self._over:
+            return
+        with suppress(OSError):  # it may have died meanwhile
+            self._control.shutdown(socket.SHUT_WR)
+        with trio.move_on_after(ENDING_SECONDS_MAX):
+            await self.wait_ended()
+        if self._code() is None:
+            self._kill()
+
+    def _kill(self) -> None:
+        """Without the supervisor: it takes the command's first process with it, we its group."""
+        self._process.kill()
+        pid = self._number_after(b"started")
+        if pid is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+
+    def outcome(self, *, timed_out: bool) -> Ended:
+        code = self._code()
+        if code is None:
+            self._kill()
+            return Ended(failure="lost its supervisor", timed_out=timed_out)
+        return Ended(code=code if code >= 0 else 128 - code, timed_out=timed_out)
+
+    def _code(self) -> int | None:
+        return self._number_after(b"exited")
+
+    def _number_after(self, word: bytes) -> int | None:
+        for line in self._report.splitlines():
+            name, _, number = line.partition(b" ")
+            if name == word and number.lstrip(b"-").isdigit():
+                return int(number)
+        return None
