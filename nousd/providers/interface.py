@@ -10,12 +10,18 @@ Providers know nothing of sessions, runs or events. They do not retry: ``retry``
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
 from nousd.machine.model_input import ModelInput
 from nousd.wire.entries import Usage
+
+IDLE_TIMEOUT_SECONDS: Final = 300.0
+"""Default of how long a server may send nothing, before its answer and within it."""
+
+CONNECT_TIMEOUT_SECONDS: Final = 10.0
+"""Default of how long reaching a server may take."""
 
 FinishReason = Literal["stop", "length", "tool_use"]
 
@@ -52,7 +58,10 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class Retrying(msgspec.Struct, frozen=True):
-    """An attempt failed before any content and will be repeated after ``delay_seconds``."""
+    """An attempt failed before any content and will be repeated after ``delay_seconds``.
+
+    ``attempt`` is the one that failed, counted from 1; ``cause`` reads like ``http 503: overloaded``.
+    """
 
     attempt: int
     attempts_max: int
@@ -91,4 +100,8 @@ class Provider(Protocol):
             ProviderError: anything else that went wrong, in the server's own words where it gave
                 any. Cancellation closes the connection at once.
         """
+        ...
+
+    async def aclose(self) -> None:
+        """Closes whatever is kept between calls, such as idle connections. Never fails."""
         ...

@@ -1,0 +1,85 @@
+"""Pieces from the task that reads a stream to the receiver, deltas joined on the way.
+
+Why two tasks: several deltas often arrive in one network read, but an HTTP client hands them out one
+by one. The reading task puts each into a bounded channel without giving up the processor, so that the
+receiving task, when it gets its turn, finds together whatever arrived together. While a receiver is
+slow more gathers; when the channel is full the reading waits, and with it the server.
+
+Knows nothing of dialects and does no I/O of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import groupby
+from typing import Final
+
+import trio
+
+from nousd.errors import ProviderError
+from nousd.providers.interface import Piece, ReasoningDelta, Receive, TextDelta
+
+PIECES_WAITING_MAX: Final = 1024
+"""Pieces that were read and not yet received."""
+
+DELTA_CHARS_MAX: Final = 64 * 1024
+"""Characters of one delta that is passed on; a longer one is passed on in parts, so that one event
+about it stays small."""
+
+Put = Receive
+"""Takes a piece from the reading task; waits only while the channel is full."""
+
+
+async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> None:
+    """Runs ``read(put)`` and passes what it puts on to ``receive``, in order.
+
+    Raises:
+        ProviderError: what ``read`` raised, after everything that it had put was received.
+        BaseException: what ``receive`` raised, as it is; ``read`` is cancelled.
+    """
+    into, out_of = trio.open_memory_channel[Piece](PIECES_WAITING_MAX)
+    failures: list[ProviderError] = []
+
+    async def read_all() -> None:
+        with into:
+            try:
+                await read(put)
+            except ProviderError as error:
+                failures.append(error)
+
+    async def put(piece: Piece) -> None:
+        try:
+            into.send_nowait(piece)
+        except trio.WouldBlock:
+            await into.send(piece)
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_all)
+            async for piece in out_of:
+                for part in joined([piece, *_waiting(out_of)]):
+                    await receive(part)
+    except BaseExceptionGroup as group:
+        # A nursery wraps even a single exception; callers expect their own back.
+        if len(group.exceptions) == 1:
+            raise group.exceptions[0] from None
+        raise
+    if failures:
+        raise failures[0]
+
+
+def _waiting(channel: trio.MemoryReceiveChannel[Piece]) -> Iterator[Piece]:
+    for _ in range(channel.statistics().current_buffer_used):
+        yield channel.receive_nowait()
+
+
+def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Yields the pieces with neighbouring deltas of one kind joined, none over ``DELTA_CHARS_MAX``."""
+    for kind, group in groupby(pieces, type):
+        if kind is TextDelta or kind is ReasoningDelta:
+            deltas = (piece for piece in group if isinstance(piece, TextDelta | ReasoningDelta))
+            text = "".join(delta.text for delta in deltas)
+            for start in range(0, len(text), DELTA_CHARS_MAX):
+                yield kind(text[start : start + DELTA_CHARS_MAX])
+        else:
+            yield from group

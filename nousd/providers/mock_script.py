@@ -1,0 +1,159 @@
+"""Directives in a user's text -> the steps that the built-in model takes. Pure.
+
+``mock`` describes the directives. What is malformed, out of range or past the bounds of this file is
+plain text, which means nothing here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+SCRIPT_CHARS_MAX: Final = 64 * 1024
+"""How much of a text is searched for directives."""
+
+DIRECTIVES_MAX: Final = 256
+"""How many places of a text are looked at as directives."""
+
+WORDS_MAX: Final = 100_000
+SLOW_MS_MAX: Final = 60_000
+FAILURES_MAX: Final = 1000
+TOKENS_MAX: Final = 1_000_000_000
+
+
+class Speak(msgspec.Struct, frozen=True):
+    """Say that text, or think it."""
+
+    text: str
+    is_reasoning: bool = False
+
+
+class Slow(msgspec.Struct, frozen=True):
+    """Wait so long before each piece from here on."""
+
+    seconds: float
+
+
+class Call(msgspec.Struct, frozen=True):
+    """Ask for a tool; ``arguments`` is JSON text."""
+
+    name: str
+    arguments: str
+
+
+class Fail(msgspec.Struct, frozen=True):
+    """Fail with that status, so many times (None: always), then go on."""
+
+    status: int
+    times: int | None = None
+
+
+class Hang(msgspec.Struct, frozen=True):
+    """Do nothing more until cancelled."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Report so many input tokens."""
+
+    input_tokens: int
+
+
+Step = Speak | Slow | Call | Fail | Hang | Report
+
+_Reader = Callable[[str, int], tuple[Step, int] | None]
+"""Reads a directive's arguments from a position; returns the step and where the directive ends."""
+
+
+def parse_script(text: str) -> tuple[tuple[Step, ...], ...]:
+    """Returns the steps of each model call in turn; at least one call, possibly without steps."""
+    text = text[:SCRIPT_CHARS_MAX]
+    parts: list[list[Step]] = [[]]
+    position = 0
+    for _ in range(DIRECTIVES_MAX):
+        found = _OPENING.search(text, position)
+        if found is None:
+            break
+        position = found.end()
+        if found["name"] is None:
+            parts.append([])
+        elif read := _READERS[found["name"]](text, position):
+            step, position = read
+            parts[-1].append(step)
+    return tuple(tuple(part) for part in parts)
+
+
+def numbered_words(count: int) -> str:
+    """Returns ``word1 word2 word3`` up to ``count``."""
+    return " ".join(f"word{number}" for number in range(1, count + 1))
+
+
+def _number(make: Callable[[int], Step], number_max: int) -> _Reader:
+    def read(text: str, position: int) -> tuple[Step, int] | None:
+        found = _NUMBER.match(text, position)
+        if found is None or int(found[1]) > number_max:
+            return None
+        return make(int(found[1])), found.end()
+
+    return read
+
+
+def _read_text(text: str, position: int) -> tuple[Step, int] | None:
+    end = text.find("]]", position)
+    if end < 0:
+        return None
+    return Speak(text[position:end].removeprefix(" ")), end + len("]]")
+
+
+def _read_error(text: str, position: int) -> tuple[Step, int] | None:
+    found = _ERROR.match(text, position)
+    if found is None:
+        return None
+    times = int(found["times"]) if found["times"] else None
+    if times is not None and times > FAILURES_MAX:
+        return None
+    return Fail(int(found["status"]), times), found.end()
+
+
+def _read_hang(text: str, position: int) -> tuple[Step, int] | None:
+    found = _CLOSING.match(text, position)
+    return (Hang(), found.end()) if found else None
+
+
+def _read_tool(text: str, position: int) -> tuple[Step, int] | None:
+    name = _TOOL_NAME.match(text, position)
+    if name is None:
+        return None
+    start = end = name.end()
+    if text.startswith("{", start):
+        try:
+            # Reads the value to its own end, wherever "]]" may stand inside of it.
+            _, end = _JSON.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            return None
+    closing = _CLOSING.match(text, end)
+    return (Call(name[1], text[start:end] or "{}"), closing.end()) if closing else None
+
+
+_OPENING: Final = re.compile(
+    r"\[\[(?:then\s*\]\]|(?P<name>say|text|think|slow|tool|error|hang|usage)(?=[\s\]]))"
+)
+_CLOSING: Final = re.compile(r"\s*\]\]")
+_NUMBER: Final = re.compile(r"\s+([0-9]{1,10})\s*\]\]")
+_ERROR: Final = re.compile(r"\s+(?P<status>[45][0-9]{2})(?:\s+x(?P<times>[0-9]{1,4}))?\s*\]\]")
+_TOOL_NAME: Final = re.compile(r"\s+([^\s\[\]{}]{1,64})\s*")
+_JSON: Final = json.JSONDecoder()
+
+_READERS: Final[dict[str, _Reader]] = {
+    "say": _number(lambda count: Speak(numbered_words(count)), WORDS_MAX),
+    "text": _read_text,
+    "think": _number(lambda count: Speak(numbered_words(count), is_reasoning=True), WORDS_MAX),
+    "slow": _number(lambda ms: Slow(ms / 1000), SLOW_MS_MAX),
+    "tool": _read_tool,
+    "error": _read_error,
+    "hang": _read_hang,
+    "usage": _number(Report, TOKENS_MAX),
+}

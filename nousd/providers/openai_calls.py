@@ -1,0 +1,128 @@
+"""Fragments of tool calls -> whole calls, for servers that number them and for those that do not.
+
+A fragment belongs to a call by the first of these that applies:
+
+1. its ``index``; except that a new id *and* a name under a known index begin a call of their own
+   (some servers number all parallel calls 0);
+2. its ``id``;
+3. neither: it goes on with the last call, unless it carries a name and the last call has another
+   name, or has arguments already and the fragment is whole in itself.
+
+The first id and the first name of a call are kept: servers that repeat them repeat them unchanged.
+Pure; knows nothing of JSON streams.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from nousd.errors import ProviderError
+from nousd.providers.interface import ToolCallPiece
+from nousd.wire.codec import scrub
+
+CALLS_MAX: Final = 128
+"""Calls in one answer."""
+
+ARGUMENTS_CHARS_MAX: Final = 4 * 1024 * 1024
+"""Characters of the arguments of all calls in one answer together."""
+
+
+class CallFragment(msgspec.Struct):
+    """What one delta says about one call. ``arguments`` is a string, or a whole object."""
+
+    index: int | None = None
+    id: str = ""
+    name: str = ""
+    arguments: Any = None
+
+
+class _OpenCall:
+    __slots__ = ("arguments", "id", "index", "name")
+
+    def __init__(self, index: int | None) -> None:
+        self.index = index
+        self.id = ""
+        self.name = ""
+        self.arguments: list[str] = []
+
+
+class CallAssembler:
+    """Collects the fragments of one answer.
+
+    Args:
+        names: the name the server was told -> the tool's own name.
+    """
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+        self._calls: list[_OpenCall] = []
+        self._arguments_chars = 0
+
+    def add(self, fragment: CallFragment) -> None:
+        """Takes one fragment.
+
+        Raises:
+            ProviderError: more calls or longer arguments than the limits allow.
+        """
+        arguments = _as_text(fragment.arguments)
+        call = self._call_for(fragment, arguments) or self._begin(fragment.index)
+        call.id = call.id or fragment.id
+        call.name = call.name or fragment.name
+        if arguments:
+            call.arguments.append(arguments)
+            self._arguments_chars += len(arguments)
+        if self._arguments_chars > ARGUMENTS_CHARS_MAX:
+            raise ProviderError(
+                f"the model's tool calls have arguments of more than {ARGUMENTS_CHARS_MAX} characters"
+            )
+
+    def whole_calls(self) -> Iterator[ToolCallPiece]:
+        """Yields the calls in the order of their indexes, those without one in order of arrival."""
+        for position, call in enumerate(sorted(self._calls, key=lambda call: call.index or 0)):
+            yield ToolCallPiece(
+                id=scrub(call.id) or f"call_{position}",
+                name=self._names.get(call.name) or scrub(call.name),
+                arguments=scrub("".join(call.arguments)),
+            )
+
+    def _call_for(self, fragment: CallFragment, arguments: str) -> _OpenCall | None:
+        """Returns the call the fragment goes on with, or None if it begins one."""
+        if fragment.index is not None:
+            found = self._newest("index", fragment.index)
+            if found and found.id and fragment.id and fragment.name:
+                return self._newest("id", fragment.id)
+            return found
+        if fragment.id:
+            return self._newest("id", fragment.id)
+        last = self._calls[-1] if self._calls else None
+        if last is None or not fragment.name:
+            return last
+        begins = fragment.name != last.name or (last.arguments and _is_object(arguments))
+        return None if begins else last
+
+    def _newest(self, field: str, value: object) -> _OpenCall | None:
+        return next((c for c in reversed(self._calls) if getattr(c, field) == value), None)
+
+    def _begin(self, index: int | None) -> _OpenCall:
+        if len(self._calls) == CALLS_MAX:
+            raise ProviderError(f"the model asked for more than {CALLS_MAX} tool calls at once")
+        call = _OpenCall(index)
+        self._calls.append(call)
+        return call
+
+
+def _as_text(arguments: Any) -> str:
+    if arguments is None or isinstance(arguments, str):
+        return arguments or ""
+    return json.dumps(arguments, ensure_ascii=False)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False

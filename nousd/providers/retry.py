@@ -1,0 +1,96 @@
+"""Repeating a model call that failed before it said anything.
+
+Wraps any provider, so that no provider repeats anything itself. Once a piece of content was passed on
+a failure is final: a repeated call would say something else, and what was shown cannot be taken back.
+
+Deliberately holds no randomness of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from nousd.errors import ProviderError
+from nousd.machine.model_input import ModelInput
+from nousd.providers.interface import Piece, Provider, Receive, Retrying
+
+ATTEMPTS_MAX: Final = 3
+"""Attempts in all, the first included."""
+
+DELAY_FIRST_SECONDS: Final = 0.5
+"""The longest wait before the second attempt; it doubles with each further one."""
+
+DELAY_SECONDS_MAX: Final = 8.0
+"""Where the doubling stops."""
+
+RETRY_AFTER_SECONDS_MAX: Final = 60.0
+"""The longest wait a server can ask for; one that asks for more is not waited for."""
+
+
+class RetryingProvider:
+    """A provider that makes up to ``attempts_max`` attempts through ``inner``.
+
+    Args:
+        random: returns numbers from 0 up to 1; spreads the waits of many clients.
+    """
+
+    def __init__(
+        self, inner: Provider, random: Callable[[], float], *, attempts_max: int = ATTEMPTS_MAX
+    ) -> None:
+        self._inner = inner
+        self._random = random
+        self._attempts_max = attempts_max
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def default_model(self) -> str:
+        return self._inner.default_model
+
+    def context_window(self, model: str) -> int:
+        return self._inner.context_window(model)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def generate(self, request: ModelInput, receive: Receive) -> None:
+        """Makes the call, passing on ``Retrying`` before each wait; see ``Provider.generate``."""
+        answered = False
+
+        async def note_and_receive(piece: Piece) -> None:
+            nonlocal answered
+            answered = True
+            await receive(piece)
+
+        for attempt in range(1, self._attempts_max + 1):
+            try:
+                await self._inner.generate(request, note_and_receive)
+            except ProviderError as error:
+                delay_seconds = self._delay_seconds(attempt, error.retry_after_seconds)
+                last = attempt == self._attempts_max
+                if last or answered or not error.retryable or delay_seconds is None:
+                    raise
+                cause = _cause(error)
+            else:
+                return
+            await receive(Retrying(attempt, self._attempts_max, cause, delay_seconds))
+            await trio.sleep(delay_seconds)
+
+    def _delay_seconds(self, attempt: int, asked_seconds: float | None) -> float | None:
+        """Returns how long to wait after that attempt, or None if the server asks for too much."""
+        if asked_seconds is not None:
+            return asked_seconds if asked_seconds <= RETRY_AFTER_SECONDS_MAX else None
+        longest = min(DELAY_SECONDS_MAX, DELAY_FIRST_SECONDS * 2.0 ** (attempt - 1))
+        return longest * (0.5 + self._random() / 2)
+
+
+def _cause(error: ProviderError) -> str:
+    words = str(error)
+    if error.status is None or words.startswith("http "):
+        return words
+    return f"http {error.status}: {words}"

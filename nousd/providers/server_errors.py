@@ -1,0 +1,196 @@
+"""What a model server said when it refused, as one ``ProviderError`` in its own words.
+
+Servers that speak the same dialect still differ in how they report a failure: an object under
+``error``, a bare string, a validation list under ``detail``, plain text, a page of HTML, in an HTTP
+status or in the middle of a stream. This module reads all of them. Pure: no I/O and no clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from nousd.errors import ContextOverflow, ProviderError
+
+RETRYABLE_CODES: Final = frozenset(
+    {
+        "api_error",
+        "engine_overloaded_error",
+        "internal_error",
+        "internal_server_error",
+        "overloaded",
+        "overloaded_error",
+        "rate_limit_error",
+        "rate_limit_exceeded",
+        "server_error",
+        "service_unavailable",
+        "timeout",
+    }
+)
+"""Words by which servers name a passing failure where they give no status (in mid-stream)."""
+
+_NEVER_RETRYABLE_CODES: Final = frozenset({"insufficient_quota"})
+"""Sent with status 429, but no waiting helps."""
+
+_OVERFLOW_CODES: Final = frozenset(
+    {"context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"}
+)
+
+_OVERFLOW_WORDS: Final = re.compile(
+    r"maximum (context|prompt|model) length"  # OpenAI, vLLM, DeepSeek, OpenRouter, xAI
+    r"|exceeds? the (available )?context (size|window|length)"  # llama.cpp, OpenAI
+    r"|context (size|length|window) (has been |was )?exceed"
+    r"|exceeds? (the )?maximum context"  # Ollama
+    r"|(longer|greater|larger) than the (model's )?context"  # SGLang, LM Studio
+    r"|prompt (is )?too long"  # Anthropic, Ollama
+    r"|input is too long"  # Bedrock
+    r"|too many (input )?tokens"
+    r"|input token count .{0,40}exceeds"  # Gemini
+    r"|reduce the length of the (messages|prompt|input)"  # Groq
+    r"|exceeded model token limit"  # Moonshot
+    r"|too large for model with \d+"  # Mistral
+    r"|tokens. must be <= \d+",  # TGI
+    re.IGNORECASE,
+)
+"""How servers without a code word it. Compared only where the status does not say otherwise."""
+
+_NOT_OVERFLOW_STATUSES: Final = frozenset({401, 403, 404, 408, 409, 429})
+_PAYLOAD_TOO_LARGE: Final = 413
+
+
+class Fault(NamedTuple):
+    """A failure as a server told it; every part may be missing."""
+
+    words: str = ""
+    codes: tuple[str, ...] = ()
+    status: int | None = None
+
+
+def is_retryable_status(status: int) -> bool:
+    """Tells whether the same request may succeed later."""
+    return status in (408, 409, 429) or status >= 500
+
+
+def read_fault(value: Any) -> Fault:
+    """Reads a decoded error object, string or list of whatever shape."""
+    if isinstance(value, list):
+        value = value[0] if value else {}
+    if isinstance(value, str):
+        return Fault(value)
+    if not isinstance(value, dict):
+        return Fault()
+    if isinstance(value.get("error"), dict | list):
+        return read_fault(value["error"])
+    numbers = (value.get("code"), value.get("status"))
+    return Fault(
+        words=_words_in(value),
+        codes=tuple(
+            code.lower() for key in ("code", "type") if isinstance(code := value.get(key), str)
+        ),
+        status=next((n for n in numbers if isinstance(n, int) and 400 <= n < 600), None),
+    )
+
+
+def _words_in(value: dict[str, Any]) -> str:
+    for key in ("message", "error", "detail", "msg", "title"):
+        words = value.get(key)
+        if isinstance(words, str) and words:
+            return words + _upstream_words(value)
+        if isinstance(words, list) and words:
+            return read_fault(words).words
+    return ""
+
+
+def _upstream_words(value: dict[str, Any]) -> str:
+    """Gateways keep what the server behind them said apart from their own general sentence."""
+    metadata = value.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    return f": {raw}" if isinstance(raw, str) and raw else ""
+
+
+def error_from_fault(
+    fault: Fault, *, status: int | None = None, retry_after_seconds: float | None = None
+) -> ProviderError:
+    """Returns the error for a fault; ``status`` is that of the HTTP response, if it was one."""
+    if status is None:
+        status = fault.status
+    words = fault.words or (_status_line(status) if status else "the server reported an error")
+    if _is_overflow(fault, status):
+        return ContextOverflow(words, status=status)
+    if status is None:
+        retryable = not RETRYABLE_CODES.isdisjoint(fault.codes)
+    else:
+        retryable = is_retryable_status(status)
+    return ProviderError(
+        words,
+        status=status,
+        retryable=retryable and _NEVER_RETRYABLE_CODES.isdisjoint(fault.codes),
+        retry_after_seconds=retry_after_seconds,
+    )
+
+
+def _is_overflow(fault: Fault, status: int | None) -> bool:
+    if status in _NOT_OVERFLOW_STATUSES:
+        return False
+    return (
+        status == _PAYLOAD_TOO_LARGE
+        or not _OVERFLOW_CODES.isdisjoint(fault.codes)
+        or _OVERFLOW_WORDS.search(fault.words) is not None
+    )
+
+
+def _status_line(status: int) -> str:
+    try:
+        return f"http {status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return f"http {status}"
+
+
+def error_from_response(
+    status: int, headers: Mapping[str, str], body: bytes, *, now: float
+) -> ProviderError:
+    """Returns the error for an HTTP response that is no success.
+
+    Args:
+        headers: looked up by lower-case name.
+        body: its beginning is enough.
+        now: the time in seconds since 1970, for a Retry-After that names a date.
+    """
+    return error_from_fault(
+        _fault_in_body(body), status=status, retry_after_seconds=retry_after_seconds(headers, now)
+    )
+
+
+def _fault_in_body(body: bytes) -> Fault:
+    try:
+        return read_fault(msgspec.json.decode(body))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        text = " ".join(body.decode("utf-8", "replace").split())
+        # A page of HTML says less than the status does.
+        return Fault() if text.startswith("<") else Fault(text)
+
+
+def retry_after_seconds(headers: Mapping[str, str], now: float) -> float | None:
+    """Returns how long the server asks to wait, never negative, or None if it does not (readably)."""
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = headers.get("retry-after")
+    seconds = _number(value)
+    if seconds is not None or value is None:
+        return seconds
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - now)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _number(value: str | None) -> float | None:
+    if value is None or not re.fullmatch(r"\s*\d{1,12}(\.\d{0,9})?\s*", value, re.ASCII):
+        return None
+    return float(value)

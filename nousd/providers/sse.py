@@ -1,0 +1,100 @@
+"""Bytes of a server-sent event stream in, payloads out: incremental, bounded, no I/O.
+
+Rules of the file (WHATWG HTML, "Server-sent events"): LF, CRLF and a lone CR end a line; a line that
+begins with a colon is a comment; the ``data`` lines of one event are joined by LF; an empty line ends
+the event. Two liberties: the last event counts also where no empty line follows it, and an ``error``
+field is read like ``data``, because llama.cpp reported failures that way until late 2025.
+
+It works on bytes, so that a character split over two chunks needs no care. It deliberately does not
+know what a payload means.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nousd.errors import ProviderError
+
+EVENT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of one event, and so of what is held between two chunks. Far above any delta, because some
+servers send a whole answer as one event."""
+
+_BOM: Final = b"\xef\xbb\xbf"
+_PAYLOAD_FIELDS: Final = (b"data", b"error")
+
+
+class SseParser:
+    """Collects chunks and gives back the payloads of complete events.
+
+    Invariants: ``self._rest`` holds no LF; ``len(self._rest) + self._data_bytes <= event_bytes_max``
+    between calls.
+    """
+
+    def __init__(self, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
+        self._event_bytes_max = event_bytes_max
+        self._rest = bytearray()
+        self._data: list[bytes] = []
+        self._data_bytes = 0
+        self._after_cr = False
+        self._at_start = True
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Returns the payloads that ``chunk`` completes, in order.
+
+        Raises:
+            ProviderError: an event is longer than the limit.
+        """
+        if self._after_cr or b"\r" in chunk:
+            chunk = self._with_lf_only(chunk)
+        whole, newline, tail = chunk.rpartition(b"\n")
+        if not newline:
+            self._rest += chunk
+            self._check_bound()
+            return []
+        lines = (bytes(self._rest) + whole).split(b"\n")
+        self._rest = bytearray(tail)
+        payloads: list[bytes] = []
+        for line in lines:
+            self._take_line(line, payloads)
+        self._check_bound()
+        return payloads
+
+    def end(self) -> list[bytes]:
+        """Returns the last payload if the input ended in the middle of an event, else nothing."""
+        payloads: list[bytes] = []
+        self._take_line(bytes(self._rest), payloads)
+        self._rest.clear()
+        self._take_line(b"", payloads)
+        return payloads
+
+    def _with_lf_only(self, chunk: bytes) -> bytes:
+        if self._after_cr and chunk.startswith(b"\n"):
+            chunk = chunk[1:]
+            self._after_cr = False
+        if chunk:
+            self._after_cr = chunk.endswith(b"\r")
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _take_line(self, line: bytes, payloads: list[bytes]) -> None:
+        if self._at_start:
+            self._at_start = False
+            line = line.removeprefix(_BOM)
+        if line:
+            self._take_field(line)
+        elif self._data:
+            payloads.append(b"\n".join(self._data))
+            self._data.clear()
+            self._data_bytes = 0
+
+    def _take_field(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        if name in _PAYLOAD_FIELDS:
+            self._data.append(value.removeprefix(b" "))
+            self._data_bytes += len(line)
+            self._check_bound()
+
+    def _check_bound(self) -> None:
+        if len(self._rest) + self._data_bytes > self._event_bytes_max:
+            raise ProviderError(
+                f"the server sent an event of more than {self._event_bytes_max} bytes"
+            )
