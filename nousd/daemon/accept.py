@@ -49,12 +49,10 @@ async def serve_connections(
         refusal: one encoded error line.
         admits: whether a peer is served at all; one that is not is closed without a word.
 
-    Error handling: an exception from a handler is not caught and ends the whole loop. What a fault
-    on one connection means is the handler's matter, which knows how to answer it.
-
-    Raises:
-        OSError: accepting failed for another reason than want of descriptors or memory, for which
-            it waits 100 ms and tries again.
+    Error handling: an exception from a handler is not caught and ends the whole loop, as does an
+    ``OSError`` of the listener (both in an exception group). What a fault on one connection means is
+    the handler's matter, which knows how to answer it. Only want of descriptors or of memory is
+    waited out, by trying again every 100 ms.
     """
     places = trio.CapacityLimiter(connections_max)
     async with trio.open_nursery() as nursery:

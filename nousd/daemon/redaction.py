@@ -50,8 +50,10 @@ def _spellings(secret: str) -> set[str]:
     """The forms in which a secret turns up in errors: as it is, in a URL, in JSON, in a repr."""
     return {
         secret,
+        urllib.parse.quote(secret),
         urllib.parse.quote(secret, safe=""),
         urllib.parse.quote_plus(secret),
         json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
         repr(secret)[1:-1],
     }

@@ -64,9 +64,15 @@ def _adopt(descriptor: int) -> socket.socket:
         sock = socket.socket(fileno=descriptor)
     except OSError as error:
         raise ConfigError(f"descriptor {descriptor} from systemd is not a socket") from error
-    if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_STREAM:
+    if (
+        sock.family != socket.AF_UNIX
+        or sock.type != socket.SOCK_STREAM
+        or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    ):
         sock.close()
-        raise ConfigError(f"descriptor {descriptor} from systemd is not a Unix stream socket")
+        raise ConfigError(
+            f"descriptor {descriptor} from systemd is not a listening Unix stream socket"
+        )
     return sock
 
 

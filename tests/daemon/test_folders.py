@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nousd.daemon.folders import prepare_chosen_folder, prepare_own_folder
+from nousd.errors import ConfigError
+
+SOMEBODY_ELSE = 65_534
+
+Prepare = Callable[[Path, str], None]
+
+either_kind = pytest.mark.parametrize("prepare", [prepare_own_folder, prepare_chosen_folder])
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def folder_with_mode(path: Path, bits: int) -> Path:
+    path.mkdir()
+    path.chmod(bits)
+    return path
+
+
+@either_kind
+def test_a_missing_folder_and_the_way_to_it_become_private_under_any_umask(
+    prepare: Prepare, tmp_path: Path, any_umask: int
+) -> None:
+    folder = tmp_path / "a" / "b" / "state"
+    prepare(folder, "state folder")
+    assert [mode(path) for path in (folder, folder.parent, folder.parent.parent)] == [0o700] * 3
+
+
+@either_kind
+def test_preparing_a_folder_again_changes_nothing(prepare: Prepare, tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    prepare(folder, "state folder")
+    (folder / "log").write_text("kept")
+    prepare(folder, "state folder")
+    assert (folder / "log").read_text() == "kept"
+    assert mode(folder) == 0o700
+
+
+@pytest.mark.parametrize("bits", [0o755, 0o777, 0o1777, 0o500])
+def test_our_own_folder_is_tightened(tmp_path: Path, bits: int) -> None:
+    folder = folder_with_mode(tmp_path / "nousd", bits)
+    prepare_own_folder(folder, "runtime folder")
+    assert mode(folder) & 0o777 == 0o700
+
+
+def test_our_own_folder_may_not_be_a_symbolic_link(tmp_path: Path) -> None:
+    target = folder_with_mode(tmp_path / "target", 0o755)
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    with pytest.raises(ConfigError, match=f"^the state folder {link} is a symbolic link"):
+        prepare_own_folder(link, "state folder")
+    assert mode(target) == 0o755
+
+
+@either_kind
+def test_a_link_that_leads_nowhere_is_refused_and_not_followed(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match=str(link)):
+        prepare(link, "state folder")
+    assert not (tmp_path / "nowhere").exists()
+
+
+@either_kind
+def test_a_file_in_the_place_of_the_folder_is_refused(prepare: Prepare, tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    file.write_text("kept")
+    with pytest.raises(ConfigError, match=f"^the state folder {file} is not a folder$"):
+        prepare(file, "state folder")
+    assert file.read_text() == "kept"
+
+
+@either_kind
+def test_a_file_on_the_way_to_the_folder_is_named_as_the_obstacle(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "state"
+    with pytest.raises(ConfigError, match=f"{folder} cannot be created: Not a directory"):
+        prepare(folder, "state folder")
+
+
+@either_kind
+@pytest.mark.usefixtures("as_root")
+def test_a_folder_of_another_user_is_refused_and_keeps_its_mode(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    folder = folder_with_mode(tmp_path / "state", 0o755)
+    os.chown(folder, SOMEBODY_ELSE, -1)
+    with pytest.raises(ConfigError, match=rf"another user \(uid {SOMEBODY_ELSE}\)"):
+        prepare(folder, "state folder")
+    assert mode(folder) == 0o755
+
+
+@pytest.mark.usefixtures("as_root")
+def test_a_chosen_folder_behind_a_link_of_another_user_is_refused(tmp_path: Path) -> None:
+    target = folder_with_mode(tmp_path / "target", 0o700)
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    os.chown(link, SOMEBODY_ELSE, -1, follow_symlinks=False)
+    with pytest.raises(ConfigError, match="another user"):
+        prepare_chosen_folder(link, "socket folder")
+
+
+def test_a_chosen_folder_behind_our_own_link_is_accepted(tmp_path: Path) -> None:
+    target = folder_with_mode(tmp_path / "target", 0o755)
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    prepare_chosen_folder(link, "socket folder")
+    assert mode(target) == 0o755
+
+
+@pytest.mark.parametrize("bits", [0o700, 0o755, 0o711])
+def test_a_chosen_folder_that_only_we_can_write_to_is_left_as_it_is(
+    tmp_path: Path, bits: int
+) -> None:
+    folder = folder_with_mode(tmp_path / "chosen", bits)
+    prepare_chosen_folder(folder, "state folder")
+    assert mode(folder) == bits
+
+
+@pytest.mark.parametrize("bits", [0o777, 0o770, 0o702])
+@pytest.mark.parametrize("sticky_ok", [True, False])
+def test_a_chosen_folder_that_others_can_write_to_is_refused_and_left_as_it_is(
+    tmp_path: Path, bits: int, sticky_ok: bool
+) -> None:
+    folder = folder_with_mode(tmp_path / "chosen", bits)
+    with pytest.raises(ConfigError, match=rf"other users \(mode {bits:04o}\)"):
+        prepare_chosen_folder(folder, "socket folder", sticky_ok=sticky_ok)
+    assert mode(folder) == bits
+
+
+def test_a_sticky_folder_like_tmp_is_good_enough_for_sockets_only(tmp_path: Path) -> None:
+    folder = folder_with_mode(tmp_path / "like-tmp", 0o1777)
+    prepare_chosen_folder(folder, "socket folder", sticky_ok=True)
+    assert mode(folder) == 0o1777
+    with pytest.raises(ConfigError, match="mode 1777"):
+        prepare_chosen_folder(folder, "state folder")
+
+
+def test_a_chosen_folder_that_we_cannot_write_to_is_refused(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root can write everywhere")
+    folder = folder_with_mode(tmp_path / "chosen", 0o500)
+    with pytest.raises(ConfigError, match=f"{folder} cannot be written to"):
+        prepare_chosen_folder(folder, "state folder")
+
+
+def test_a_folder_on_a_read_only_file_system_is_refused() -> None:
+    with pytest.raises(ConfigError, match="/proc/nousd cannot be created"):
+        prepare_own_folder(Path("/proc/nousd"), "state folder")

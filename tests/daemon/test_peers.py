@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from nousd.daemon import peers
+from nousd.daemon.peers import is_own_or_root, peer_uid
+from nousd.daemon.sockets import open_listeners
+
+SOMEBODY_ELSE = 65_534
+
+CONNECT_AS_ANOTHER_USER = f"""
+import os, socket, sys
+os.setuid({SOMEBODY_ELSE})
+peer = socket.socket(socket.AF_UNIX)
+peer.connect(sys.argv[1])
+sys.stdin.read()
+"""
+
+
+async def test_a_peer_of_our_own_user_is_known_and_served() -> None:
+    here, there = socket.socketpair()
+    with there:
+        async with trio.SocketStream(trio.socket.from_stdlib_socket(here)) as stream:
+            assert peer_uid(stream) == os.geteuid()
+            assert is_own_or_root(stream)
+
+
+@contextmanager
+def connection_of_another_user(path: Path) -> Iterator[None]:
+    """Opens the way to the socket, as a careless systemd unit would, and connects on it."""
+    path.parent.chmod(0o755)
+    path.chmod(0o666)
+    with subprocess.Popen(
+        [sys.executable, "-c", CONNECT_AS_ANOTHER_USER, str(path)], stdin=subprocess.PIPE
+    ):
+        yield
+
+
+@pytest.mark.usefixtures("as_root")
+async def test_a_peer_of_another_user_is_not_served(socket_path: Path) -> None:
+    with trio.fail_after(20):
+        async with open_listeners(socket_path) as listeners:
+            with connection_of_another_user(socket_path):
+                async with await listeners.command.accept() as stream:
+                    assert peer_uid(stream) == SOMEBODY_ELSE
+                    assert not is_own_or_root(stream)
+
+
+async def test_root_is_served_by_a_daemon_of_any_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "peer_uid", lambda stream: 0)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    here, there = socket.socketpair()
+    with there:
+        async with trio.SocketStream(trio.socket.from_stdlib_socket(here)) as stream:
+            assert is_own_or_root(stream)
+
+
+async def test_a_peer_that_the_system_does_not_name_is_not_served() -> None:
+    here, there = socket.socketpair()
+    there.close()
+    stream = trio.SocketStream(trio.socket.from_stdlib_socket(here))
+    await stream.aclose()
+    assert not is_own_or_root(stream)
+
+
+def test_the_credentials_of_the_bsds_are_read_by_their_layout() -> None:
+    xucred = struct.pack("IIh2x16I", 0, 501, 1, 20, *[0] * 15)
+    assert len(xucred) == 76
+    assert peers._uid_of_xucred(xucred) == 501
+    with pytest.raises(OSError, match="version 7"):
+        peers._uid_of_xucred(struct.pack("II", 7, 501))
