@@ -19,6 +19,7 @@
     ├── RunFailed                    a run cannot go on; becomes its `error` event
     ├── ToolError                    a tool call failed; becomes a tool result, never ends a run
     │   └── ToolArgumentsInvalid
+    ├── ExtensionError               an extension's function failed, or gave what it must not
     └── ClientError                  raised by the client package
         ├── DaemonUnreachable        nobody listens on the socket
         ├── ConnectionLost           the daemon went away in mid-conversation
@@ -197,6 +198,10 @@ class ToolArgumentsInvalid(ToolError):
     """The arguments do not fit the tool's schema; nothing was run."""
 
     code = "tool_validation_error"
+
+
+class ExtensionError(NousdError):
+    """An extension's function raised, took too long or returned what cannot be used."""
 
 
 class ClientError(NousdError):

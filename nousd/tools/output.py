@@ -80,7 +80,7 @@ class OutputCollector:
 def head_of(text: str) -> ToolResult:
     """Returns the beginning of a text, with a note if that is not all."""
     collector = OutputCollector()
-    collector.feed(text.encode())
+    collector.feed(text.encode("utf-8", "replace"))
     return collector.head()
 
 

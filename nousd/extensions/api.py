@@ -1,0 +1,175 @@
+"""What an extension's ``register(api)`` may do: add tools for the model, and commands for clients.
+
+    def register(api):
+        api.command("greet", lambda payload: {"greeting": f"hello {payload.get('name', '')}"})
+        api.tool("notes.add", "Adds a note.", Note, add_note)
+
+It deliberately knows neither sessions nor events: an extension is asked and answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from nousd.errors import CommandRejected, ConfigError, ExtensionError, ToolError
+from nousd.extensions.calls import THREADS_MAX, TIMEOUT_SECONDS, TIMEOUT_SECONDS_MAX, Handler, call
+from nousd.tools.arguments import Arguments, struct_arguments
+from nousd.tools.builtins import BUILTIN_NAMES
+from nousd.tools.function_tool import FunctionTool
+from nousd.tools.interface import Tool, ToolContext, ToolResult
+from nousd.tools.output import head_of
+from nousd.tools.registry import TOOL_NAME
+
+RESULT_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of a command's result as JSON: it has to fit into one line of the protocol."""
+
+ExtensionFunction = Callable[[Any], Awaitable[Any]]
+"""Takes a command's payload (anything but an object counts as {}), returns plain JSON data."""
+
+
+class Extensions(msgspec.Struct, frozen=True):
+    """What all extensions together registered."""
+
+    tools: tuple[Tool, ...] = ()
+    commands: Mapping[str, ExtensionFunction] = {}
+
+
+class ExtensionApi:
+    """Given to one extension's ``register``; of no use afterwards.
+
+    Args:
+        extension: its name.
+        tools: what extensions registered so far; added to.
+        commands: likewise.
+    """
+
+    def __init__(
+        self, extension: str, tools: dict[str, Tool], commands: dict[str, ExtensionFunction]
+    ) -> None:
+        self._extension = extension
+        self._tools = tools
+        self._commands = commands
+        self._threads = trio.CapacityLimiter(THREADS_MAX)
+        self._closed = False
+
+    def tool(
+        self,
+        name: str,
+        description: str,
+        parameters: type[msgspec.Struct] | dict[str, Any],
+        handler: Handler,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        """Adds a tool.
+
+        Args:
+            name: what the model calls it; built-in names are taken.
+            parameters: a msgspec struct, or a JSON Schema of type object (its top level is checked).
+            handler: called with the arguments (struct or dict) and the ``ToolContext``; plain or
+                async; returns the text for the model, or a ``ToolResult``. To fail, it raises.
+
+        Raises:
+            ConfigError: if the name is taken, or anything here is unusable.
+        """
+        self._check(name, timeout_seconds, handler)
+        if name in BUILTIN_NAMES or name in self._tools:
+            raise ConfigError(f"extension {self._extension}: tool {name} exists already")
+
+        async def run(args: Any, context: ToolContext) -> ToolResult:
+            try:
+                result = await call(
+                    handler, args, context, timeout_seconds=timeout_seconds, threads=self._threads
+                )
+                return _tool_result(result)
+            except ExtensionError as error:
+                raise ToolError(f"{self._extension}: {name}: {error}") from error
+
+        self._tools[name] = FunctionTool(
+            name=name,
+            description=description,
+            source=self._extension,
+            arguments=self._arguments(name, parameters),
+            function=run,
+        )
+
+    def command(
+        self, name: str, handler: Handler, *, timeout_seconds: float = TIMEOUT_SECONDS
+    ) -> None:
+        """Adds a command for ``extension_command``.
+
+        Args:
+            handler: called with the payload, a dict; plain or async; returns JSON data.
+
+        Raises:
+            ConfigError: if the name is taken, or anything here is unusable.
+        """
+        self._check(name, timeout_seconds, handler)
+        if name in self._commands:
+            raise ConfigError(f"extension {self._extension}: command {name} exists already")
+
+        async def run(payload: Any) -> Any:
+            given = dict(payload) if isinstance(payload, Mapping) else {}
+            try:
+                result = await call(
+                    handler, given, timeout_seconds=timeout_seconds, threads=self._threads
+                )
+                return _plain(result)
+            except ExtensionError as error:
+                cause = f"{self._extension}: {error}"
+                raise CommandRejected(f"extension_error: {name}", cause=cause) from error
+
+        self._commands[name] = run
+
+    def close(self) -> None:
+        """Ends registration: what was handed out is complete."""
+        self._closed = True
+
+    def _check(self, name: str, timeout_seconds: float, handler: Handler) -> None:
+        about = f"extension {self._extension}: {name!r}"
+        if self._closed:
+            raise ConfigError(f"{about} came after register() had returned")
+        if not TOOL_NAME.fullmatch(str(name)):
+            raise ConfigError(f"{about} is no usable name; it must match {TOOL_NAME.pattern}")
+        if not callable(handler):
+            raise ConfigError(f"{about} has a handler that cannot be called")
+        if not 0 < timeout_seconds <= TIMEOUT_SECONDS_MAX:
+            raise ConfigError(
+                f"{about}: timeout_seconds must be more than 0 and at most {TIMEOUT_SECONDS_MAX:g}"
+            )
+
+    def _arguments(self, name: str, parameters: type[msgspec.Struct] | dict[str, Any]) -> Arguments:
+        about = f"extension {self._extension}: tool {name}"
+        try:
+            if not isinstance(parameters, dict):
+                return struct_arguments(parameters)
+            msgspec.json.encode(parameters)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{about}: unusable parameters: {error}") from error
+        if parameters.get("type") != "object":
+            raise ConfigError(f"{about}: parameters must be a JSON Schema of type object")
+        return Arguments(schema=parameters)
+
+
+def _tool_result(result: object) -> ToolResult:
+    if isinstance(result, str):
+        return head_of(result)
+    if not isinstance(result, ToolResult):
+        raise ExtensionError(f"returned {type(result).__name__}; it must be text or a ToolResult")
+    cut = head_of(result.text)
+    return ToolResult(text=cut.text, is_error=result.is_error, full=result.full or cut.full)
+
+
+def _plain(result: object) -> Any:
+    """Returns the result as it will stand on the wire, apart from whatever the extension keeps."""
+    try:
+        encoded = msgspec.json.encode(result)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ExtensionError(f"returned what is no JSON: {error}") from error
+    if len(encoded) > RESULT_BYTES_MAX:
+        raise ExtensionError(f"returned more than {RESULT_BYTES_MAX} bytes")
+    return msgspec.json.decode(encoded)

@@ -1,0 +1,66 @@
+"""Calls functions that are not ours, so that whatever they do stays an error of that one call.
+
+A function that blocks runs in a thread, with a time limit. Past it we stop waiting; the thread cannot be
+stopped and keeps one of its extension's places until it ends, so a function that hangs again and again
+uses up its own extension's places and nobody else's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable
+from typing import Any, Final
+
+import trio
+
+from nousd.errors import ExtensionError, NousdError
+
+TIMEOUT_SECONDS: Final = 30.0
+"""For functions that were registered without a limit of their own."""
+
+TIMEOUT_SECONDS_MAX: Final = 3600.0
+"""The longest limit of a function."""
+
+THREADS_MAX: Final = 8
+"""Blocking functions of one extension that run at a time; further calls wait, within their limit."""
+
+MESSAGE_CHARS_MAX: Final = 2000
+"""Characters of an error message that are passed on."""
+
+Handler = Callable[..., Any]
+"""Plain or async; a plain one runs in a thread."""
+
+
+async def call(
+    handler: Handler, *args: object, timeout_seconds: float, threads: trio.CapacityLimiter
+) -> Any:
+    """Calls a function of an extension and returns what it returned.
+
+    Raises:
+        ExtensionError: if it raised anything, or did not return in time.
+    """
+    with trio.move_on_after(timeout_seconds):
+        try:
+            return await _result(handler, args, threads)
+        # The one broad except of its kind: foreign code raises what it likes.
+        except (Exception, SystemExit) as error:
+            raise ExtensionError(described(error)) from error
+    raise ExtensionError(f"did not return within {timeout_seconds:g} seconds")
+
+
+async def _result(handler: Handler, args: tuple[object, ...], threads: trio.CapacityLimiter) -> Any:
+    if inspect.iscoroutinefunction(handler):
+        return await handler(*args)
+    result = await trio.to_thread.run_sync(handler, *args, abandon_on_cancel=True, limiter=threads)
+    # An object with an async __call__ does not look like a coroutine function.
+    return await result if inspect.isawaitable(result) else result
+
+
+def described(error: BaseException) -> str:
+    """Returns an exception on one line; also for exceptions whose text cannot be made."""
+    if isinstance(error, NousdError):
+        text = str(error)
+    else:
+        text = traceback.format_exception_only(error)[-1]
+    return " ".join(text.split())[:MESSAGE_CHARS_MAX]
