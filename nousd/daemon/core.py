@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
+import trio
 
 from nousd.daemon.clock import Clock
 from nousd.daemon.hub import Hub
@@ -26,6 +27,7 @@ class Core(msgspec.Struct, kw_only=True):
         command_timeout: seconds a ``prompt`` with ``wait: true`` is waited for.
         line_bytes_max: the bound of one line, as it is set.
         stopping: from the first signal on; then no command is taken any more.
+        closing: set when all runs have ended; connections write what they owe and close.
     """
 
     store: Store
@@ -37,6 +39,7 @@ class Core(msgspec.Struct, kw_only=True):
     extension_commands: Mapping[str, ExtensionHandler]
     command_timeout: float
     line_bytes_max: int
+    closing: trio.Event
     stopping: bool = False
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 import trio
@@ -34,6 +34,12 @@ _IDLE_SESSIONS_MAX: Final = 512
 
 _REMEMBERED_INPUTS: Final = 1024
 """Client message ids remembered per session, at least as many as can be on their way at once."""
+
+
+class Recover(Protocol):
+    """Closes what a lost session left open in the log."""
+
+    async def __call__(self, *, session_id: str) -> int: ...
 
 
 class LiveSession:
@@ -94,9 +100,21 @@ class LiveSession:
 
 
 class Sessions:
-    """All sessions of the daemon, of which some are in memory; and which one is active."""
+    """All sessions of the daemon, of which some are in memory; and which one is active.
 
-    def __init__(self, store: Store, log: Log, clock: Clock, defaults: Defaults) -> None:
+    Args:
+        recover: called for a session whose commit failed, before it is read from the log again.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        log: Log,
+        clock: Clock,
+        defaults: Defaults,
+        *,
+        recover: Recover,
+    ) -> None:
         self.active_id = defaults.active_session_id
         self.committed_active_id = defaults.active_session_id
         self.defaults = defaults
@@ -104,6 +122,7 @@ class Sessions:
         self._log = log
         self._clock = clock
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
+        self._recover = recover
         self._loading = trio.Lock()
 
     # --- finding -----------------------------------------------------------------------------
@@ -121,6 +140,9 @@ class Sessions:
             known = self._known(session_id)
             if known is not None:
                 return known
+            if session_id in self._live:
+                # Its last commit failed: what the log has is what counts, and its run must end.
+                await self._recover(session_id=session_id)
             row = await self._store.session(session_id)
             if row is None:
                 raise SessionNotFound(f"no session has the id {session_id}")
@@ -135,7 +157,6 @@ class Sessions:
         if live.state.deleted:
             raise SessionNotFound(f"no session has the id {session_id}")
         if live.lost and live.is_idle:
-            del self._live[session_id]
             return None
         self._live.move_to_end(session_id)
         return live

@@ -1,0 +1,112 @@
+"""The daemon without its edges: store, sessions, runs and commands put together.
+
+``open_core`` is the whole daemon for whoever brings streams of his own; ``serve`` brings sockets, locks
+and signals. Tests run it on memory streams, a memory store and a fake clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
+
+import msgspec
+import trio
+
+from nousd.daemon.clock import Clock
+from nousd.daemon.core import Core, ExtensionHandler
+from nousd.daemon.hub import Hub
+from nousd.daemon.log import Log
+from nousd.daemon.recovery import close_open_runs
+from nousd.daemon.runs import Runs
+from nousd.daemon.sessions import Sessions
+from nousd.providers.interface import Provider
+from nousd.runtimes.native.loop import NativeRuntime, NativeSettings
+from nousd.runtimes.native.tool_calls import CallRunner
+from nousd.store.interface import Store
+from nousd.tools.confine import Confinement
+from nousd.tools.interface import Tool, ToolContext
+from nousd.wire.limits import LINE_BYTES_MAX
+
+_CONTEXT_WINDOWS_READ: Final = 4
+"""How many context windows of an uncompacted transcript are read at most; a compaction summarises
+what is read, and nothing behind that could ever be sent."""
+
+
+class Parts(msgspec.Struct, kw_only=True):
+    """What a daemon is made of."""
+
+    store: Store
+    clock: Clock
+    provider: Provider
+    tools: tuple[Tool, ...]
+    confinement: Confinement
+    extension_commands: Mapping[str, ExtensionHandler] = {}
+    native: NativeSettings = NativeSettings()
+    command_timeout: float = 600.0
+    line_bytes_max: int = LINE_BYTES_MAX
+
+
+@asynccontextmanager
+async def open_core(parts: Parts) -> AsyncIterator[Core]:
+    """Gives a running daemon. Leaving the block stops it; ``shut_down`` before lets clients see it.
+
+    Open runs of an earlier process are closed before anything else.
+    """
+    hub = Hub(parts.store)
+    log = Log(parts.store, hub, parts.clock)
+    recover = partial(close_open_runs, parts.store, log, parts.clock)
+    await recover()
+    defaults = await parts.store.defaults()
+    sessions = Sessions(parts.store, log, parts.clock, defaults, recover=recover)
+    tools = {tool.name: tool for tool in parts.tools}
+    async with trio.open_nursery() as nursery:
+        runs = Runs(
+            nursery=nursery,
+            store=parts.store,
+            log=log,
+            clock=parts.clock,
+            runtime=_native_runtime(parts, tools),
+            provider_name=parts.provider.name,
+            default_model=parts.provider.default_model,
+            extension_tools=frozenset(
+                tool.name for tool in parts.tools if tool.source != "builtin"
+            ),
+            context_tokens_max=_CONTEXT_WINDOWS_READ * _window(parts),
+        )
+        core = Core(
+            store=parts.store,
+            hub=hub,
+            clock=parts.clock,
+            sessions=sessions,
+            runs=runs,
+            tools=tools,
+            extension_commands=parts.extension_commands,
+            command_timeout=parts.command_timeout,
+            line_bytes_max=parts.line_bytes_max,
+            closing=trio.Event(),
+        )
+        try:
+            yield core
+        finally:
+            await shut_down(core)
+
+
+async def shut_down(core: Core) -> None:
+    """Takes no more commands, ends the runs as ``interrupted`` and lets connections finish."""
+    core.stopping = True
+    with trio.CancelScope(shield=True):
+        await core.runs.stop_all("interrupted")
+    core.closing.set()
+
+
+def _native_runtime(parts: Parts, tools: Mapping[str, Tool]) -> NativeRuntime:
+    calls = CallRunner(tools, lambda emit: ToolContext(parts.confinement, emit))
+    return NativeRuntime(parts.provider, tools, calls, parts.native)
+
+
+def _window(parts: Parts) -> int:
+    return parts.native.context_window or parts.provider.context_window(
+        parts.provider.default_model
+    )

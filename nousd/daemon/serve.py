@@ -1,0 +1,191 @@
+"""``nousd serve``: locks, store, sockets and signals around the core, in the order that keeps promises.
+
+Start: locks first, then the log, then the closing of what a killed process left open, and only then the
+sockets: whoever can connect finds a daemon in order. Stop: no more commands, runs ended, what clients
+are owed written within a grace, sockets removed, log flushed, locks released last.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from nousd import locations
+from nousd.daemon.accept import serve_connections
+from nousd.daemon.app import Parts, open_core, shut_down
+from nousd.daemon.clock import SystemClock
+from nousd.daemon.connection import serve_commands
+from nousd.daemon.core import Core
+from nousd.daemon.feed import serve_events
+from nousd.daemon.folders import prepare_chosen_folder, prepare_own_folder
+from nousd.daemon.locks import lock_socket, lock_state_folder
+from nousd.daemon.logs import configure_logging
+from nousd.daemon.redaction import Redactor
+from nousd.daemon.settings import Settings
+from nousd.daemon.sockets import Listeners, open_listeners, socket_paths
+from nousd.daemon.systemd import Notifier, take_notifier, take_passed_sockets
+from nousd.errors import CommandRejected, ConfigError
+from nousd.runtimes.native.loop import NativeSettings
+from nousd.store.sqlite import open_store
+from nousd.wire.codec import encode_error
+from nousd.wire.limits import CONNECTIONS_MAX
+
+DATABASE_NAME: Final = "nousd.db"
+
+_GRACE_SECONDS: Final = 1.0
+"""How long connections may take to write what they owe once all runs have ended."""
+
+_SWITCH_SECONDS: Final = 0.0005
+"""How long a worker thread may hold the interpreter: the default of 5 ms is felt as delay."""
+
+_SYSTEM_PROMPT: Final = (
+    "You are an agent that helps with work on the user's computer. Use the tools to look before you "
+    "answer, make the changes that were asked for, and say briefly what you did. The working folder "
+    "is {workdir}; relative paths start there."
+)
+"""Used where ``--system-prompt`` names no file."""
+
+
+def serve(settings: Settings) -> int:
+    """Runs the daemon until it is told to stop.
+
+    Returns:
+        0 after an orderly stop.
+
+    Raises:
+        ConfigError: it cannot start with these settings; one line that names the reason.
+        StoreError: the log cannot be opened; nothing was changed.
+    """
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    trio.run(_serve, settings)
+    return 0
+
+
+async def _serve(settings: Settings) -> None:
+    notifier = take_notifier()
+    passed = take_passed_sockets()
+    redactor = Redactor([settings.api_key.reveal()] if settings.api_key else [])
+    async with AsyncExitStack() as stack:
+        stack.enter_context(
+            configure_logging(settings.log_file, verbose=settings.verbose, redactor=redactor)
+        )
+        paths = socket_paths(settings.socket)
+        _prepare_folders(settings)
+        if passed is None:
+            stack.enter_context(lock_socket(paths.command))
+        stack.enter_context(lock_state_folder(settings.state_dir))
+        parts = await stack.enter_async_context(_opened_parts(settings))
+        core = await stack.enter_async_context(open_core(parts))
+        listeners = await stack.enter_async_context(open_listeners(settings.socket, passed))
+        await _serve_until_told_to_stop(core, listeners, notifier)
+
+
+def _prepare_folders(settings: Settings) -> None:
+    """A place of our own is made private; one that the user named is only looked at."""
+    runtime_dir = settings.socket.parent
+    if settings.socket == locations.default_socket():
+        prepare_own_folder(runtime_dir, "runtime folder")
+    else:
+        prepare_chosen_folder(runtime_dir, "socket's folder", sticky_ok=True)
+    if settings.state_dir == locations.default_state_dir():
+        prepare_own_folder(settings.state_dir, "state folder")
+    else:
+        prepare_chosen_folder(settings.state_dir, "state folder")
+
+
+@asynccontextmanager
+async def _opened_parts(settings: Settings) -> AsyncIterator[Parts]:
+    """Opens the log and builds everything that the settings name."""
+    from nousd.extensions.loader import load_extensions
+    from nousd.providers.registry import make_provider
+    from nousd.tools.builtins import builtin_tools
+    from nousd.tools.confine import Confinement
+
+    hidden = tuple(
+        path
+        for path in (
+            settings.state_dir,
+            settings.socket,
+            settings.events_socket,
+            settings.config_file,
+            settings.log_file,
+        )
+        if path is not None
+    )
+    confinement = Confinement(settings.workdir, hidden)
+    extensions = load_extensions(settings.extension, demo=settings.enable_demo_extension)
+    provider = make_provider(
+        settings.provider,
+        api_base=settings.api_base,
+        api_key=None if settings.api_key is None else settings.api_key.reveal(),
+        model=settings.model,
+        context_window=settings.context_window or None,
+        idle_timeout_seconds=settings.idle_timeout_seconds,
+        attempts_max=settings.retry_attempts,
+    )
+    async with open_store(settings.state_dir / DATABASE_NAME) as store:
+        try:
+            yield Parts(
+                store=store,
+                clock=SystemClock(),
+                provider=provider,
+                tools=(*builtin_tools(allow_exec=settings.allow_exec), *extensions.tools),
+                confinement=confinement,
+                extension_commands=extensions.commands,
+                native=_native_settings(settings),
+                command_timeout=settings.command_timeout,
+                line_bytes_max=settings.line_bytes_max,
+            )
+        finally:
+            await provider.aclose()
+
+
+def _native_settings(settings: Settings) -> NativeSettings:
+    return NativeSettings(
+        system=_system_prompt(settings.system_prompt, settings.workdir),
+        model_calls_max=settings.model_calls_max,
+        context_window=settings.context_window,
+        compact_at=settings.compact_at,
+        keep_recent_tokens=settings.keep_recent_tokens,
+    )
+
+
+def _system_prompt(path: Path | None, workdir: Path) -> str:
+    if path is None:
+        return _SYSTEM_PROMPT.format(workdir=workdir)
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"system_prompt: {path} cannot be read: {error}") from error
+
+
+async def _serve_until_told_to_stop(core: Core, listeners: Listeners, notifier: Notifier) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as connections:
+            for listener, handler in (
+                (listeners.command, serve_commands),
+                (listeners.events, serve_events),
+            ):
+                connections.start_soon(_accept, listener, partial(handler, core))
+            notifier.ready(f"pid {os.getpid()}")
+            await anext(aiter(signals))
+            notifier.stopping()
+            await shut_down(core)
+            await listeners.command.aclose()
+            await listeners.events.aclose()
+            connections.cancel_scope.deadline = trio.current_time() + _GRACE_SECONDS
+
+
+async def _accept(
+    listener: trio.SocketListener, handler: Callable[[trio.SocketStream], Awaitable[None]]
+) -> None:
+    refusal = encode_error("", CommandRejected("too_many_connections"))
+    await serve_connections(listener, handler, connections_max=CONNECTIONS_MAX, refusal=refusal)
