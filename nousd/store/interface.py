@@ -5,13 +5,20 @@ inputs) are folds over the events, made by ``nousd.machine.projection`` and writ
 transaction as the events they come from; no caller ever writes one directly.
 
 Commit order is submission order. Callbacks run in the event loop, in that order, one batch after the
-other, so that what they do (fold, answer, publish) happens in the order of the log.
+other, so that what they do (fold, answer, publish) happens in the order of the log. A callback must
+not raise: it has no caller that could be told.
+
+``submit`` never waits, so whoever produces many batches calls ``wait_room`` before the next one; then
+what is queued stays below ``PENDING_BYTES_MAX`` and one batch per producer.
+
+Reads see everything whose callback was called before they began; of rows (not of events) they may
+see more, if a commit has just happened. A page that goes on from an id that is not there is empty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -20,6 +27,10 @@ from nousd.wire.commands import QueueMode
 from nousd.wire.entries import Entry
 from nousd.wire.events import Event
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
+
+PENDING_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of batches whose callback was not called yet, past which ``wait_room`` waits. A commit of
+deltas moves up to 100 MB/s, so a full queue is a fraction of a second behind."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -129,24 +140,41 @@ class Store(Protocol):
 
     @property
     def head(self) -> int:
-        """The number of the last committed event; 0 in an empty log."""
+        """The number of the last event whose commit the loop was told of; 0 in an empty log.
+
+        In a callback it is the number of that batch's last event.
+        """
+        ...
+
+    @property
+    def pending_bytes(self) -> int:
+        """Size of the batches that were submitted and had no callback yet."""
+        ...
+
+    async def wait_room(self) -> None:
+        """Waits until ``pending_bytes`` is below ``PENDING_BYTES_MAX``."""
         ...
 
     def submit(self, batch: Batch) -> None:
         """Queues a batch for the next commit. Never waits; exactly one callback will be called,
-        also when the caller is cancelled meanwhile. Batches that were queued behind a failed one
-        fail as well, because they were decided on a state that never came to be.
+        later and never inside this call, also when the caller is cancelled meanwhile. Batches that
+        were queued behind a failed one fail as well, because they were decided on a state that never
+        came to be. In a store that is closing every batch fails.
         """
         ...
 
     async def flush(self) -> None:
-        """Waits until everything submitted so far is committed (or failed)."""
+        """Waits until everything submitted so far had its callback."""
         ...
 
     async def events_after(
         self, after: int, wanted: EventFilter, *, limit: int, bytes_max: int
     ) -> tuple[StoredEvent, ...]:
-        """Returns matching events with ``seq > after`` in order, at least one if there is any."""
+        """Returns matching events with ``after < seq <= head`` in order, at least one if there is any.
+
+        ``bytes_max`` bounds the sum of the lines, except that the first one always fits. Fewer than
+        ``limit`` does not mean that there are no more; none does.
+        """
         ...
 
     async def defaults(self) -> Defaults: ...
@@ -162,7 +190,10 @@ class Store(Protocol):
     async def entry(self, session_id: str, entry_id: str) -> Entry | None: ...
 
     async def path(self, session_id: str, leaf_id: str, *, limit: int, bytes_max: int) -> Path:
-        """Returns the newest entries of the path that ends with ``leaf_id`` (included)."""
+        """Returns the newest entries of the path that ends with ``leaf_id`` (included).
+
+        ``bytes_max`` bounds the sum of their JSON, except that the leaf always fits.
+        """
         ...
 
     async def tree(self, session_id: str, *, after: str | None, limit: int) -> tuple[TreeNode, ...]:
@@ -170,12 +201,12 @@ class Store(Protocol):
         ...
 
     async def pending_inputs(self, session_id: str) -> tuple[QueuedInput, ...]:
-        """In the order in which they were accepted."""
+        """In the order in which they were accepted; promoting accepts anew."""
         ...
 
-    async def input_by_client_id(
-        self, session_id: str, client_message_id: str
-    ) -> InputRow | None: ...
+    async def input_by_client_id(self, session_id: str, client_message_id: str) -> InputRow | None:
+        """Returns the first input that was accepted with that id, whatever became of it."""
+        ...
 
     async def run(self, run_id: str) -> RunRecord | None: ...
 

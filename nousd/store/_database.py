@@ -1,0 +1,138 @@
+"""Opening the database file: whose it is, how private, in which mode. The only place that knows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import apsw
+
+from nousd.errors import StoreError, StoreTooNew
+from nousd.store.migrations import APPLICATION_ID, MIGRATIONS, Migration, migrate
+
+Connect = Callable[[str], apsw.Connection]
+
+_MAGIC: Final = b"SQLite format 3\0"
+_HEADER_BYTES: Final = 100
+
+BUSY_MS_MAX: Final = 5000
+"""How long a statement waits for another process (a backup, a check) to let go of the file."""
+
+WAL_PAGES: Final = 4000
+"""Pages (16 MiB) in the WAL at which its content moves to the database file. Four times SQLite's
+own default: fewer of the syncs that come with it, for a file that is still small."""
+
+WAL_BYTES_KEPT: Final = 64 * 1024 * 1024
+"""What a WAL that grew behind a slow reader is cut to once it is empty."""
+
+
+class Opened(NamedTuple):
+    """A log that is ready to be written on.
+
+    Args:
+        head: the number of the newest event, 0 in an empty log.
+        next_seq: the first number that was certainly never given to an event.
+    """
+
+    connection: apsw.Connection
+    head: int
+    next_seq: int
+
+
+def open_for_writing(
+    path: pathlib.Path, connect: Connect, migrations: Sequence[Migration] = MIGRATIONS
+) -> Opened:
+    """Opens the database, made or migrated if need be, in WAL mode.
+
+    Raises:
+        StoreTooNew, StoreError: see ``inspect``; or the file cannot be made, opened or migrated.
+    """
+    inspect(path, version_max=len(migrations))
+    _make_private(path)
+    try:
+        with contextlib.ExitStack() as undo:
+            connection = connect(str(path))
+            undo.callback(connection.close)
+            connection.set_busy_timeout(BUSY_MS_MAX)
+            connection.pragma("secure_delete", True)
+            migrate(connection, migrations)
+            connection.pragma("journal_mode", "WAL")
+            connection.pragma("journal_size_limit", WAL_BYTES_KEPT)
+            connection.wal_autocheckpoint(WAL_PAGES)
+            head, next_seq = connection.execute(_POSITION).get
+            undo.pop_all()
+    except apsw.Error as error:
+        raise StoreError(f"{path} cannot be opened: {error}") from error
+    return Opened(connection, head, next_seq)
+
+
+_POSITION: Final = "SELECT coalesce((SELECT max(seq) FROM events), 0), next_seq FROM log_state"
+
+
+def open_for_reading(path: pathlib.Path) -> apsw.Connection:
+    """Opens a connection that cannot write, onto a database that is open for writing."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    connection.set_busy_timeout(BUSY_MS_MAX)
+    return connection
+
+
+def inspect(path: pathlib.Path, *, version_max: int = len(MIGRATIONS)) -> None:
+    """Looks at the file's header alone, so that a file that is not for us is not touched.
+
+    A missing or empty file is fine: it will be ours.
+
+    Raises:
+        StoreTooNew: a newer version has migrated it.
+        StoreError: it is no SQLite database, or another program's, or cannot be read.
+    """
+    header = _header(path)
+    if not header:
+        return
+    if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
+        if _journal_of(path).exists():
+            # The making of the database was cut short; SQLite undoes it on opening.
+            return
+        raise StoreError(f"{path} is no SQLite database: it begins with {header[:16]!r}")
+    version, application_id = _number(header, 60), _number(header, 68)
+    if application_id != APPLICATION_ID:
+        raise StoreError(
+            f"{path} is a database of another program (application_id {application_id:#x})"
+        )
+    if version > version_max:
+        raise StoreTooNew(
+            f"{path} has schema version {version}, this nousd knows up to {version_max}: "
+            "it was written by a newer version and was left untouched"
+        )
+
+
+def _header(path: pathlib.Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_HEADER_BYTES)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _journal_of(path: pathlib.Path) -> pathlib.Path:
+    return path.with_name(path.name + "-journal")
+
+
+def _number(header: bytes, offset: int) -> int:
+    return int.from_bytes(header[offset : offset + 4], "big")
+
+
+def _make_private(path: pathlib.Path) -> None:
+    """Makes the file if it is missing, readable by its owner alone; SQLite's side files follow it."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(handle, 0o600)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be opened: {error.strerror}") from error

@@ -1,0 +1,78 @@
+"""Batches between ``submit`` and their one callback: the event loop's side of every store.
+
+It keeps the order, the bytes, and what the loop may know of the log (``head``). How and where a batch
+is committed is not known here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import trio
+
+from nousd.errors import StoreError
+from nousd.store.interface import PENDING_BYTES_MAX, Batch, StoredEvent
+
+Outcome = tuple[StoredEvent, ...] | StoreError
+"""What became of a batch."""
+
+
+class PendingBatches:
+    """The batches that have had no callback yet, oldest first.
+
+    Invariants: ``bytes == sum(batch_bytes(batch) for batch in self._batches)``; every batch that was
+    added is settled once, in the order of adding; a batch is out of here when its callback is called.
+    """
+
+    def __init__(self, head: int) -> None:
+        self.head = head
+        self.bytes = 0
+        self._batches: deque[Batch] = deque()
+        self._added = 0
+        self._settled = 0
+        self._progress = trio.lowlevel.ParkingLot()
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def add(self, batch: Batch) -> None:
+        self._batches.append(batch)
+        self._added += 1
+        self.bytes += batch_bytes(batch)
+
+    def settle(self, outcomes: Iterable[Outcome]) -> None:
+        """Calls the callbacks of the oldest batches; a callback may add further ones."""
+        for outcome in outcomes:
+            batch = self._batches.popleft()
+            self._settled += 1
+            self.bytes -= batch_bytes(batch)
+            if isinstance(outcome, StoreError):
+                batch.on_failure(outcome)
+                continue
+            if outcome:
+                self.head = outcome[-1].seq
+            batch.on_commit(outcome)
+        self._progress.unpark_all()
+
+    def fail_all(self, error: StoreError) -> None:
+        """Settles everything that is here now as failed."""
+        self.settle([error] * len(self._batches))
+
+    async def wait_room(self) -> None:
+        await trio.lowlevel.checkpoint()
+        while self.bytes >= PENDING_BYTES_MAX:
+            await self._progress.park()
+
+    async def wait_settled(self) -> None:
+        """Waits until everything that was added so far is settled."""
+        await trio.lowlevel.checkpoint()
+        added = self._added
+        while self._settled < added:
+            await self._progress.park()
+
+
+def batch_bytes(batch: Batch) -> int:
+    """Returns what a batch holds in lines and artifacts."""
+    lines = sum([len(record.tail) for record in batch.records])
+    return lines + sum([len(artifact.data) for artifact in batch.artifacts])

@@ -1,0 +1,259 @@
+"""Rows to answers: every read of the SQLite store, as a plain function on a connection.
+
+Called inside a read transaction, in a worker thread; what each returns is said in ``interface.Store``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import apsw
+import msgspec
+from msgspec import UNSET
+
+from nousd.machine.projection import Settings
+from nousd.store.interface import (
+    Artifact,
+    Defaults,
+    EventFilter,
+    InputRow,
+    Path,
+    SessionRow,
+    StoredEvent,
+)
+from nousd.wire.entries import Entry, Usage
+from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
+
+_entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
+_input_decoder: Final = msgspec.json.Decoder(QueuedInput)
+_settings_decoder: Final = msgspec.json.Decoder(Settings)
+_usage_decoder: Final = msgspec.json.Decoder(Usage)
+
+_EVENTS_ALL: Final = """
+    SELECT seq, type, session_id, run_id, line FROM events
+    WHERE seq > :after AND seq <= :head
+    AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
+    ORDER BY seq LIMIT :limit
+"""
+_EVENTS_OF_SESSION: Final = """
+    SELECT seq, type, session_id, run_id, line FROM events
+    WHERE session_id = :session_id AND seq > :after AND seq <= :head
+    AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
+    ORDER BY seq LIMIT :limit
+"""
+_EVENTS_OF_RUN: Final = """
+    SELECT seq, type, session_id, run_id, line FROM events
+    WHERE run_id = :run_id AND seq > :after AND seq <= :head
+    AND (:session_id IS NULL OR session_id = :session_id)
+    AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
+    ORDER BY seq LIMIT :limit
+"""
+
+
+def events_after(
+    connection: apsw.Connection,
+    after: int,
+    wanted: EventFilter,
+    *,
+    head: int,
+    limit: int,
+    bytes_max: int,
+) -> tuple[StoredEvent, ...]:
+    types = None if wanted.types is None else msgspec.json.encode(sorted(wanted.types)).decode()
+    values = {
+        "after": after,
+        "head": head,
+        "types": types,
+        "limit": limit,
+        "session_id": wanted.session_id,
+        "run_id": wanted.run_id,
+    }
+    page: list[StoredEvent] = []
+    size = 0
+    for row in connection.execute(_events_query(wanted), values):
+        event = StoredEvent(*row)
+        size += len(event.line)
+        if page and size > bytes_max:
+            break
+        page.append(event)
+    return tuple(page)
+
+
+def _events_query(wanted: EventFilter) -> str:
+    if wanted.run_id is not None:
+        return _EVENTS_OF_RUN
+    return _EVENTS_ALL if wanted.session_id is None else _EVENTS_OF_SESSION
+
+
+def defaults(connection: apsw.Connection) -> Defaults:
+    active, settings = connection.execute("SELECT active_session_id, defaults FROM log_state").get
+    return Defaults(active_session_id=active, **_settings_decoder.decode(settings).as_set())
+
+
+_SESSION: Final = """
+    SELECT session_id, created_at, updated_at, parent_id, leaf_id, settings FROM sessions
+    WHERE NOT deleted AND session_id = ?
+"""
+_SESSIONS: Final = """
+    SELECT session_id, created_at, updated_at, parent_id, leaf_id, settings FROM sessions
+    WHERE NOT deleted AND updated_seq < ? ORDER BY updated_seq DESC LIMIT ?
+"""
+_SEQ_MAX: Final = 2**63 - 1
+
+
+def session(connection: apsw.Connection, session_id: str) -> SessionRow | None:
+    row = connection.execute(_SESSION, (session_id,)).get
+    return None if row is None else _session_row(row)
+
+
+def sessions(connection: apsw.Connection, limit: int, before: str | None) -> tuple[SessionRow, ...]:
+    bound = _SEQ_MAX
+    if before is not None:
+        query = "SELECT updated_seq FROM sessions WHERE session_id = ?"
+        bound = connection.execute(query, (before,)).get or 0
+    return tuple(_session_row(row) for row in connection.execute(_SESSIONS, (bound, limit)))
+
+
+def _session_row(row: Any) -> SessionRow:
+    session_id, created_at, updated_at, parent_id, leaf_id, settings = row
+    return SessionRow(
+        session_id=session_id,
+        created_at=created_at,
+        updated_at=updated_at,
+        parent_id=parent_id,
+        leaf_id=leaf_id,
+        **_settings_decoder.decode(settings).as_set(),
+    )
+
+
+_ENTRY: Final = """
+    SELECT entries.parent_id, entry_bodies.body FROM entries
+    JOIN entry_bodies ON entry_bodies.seq = entries.seq
+    WHERE entries.session_id = ? AND entries.entry_id = ?
+"""
+
+
+def entry(connection: apsw.Connection, session_id: str, entry_id: str) -> Entry | None:
+    row = connection.execute(_ENTRY, (session_id, entry_id)).get
+    return None if row is None else _entry_decoder.decode(row[1])
+
+
+def path(
+    connection: apsw.Connection, session_id: str, leaf_id: str, limit: int, bytes_max: int
+) -> Path:
+    """Walks up by the parents' ids, so that only the path is read, however large the tree."""
+    newest_first: list[Entry] = []
+    size = 0
+    row = connection.execute(_ENTRY, (session_id, leaf_id)).get
+    while row is not None:
+        parent_id, body = row
+        size += len(body)
+        if len(newest_first) == limit or (newest_first and size > bytes_max):
+            break
+        newest_first.append(_entry_decoder.decode(body))
+        row = connection.execute(_ENTRY, (session_id, parent_id)).get
+    return Path(tuple(reversed(newest_first)), row is not None)
+
+
+_TREE: Final = """
+    SELECT entry_id, coalesce(parent_id, ''), role, snippet FROM entries
+    WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?
+"""
+
+
+def tree(
+    connection: apsw.Connection, session_id: str, after: str | None, limit: int
+) -> tuple[TreeNode, ...]:
+    bound = 0
+    if after is not None:
+        query = "SELECT seq FROM entries WHERE session_id = ? AND entry_id = ?"
+        bound = connection.execute(query, (session_id, after)).get or _SEQ_MAX
+    return tuple(
+        TreeNode(id=id, parent_id=parent_id, role=role, snippet=snippet)
+        for id, parent_id, role, snippet in connection.execute(_TREE, (session_id, bound, limit))
+    )
+
+
+def pending_inputs(connection: apsw.Connection, session_id: str) -> tuple[QueuedInput, ...]:
+    query = """
+        SELECT body FROM inputs WHERE session_id = ? AND state = 'pending' ORDER BY seq, position
+    """
+    return tuple(
+        _input_decoder.decode(body) for (body,) in connection.execute(query, (session_id,))
+    )
+
+
+def input_by_client_id(
+    connection: apsw.Connection, session_id: str, client_message_id: str
+) -> InputRow | None:
+    query = """
+        SELECT body, state FROM inputs WHERE session_id = ? AND client_message_id = ?
+        ORDER BY seq, position LIMIT 1
+    """
+    row = connection.execute(query, (session_id, client_message_id)).get
+    if row is None:
+        return None
+    body, state = row
+    return InputRow(input=_input_decoder.decode(body), session_id=session_id, state=state)
+
+
+_RUN: Final = """
+    SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error, usage
+    FROM runs WHERE run_id = ?
+"""
+_RUNS: Final = """
+    SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error, usage
+    FROM runs WHERE seq < ? ORDER BY seq DESC LIMIT ?
+"""
+_RUNS_OF_SESSION: Final = """
+    SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error, usage
+    FROM runs WHERE session_id = ? AND seq < ? ORDER BY seq DESC LIMIT ?
+"""
+_RUNS_OPEN: Final = """
+    SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error, usage
+    FROM runs WHERE status = 'running' ORDER BY seq
+"""
+
+
+def run(connection: apsw.Connection, run_id: str) -> RunRecord | None:
+    row = connection.execute(_RUN, (run_id,)).get
+    return None if row is None else _run_record(row)
+
+
+def runs(
+    connection: apsw.Connection, session_id: str | None, limit: int, before: str | None
+) -> tuple[RunRecord, ...]:
+    bound = _SEQ_MAX
+    if before is not None:
+        bound = connection.execute("SELECT seq FROM runs WHERE run_id = ?", (before,)).get or 0
+    if session_id is None:
+        rows = connection.execute(_RUNS, (bound, limit))
+    else:
+        rows = connection.execute(_RUNS_OF_SESSION, (session_id, bound, limit))
+    return tuple(_run_record(row) for row in rows)
+
+
+def open_runs(connection: apsw.Connection) -> tuple[RunRecord, ...]:
+    return tuple(_run_record(row) for row in connection.execute(_RUNS_OPEN))
+
+
+def _run_record(row: Any) -> RunRecord:
+    run_id, session_id, status, started_at, runtime, model, turns, ended_at, error, usage = row
+    return RunRecord(
+        run_id=run_id,
+        session_id=session_id,
+        status=status,
+        started_at=started_at,
+        runtime=runtime,
+        model=model,
+        turns=turns,
+        ended_at=UNSET if ended_at is None else ended_at,
+        error=UNSET if error is None else error,
+        usage=UNSET if usage is None else _usage_decoder.decode(usage),
+    )
+
+
+def artifact(connection: apsw.Connection, artifact_id: str) -> Artifact | None:
+    query = "SELECT artifact_id, media_type, data FROM artifacts WHERE artifact_id = ?"
+    row = connection.execute(query, (artifact_id,)).get
+    return None if row is None else Artifact(*row)

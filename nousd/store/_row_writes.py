@@ -1,0 +1,249 @@
+"""Row changes to SQL: each change is one or a few statements on the writer's connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import apsw
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.machine import projection
+from nousd.store.interface import Artifact
+from nousd.wire.entries import Usage
+
+
+def apply(connection: apsw.Connection, change: projection.RowChange) -> None:
+    """Writes one change, inside the transaction that is open."""
+    _APPLY[type(change)](connection, change)
+
+
+def put_artifact(connection: apsw.Connection, artifact: Artifact) -> None:
+    connection.execute(
+        "INSERT OR IGNORE INTO artifacts (artifact_id, media_type, data) VALUES (?, ?, ?)",
+        (artifact.id, artifact.media_type, artifact.data),
+    )
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _put_session(connection: apsw.Connection, change: projection.PutSession) -> None:
+    connection.execute(
+        """
+        INSERT OR IGNORE INTO sessions
+            (session_id, created_at, updated_at, updated_seq, parent_id, leaf_id, settings)
+        VALUES (?, ?, ?, ?, ?, ?, ?)
+        """,
+        (
+            change.session_id,
+            change.created_at,
+            change.ts,
+            change.seq,
+            change.parent_id,
+            change.leaf_id,
+            _text(change.settings),
+        ),
+    )
+
+
+def _copy_entries(connection: apsw.Connection, change: projection.CopyEntries) -> None:
+    ids = {"branch": change.session_id, "parent": change.parent_id}
+    connection.execute(
+        """
+        INSERT OR IGNORE INTO entries (session_id, entry_id, parent_id, seq, role, snippet)
+        SELECT :branch, entry_id, parent_id, seq, role, snippet FROM entries
+        WHERE session_id = :parent
+        """,
+        ids,
+    )
+    connection.execute(
+        """
+        INSERT OR IGNORE INTO artifact_uses (session_id, artifact_id)
+        SELECT :branch, artifact_id FROM artifact_uses WHERE session_id = :parent
+        """,
+        ids,
+    )
+
+
+def _update_session(connection: apsw.Connection, change: projection.UpdateSession) -> None:
+    connection.execute(
+        """
+        UPDATE sessions SET settings = json_patch(settings, ?) WHERE session_id = ? AND NOT deleted
+        """,
+        (_text(change.settings), change.session_id),
+    )
+
+
+def _move_leaf(connection: apsw.Connection, change: projection.MoveLeaf) -> None:
+    connection.execute(
+        "UPDATE sessions SET leaf_id = ? WHERE session_id = ? AND NOT deleted",
+        (change.leaf_id, change.session_id),
+    )
+
+
+def _touch_session(connection: apsw.Connection, change: projection.TouchSession) -> None:
+    connection.execute(
+        "UPDATE sessions SET updated_seq = ?, updated_at = ? WHERE session_id = ? AND NOT deleted",
+        (change.seq, change.ts, change.session_id),
+    )
+
+
+_FORGET: Final = (
+    "DELETE FROM events WHERE session_id = :gone AND seq < :seq",
+    """
+    DELETE FROM entry_bodies WHERE seq IN (
+        SELECT seq FROM entries AS mine WHERE session_id = :gone AND NOT EXISTS (
+            SELECT 1 FROM entries AS other
+            WHERE other.seq = mine.seq AND other.session_id <> :gone
+        )
+    )
+    """,
+    "DELETE FROM entries WHERE session_id = :gone",
+    "DELETE FROM inputs WHERE session_id = :gone",
+    "DELETE FROM runs WHERE session_id = :gone",
+    """
+    DELETE FROM artifacts WHERE artifact_id IN (
+        SELECT artifact_id FROM artifact_uses AS mine WHERE session_id = :gone AND NOT EXISTS (
+            SELECT 1 FROM artifact_uses AS other
+            WHERE other.artifact_id = mine.artifact_id AND other.session_id <> :gone
+        )
+    )
+    """,
+    "DELETE FROM artifact_uses WHERE session_id = :gone",
+    """
+    UPDATE sessions SET deleted = 1, settings = '{}', parent_id = NULL, leaf_id = NULL
+    WHERE session_id = :gone
+    """,
+    "UPDATE log_state SET active_session_id = NULL WHERE active_session_id = :gone",
+)
+
+
+def _forget_session(connection: apsw.Connection, change: projection.ForgetSession) -> None:
+    values = {"gone": change.session_id, "seq": change.seq}
+    for statement in _FORGET:
+        connection.execute(statement, values)
+
+
+def _set_defaults(connection: apsw.Connection, change: projection.SetDefaults) -> None:
+    connection.execute(
+        "UPDATE log_state SET defaults = json_patch(defaults, ?)", (_text(change.settings),)
+    )
+
+
+def _set_active_session(connection: apsw.Connection, change: projection.SetActiveSession) -> None:
+    connection.execute("UPDATE log_state SET active_session_id = ?", (change.session_id,))
+
+
+def _put_entry(connection: apsw.Connection, change: projection.PutEntry) -> None:
+    connection.execute(
+        """
+        INSERT OR IGNORE INTO entries (session_id, entry_id, parent_id, seq, role, snippet)
+        VALUES (?, ?, ?, ?, ?, ?)
+        """,
+        (
+            change.session_id,
+            change.entry.id,
+            change.parent_id,
+            change.seq,
+            change.role,
+            change.snippet,
+        ),
+    )
+    if connection.changes():
+        connection.execute(
+            "INSERT INTO entry_bodies (seq, body) VALUES (?, ?)",
+            (change.seq, msgspec.json.encode(change.entry)),
+        )
+
+
+def _use_artifact(connection: apsw.Connection, change: projection.UseArtifact) -> None:
+    connection.execute(
+        "INSERT OR IGNORE INTO artifact_uses (session_id, artifact_id) VALUES (?, ?)",
+        (change.session_id, change.artifact_id),
+    )
+
+
+def _put_input(connection: apsw.Connection, change: projection.PutInput) -> None:
+    queued = change.input
+    connection.execute(
+        """
+        INSERT OR REPLACE INTO inputs
+            (session_id, input_id, state, seq, position, client_message_id, body)
+        VALUES (?, ?, 'pending', ?, ?, ?, ?)
+        """,
+        (
+            change.session_id,
+            queued.input_id,
+            change.seq,
+            change.index,
+            None if queued.client_message_id is UNSET else queued.client_message_id,
+            msgspec.json.encode(queued),
+        ),
+    )
+
+
+def _set_input_state(connection: apsw.Connection, change: projection.SetInputState) -> None:
+    connection.execute(
+        "UPDATE inputs SET state = ? WHERE session_id = ? AND input_id = ?",
+        (change.state, change.session_id, change.input_id),
+    )
+
+
+def _put_run(connection: apsw.Connection, change: projection.PutRun) -> None:
+    connection.execute(
+        """
+        INSERT OR IGNORE INTO runs (run_id, session_id, seq, started_at, runtime, model)
+        VALUES (?, ?, ?, ?, ?, ?)
+        """,
+        (
+            change.run_id,
+            change.session_id,
+            change.seq,
+            change.started_at,
+            change.runtime,
+            change.model,
+        ),
+    )
+
+
+def _end_run(connection: apsw.Connection, change: projection.EndRun) -> None:
+    connection.execute(
+        "UPDATE runs SET status = ?, ended_at = ?, error = ? WHERE run_id = ?",
+        (change.status, change.ended_at, change.error, change.run_id),
+    )
+
+
+def _count_turn(connection: apsw.Connection, change: projection.CountTurn) -> None:
+    connection.execute("UPDATE runs SET turns = turns + 1 WHERE run_id = ?", (change.run_id,))
+
+
+def _add_usage(connection: apsw.Connection, change: projection.AddUsage) -> None:
+    stored = connection.execute("SELECT usage FROM runs WHERE run_id = ?", (change.run_id,)).get
+    so_far: Usage | UnsetType = UNSET if stored is None else msgspec.json.decode(stored, type=Usage)
+    connection.execute(
+        "UPDATE runs SET usage = ? WHERE run_id = ?",
+        (_text(projection.sum_of_usage(so_far, change.usage)), change.run_id),
+    )
+
+
+_APPLY: Final[dict[type[projection.RowChange], Callable[[apsw.Connection, Any], None]]] = {
+    projection.PutSession: _put_session,
+    projection.CopyEntries: _copy_entries,
+    projection.UpdateSession: _update_session,
+    projection.MoveLeaf: _move_leaf,
+    projection.TouchSession: _touch_session,
+    projection.ForgetSession: _forget_session,
+    projection.SetDefaults: _set_defaults,
+    projection.SetActiveSession: _set_active_session,
+    projection.PutEntry: _put_entry,
+    projection.UseArtifact: _use_artifact,
+    projection.PutInput: _put_input,
+    projection.SetInputState: _set_input_state,
+    projection.PutRun: _put_run,
+    projection.EndRun: _end_run,
+    projection.CountTurn: _count_turn,
+    projection.AddUsage: _add_usage,
+}

@@ -1,0 +1,200 @@
+"""The tables of the store in memory: plain dictionaries, changed by row changes.
+
+The same names and the same meaning as the SQLite tables of ``migrations``; dictionaries keep the order
+in which rows were put, which is the order of the log.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.machine import projection
+from nousd.store.interface import Artifact, Defaults, InputRow, SessionRow, StoredEvent
+from nousd.wire.entries import Entry
+from nousd.wire.responses import RunRecord, TreeNode
+
+
+class EntryRow(msgspec.Struct, frozen=True):
+    """An entry in a session's tree; branches share it. ``size`` is the length of its JSON."""
+
+    entry: Entry
+    parent_id: str | None
+    node: TreeNode
+    size: int
+
+
+class Rows:
+    """All tables. ``touched`` keeps the ids of deleted sessions, which ``sessions`` does not."""
+
+    def __init__(self) -> None:
+        self.events: list[StoredEvent] = []
+        self.sessions: dict[str, SessionRow] = {}
+        self.touched: dict[str, int] = {}
+        self.entries: dict[str, dict[str, EntryRow]] = defaultdict(dict)
+        self.inputs: dict[str, dict[str, InputRow]] = defaultdict(dict)
+        self.runs: dict[str, RunRecord] = {}
+        self.artifacts: dict[str, Artifact] = {}
+        self.artifact_uses: dict[str, set[str]] = defaultdict(set)
+        self.defaults = Defaults()
+
+    def apply(self, change: projection.RowChange) -> None:
+        _APPLY[type(change)](self, change)
+
+
+def _put_session(rows: Rows, change: projection.PutSession) -> None:
+    if change.session_id in rows.touched:
+        return
+    rows.touched[change.session_id] = change.seq
+    rows.sessions[change.session_id] = SessionRow(
+        session_id=change.session_id,
+        created_at=change.created_at,
+        updated_at=change.ts,
+        parent_id=change.parent_id,
+        leaf_id=change.leaf_id,
+        **change.settings.as_set(),
+    )
+
+
+def _copy_entries(rows: Rows, change: projection.CopyEntries) -> None:
+    branch = rows.entries[change.session_id]
+    for entry_id, row in rows.entries[change.parent_id].items():
+        branch.setdefault(entry_id, row)
+    rows.artifact_uses[change.session_id] |= rows.artifact_uses[change.parent_id]
+
+
+def _update_session(rows: Rows, change: projection.UpdateSession) -> None:
+    _replace_session(rows, change.session_id, change.settings.as_set())
+
+
+def _move_leaf(rows: Rows, change: projection.MoveLeaf) -> None:
+    _replace_session(rows, change.session_id, {"leaf_id": change.leaf_id})
+
+
+def _touch_session(rows: Rows, change: projection.TouchSession) -> None:
+    if change.session_id in rows.sessions:
+        rows.touched[change.session_id] = change.seq
+        _replace_session(rows, change.session_id, {"updated_at": change.ts})
+
+
+def _replace_session(rows: Rows, session_id: str, fields: dict[str, Any]) -> None:
+    row = rows.sessions.get(session_id)
+    if row is not None:
+        rows.sessions[session_id] = msgspec.structs.replace(row, **fields)
+
+
+def _forget_session(rows: Rows, change: projection.ForgetSession) -> None:
+    gone = change.session_id
+    rows.events = [
+        event for event in rows.events if event.session_id != gone or event.seq >= change.seq
+    ]
+    rows.runs = {key: run for key, run in rows.runs.items() if run.session_id != gone}
+    rows.sessions.pop(gone, None)
+    rows.entries.pop(gone, None)
+    rows.inputs.pop(gone, None)
+    released = rows.artifact_uses.pop(gone, set())
+    for artifact_id in released.difference(*rows.artifact_uses.values()):
+        rows.artifacts.pop(artifact_id, None)
+    if rows.defaults.active_session_id == gone:
+        rows.defaults = msgspec.structs.replace(rows.defaults, active_session_id=None)
+
+
+def _set_defaults(rows: Rows, change: projection.SetDefaults) -> None:
+    rows.defaults = msgspec.structs.replace(rows.defaults, **change.settings.as_set())
+
+
+def _set_active_session(rows: Rows, change: projection.SetActiveSession) -> None:
+    rows.defaults = msgspec.structs.replace(rows.defaults, active_session_id=change.session_id)
+
+
+def _put_entry(rows: Rows, change: projection.PutEntry) -> None:
+    entry_id = change.entry.id
+    node = TreeNode(
+        id=entry_id, parent_id=change.parent_id or "", role=change.role, snippet=change.snippet
+    )
+    size = len(msgspec.json.encode(change.entry))
+    row = EntryRow(change.entry, change.parent_id, node, size)
+    rows.entries[change.session_id].setdefault(entry_id, row)
+
+
+def _use_artifact(rows: Rows, change: projection.UseArtifact) -> None:
+    rows.artifact_uses[change.session_id].add(change.artifact_id)
+
+
+def _put_input(rows: Rows, change: projection.PutInput) -> None:
+    inputs = rows.inputs[change.session_id]
+    inputs.pop(change.input.input_id, None)
+    inputs[change.input.input_id] = InputRow(
+        input=change.input, session_id=change.session_id, state="pending"
+    )
+
+
+def _set_input_state(rows: Rows, change: projection.SetInputState) -> None:
+    inputs = rows.inputs[change.session_id]
+    row = inputs.get(change.input_id)
+    if row is not None:
+        inputs[change.input_id] = msgspec.structs.replace(row, state=change.state)
+
+
+def _put_run(rows: Rows, change: projection.PutRun) -> None:
+    run = RunRecord(
+        run_id=change.run_id,
+        session_id=change.session_id,
+        status="running",
+        started_at=change.started_at,
+        runtime=change.runtime,
+        model=change.model,
+        turns=0,
+    )
+    rows.runs.setdefault(change.run_id, run)
+
+
+def _end_run(rows: Rows, change: projection.EndRun) -> None:
+    error = UNSET if change.error is None else change.error
+    _replace_run(
+        rows,
+        change.run_id,
+        lambda _: {"status": change.status, "ended_at": change.ended_at, "error": error},
+    )
+
+
+def _count_turn(rows: Rows, change: projection.CountTurn) -> None:
+    _replace_run(rows, change.run_id, lambda run: {"turns": run.turns + 1})
+
+
+def _add_usage(rows: Rows, change: projection.AddUsage) -> None:
+    _replace_run(
+        rows,
+        change.run_id,
+        lambda run: {"usage": projection.sum_of_usage(run.usage, change.usage)},
+    )
+
+
+def _replace_run(rows: Rows, run_id: str, fields: Callable[[RunRecord], dict[str, Any]]) -> None:
+    run = rows.runs.get(run_id)
+    if run is not None:
+        rows.runs[run_id] = msgspec.structs.replace(run, **fields(run))
+
+
+_APPLY: Final[dict[type[projection.RowChange], Callable[[Rows, Any], None]]] = {
+    projection.PutSession: _put_session,
+    projection.CopyEntries: _copy_entries,
+    projection.UpdateSession: _update_session,
+    projection.MoveLeaf: _move_leaf,
+    projection.TouchSession: _touch_session,
+    projection.ForgetSession: _forget_session,
+    projection.SetDefaults: _set_defaults,
+    projection.SetActiveSession: _set_active_session,
+    projection.PutEntry: _put_entry,
+    projection.UseArtifact: _use_artifact,
+    projection.PutInput: _put_input,
+    projection.SetInputState: _set_input_state,
+    projection.PutRun: _put_run,
+    projection.EndRun: _end_run,
+    projection.CountTurn: _count_turn,
+    projection.AddUsage: _add_usage,
+}

@@ -1,0 +1,242 @@
+"""The log in memory: for tests under a fake clock, and for a daemon that is to forget everything.
+
+The same answers as ``sqlite`` without a file, a thread or a time of its own: what is submitted in one
+tick of the event loop is committed together in a later one, so that a run under an autojump clock is
+the same every time. It is unbounded, because it is a log; nothing here is durable.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import islice
+
+import trio
+
+from nousd.errors import StoreError
+from nousd.machine.projection import row_changes
+from nousd.store._pending import Outcome, PendingBatches
+from nousd.store._rows import Rows
+from nousd.store.interface import (
+    Artifact,
+    Batch,
+    Defaults,
+    EventFilter,
+    InputRow,
+    Path,
+    SessionRow,
+    Store,
+    StoredEvent,
+)
+from nousd.wire.codec import number_event
+from nousd.wire.entries import Entry
+from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
+
+
+@asynccontextmanager
+async def open_store(*, before_commit: Callable[[], None] = lambda: None) -> AsyncIterator[Store]:
+    """Opens an empty log; leaving the context commits what is queued.
+
+    Args:
+        before_commit: called before each commit; a StoreError that it raises fails that commit.
+    """
+    store = MemoryStore(before_commit)
+    try:
+        yield store
+    finally:
+        with trio.CancelScope(shield=True):
+            await store.aclose()
+
+
+class MemoryStore:
+    """See ``interface.Store``."""
+
+    def __init__(self, before_commit: Callable[[], None]) -> None:
+        self._before_commit = before_commit
+        self._rows = Rows()
+        self._pending = PendingBatches(head=0)
+        self._queued: list[Batch] = []
+        self._token = trio.lowlevel.current_trio_token()
+        self._closing = False
+
+    @property
+    def head(self) -> int:
+        return self._pending.head
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._pending.bytes
+
+    async def wait_room(self) -> None:
+        await self._pending.wait_room()
+
+    def submit(self, batch: Batch) -> None:
+        if not self._queued:
+            self._token.run_sync_soon(self._commit)
+        self._queued.append(batch)
+        self._pending.add(batch)
+
+    async def flush(self) -> None:
+        await self._pending.wait_settled()
+
+    async def aclose(self) -> None:
+        """Commits what is queued; whatever is submitted from now on fails."""
+        group = self._take_group()
+        outcomes = self._outcomes(group)
+        self._closing = True
+        self._pending.settle(outcomes)
+        await self.flush()
+
+    def _commit(self) -> None:
+        self._pending.settle(self._outcomes(self._take_group()))
+
+    def _take_group(self) -> list[Batch]:
+        group, self._queued = self._queued, []
+        return group
+
+    def _outcomes(self, group: list[Batch]) -> list[Outcome]:
+        if self._closing:
+            return [StoreError("the store is closed")] * len(group)
+        try:
+            self._before_commit()
+        except StoreError as error:
+            return [error] * len(group)
+        seq = self.head
+        outcomes: list[Outcome] = []
+        for batch in group:
+            outcomes.append(self._stored(batch, seq))
+            seq += len(batch.records)
+        return outcomes
+
+    def _stored(self, batch: Batch, seq: int) -> tuple[StoredEvent, ...]:
+        """Numbers a batch from behind ``seq`` on, and keeps it."""
+        rows = self._rows
+        for artifact in batch.artifacts:
+            rows.artifacts.setdefault(artifact.id, artifact)
+        stored = []
+        for number, record in enumerate(batch.records, seq + 1):
+            line = number_event(number, record.tail)
+            event = StoredEvent(number, record.type, record.session_id, record.run_id, line)
+            stored.append(event)
+            rows.events.append(event)
+            for change in row_changes(record.event, number, record.ts):
+                rows.apply(change)
+        return tuple(stored)
+
+    # --- reads -------------------------------------------------------------------------------
+
+    async def events_after(
+        self, after: int, wanted: EventFilter, *, limit: int, bytes_max: int
+    ) -> tuple[StoredEvent, ...]:
+        await trio.lowlevel.checkpoint()
+        page: list[StoredEvent] = []
+        size = 0
+        events = self._rows.events
+        for index in range(bisect_right(events, after, key=_seq), len(events)):
+            event = events[index]
+            if not _matches(event, wanted):
+                continue
+            size += len(event.line)
+            if event.seq > self.head or len(page) == limit or (page and size > bytes_max):
+                break
+            page.append(event)
+        return tuple(page)
+
+    async def defaults(self) -> Defaults:
+        await trio.lowlevel.checkpoint()
+        return self._rows.defaults
+
+    async def session(self, session_id: str) -> SessionRow | None:
+        await trio.lowlevel.checkpoint()
+        return self._rows.sessions.get(session_id)
+
+    async def sessions(self, *, limit: int, before: str | None) -> tuple[SessionRow, ...]:
+        await trio.lowlevel.checkpoint()
+        touched = self._rows.touched
+        bound = None if before is None else touched.get(before, 0)
+        newest_first = sorted(
+            self._rows.sessions.values(), key=lambda row: touched[row.session_id], reverse=True
+        )
+        older = (row for row in newest_first if bound is None or touched[row.session_id] < bound)
+        return tuple(islice(older, limit))
+
+    async def entry(self, session_id: str, entry_id: str) -> Entry | None:
+        await trio.lowlevel.checkpoint()
+        row = self._rows.entries[session_id].get(entry_id)
+        return None if row is None else row.entry
+
+    async def path(self, session_id: str, leaf_id: str, *, limit: int, bytes_max: int) -> Path:
+        await trio.lowlevel.checkpoint()
+        rows = self._rows.entries[session_id]
+        newest_first: list[Entry] = []
+        size = 0
+        row = rows.get(leaf_id)
+        while row is not None:
+            size += row.size
+            if len(newest_first) == limit or (newest_first and size > bytes_max):
+                break
+            newest_first.append(row.entry)
+            row = None if row.parent_id is None else rows.get(row.parent_id)
+        return Path(tuple(reversed(newest_first)), row is not None)
+
+    async def tree(self, session_id: str, *, after: str | None, limit: int) -> tuple[TreeNode, ...]:
+        await trio.lowlevel.checkpoint()
+        rows = list(self._rows.entries[session_id].values())
+        ids = [row.entry.id for row in rows]
+        if after is None:
+            start = 0
+        else:
+            start = ids.index(after) + 1 if after in ids else len(ids)
+        return tuple(row.node for row in rows[start : start + limit])
+
+    async def pending_inputs(self, session_id: str) -> tuple[QueuedInput, ...]:
+        await trio.lowlevel.checkpoint()
+        rows = self._rows.inputs[session_id].values()
+        return tuple(row.input for row in rows if row.state == "pending")
+
+    async def input_by_client_id(self, session_id: str, client_message_id: str) -> InputRow | None:
+        await trio.lowlevel.checkpoint()
+        rows = self._rows.inputs[session_id].values()
+        return next((row for row in rows if row.input.client_message_id == client_message_id), None)
+
+    async def run(self, run_id: str) -> RunRecord | None:
+        await trio.lowlevel.checkpoint()
+        return self._rows.runs.get(run_id)
+
+    async def runs(
+        self, session_id: str | None, *, limit: int, before: str | None
+    ) -> tuple[RunRecord, ...]:
+        await trio.lowlevel.checkpoint()
+        newest_first = list(reversed(self._rows.runs.values()))
+        ids = [run.run_id for run in newest_first]
+        if before is None:
+            start = 0
+        else:
+            start = ids.index(before) + 1 if before in ids else len(ids)
+        wanted = (
+            run
+            for run in newest_first[start:]
+            if session_id is None or run.session_id == session_id
+        )
+        return tuple(islice(wanted, limit))
+
+    async def open_runs(self) -> tuple[RunRecord, ...]:
+        await trio.lowlevel.checkpoint()
+        return tuple(run for run in self._rows.runs.values() if run.status == "running")
+
+    async def artifact(self, artifact_id: str) -> Artifact | None:
+        await trio.lowlevel.checkpoint()
+        return self._rows.artifacts.get(artifact_id)
+
+
+def _seq(event: StoredEvent) -> int:
+    return event.seq
+
+
+def _matches(event: StoredEvent, wanted: EventFilter) -> bool:
+    return (
+        (wanted.types is None or event.type in wanted.types)
+        and (wanted.session_id is None or event.session_id == wanted.session_id)
+        and (wanted.run_id is None or event.run_id == wanted.run_id)
+    )

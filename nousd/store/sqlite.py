@@ -1,0 +1,249 @@
+"""The log in one SQLite file: a writer thread, a few readers, and the event loop between them.
+
+The loop never waits for the disk. ``_writer`` commits in its own thread, the reads are plain functions
+of ``_queries`` called in worker threads on connections that cannot write, ``_database`` opens the file.
+This module joins them and knows no SQL.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, Protocol, TypeVar
+
+import apsw
+import msgspec
+import trio
+
+from nousd.errors import StoreError
+from nousd.store import _queries
+from nousd.store._database import Connect, Opened, open_for_reading, open_for_writing
+from nousd.store._pending import Outcome, PendingBatches
+from nousd.store._writer import STOP, Job, Writer
+from nousd.store.interface import (
+    Artifact,
+    Batch,
+    Defaults,
+    EventFilter,
+    InputRow,
+    Path,
+    SessionRow,
+    Store,
+    StoredEvent,
+)
+from nousd.wire.entries import Entry
+from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
+
+READERS_MAX: Final = 4
+"""Connections that read at the same time; further reads wait for one."""
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def open_store(
+    path: pathlib.Path, *, connect: Connect = apsw.Connection
+) -> AsyncIterator[Store]:
+    """Opens the log at ``path``, made if it is missing; leaving the context commits what is queued.
+
+    Args:
+        connect: makes the writing connection. Tests pass one that watches it, or makes it fail.
+
+    Raises:
+        StoreTooNew: a newer version wrote it; it was not touched.
+        StoreError: it is not ours, or cannot be opened.
+    """
+    opened = await trio.to_thread.run_sync(open_for_writing, path, connect)
+    store = SqliteStore(opened, _Readers(path))
+    try:
+        yield store
+    finally:
+        with trio.CancelScope(shield=True):
+            await store.aclose()
+
+
+class _Readers:
+    """A small pool of connections, each used by one worker thread at a time."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+        self._idle: list[apsw.Connection] = []
+        self._limiter = trio.CapacityLimiter(READERS_MAX)
+        self._closed = False
+
+    async def read(self, query: Callable[[apsw.Connection], T]) -> T:
+        """Calls ``query`` in a thread, on one state of the database.
+
+        Raises:
+            StoreError: the database could not be read, or is closed.
+        """
+        return await trio.to_thread.run_sync(self._read, query, limiter=self._limiter)
+
+    def _read(self, query: Callable[[apsw.Connection], T]) -> T:
+        if self._closed:
+            raise StoreError("the store is closed")
+        try:
+            connection = self._take()
+            try:
+                with connection:
+                    answer = query(connection)
+            finally:
+                self._idle.append(connection)
+        except (apsw.Error, msgspec.MsgspecError) as error:
+            raise StoreError(f"the log could not be read: {error}") from error
+        return answer
+
+    def _take(self) -> apsw.Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return open_for_reading(self._path)
+
+    async def aclose(self) -> None:
+        """Waits for the reads that have begun, and closes every connection."""
+        self._closed = True
+        holders = [object() for _ in range(READERS_MAX)]
+        for holder in holders:
+            await self._limiter.acquire_on_behalf_of(holder)
+        for connection in self._idle:
+            connection.close()
+        for holder in holders:
+            self._limiter.release_on_behalf_of(holder)
+
+
+class _End(Protocol):
+    """How a thread ended, as trio tells it."""
+
+    def unwrap(self) -> None: ...
+
+
+class SqliteStore:
+    """See ``interface.Store``."""
+
+    def __init__(self, opened: Opened, readers: _Readers) -> None:
+        self._pending = PendingBatches(opened.head)
+        self._readers = readers
+        self._token = trio.lowlevel.current_trio_token()
+        self._epoch = 0
+        self._refusal: StoreError | None = None
+        self._writer = Writer(opened.connection, opened.next_seq, self._report)
+        self._writer_end: _End | None = None
+        self._writer_ended = trio.Event()
+        trio.lowlevel.start_thread_soon(self._writer.run, self._deliver, "nousd log writer")
+
+    # --- in the writer's thread --------------------------------------------------------------
+
+    def _report(self, outcomes: Sequence[Outcome], epoch: int) -> None:
+        self._token.run_sync_soon(self._settle, outcomes, epoch)
+
+    def _deliver(self, end: _End) -> None:
+        self._token.run_sync_soon(self._end, end)
+
+    # --- in the event loop -------------------------------------------------------------------
+
+    def _settle(self, outcomes: Sequence[Outcome], epoch: int) -> None:
+        self._epoch = epoch
+        self._pending.settle(outcomes)
+
+    def _end(self, end: _End) -> None:
+        """The writer's thread is over: what it did not get to has failed."""
+        self._writer_end = end
+        self._refusal = self._refusal or StoreError("the log's writer has stopped")
+        self._pending.fail_all(self._refusal)
+        self._writer_ended.set()
+
+    def _refuse(self) -> None:
+        """Fails what was submitted too late, in its turn."""
+        assert self._refusal is not None
+        if self._writer_ended.is_set():
+            self._pending.fail_all(self._refusal)
+
+    @property
+    def head(self) -> int:
+        return self._pending.head
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._pending.bytes
+
+    async def wait_room(self) -> None:
+        await self._pending.wait_room()
+
+    def submit(self, batch: Batch) -> None:
+        self._pending.add(batch)
+        if self._refusal is None:
+            self._writer.jobs.put(Job(self._epoch, batch))
+        else:
+            self._token.run_sync_soon(self._refuse)
+
+    async def flush(self) -> None:
+        await self._pending.wait_settled()
+
+    async def aclose(self) -> None:
+        """Commits what is queued, and closes the file; whatever is submitted from now on fails.
+
+        Raises:
+            Exception: the fault of ours that ended the writer early, if one did.
+        """
+        self._refusal = self._refusal or StoreError("the store is closed")
+        # The writer's connection is the last to close, so that SQLite removes the WAL.
+        await self._readers.aclose()
+        self._writer.jobs.put(STOP)
+        await self._writer_ended.wait()
+        assert self._writer_end is not None
+        self._writer_end.unwrap()
+
+    # --- reads -------------------------------------------------------------------------------
+
+    async def events_after(
+        self, after: int, wanted: EventFilter, *, limit: int, bytes_max: int
+    ) -> tuple[StoredEvent, ...]:
+        head = self.head
+        return await self._readers.read(
+            lambda rows: _queries.events_after(
+                rows, after, wanted, head=head, limit=limit, bytes_max=bytes_max
+            )
+        )
+
+    async def defaults(self) -> Defaults:
+        return await self._readers.read(_queries.defaults)
+
+    async def session(self, session_id: str) -> SessionRow | None:
+        return await self._readers.read(lambda rows: _queries.session(rows, session_id))
+
+    async def sessions(self, *, limit: int, before: str | None) -> tuple[SessionRow, ...]:
+        return await self._readers.read(lambda rows: _queries.sessions(rows, limit, before))
+
+    async def entry(self, session_id: str, entry_id: str) -> Entry | None:
+        return await self._readers.read(lambda rows: _queries.entry(rows, session_id, entry_id))
+
+    async def path(self, session_id: str, leaf_id: str, *, limit: int, bytes_max: int) -> Path:
+        return await self._readers.read(
+            lambda rows: _queries.path(rows, session_id, leaf_id, limit, bytes_max)
+        )
+
+    async def tree(self, session_id: str, *, after: str | None, limit: int) -> tuple[TreeNode, ...]:
+        return await self._readers.read(lambda rows: _queries.tree(rows, session_id, after, limit))
+
+    async def pending_inputs(self, session_id: str) -> tuple[QueuedInput, ...]:
+        return await self._readers.read(lambda rows: _queries.pending_inputs(rows, session_id))
+
+    async def input_by_client_id(self, session_id: str, client_message_id: str) -> InputRow | None:
+        return await self._readers.read(
+            lambda rows: _queries.input_by_client_id(rows, session_id, client_message_id)
+        )
+
+    async def run(self, run_id: str) -> RunRecord | None:
+        return await self._readers.read(lambda rows: _queries.run(rows, run_id))
+
+    async def runs(
+        self, session_id: str | None, *, limit: int, before: str | None
+    ) -> tuple[RunRecord, ...]:
+        return await self._readers.read(lambda rows: _queries.runs(rows, session_id, limit, before))
+
+    async def open_runs(self) -> tuple[RunRecord, ...]:
+        return await self._readers.read(_queries.open_runs)
+
+    async def artifact(self, artifact_id: str) -> Artifact | None:
+        return await self._readers.read(lambda rows: _queries.artifact(rows, artifact_id))
