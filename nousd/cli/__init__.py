@@ -1,0 +1,1 @@
+"""The two programs: ``nousd`` (the daemon) and ``nousctl`` (its client). Arguments in, text out."""

@@ -1,0 +1,257 @@
+"""``nousctl``: one question to the daemon, or one thing to watch, per call.
+
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no daemon.
+
+Start-up is most of what a call costs. So typer is told of the verb that was called only, not of all of
+them, and what a verb needs beyond the blocking client is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+
+from nousd import locations
+from nousd.cli import watch
+from nousd.cli.arguments import Argument, function_of, given_values
+from nousd.cli.render import as_text
+from nousd.cli.verbs import PROMPT, SESSION, VERBS, Verb
+from nousd.cli.watch import FAILED, Options
+from nousd.client.blocking import Connection
+from nousd.errors import ClientError, DaemonUnreachable
+
+NO_DAEMON: Final = 3
+
+_COMPLETION_VARIABLE: Final = "_NOUSCTL_COMPLETE"
+"""Set by the shell's completion script when it asks for words."""
+
+_COMPLETION_FLAGS: Final = (["--install-completion"], ["--show-completion"])
+
+_SHELL_IS_NAMED: Final = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
+"""Tells typer to take the shell from the command line instead of looking for it among the parent
+processes, where there is none when a package or a script installs the completion."""
+
+_COMMON: Final = (
+    Argument(
+        "socket_path",
+        Annotated[
+            Path | None,
+            typer.Option("--socket", help="The daemon's socket. [env: NOUSD_SOCKET]"),
+        ],
+    ),
+    Argument(
+        "json", Annotated[bool | None, typer.Option("--json", help="Print what the daemon sent.")]
+    ),
+    Argument(
+        "timeout_seconds",
+        Annotated[
+            float | None,
+            typer.Option(
+                "--request-timeout",
+                min=0.001,
+                max=1_000_000,
+                metavar="SECONDS",
+                help="How long an answer may take.",
+            ),
+        ],
+    ),
+)
+"""Taken before the verb and after it; the one after it counts."""
+
+
+class Watch(NamedTuple):
+    """A verb that is more than one command: what it takes and what it does."""
+
+    help: str
+    arguments: tuple[Argument, ...]
+    run: Callable[[Options, dict[str, Any]], int]
+
+
+# --- verbs that follow events ----------------------------------------------------------------
+
+
+def _prompt_stream(options: Options, values: dict[str, Any]) -> int:
+    return watch.prompt_stream(options, values)
+
+
+def _trace(options: Options, values: dict[str, Any]) -> int:
+    return watch.trace(options, values["run_id"])
+
+
+def _events(options: Options, values: dict[str, Any]) -> int:
+    follow = values.pop("follow", False)
+    return watch.events(options, {"types": "v1"} | values, follow=follow)
+
+
+def _raw(options: Options, values: dict[str, Any]) -> int:
+    return watch.raw(options, values.get("line"))
+
+
+def _chat(options: Options, _values: dict[str, Any]) -> int:
+    from nousd.cli.line_client import chat
+
+    return chat(options)
+
+
+def _types(text: str) -> str | list[str]:
+    return text if text in {"v1", "all"} else text.split(",")
+
+
+WATCHES: Final[dict[str, Watch]] = {
+    "prompt_stream": Watch("Start a run and show it until its end.", PROMPT, _prompt_stream),
+    "trace": Watch(
+        "Print every event of a run as JSON lines.",
+        (Argument("run_id", Annotated[str, typer.Argument(metavar="RUN", help="Its id.")], ...),),
+        _trace,
+    ),
+    "events": Watch(
+        "Print events as JSON lines, from the beginning up to now.",
+        (
+            Argument(
+                "after",
+                Annotated[str | None, typer.Option("--after", help="Begin after this event's id.")],
+            ),
+            SESSION._replace(
+                annotation=Annotated[
+                    str | None, typer.Option("--session", help="Only of this session.")
+                ]
+            ),
+            Argument(
+                "run_id", Annotated[str | None, typer.Option("--run", help="Only of this run.")]
+            ),
+            Argument(
+                "types",
+                Annotated[
+                    str | None,
+                    typer.Option("--types", help="v1, all, or names with commas. [default: v1]"),
+                ],
+                convert=_types,
+            ),
+            Argument(
+                "follow",
+                Annotated[
+                    bool | None,
+                    typer.Option("--follow", "-f", help="Go on; from now on without --after."),
+                ],
+            ),
+        ),
+        _events,
+    ),
+    "raw": Watch(
+        "Send lines as they are and print the answers.",
+        (
+            Argument(
+                "line",
+                Annotated[
+                    str | None, typer.Argument(metavar="[LINE]", help="The line; else from input.")
+                ],
+            ),
+        ),
+        _raw,
+    ),
+    "chat": Watch("Talk to the daemon line by line.", (), _chat),
+}
+"""name on the command line -> what it does."""
+
+
+# --- the program -----------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Runs ``nousctl`` and exits."""
+    argv = sys.argv[1:]
+    if argv[:1] in _COMPLETION_FLAGS and argv[1:]:
+        os.environ[_SHELL_IS_NAMED] = "1"
+    app = build_app(_names_called(argv))
+    try:
+        app(prog_name="nousctl")
+    except DaemonUnreachable as error:
+        _exit(error, NO_DAEMON)
+    except ClientError as error:
+        _exit(error, FAILED)
+
+
+def _exit(error: ClientError, code: int) -> None:
+    print(error, file=sys.stderr)
+    sys.exit(code)
+
+
+def _names_called(argv: Collection[str]) -> list[str]:
+    """Returns the verbs that may be the one called; all of them where the list itself is asked for."""
+    names = [*VERBS, *WATCHES]
+    if _COMPLETION_VARIABLE in os.environ or "--help" in argv:
+        return names
+    return [name for name in names if name in argv] or names
+
+
+def build_app(names: Collection[str]) -> typer.Typer:
+    """Returns the program with these verbs."""
+    all_of_them = len(names) == len(VERBS) + len(WATCHES)
+    app = typer.Typer(
+        help="Talk to a nousd daemon.",
+        no_args_is_help=True,
+        add_completion=all_of_them,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    before: dict[str, Any] = {}
+    app.callback()(
+        function_of(_COMMON, lambda values: before.update(given_values(_COMMON, values)))
+    )
+    for name in names:
+        help, arguments, run = _what_is(name)
+        body = partial(_run, run, arguments, before)
+        app.command(name, help=help)(function_of((*arguments, *_COMMON), body))
+    return app
+
+
+def _what_is(name: str) -> Watch:
+    if name in WATCHES:
+        return WATCHES[name]
+    verb = VERBS[name]
+    return Watch(verb.help, verb.arguments, partial(_ask, verb))
+
+
+def _run(
+    run: Callable[[Options, dict[str, Any]], int],
+    arguments: tuple[Argument, ...],
+    before: Mapping[str, Any],
+    values: dict[str, Any],
+) -> None:
+    common = {**before, **given_values(_COMMON, values)}
+    options = Options(
+        socket_path=common.get("socket_path") or _usual_socket(),
+        json=common.get("json", False),
+        timeout_seconds=common.get("timeout_seconds"),
+    )
+    code = run(options, given_values(arguments, values))
+    if code:
+        raise typer.Exit(code)
+
+
+def _usual_socket() -> Path:
+    named = os.environ.get("NOUSD_SOCKET")
+    return Path(named) if named else locations.default_socket()
+
+
+def _ask(verb: Verb, options: Options, values: dict[str, Any]) -> int:
+    """Sends the verb's command and prints the answer."""
+    seconds = options.timeout_seconds or verb.timeout_seconds
+    with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
+        answer = daemon.request(verb.command, {**verb.fixed, **values}, timeout_seconds=seconds)
+    if options.json:
+        print(json.dumps(answer.payload, ensure_ascii=False))
+    else:
+        print(*map(watch.shown, as_text(answer)), sep="\n")
+    return FAILED if answer.payload.get("status", "completed") != "completed" else watch.DONE
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""Answers as text for people: one small function per type of answer, in a table.
+
+Who wants all of an answer asks for JSON; here is what one wants to know at a glance.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from nousd.client.answers import Answer
+
+_SNIPPET_CHARS_MAX: Final = 80
+
+_CONTROLS: Final = {
+    code: "\N{REPLACEMENT CHARACTER}"
+    for code in [*range(0x20), *range(0x7F, 0xA0)]
+    if code not in (9, 10)
+}
+"""Characters that move the cursor or change the terminal, which a model's text must not do."""
+
+Payload = Mapping[str, Any]
+
+
+def as_text(answer: Answer) -> list[str]:
+    """Returns the lines that show an answer. One that is not known here, or has not what it should,
+    is shown as JSON.
+    """
+    try:
+        return list(_SHOWN.get(answer.type, _json)(answer.payload))
+    except KeyError:
+        return list(_json(answer.payload))
+
+
+def harmless(text: str) -> str:
+    """Returns the text without the characters that would control a terminal."""
+    return text.translate(_CONTROLS)
+
+
+def snippet(text: str) -> str:
+    """Returns the text as one line that is not long."""
+    line = " ".join(text.split())
+    return line if len(line) <= _SNIPPET_CHARS_MAX else line[: _SNIPPET_CHARS_MAX - 3] + "..."
+
+
+def _json(payload: Payload) -> Iterator[str]:
+    yield json.dumps(payload, ensure_ascii=False, indent=2)
+
+
+def _pong(payload: Payload) -> Iterator[str]:
+    yield payload["message"]
+
+
+def _accepted(payload: Payload) -> Iterator[str]:
+    facts = [
+        f"{name} {payload[key]}"
+        for name, key in (
+            ("run", "run_id"),
+            ("session", "session_id"),
+            ("input", "input_id"),
+            ("mode", "mode"),
+            ("model", "model"),
+            ("tools", "count"),
+        )
+        if key in payload
+    ]
+    yield ", ".join([f"{payload['command']} accepted", *facts])
+    for taken_back in payload.get("cleared", ()):
+        yield f"taken back: {_input(taken_back)}"
+
+
+def _result(payload: Payload) -> Iterator[str]:
+    yield payload["output"]
+
+
+def _state(payload: Payload) -> Iterator[str]:
+    counts = payload["pending_counts"]
+    yield f"session   {payload['session_id'] or 'none'}{_named(payload)}"
+    yield f"state     {payload['run_state']} {payload['run_id']}".rstrip()
+    yield f"model     {payload['provider']} {payload['model']}"
+    yield f"waiting   {counts['steer']} steer, {counts['follow_up']} follow-up"
+    yield f"modes     steer {payload['steering_mode']}, follow-up {payload['follow_up_mode']}"
+    if "leaf_id" in payload:
+        yield f"leaf      {payload['leaf_id']}"
+    for run in payload["runs"]:
+        yield f"run       {run['run_id']} {run['run_state']} in {run['session_id']}"
+    yield f"cursor    {payload['cursor']}"
+
+
+def _messages(payload: Payload) -> Iterator[str]:
+    for entry in payload["messages"]:
+        yield _entry(entry)
+    if payload["has_more"]:
+        yield f"(older ones: --before {payload['before']})"
+
+
+def _entry(entry: Payload) -> str:
+    if entry["type"] == "compaction":
+        return f"[compaction] {entry['summary']}"
+    if entry["role"] == "tool":
+        outcome = "failed" if entry.get("is_error") else "ok"
+        return f"[tool {entry.get('tool_name', '')} {outcome}] {entry['text']}"
+    calls = "".join(
+        f"\n  -> {call['name']} {json.dumps(call['args'], ensure_ascii=False)}"
+        for call in entry.get("tool_calls", ())
+    )
+    return f"[{entry['role']}] {entry['text']}{calls}"
+
+
+def _tree(payload: Payload) -> Iterator[str]:
+    depths: dict[str, int] = {}
+    for node in payload["nodes"]:
+        # A child of an only child stays below it; indenting each level would run off the screen.
+        depths[node["id"]] = depth = _depth(node, payload["nodes"], depths)
+        mark = "*" if node["id"] == payload.get("leaf_id") else " "
+        yield f"{mark} {'  ' * depth}{node['id']} {node['role']}: {snippet(node['snippet'])}"
+    if payload["has_more"]:
+        yield f"(more: --after {payload['nodes'][-1]['id']})"
+
+
+def _depth(node: Payload, nodes: list[Payload], depths: Mapping[str, int]) -> int:
+    parent = node["parent_id"]
+    if parent not in depths:
+        return 0
+    siblings = sum(1 for other in nodes if other["parent_id"] == parent)
+    return depths[parent] + (1 if siblings > 1 else 0)
+
+
+def _compaction(payload: Payload) -> Iterator[str]:
+    yield f"compacted {payload['tokens_before']} tokens of {payload['session_id']}:"
+    yield payload["summary"]
+
+
+def _leaf(payload: Payload) -> Iterator[str]:
+    yield f"leaf {payload['leaf_id']} of {payload['session_id']}"
+
+
+def _session(payload: Payload) -> Iterator[str]:
+    branch = f", branch of {payload['parent_id']}" if "parent_id" in payload else ""
+    active = " (active)" if payload["active"] else ""
+    yield f"{payload['session_id']}{_named(payload)}{active}{branch}"
+
+
+def _sessions(payload: Payload) -> Iterator[str]:
+    for row in payload["sessions"]:
+        mark = "*" if row["active"] else " "
+        yield f"{mark} {row['session_id']}  {row['updated_at']}  {row['run_state']}{_named(row)}"
+    if payload["has_more"]:
+        yield f"(more: --before {payload['sessions'][-1]['session_id']})"
+
+
+def _session_deleted(payload: Payload) -> Iterator[str]:
+    yield f"{payload['session_id']} deleted"
+
+
+def _runs(payload: Payload) -> Iterator[str]:
+    for run in payload["runs"]:
+        yield _run_line(run)
+    if payload["has_more"]:
+        yield f"(more: --before {payload['runs'][-1]['run_id']})"
+
+
+def _run(payload: Payload) -> Iterator[str]:
+    run = payload["run"]
+    yield _run_line(run)
+    yield f"session {run['session_id']}, model {run['model']}, {run['turns']} turns"
+    if "usage" in run:
+        yield f"tokens  {run['usage']['input']} in, {run['usage']['output']} out"
+    if "error" in run:
+        yield f"error   {run['error']}"
+
+
+def _run_line(run: Payload) -> str:
+    return f"{run['run_id']}  {run['status']}  {run['started_at']} - {run.get('ended_at', '')}"
+
+
+def _queue(payload: Payload) -> Iterator[str]:
+    for waiting in payload["inputs"]:
+        yield _input(waiting)
+    if not payload["inputs"]:
+        yield "nothing waits"
+
+
+def _input(waiting: Payload) -> str:
+    return f"{waiting['input_id']} {waiting['kind']}: {snippet(waiting['text'])}"
+
+
+def _tools(payload: Payload) -> Iterator[str]:
+    for tool in payload["tools"]:
+        mark = "*" if tool["active"] else " "
+        yield f"{mark} {tool['name']} ({tool['source']}): {snippet(tool['description'])}"
+
+
+def _capabilities(payload: Payload) -> Iterator[str]:
+    yield f"nousd {payload['version']}, protocol {payload['protocol']}"
+    yield f"model     {payload['provider']} {payload['model']}"
+    yield f"commands  {' '.join(payload['commands'])}"
+    yield f"events    {' '.join(payload['events'])}"
+    yield f"ext       {' '.join(payload['extension_commands'])}".rstrip()
+    yield f"limits    {', '.join(f'{name} {value}' for name, value in payload['limits'].items())}"
+
+
+def _named(payload: Payload) -> str:
+    return f' "{payload["name"]}"' if payload.get("name") else ""
+
+
+_SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
+    "pong": _pong,
+    "accepted": _accepted,
+    "result": _result,
+    "state": _state,
+    "messages": _messages,
+    "tree": _tree,
+    "compaction": _compaction,
+    "leaf": _leaf,
+    "session": _session,
+    "sessions": _sessions,
+    "session_deleted": _session_deleted,
+    "runs": _runs,
+    "run": _run,
+    "queue": _queue,
+    "tools": _tools,
+    "capabilities": _capabilities,
+}
+"""type of the answer -> its lines; ``extension_result`` is whatever it is, shown as JSON."""

@@ -1,0 +1,243 @@
+"""The verbs of ``nousctl`` that are one command and one answer, as a table.
+
+A row says which command it sends, which arguments fill which keys of the payload, and that is all there
+is to a verb: parsing, sending and printing are the same for each. What follows events is in ``watch``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import typer
+
+from nousd.cli.arguments import Argument
+
+
+class Verb(NamedTuple):
+    """One row of the table.
+
+    Args:
+        command: the type on the wire.
+        fixed: what the payload always holds.
+        timeout_seconds: how long the answer may take, where that is not the usual time.
+    """
+
+    command: str
+    help: str
+    arguments: tuple[Argument, ...] = ()
+    fixed: Mapping[str, Any] = {}
+    timeout_seconds: float | None = None
+
+
+# --- arguments -------------------------------------------------------------------------------
+
+
+def words_or_stdin(words: list[str]) -> str:
+    """Returns the text that the words make; a single ``-`` stands for standard input."""
+    if words == ["-"]:
+        import sys
+
+        return sys.stdin.read().removesuffix("\n")
+    return " ".join(words)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"the payload is not JSON: {error}") from None
+
+
+def _required(key: str, metavar: str, help: str) -> Argument:
+    return Argument(key, Annotated[str, typer.Argument(metavar=metavar, help=help)], ...)
+
+
+def _option(key: str, flag: str, help: str) -> Argument:
+    return Argument(key, Annotated[str | None, typer.Option(flag, help=help)])
+
+
+TEXT: Final = Argument(
+    "text",
+    Annotated[list[str], typer.Argument(metavar="TEXT", help="The text; - reads it from input.")],
+    ...,
+    words_or_stdin,
+)
+SESSION: Final = _option("session_id", "--session", "Session, if not the active one.")
+LEAF: Final = _option("leaf_id", "--leaf", "Entry to continue from.")
+EXPECTED_RUN: Final = _option("expected_run_id", "--expected-run", "Only if this run is the one.")
+CLIENT_MESSAGE: Final = _option(
+    "client_message_id", "--client-message-id", "Id of yours: sending it again does nothing twice."
+)
+MODE: Final = Argument(
+    "mode",
+    Annotated[
+        Literal["one-at-a-time", "all"],
+        typer.Argument(help="One queued text per turn, or all of them in one."),
+    ],
+    ...,
+)
+LIMIT: Final = Argument(
+    "limit", Annotated[int | None, typer.Option("--limit", help="Rows, at most.")]
+)
+BEFORE: Final = _option("before", "--before", "Go on before this id, where a page said so.")
+
+PROMPT: Final = (TEXT, LEAF, SESSION, CLIENT_MESSAGE)
+_QUEUED: Final = (TEXT, SESSION, EXPECTED_RUN, CLIENT_MESSAGE)
+
+_RUN_SECONDS: Final = 24 * 3600.0
+"""The daemon ends the wait for a run itself (``--command-timeout``, a day at most)."""
+
+_MODEL_CALL_SECONDS: Final = 3600.0
+"""A command that has a model called takes as long as the model does."""
+
+# --- the table -------------------------------------------------------------------------------
+
+VERBS: Final[dict[str, Verb]] = {
+    "ping": Verb("ping", "Ask whether the daemon answers."),
+    "prompt": Verb(
+        "prompt",
+        "Start a run, wait for its end and print the answer.",
+        PROMPT,
+        fixed={"wait": True},
+        timeout_seconds=_RUN_SECONDS,
+    ),
+    "prompt_async": Verb(
+        "prompt", "Start a run and print its id at once.", PROMPT, fixed={"wait": False}
+    ),
+    "steer": Verb("steer", "Hand the running run a text that goes first.", _QUEUED),
+    "follow_up": Verb("follow_up", "Hand the running run a text for when it is done.", _QUEUED),
+    "abort": Verb("abort", "Stop the run and take back what is queued.", (SESSION, EXPECTED_RUN)),
+    "resume": Verb("resume", "Start a run on what is pending.", (SESSION,)),
+    "queue": Verb("get_queue", "Show the texts that wait.", (SESSION,)),
+    "clear_queue": Verb(
+        "clear_queue",
+        "Take back the texts that wait.",
+        (
+            SESSION,
+            Argument(
+                "kind",
+                Annotated[
+                    Literal["steer", "follow_up"] | None,
+                    typer.Option("--kind", help="Only those of this kind."),
+                ],
+            ),
+        ),
+    ),
+    "promote": Verb(
+        "promote",
+        "Turn a waiting follow-up into a steer.",
+        (_required("input_id", "INPUT", "Its id, as queue shows it."), SESSION),
+    ),
+    "new": Verb(
+        "new_session", "Create a session.", (_option("name", "--name", "A name for people."),)
+    ),
+    "switch": Verb(
+        "switch_session",
+        "Make a session the active one.",
+        (_required("session_id", "SESSION", "Its id."),),
+    ),
+    "branch": Verb(
+        "branch_session",
+        "Copy a session into a new one.",
+        (
+            Argument(
+                "session_id",
+                Annotated[
+                    str | None,
+                    typer.Argument(
+                        metavar="[SESSION]", help="The one to copy, if not the active one."
+                    ),
+                ],
+            ),
+            _option("name", "--name", "A name for people."),
+        ),
+    ),
+    "sessions": Verb("list_sessions", "List sessions, latest first.", (LIMIT, BEFORE)),
+    "rename": Verb(
+        "rename_session",
+        "Give a session a name.",
+        (_required("name", "NAME", "The name."), SESSION),
+    ),
+    "delete": Verb(
+        "delete_session",
+        "Delete a session and its content for good.",
+        (_required("session_id", "SESSION", "Its id."),),
+    ),
+    "get_state": Verb("get_state", "Show what the daemon is doing.", (SESSION,)),
+    "get_messages": Verb(
+        "get_messages",
+        "Show the conversation.",
+        (
+            SESSION,
+            _option("leaf_id", "--leaf", "Up to this entry."),
+            BEFORE,
+            LIMIT,
+            Argument(
+                "compacted",
+                Annotated[
+                    bool | None, typer.Option("--compacted", help="As a model would get it.")
+                ],
+            ),
+        ),
+    ),
+    "get_tree": Verb(
+        "get_tree",
+        "Show the tree of a session.",
+        (SESSION, _option("after", "--after", "Go on after this entry."), LIMIT),
+    ),
+    "set_leaf": Verb(
+        "set_leaf",
+        "Choose the entry that new work continues from.",
+        (_required("leaf_id", "ENTRY", "Its id, as get_tree shows it."), SESSION),
+    ),
+    "compact": Verb(
+        "compact_session",
+        "Replace the older part of what models see by a summary.",
+        (SESSION, _option("instruction", "--instruction", "What the summary must keep.")),
+        timeout_seconds=_MODEL_CALL_SECONDS,
+    ),
+    "runs": Verb("list_runs", "List runs, latest first.", (SESSION, LIMIT, BEFORE)),
+    "run": Verb("get_run", "Show one run.", (_required("run_id", "RUN", "Its id."),)),
+    "tools": Verb("list_tools", "List tools and which are active.", (SESSION,)),
+    "set_active_tools": Verb(
+        "set_active_tools",
+        "Name the tools a model is offered; none to offer none.",
+        (
+            Argument(
+                "tools",
+                Annotated[
+                    list[str] | None, typer.Argument(metavar="[TOOL]...", help="Their names.")
+                ],
+                convert=list,
+            ),
+            SESSION,
+        ),
+        fixed={"tools": []},
+    ),
+    "set_steering_mode": Verb("set_steering_mode", "How steers become turns.", (MODE, SESSION)),
+    "set_follow_up_mode": Verb(
+        "set_follow_up_mode", "How follow-ups become turns.", (MODE, SESSION)
+    ),
+    "set_model": Verb(
+        "set_model",
+        "Choose the model of a session.",
+        (_required("model", "MODEL", "Its name."), SESSION),
+    ),
+    "capabilities": Verb("get_capabilities", "Show what this daemon speaks."),
+    "ext": Verb(
+        "extension_command",
+        "Call a command of an extension.",
+        (
+            _required("name", "NAME", "Its name."),
+            Argument(
+                "payload",
+                Annotated[str | None, typer.Argument(metavar="[JSON]", help="What to hand over.")],
+                convert=_json,
+            ),
+        ),
+        timeout_seconds=_MODEL_CALL_SECONDS,
+    ),
+}
+"""name on the command line -> what it does."""

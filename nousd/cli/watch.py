@@ -1,0 +1,203 @@
+"""The verbs of ``nousctl`` that follow events, and ``raw``. They return the exit code.
+
+Each subscribes before it asks, or from a cursor, so that none can miss the start of what it follows.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from nousd.cli.render import harmless, snippet
+from nousd.client.answers import REQUEST_TIMEOUT_SECONDS, ReceivedEvent, decode_answer
+from nousd.client.blocking import Connection, Subscription
+from nousd.wire.framing import LineTooLong
+
+DONE: Final = 0
+FAILED: Final = 1
+
+
+class Options(NamedTuple):
+    """What every verb is told.
+
+    Args:
+        json: print what the daemon sent instead of text.
+        timeout_seconds: for each answer; None means what is usual for the verb.
+    """
+
+    socket_path: Path
+    json: bool
+    timeout_seconds: float | None
+
+    @property
+    def answer_seconds(self) -> float:
+        return REQUEST_TIMEOUT_SECONDS if self.timeout_seconds is None else self.timeout_seconds
+
+
+def shown(text: str) -> str:
+    """Returns text of a model or a tool as it may be printed: on a terminal it controls nothing."""
+    return harmless(text) if sys.stdout.isatty() else text
+
+
+def say(text: str) -> None:
+    """Prints what is about the work rather than its result."""
+    print(harmless(text), file=sys.stderr, flush=True)
+
+
+# --- prompt_stream ---------------------------------------------------------------------------
+
+
+def prompt_stream(options: Options, payload: Mapping[str, Any]) -> int:
+    """Starts a run and shows it until its end."""
+    with (
+        _subscription(options, {"types": "v1"}) as events,
+        Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon,
+    ):
+        accepted = daemon.request("prompt", {**payload, "wait": False}).payload
+        run_id = accepted["run_id"]
+        try:
+            return _shown_to_the_end(_of_run(events, run_id), options)
+        except KeyboardInterrupt:
+            say(f"\n{run_id} goes on; nousctl abort stops it")
+            raise
+
+
+def _of_run(events: Iterable[ReceivedEvent], run_id: str) -> Iterator[ReceivedEvent]:
+    """Yields the events of one run up to its end."""
+    for event in events:
+        if event.payload.get("run_id") == run_id:
+            yield event
+            if event.type == "agent_end":
+                return
+
+
+def _shown_to_the_end(events: Iterable[ReceivedEvent], options: Options) -> int:
+    status = ""
+    for event in events:
+        if options.json:
+            print_line(event.line)
+        else:
+            show_event(event)
+        if event.type == "agent_end":
+            status = event.payload.get("status", "")
+    return DONE if status == "completed" else FAILED
+
+
+def show_event(event: ReceivedEvent) -> None:
+    """Prints what a person wants to see of an event: the answer on output, the rest on error."""
+    payload = event.payload
+    match event.type:
+        case "message_update":
+            print(shown(payload["delta"]), end="", flush=True)
+        case "message_end" if payload.get("stop_reason"):
+            print(flush=True)
+        case "tool_execution_start":
+            say(f"[{payload['tool_name']}] {snippet(str(payload.get('args', '')))}")
+        case "tool_execution_end":
+            outcome = "failed" if payload.get("is_error") else "done"
+            say(f"[{payload['tool_name']}] {outcome}: {snippet(payload.get('result', ''))}")
+        case "warning":
+            say(f"warning: {payload['code']}: {payload['message']}")
+        case "error":
+            say(f"error: {payload['code']}: {payload['message']} ({payload['cause']})")
+        case "agent_end" if payload.get("status") != "completed":
+            say(f"the run ended: {payload.get('status')}")
+
+
+# --- trace and events ------------------------------------------------------------------------
+
+
+def trace(options: Options, run_id: str) -> int:
+    """Prints every event of a run, from its start to its end."""
+    with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
+        daemon.request("get_run", {"run_id": run_id})  # refused for a run that will never end
+    wanted = {"after": "evt-0", "run_id": run_id, "types": "all"}
+    with _subscription(options, wanted) as events:
+        for event in _of_run(events, run_id):
+            print_line(event.line)
+    return DONE
+
+
+def events(options: Options, wanted: Mapping[str, Any], *, follow: bool) -> int:
+    """Prints the events behind a cursor: up to now, or for ever."""
+    if follow:
+        with _subscription(options, wanted) as subscription:
+            for event in subscription:
+                print_line(event.line)
+    return _events_up_to_now(options, wanted)
+
+
+def _events_up_to_now(options: Options, wanted: Mapping[str, Any]) -> int:
+    # A filter of the daemon's would hide the newest event, which is how the end is known.
+    everything = {"after": wanted.get("after", "evt-0"), "types": "all"}
+    with _subscription(options, everything) as subscription:
+        head = _number(subscription.subscribed["head"])
+        reached = _number(subscription.subscribed["cursor"])
+        while reached < head:
+            event = subscription.next_event(timeout_seconds=options.answer_seconds)
+            reached = _number(event.id)
+            if reached <= head and _is_wanted(event, wanted):
+                print_line(event.line)
+    return DONE
+
+
+def _is_wanted(event: ReceivedEvent, wanted: Mapping[str, Any]) -> bool:
+    types = wanted["types"]
+    return (
+        (types == "all" or event.type in (_FROZEN_TYPES if types == "v1" else types))
+        and event.payload.get("session_id")
+        == wanted.get("session_id", event.payload.get("session_id"))
+        and event.payload.get("run_id") == wanted.get("run_id", event.payload.get("run_id"))
+    )
+
+
+_FROZEN_TYPES: Final = frozenset(
+    {
+        "agent_start",
+        "agent_end",
+        "turn_start",
+        "turn_end",
+        "message_start",
+        "message_update",
+        "message_end",
+        "tool_execution_start",
+        "tool_execution_update",
+        "tool_execution_end",
+        "status",
+        "warning",
+        "error",
+    }
+)
+"""What "v1" means; written out, because importing the structs costs more than all the rest."""
+
+
+def _number(event_id: str) -> int:
+    return int(event_id.removeprefix("evt-"))
+
+
+def _subscription(options: Options, wanted: Mapping[str, Any]) -> Subscription:
+    return Subscription(options.socket_path, wanted, timeout_seconds=options.answer_seconds)
+
+
+# --- raw -------------------------------------------------------------------------------------
+
+
+def raw(options: Options, line: str | None) -> int:
+    """Sends lines as they are, one after the other, and prints what comes back for each."""
+    refused = False
+    with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
+        for sent in sys.stdin.buffer if line is None else os.fsencode(line).split(b"\n"):
+            answer = daemon.exchange(sent.removesuffix(b"\n") + b"\n")
+            refused |= decode_answer(answer).refusal is not None
+            print_line(answer)
+    return FAILED if refused else DONE
+
+
+def print_line(line: bytes | LineTooLong) -> None:
+    """Prints a line of the wire as its bytes are."""
+    assert isinstance(line, bytes)
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
