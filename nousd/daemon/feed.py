@@ -161,8 +161,8 @@ async def _wait_hung_up(stream: trio.abc.Stream) -> None:
     poll = select.poll()
     poll.register(stream.socket.fileno(), 0)
     gone = select.POLLHUP | select.POLLERR
-    while not any(happened & gone for _, happened in poll.poll(0)):
-        await trio.sleep(_HANG_UP_POLL_SECONDS)  # noqa: ASYNC110 - see above
+    while not any(happened & gone for _, happened in poll.poll(0)):  # noqa: ASYNC110
+        await trio.sleep(_HANG_UP_POLL_SECONDS)
 
 
 def _types(names: str | Iterable[str]) -> frozenset[str] | None:

@@ -41,7 +41,7 @@ def prepare_own_folder(path: Path, what: str) -> None:
         status = os.fstat(descriptor)
         _refuse_owner(status, {os.geteuid()}, f"the {what} {path}")
         if stat.S_IMODE(status.st_mode) & 0o777 != FOLDER_MODE:
-            os.fchmod(descriptor, FOLDER_MODE)
+            _tighten(descriptor, path, what)
     _refuse_unwritable(path, what)
 
 
@@ -109,6 +109,13 @@ def _opened(path: Path, what: str) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _tighten(descriptor: int, path: Path, what: str) -> None:
+    try:
+        os.fchmod(descriptor, FOLDER_MODE)
+    except OSError as error:
+        raise ConfigError(f"the {what} {path} cannot be made private: {error.strerror}") from error
 
 
 def _refuse_owner(status: os.stat_result, accepted: set[int], what: str) -> None:
