@@ -150,14 +150,36 @@ def test_a_sticky_folder_like_tmp_is_good_enough_for_sockets_only(tmp_path: Path
         prepare_chosen_folder(folder, "state folder")
 
 
-def test_a_chosen_folder_that_we_cannot_write_to_is_refused(tmp_path: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root can write everywhere")
-    folder = folder_with_mode(tmp_path / "chosen", 0o500)
+@either_kind
+def test_a_folder_that_cannot_be_created_is_named_with_the_reason(
+    prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(path: Path, mode: int, exist_ok: bool) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    folder = tmp_path / "state"
+    with pytest.raises(ConfigError, match=f"{folder} cannot be created: Read-only file system"):
+        prepare(folder, "state folder")
+
+
+@either_kind
+def test_a_folder_on_a_read_only_file_system_is_refused(
+    prepare: Prepare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, wanted: False)
+    folder = folder_with_mode(tmp_path / "state", 0o700)
     with pytest.raises(ConfigError, match=f"{folder} cannot be written to"):
-        prepare_chosen_folder(folder, "state folder")
+        prepare(folder, "state folder")
 
 
-def test_a_folder_on_a_read_only_file_system_is_refused() -> None:
-    with pytest.raises(ConfigError, match="/proc/nousd cannot be created"):
-        prepare_own_folder(Path("/proc/nousd"), "state folder")
+def test_our_own_folder_that_cannot_be_tightened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(descriptor: int, mode: int) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "fchmod", read_only)
+    folder = folder_with_mode(tmp_path / "state", 0o755)
+    with pytest.raises(ConfigError, match=f"{folder} cannot be made private: Read-only"):
+        prepare_own_folder(folder, "state folder")

@@ -150,6 +150,16 @@ def test_a_value_is_logged_as_it_was_at_the_time(log_file: Path) -> None:
     assert line["state"] == "['before']"
 
 
+def test_other_handlers_get_the_record_as_it_was(
+    log_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with logging_to(log_file):
+        logger.warning("run %s", "run-1", extra={"path": Path("/a")})
+    [record] = caplog.records
+    assert (record.msg, record.args) == ("run %s", ("run-1",))
+    assert vars(record)["path"] == Path("/a")
+
+
 def test_a_text_past_the_limit_keeps_its_two_ends(log_file: Path) -> None:
     with logging_to(log_file):
         logger.info("begin%send", "x" * 10 * TEXT_CHARS_MAX)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import pytest
 
@@ -194,9 +194,15 @@ def test_a_manager_that_does_not_listen_costs_a_warning_and_no_more(
 
 
 def test_a_manager_that_does_not_read_holds_nobody_up(
-    short_folder: Path, caplog: pytest.LogCaptureFixture
+    short_folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    class Impatient(socket.socket):
+        def sendto(self, *args: Any) -> int:
+            assert self.gettimeout() == 0.0, "this could wait"
+            return super().sendto(*args)
+
     with closing(manager(str(short_folder / "notify"))):
+        monkeypatch.setattr(socket, "socket", Impatient)
         notifier = Notifier(str(short_folder / "notify"))
         for _ in range(100_000):
             notifier.status("x" * 4000)
