@@ -50,8 +50,8 @@ async def serve_connections(
         admits: whether a peer is served at all; one that is not is closed without a word.
 
     Error handling: an exception from a handler is not caught and ends the whole loop, as does an
-    ``OSError`` of the listener (both in an exception group). What a fault on one connection means is
-    the handler's matter, which knows how to answer it. Only want of descriptors or of memory is
+    ``OSError`` of the listener (both in an exception group). What a fault on one connection means
+    is the handler's matter, which knows how to answer it. Only want of descriptors or of memory is
     waited out, by trying again every 100 ms.
     """
     places = trio.CapacityLimiter(connections_max)
