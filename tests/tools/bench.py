@@ -1,0 +1,96 @@
+"""A workdir with an outside beside it, and ways to call tools and to watch real processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from nousd.tools.builtins import builtin_tools
+from nousd.tools.confine import Confinement
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.registry import ToolRegistry
+
+SECRET = "the-secret-outside"
+
+
+class Bench:
+    """Calls built-in tools in a folder of the test's own."""
+
+    def __init__(self, root: Path) -> None:
+        self.outside = root / "outside"
+        self.work = root / "work"
+        self.hidden = self.work / ".state"
+        for folder in (self.outside, self.work, self.hidden):
+            folder.mkdir()
+        (self.outside / "secret.txt").write_text(SECRET)
+        (self.hidden / "log.db").write_text(SECRET)
+        self.registry = ToolRegistry(builtin_tools(allow_exec=True))
+        self.emitted: list[str] = []
+        self.context = ToolContext(
+            confinement=Confinement(self.work, (self.hidden,)), emit=self._emit
+        )
+
+    async def _emit(self, text: str) -> None:
+        self.emitted.append(text)
+
+    async def call(self, tool: str, **args: Any) -> ToolResult:
+        found = self.registry.get(tool)
+        assert found is not None
+        with trio.fail_after(30):
+            return await found.run(found.validated(args), self.context)
+
+    async def text(self, tool: str, **args: Any) -> str:
+        return (await self.call(tool, **args)).text
+
+    def put(self, path: str, content: str | bytes) -> Path:
+        target = self.work / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content.encode() if isinstance(content, str) else content)
+        return target
+
+    def names(self) -> set[str]:
+        return {path.name for path in self.work.iterdir()}
+
+
+class Lifeline:
+    """A FIFO that processes hold open: it ends when the last of them is gone, and only then.
+
+    In a shell: ``exec 9>"$FIFO"; echo ready >&9``.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    async def wait_ready(self, processes: int) -> None:
+        """Returns when that many processes have said ``ready``."""
+        seen = b""
+        with trio.fail_after(20):
+            while seen.count(b"ready\n") < processes:
+                await trio.lowlevel.wait_readable(self._descriptor)
+                chunk = os.read(self._descriptor, 4096)
+                assert chunk, "they ended before they were ready"
+                seen += chunk
+
+    async def wait_gone(self) -> None:
+        """Returns when no process holds it any more."""
+        with trio.fail_after(20):
+            while True:
+                await trio.lowlevel.wait_readable(self._descriptor)
+                if not os.read(self._descriptor, 4096):
+                    return
+
+
+@contextmanager
+def lifeline(path: Path) -> Iterator[Lifeline]:
+    os.mkfifo(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        yield Lifeline(path, descriptor)
+    finally:
+        os.close(descriptor)

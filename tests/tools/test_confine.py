@@ -1,0 +1,283 @@
+"""No file tool leads out of the workdir or into the daemon's own state."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nousd.errors import ConfigError, ToolError
+from nousd.tools.confine import Confinement
+from nousd.tools.walk import open_tree
+from tests.tools.bench import SECRET, Bench
+
+PATH_TOOLS: dict[str, dict[str, Any]] = {
+    "read": {},
+    "write": {"content": "overwritten"},
+    "edit": {"oldText": SECRET, "newText": "overwritten"},
+    "ls": {},
+    "find": {"pattern": "*"},
+    "grep": {"pattern": "secret"},
+}
+
+OUTSIDE = [
+    "..",
+    "../outside/secret.txt",
+    "sub/../../outside/secret.txt",
+    "{outside}/secret.txt",
+    "{outside}",
+    "/",
+    "//etc/hostname",
+    "/etc/hostname",
+    "{work}/../outside/secret.txt",
+    "{work}2/x",
+    "link_to_file",
+    "link_to_folder",
+    "link_to_folder/secret.txt",
+    "link_to_link",
+    "link_up/outside/secret.txt",
+    "/proc/self/root/etc/hostname",
+    "/proc/self/cwd",
+    "~",
+    "~/secret.txt",
+    "$HOME/secret.txt",
+    "${{HOME}}/secret.txt",
+    ".state",
+    ".state/log.db",
+    ".state/new",
+    "{hidden}/log.db",
+    "sub/../.state/log.db",
+    "link_to_state/log.db",
+]
+
+every_path_tool = pytest.mark.parametrize("tool", PATH_TOOLS)
+
+
+@pytest.fixture
+def trap(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A workdir full of ways out."""
+    (bench.work / "sub").mkdir()
+    links = {
+        "link_to_file": bench.outside / "secret.txt",
+        "link_to_folder": bench.outside,
+        "link_to_link": Path("link_to_file"),
+        "link_up": Path(".."),
+        "link_to_state": Path(".state"),
+    }
+    for name, target in links.items():
+        (bench.work / name).symlink_to(target)
+    monkeypatch.setenv("HOME", str(bench.outside))
+    return bench
+
+
+@every_path_tool
+async def test_ways_out_are_refused_by_the_name_they_were_given(tool: str, trap: Bench) -> None:
+    names = trap.names()
+    # A process is started for each search: a part of the list tells as much.
+    ways = OUTSIDE[::4] if tool in {"find", "grep"} else OUTSIDE
+    for way in ways:
+        path = way.format(outside=trap.outside, work=trap.work, hidden=trap.hidden)
+        with pytest.raises(ToolError) as caught:
+            await trap.call(tool, path=path, **PATH_TOOLS[tool])
+        assert str(caught.value) == f"path_outside_workdir: {path}"
+    assert (trap.outside / "secret.txt").read_text() == SECRET
+    assert (trap.hidden / "log.db").read_text() == SECRET
+    assert trap.names() == names
+    assert [path.name for path in trap.hidden.iterdir()] == ["log.db"]
+
+
+@every_path_tool
+async def test_impossible_names_are_refused_in_so_many_words(tool: str, bench: Bench) -> None:
+    (bench.work / "loop").symlink_to("loop")
+    cases = {
+        "a\0b": "path_invalid: a\\0b holds a NUL character",
+        "x" * 4000: f"{tool}_failed: {'x' * 200}...: File name too long",
+        "d/" * 300 + "x": "path_invalid: more than 128 folders deep",
+        "loop/x": f"{tool}_failed: loop/x: Too many levels of symbolic links",
+    }
+    if tool != "write":
+        deep = "d/" * 300 + "x"
+        cases[deep] = f"{tool}_failed: {deep[:200]}...: No such file or directory"
+    for path, text in cases.items():
+        with pytest.raises(ToolError) as caught:
+            await bench.call(tool, path=path, **PATH_TOOLS[tool])
+        assert str(caught.value) == text
+
+
+@every_path_tool
+async def test_a_very_long_path_never_becomes_a_long_error(tool: str, bench: Bench) -> None:
+    with pytest.raises(ToolError) as caught:
+        await bench.call(tool, path="x" * 5000, **PATH_TOOLS[tool])
+    assert len(str(caught.value)) < 300
+
+
+@every_path_tool
+async def test_a_fifo_is_refused_without_waiting_for_it(tool: str, bench: Bench) -> None:
+    os.mkfifo(bench.work / "fifo")
+    with pytest.raises(ToolError, match=rf"^{tool}_failed: fifo: "):
+        await bench.call(tool, path="fifo", **PATH_TOOLS[tool])
+
+
+@every_path_tool
+async def test_a_device_inside_the_workdir_is_no_file(tool: str, bench: Bench) -> None:
+    if tool in {"ls", "find"}:
+        path = "/dev/null"
+    else:
+        path = "null"
+    bench.context = bench.context.__class__(
+        confinement=Confinement(Path("/dev")), emit=bench.context.emit
+    )
+    reason = "Not a directory" if tool in {"ls", "find"} else "not a regular file"
+    with pytest.raises(ToolError, match=rf"^{tool}_failed: {path}: {reason}$"):
+        await bench.call(tool, path=path, **PATH_TOOLS[tool])
+
+
+async def test_links_that_stay_inside_are_followed(bench: Bench, tmp_path: Path) -> None:
+    bench.put("sub/a.txt", "hello")
+    (bench.work / "relative").symlink_to("sub/a.txt")
+    (bench.work / "absolute").symlink_to(bench.work / "sub")
+    (bench.work / "sub" / "back").symlink_to("../sub/a.txt")
+    for path in (
+        "relative",
+        "absolute/a.txt",
+        "sub/back",
+        "sub/../sub/./a.txt",
+        "absolute/../relative",
+    ):
+        assert await bench.text("read", path=path) == "hello"
+    assert await bench.text("read", path=str(bench.work / "sub/a.txt")) == "hello"
+
+
+async def test_writing_through_a_link_changes_what_it_leads_to(bench: Bench) -> None:
+    target = bench.put("sub/a.txt", "old")
+    (bench.work / "link").symlink_to("sub/a.txt")
+    await bench.call("write", path="link", content="new")
+    assert target.read_text() == "new"
+    assert (bench.work / "link").is_symlink()
+
+
+async def test_home_and_variables_are_expanded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.put("a.txt", "hello")
+    bench.put("$UNKNOWN", "literal")
+    monkeypatch.setenv("HOME", str(bench.work))
+    for path in ("~/a.txt", "$HOME/a.txt", "${HOME}/a.txt"):
+        assert await bench.text("read", path=path) == "hello"
+    assert await bench.text("read", path="$UNKNOWN") == "literal"
+
+
+async def test_a_secret_in_the_environment_does_not_become_part_of_a_name(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    await bench.call("write", path="$OPENAI_API_KEY", content="")
+    assert "$OPENAI_API_KEY" in bench.names()
+    assert "sk-very-secret" not in bench.names()
+
+
+async def test_a_workdir_reached_by_a_link_is_the_same_workdir(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.put("a.txt", "hello")
+    alias = tmp_path / "alias"
+    alias.symlink_to(bench.work)
+    bench.context = bench.context.__class__(
+        confinement=Confinement(alias, (alias / ".state",)), emit=bench.context.emit
+    )
+    assert bench.context.workdir == bench.work
+    assert await bench.text("read", path=str(alias / "a.txt")) == "hello"
+    assert await bench.text("grep", path=str(alias / "a.txt"), pattern="h") != "No matches found."
+    with pytest.raises(ToolError, match="path_outside_workdir"):
+        await bench.call("read", path=".state/log.db")
+
+
+async def test_hidden_places_are_not_listed(bench: Bench) -> None:
+    bench.put("a.txt", "the-secret-inside")
+    assert await bench.text("ls") == "a.txt"
+    assert await bench.text("find", pattern="*") == "a.txt"
+    assert await bench.text("grep", pattern="the-secret") == "a.txt:1: the-secret-inside"
+
+
+def test_a_hidden_place_that_is_not_there_yet_cannot_be_made(bench: Bench) -> None:
+    confinement = Confinement(bench.work, (bench.work / "config" / "nousd",))
+    with (
+        pytest.raises(ToolError, match="path_outside_workdir"),
+        confinement.locate("config/nousd/config.toml", create_parents=True),
+    ):
+        pass
+    assert not (bench.work / "config" / "nousd").exists()
+
+
+def test_a_workdir_that_is_hidden_or_missing_is_refused(tmp_path: Path) -> None:
+    for hidden in (tmp_path, tmp_path.parent):
+        with pytest.raises(ConfigError, match="lies in the daemon's own state"):
+            Confinement(tmp_path, (hidden,))
+    with pytest.raises(ConfigError, match="is not a folder"):
+        Confinement(tmp_path / "missing")
+
+
+def exchange_for_link(folder: Path, target: Path) -> None:
+    folder.rename(folder.with_name("moved"))
+    folder.symlink_to(target)
+
+
+def test_a_folder_exchanged_for_a_link_after_the_check_leads_nowhere(bench: Bench) -> None:
+    bench.put("sub/secret.txt", "inside")
+    with bench.context.confinement.locate("sub/secret.txt") as place:
+        exchange_for_link(bench.work / "sub", bench.outside)
+        with place.open_file() as file:
+            assert file.read() == b"inside"
+
+
+def test_a_file_exchanged_for_a_link_after_the_check_is_not_opened(bench: Bench) -> None:
+    file = bench.put("secret.txt", "inside")
+    with bench.context.confinement.locate("secret.txt") as place:
+        exchange_for_link(file, bench.outside / "secret.txt")
+        with pytest.raises(OSError, match="Too many levels of symbolic links"):
+            place.open_file()
+
+
+def test_a_folder_exchanged_between_two_steps_of_the_walk_is_not_entered(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.put("sub/secret.txt", "inside")
+    real = os.readlink
+
+    def exchanging(name: str, *, dir_fd: int) -> str:
+        try:
+            return real(name, dir_fd=dir_fd)
+        finally:  # the walk has just seen that this is no link
+            if name == "sub":
+                exchange_for_link(bench.work / "sub", bench.outside)
+
+    monkeypatch.setattr(os, "readlink", exchanging)
+    with (
+        pytest.raises(NotADirectoryError),
+        bench.context.confinement.locate("sub/secret.txt") as place,
+    ):
+        place.open_file()
+
+
+def test_a_folder_exchanged_during_a_search_is_not_entered(bench: Bench) -> None:
+    bench.put("a.txt", "")
+    bench.put("sub/b.txt", "")
+    with open_tree(bench.context.confinement, ".") as tree:
+        found = iter(tree)
+        assert next(found).parts == ("a.txt",)
+        exchange_for_link(bench.work / "sub", bench.outside)
+        assert [item.parts for item in found] == [("sub",)]
+
+
+def test_no_descriptor_is_left_open(bench: Bench) -> None:
+    bench.put("a/b/c/d.txt", "")
+    before = set(os.listdir("/proc/self/fd"))
+    for path in ("a/b/c/d.txt", "a/b/../../../x", "a/missing/x", "a/b/c/d.txt/e"):
+        try:
+            with bench.context.confinement.locate(path) as place:
+                place.open_file().close()
+        except (OSError, ToolError):
+            assert path != "a/b/c/d.txt"
+    assert set(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,97 @@
+"""What holds for every tool, whoever wrote it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+
+from nousd.errors import ToolArgumentsInvalid
+from nousd.extensions.loader import load_extensions
+from nousd.tools.builtins import BUILTIN_NAMES, builtin_tools
+from nousd.tools.interface import Tool
+
+TOOLS = (*builtin_tools(allow_exec=True), *load_extensions((), demo=True).tools)
+
+MINIMAL: dict[str, dict[str, Any]] = {
+    "read": {"path": "a.txt"},
+    "write": {"path": "a.txt", "content": ""},
+    "edit": {"path": "a.txt", "oldText": "a", "newText": "b"},
+    "ls": {},
+    "find": {"pattern": "*"},
+    "grep": {"pattern": "x"},
+    "bash": {"command": "true"},
+    "demo.echo": {"text": "hi"},
+}
+
+every_tool = pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
+
+
+def test_these_are_the_tools() -> None:
+    assert {tool.name for tool in TOOLS} == set(MINIMAL)
+    assert set(MINIMAL) - {"demo.echo"} == BUILTIN_NAMES
+
+
+def test_without_execution_there_is_no_bash() -> None:
+    names = [tool.name for tool in builtin_tools(allow_exec=False)]
+    assert names == ["read", "write", "edit", "ls", "find", "grep"]
+
+
+@every_tool
+def test_the_schema_is_a_flat_object_schema_with_a_description_for_the_model(tool: Tool) -> None:
+    jsonschema.Draft202012Validator.check_schema(tool.parameters)
+    assert tool.parameters["type"] == "object"
+    assert "$ref" not in str(tool.parameters)
+    assert "$defs" not in tool.parameters
+    assert "anyOf" not in str(tool.parameters)
+    assert tool.description
+
+
+@every_tool
+def test_minimal_arguments_fit_the_schema_and_are_accepted(tool: Tool) -> None:
+    jsonschema.validate(MINIMAL[tool.name], tool.parameters)
+    tool.validated(MINIMAL[tool.name])
+
+
+@every_tool
+def test_arguments_nobody_asked_for_are_ignored(tool: Tool) -> None:
+    assert tool.validated(MINIMAL[tool.name] | {"mood": 1}) == tool.validated(MINIMAL[tool.name])
+
+
+@every_tool
+def test_each_required_argument_is_missed_by_name(tool: Tool) -> None:
+    for field in tool.parameters.get("required", ()):
+        args = {name: value for name, value in MINIMAL[tool.name].items() if name != field}
+        for incomplete in (args, args | {field: None}):
+            with pytest.raises(ToolArgumentsInvalid) as caught:
+                tool.validated(incomplete)
+            assert str(caught.value) == f"validation_failed: {tool.name}.{field} is required"
+
+
+@every_tool
+def test_an_argument_of_the_wrong_type_is_named(tool: Tool) -> None:
+    for field in tool.parameters["properties"]:
+        with pytest.raises(ToolArgumentsInvalid) as caught:
+            tool.validated(MINIMAL[tool.name] | {field: ["no"]})
+        assert str(caught.value).startswith(f"validation_failed: {tool.name}.{field} must be ")
+
+
+@every_tool
+def test_null_leaves_an_optional_argument_out(tool: Tool) -> None:
+    optional = set(tool.parameters["properties"]) - set(tool.parameters.get("required", ()))
+    nulls = dict.fromkeys(optional)
+    assert tool.validated(nulls | MINIMAL[tool.name]) == tool.validated(MINIMAL[tool.name])
+
+
+@every_tool
+def test_arguments_that_are_no_object_are_refused(tool: Tool) -> None:
+    with pytest.raises(ToolArgumentsInvalid, match="takes an object of arguments"):
+        tool.validated([])  # type: ignore[arg-type]
+
+
+@every_tool
+def test_text_that_is_no_unicode_is_refused(tool: Tool) -> None:
+    field = next((n for n, v in MINIMAL[tool.name].items() if isinstance(v, str)), "path")
+    with pytest.raises(ToolArgumentsInvalid, match="must be valid Unicode"):
+        tool.validated(MINIMAL[tool.name] | {field: "\ud800"})

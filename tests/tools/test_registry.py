@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from nousd.errors import ConfigError
+from nousd.tools.builtins import builtin_tools
+from nousd.tools.interface import Tool
+from nousd.tools.registry import ToolRegistry
+
+READ = builtin_tools(allow_exec=False)[0]
+
+
+def renamed(name: str) -> Tool:
+    tool: Tool = msgspec.structs.replace(READ, name=name)  # type: ignore[type-var]
+    return tool
+
+
+def test_tools_are_found_by_name_in_the_order_of_registration() -> None:
+    registry = ToolRegistry(builtin_tools(allow_exec=True))
+    assert registry.get("read") is READ
+    assert registry.get("fly") is None
+    assert registry.names == ("read", "write", "edit", "ls", "find", "grep", "bash")
+    assert [tool.name for tool in registry] == list(registry.names)
+    assert "bash" in registry
+    assert "fly" not in registry
+    assert len(registry) == 7
+
+
+def test_a_name_is_taken_once() -> None:
+    registry = ToolRegistry([READ])
+    with pytest.raises(ConfigError, match="tool read of builtin exists already, from builtin"):
+        registry.register(READ)
+
+
+@pytest.mark.parametrize("name", ["", "1st", "a b", "x" * 65, "naïve", "a\n"])
+def test_an_unusable_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="must match"):
+        ToolRegistry([renamed(name)])
+
+
+@pytest.mark.parametrize("name", ["a", "demo.echo", "mcp__server-1", "x" * 64])
+def test_names_as_model_apis_and_extensions_have_them_are_fine(name: str) -> None:
+    assert ToolRegistry([renamed(name)]).names == (name,)
