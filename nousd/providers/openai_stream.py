@@ -38,6 +38,8 @@ BODY_BYTES_MAX: Final = 16 * 1024 * 1024
 _SAMPLE_BYTES: Final = 4000
 """How much of an answer that is no model stream goes into the error."""
 
+_STREAM_BEGINNINGS: Final = (b":", b"data", b"event", b"id", b"retry")
+
 FINISH_REASONS: Final[dict[str, FinishReason]] = {
     "length": "length",
     "max_tokens": "length",
@@ -128,6 +130,8 @@ class ChatStream:
         """
         if self._body is None and self._events is None:
             chunk = self._begin(chunk)
+        if len(self._sample) < _SAMPLE_BYTES:
+            self._sample += chunk[:_SAMPLE_BYTES]
         if self._events is not None:
             for payload in self._events.feed(chunk):
                 yield from self._answer.take(payload)
@@ -152,12 +156,10 @@ class ChatStream:
 
     def _begin(self, chunk: bytes) -> bytes:
         chunk = chunk.lstrip()
-        if chunk:
-            self._sample = chunk[:_SAMPLE_BYTES]
-            if chunk.startswith(b"{"):
-                self._body = bytearray()
-            else:
-                self._events = SseParser()
+        if chunk.startswith(b"{"):
+            self._body = bytearray()
+        elif chunk:
+            self._events = SseParser()
         return chunk
 
 
@@ -207,7 +209,7 @@ class _Answer:
         """Returns the last pieces once the input has ended."""
         if self._reason is not None:
             return self._finish()
-        if not self._seen_chunk and sample:
+        if not self._seen_chunk and sample and not sample.startswith(_STREAM_BEGINNINGS):
             raise ProviderError(f"the server's answer is no model stream: {_shown(sample)}")
         raise ProviderError("the stream ended before the answer was complete", retryable=True)
 

@@ -1,0 +1,84 @@
+"""What the tests of the providers share: asking, collecting, looking at pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import trio
+
+from nousd.machine.model_input import ModelInput, ModelMessage, ToolSpec, UserMessage
+from nousd.providers.interface import (
+    Finished,
+    Piece,
+    Provider,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallPiece,
+)
+
+
+def ask(
+    *messages: ModelMessage | str, system: str = "", tools: tuple[ToolSpec, ...] = (), **more: Any
+) -> ModelInput:
+    """Returns a model input; strings are what the user said."""
+    return ModelInput(
+        model="test-model",
+        system=system,
+        messages=tuple(UserMessage(m) if isinstance(m, str) else m for m in messages),
+        tools=tools,
+        **more,
+    )
+
+
+class Collector:
+    """A receiver that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self._grown = trio.Event()
+
+    async def __call__(self, piece: Piece) -> None:
+        self.pieces.append(piece)
+        self._grown.set()
+        self._grown = trio.Event()
+
+    async def wait_for(self, kind: type) -> None:
+        """Returns once a piece of that kind was received."""
+        while not any(isinstance(piece, kind) for piece in self.pieces):
+            await self._grown.wait()
+
+
+async def collect(provider: Provider, request: ModelInput) -> list[Piece]:
+    """Makes one call and returns its pieces."""
+    received = Collector()
+    await provider.generate(request, received)
+    return received.pieces
+
+
+def text_of(pieces: Iterable[Piece]) -> str:
+    return "".join(piece.text for piece in pieces if isinstance(piece, TextDelta))
+
+
+def reasoning_of(pieces: Iterable[Piece]) -> str:
+    return "".join(piece.text for piece in pieces if isinstance(piece, ReasoningDelta))
+
+
+def calls_of(pieces: Iterable[Piece]) -> list[tuple[str, str]]:
+    """Returns name and arguments of each call."""
+    return [(p.name, p.arguments) for p in pieces if isinstance(p, ToolCallPiece)]
+
+
+def finish_of(pieces: list[Piece]) -> Finished:
+    """Returns the last piece, after making sure that it alone is a ``Finished``."""
+    *before, last = pieces
+    assert isinstance(last, Finished)
+    assert not any(isinstance(piece, Finished) for piece in before)
+    return last
+
+
+def cuts(data: bytes) -> Iterator[list[bytes]]:
+    """Yields the data whole, byte by byte, and in odd pieces."""
+    yield [data]
+    for size in (1, 2, 3, 7, 31):
+        yield [data[start : start + size] for start in range(0, len(data), size)]

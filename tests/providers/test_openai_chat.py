@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from nousd.machine.model_input import (
+    AssistantMessage,
+    ModelToolCall,
+    ToolResultMessage,
+    ToolSpec,
+    UserMessage,
+)
+from nousd.providers.openai_chat import chat_body, encode_chat, tool_aliases
+from tests.providers.helpers import ask
+
+PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}}
+
+
+def spec(name: str) -> ToolSpec:
+    return ToolSpec(name, f"does {name}", PARAMETERS)
+
+
+def test_a_text_is_asked_for_as_a_stream_with_usage() -> None:
+    assert chat_body(ask("hi", system="be brief")) == {
+        "model": "test-model",
+        "messages": [
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": "hi"},
+        ],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_an_empty_system_text_is_left_out() -> None:
+    assert chat_body(ask("hi"))["messages"] == [{"role": "user", "content": "hi"}]
+
+
+def test_tools_are_offered_as_functions() -> None:
+    assert chat_body(ask("hi", tools=(spec("read"),)))["tools"] == [
+        {
+            "type": "function",
+            "function": {"name": "read", "description": "does read", "parameters": PARAMETERS},
+        }
+    ]
+
+
+def test_calls_and_results_keep_their_structure() -> None:
+    messages = chat_body(
+        ask(
+            "go",
+            AssistantMessage(
+                "looking",
+                (
+                    ModelToolCall("x", "read", {"path": "a"}),
+                    ModelToolCall("y", "bash", {"command": "ls"}),
+                ),
+            ),
+            ToolResultMessage("x", "read", "A", is_error=False),
+            ToolResultMessage("y", "bash", "exit 1", is_error=True),
+            AssistantMessage("", (ModelToolCall("x", "read", {}),)),
+            ToolResultMessage("x", "read", "again", is_error=False),
+            AssistantMessage("done"),
+            "thanks",
+        )
+    )["messages"]
+    assert [message["role"] for message in messages] == [
+        "user", "assistant", "tool", "tool", "assistant", "tool", "assistant", "user",
+    ]  # fmt: skip
+    first, second = messages[1]["tool_calls"]
+    assert messages[1]["content"] == "looking"
+    assert first["type"] == "function"
+    assert first["function"] == {"name": "read", "arguments": '{"path":"a"}'}
+    assert messages[2] == {"role": "tool", "tool_call_id": first["id"], "content": "A"}
+    assert messages[3] == {"role": "tool", "tool_call_id": second["id"], "content": "exit 1"}
+    assert messages[4]["content"] is None
+    assert messages[5]["tool_call_id"] == messages[4]["tool_calls"][0]["id"]
+    assert messages[6] == {"role": "assistant", "content": "done"}
+
+
+def test_ids_of_calls_are_nine_letters_and_digits_and_differ() -> None:
+    calls = (ModelToolCall("msg-1:0", "a", {}), ModelToolCall("msg-1:1", "a", {}))
+    again = AssistantMessage("", (ModelToolCall("msg-1:0", "a", {}),))
+    messages = chat_body(ask("go", AssistantMessage("", calls), again, "on"))["messages"]
+    ids = [call["id"] for message in messages for call in message.get("tool_calls", ())]
+    assert len(set(ids)) == 3
+    assert all(len(id) == 9 and id.isalnum() for id in ids)
+
+
+def test_a_longer_conversation_begins_with_the_same_messages() -> None:
+    turn = (
+        UserMessage("go"),
+        AssistantMessage("", (ModelToolCall("x", "a", {}),)),
+        ToolResultMessage("x", "a", "r", is_error=False),
+    )
+    short = chat_body(ask(*turn))["messages"]
+    longer = chat_body(ask(*turn, AssistantMessage("ok"), "more"))["messages"]
+    assert longer[: len(short)] == short
+
+
+@pytest.mark.parametrize(
+    ("names", "aliases"),
+    [
+        (["read"], ["read"]),
+        (["demo.echo"], ["demo_echo"]),
+        (["demo.echo", "demo_echo"], ["demo_echo_2", "demo_echo"]),
+        (["a.b", "a:b", "a b"], ["a_b", "a_b_2", "a_b_3"]),
+        (["x" * 70, "x" * 80], ["x" * 64, "x" * 62 + "_2"]),
+        ([""], ["_"]),
+        ([], []),
+    ],
+)
+def test_tool_names_are_made_to_fit_what_servers_take(names: list[str], aliases: list[str]) -> None:
+    told = tool_aliases(spec(name) for name in names)
+    assert [told[name] for name in names] == aliases
+
+
+def test_offered_tools_and_earlier_calls_go_by_the_same_name() -> None:
+    call = AssistantMessage(
+        "", (ModelToolCall("x", "demo.echo", {}), ModelToolCall("y", "q.z", {}))
+    )
+    body = chat_body(ask("go", call, "on", tools=(spec("demo.echo"),)))
+    names = [c["function"]["name"] for c in body["messages"][1]["tool_calls"]]
+    assert body["tools"][0]["function"]["name"] == "demo_echo"
+    assert names == ["demo_echo", "q_z"]
+
+
+@pytest.mark.parametrize("text", ["plain", "grüße 😀", 'quo"te\\\n\u2028', ""])
+def test_the_encoded_body_is_the_body(text: str) -> None:
+    request = ask(text, system=text)
+    assert json.loads(encode_chat(request)) == chat_body(request)
+
+
+def test_lone_surrogates_are_replaced_wherever_they_stand() -> None:
+    call = AssistantMessage("a\ud800", (ModelToolCall("x", "read", {"path": ["\udc00b"]}),))
+    body: dict[str, Any] = json.loads(encode_chat(ask("ok 😀\ud83d", call, "on")))
+    assert body["messages"][0]["content"] == "ok 😀\ufffd"
+    assert body["messages"][1]["content"] == "a\ufffd"
+    arguments = body["messages"][1]["tool_calls"][0]["function"]["arguments"]
+    assert json.loads(arguments) == {"path": ["\ufffdb"]}
