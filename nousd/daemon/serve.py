@@ -19,6 +19,7 @@ from typing import Final
 import trio
 
 from nousd import locations
+from nousd.daemon import boundary
 from nousd.daemon.accept import serve_connections
 from nousd.daemon.app import Parts, open_core, shut_down
 from nousd.daemon.clock import SystemClock
@@ -30,8 +31,13 @@ from nousd.daemon.locks import lock_socket, lock_state_folder
 from nousd.daemon.logs import configure_logging
 from nousd.daemon.redaction import Redactor
 from nousd.daemon.settings import Settings
-from nousd.daemon.sockets import Listeners, open_listeners, socket_paths
-from nousd.daemon.systemd import Notifier, take_notifier, take_passed_sockets
+from nousd.daemon.sockets import open_listeners, socket_paths
+from nousd.daemon.systemd import (
+    Notifier,
+    PassedSockets,
+    take_notifier,
+    take_passed_sockets,
+)
 from nousd.errors import CommandRejected, ConfigError
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.sqlite import open_store
@@ -84,8 +90,7 @@ async def _serve(settings: Settings) -> None:
         stack.enter_context(lock_state_folder(settings.state_dir))
         parts = await stack.enter_async_context(_opened_parts(settings))
         core = await stack.enter_async_context(open_core(parts))
-        listeners = await stack.enter_async_context(open_listeners(settings.socket, passed))
-        await _serve_until_told_to_stop(core, listeners, notifier)
+        await _serve_until_told_to_stop(core, settings.socket, passed, notifier)
 
 
 def _prepare_folders(settings: Settings) -> None:
@@ -167,25 +172,30 @@ def _system_prompt(path: Path | None, workdir: Path) -> str:
         raise ConfigError(f"system_prompt: {path} cannot be read: {error}") from error
 
 
-async def _serve_until_told_to_stop(core: Core, listeners: Listeners, notifier: Notifier) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with trio.open_nursery() as connections:
-            for listener, handler in (
-                (listeners.command, serve_commands),
-                (listeners.events, serve_events),
-            ):
-                connections.start_soon(_accept, listener, partial(handler, core))
-            notifier.ready(f"pid {os.getpid()}")
-            await anext(aiter(signals))
-            notifier.stopping()
-            await shut_down(core)
-            await listeners.command.aclose()
-            await listeners.events.aclose()
-            connections.cancel_scope.deadline = trio.current_time() + _GRACE_SECONDS
+async def _serve_until_told_to_stop(
+    core: Core, path: Path, passed: PassedSockets | None, notifier: Notifier
+) -> None:
+    async with trio.open_nursery() as connections:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with open_listeners(path, passed) as listeners:
+                connections.start_soon(_accept, listeners.command, partial(serve_commands, core))
+                connections.start_soon(_accept, listeners.events, partial(serve_events, core))
+                notifier.ready(f"pid {os.getpid()}")
+                await anext(aiter(signals))
+                notifier.stopping()
+                await shut_down(core)
+        connections.cancel_scope.deadline = trio.current_time() + _GRACE_SECONDS
 
 
 async def _accept(
     listener: trio.SocketListener, handler: Callable[[trio.SocketStream], Awaitable[None]]
 ) -> None:
-    refusal = encode_error("", CommandRejected("too_many_connections"))
-    await serve_connections(listener, handler, connections_max=CONNECTIONS_MAX, refusal=refusal)
+    async def served(stream: trio.SocketStream) -> None:
+        await boundary.contained(lambda: handler(stream), "a connection")
+
+    await serve_connections(
+        listener,
+        served,
+        connections_max=CONNECTIONS_MAX,
+        refusal=encode_error("", CommandRejected("too_many_connections")),
+    )
