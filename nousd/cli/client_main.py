@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -166,6 +167,7 @@ WATCHES: Final[dict[str, Watch]] = {
 
 def main() -> None:
     """Runs ``nousctl`` and exits."""
+    _tolerate_any_text()
     argv = sys.argv[1:]
     if argv[:1] in _COMPLETION_FLAGS and argv[1:]:
         os.environ[_SHELL_IS_NAMED] = "1"
@@ -176,6 +178,17 @@ def main() -> None:
         _exit(error, NO_DAEMON)
     except ClientError as error:
         _exit(error, FAILED)
+
+
+def _tolerate_any_text() -> None:
+    """Bytes that are no text in the user's encoding are replaced rather than ending the program."""
+    for stream, errors in (
+        (sys.stdin, "replace"),
+        (sys.stdout, "backslashreplace"),
+        (sys.stderr, "backslashreplace"),
+    ):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
 def _exit(error: ClientError, code: int) -> None:

@@ -11,7 +11,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -58,6 +58,8 @@ class _Lines:
         self.close()
 
     def close(self) -> None:
+        with suppress(OSError):  # it is shut down already where the daemon went away
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes another thread that waits for a line
         self._socket.close()
 
     def _send(self, data: bytes, deadline: float) -> None:

@@ -56,14 +56,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     socket: Annotated[
         Path,
-        Meta(description="Unix socket for commands. Events are on the same path with '.events'."),
+        Meta(
+            description="Unix socket for commands. Events are on the same path with '.events'. "
+            "[default: nousd.sock in the user's runtime folder]"
+        ),
     ] = field(default_factory=locations.default_socket)
-    state_dir: Annotated[Path, Meta(description="Folder of the log. One daemon per folder.")] = (
-        field(default_factory=locations.default_state_dir)
-    )
-    workdir: Annotated[Path, Meta(description="Folder the tools work in and cannot leave.")] = (
-        field(default_factory=Path.cwd)
-    )
+    state_dir: Annotated[
+        Path,
+        Meta(
+            description="Folder of the log. One daemon per folder. [default: in the user's state folder]"
+        ),
+    ] = field(default_factory=locations.default_state_dir)
+    workdir: Annotated[
+        Path,
+        Meta(description="Folder the tools work in and cannot leave. [default: the current one]"),
+    ] = field(default_factory=Path.cwd)
     provider: Annotated[
         Provider,
         Meta(description="Whose models are called; 'mock' answers by itself, without a network."),
@@ -158,6 +165,14 @@ def _describe() -> Iterator[SettingInfo]:
 
 SETTINGS: Final = {info.name: info for info in _describe()}
 """name -> what it may be, for every setting that a user chooses."""
+
+
+DEFAULTS: Final = {
+    item.name: item.default
+    for item in msgspec.structs.fields(Settings)
+    if item.name in SETTINGS and item.default is not msgspec.NODEFAULT
+}
+"""name -> default, for the settings whose default is the same everywhere."""
 
 
 def flag_of(name: str) -> str:

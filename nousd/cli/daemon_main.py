@@ -1,0 +1,70 @@
+"""``nousd``: run the daemon, or print what it takes to run it as a service.
+
+What a subcommand needs is imported when it runs; the daemon itself by ``nousd.cli.serve`` only.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from nousd.cli import serve
+from nousd.errors import ConfigError, NousdError
+
+_FAILED: Final = 1
+_USAGE: Final = 2
+
+
+def main() -> None:
+    """Runs ``nousd`` and exits."""
+    try:
+        build_app()(prog_name="nousd")
+    except NousdError as error:
+        print(f"nousd: {error}", file=sys.stderr)
+        sys.exit(_USAGE if isinstance(error, ConfigError) else _FAILED)
+
+
+def build_app() -> typer.Typer:
+    """Returns the program."""
+    app = typer.Typer(
+        help="A headless agent runtime daemon.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.command("serve", help="Run the daemon until it is told to stop.")(serve.command())
+    app.command("version", help="Print the version.")(_version)
+    service = typer.Typer(
+        help="Run the daemon as a service.", no_args_is_help=True, rich_markup_mode=None
+    )
+    service.callback()(_service)
+    service.command("print", help="Print the systemd user unit for this installation.")(_print_unit)
+    app.add_typer(service, name="service")
+    return app
+
+
+def _version() -> None:
+    from nousd import __version__
+
+    print(__version__)
+
+
+def _service() -> None:
+    pass
+
+
+def _print_unit(
+    *,
+    socket: Annotated[
+        bool, typer.Option("--socket", help="Print the .socket unit that starts it on demand.")
+    ] = False,
+) -> None:
+    from nousd.cli import units
+
+    print(units.socket_unit() if socket else units.service_unit(), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""``nousctl chat``: talk to the daemon line by line, while what it does scrolls by.
+
+The main thread reads lines and sends commands, each on a connection of its own, so that Ctrl-C in the
+middle of one leaves nothing half said. A second thread prints events. What both look at is which run is
+going on, under one lock.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from nousd.cli.render import as_text
+from nousd.cli.watch import DONE, FAILED, Options, show_event, shown
+from nousd.client.answers import Answer, ReceivedEvent
+from nousd.client.blocking import Connection, Subscription
+from nousd.errors import ClientError, Refused
+
+_RACES: Final = frozenset({"run_in_progress", "no_active_run"})
+"""Refusals that mean: the run began, or ended, while the line was being typed."""
+
+_ENDED_RUNS_MAX: Final = 64
+"""Runs whose end may be seen before the answer to the prompt that started them."""
+
+
+def chat(options: Options) -> int:
+    """Talks until the user leaves. Returns the exit code."""
+    talk = _Talk(options)
+    with Subscription(options.socket_path, {"after": talk.cursor, "types": "v1"}) as events:
+        follower = threading.Thread(target=talk.follow, args=(events,), daemon=True)
+        follower.start()
+        code = talk.converse()
+        events.close()
+        follower.join()
+    return code
+
+
+class _Talk:
+    """One conversation: a session, the run that goes on in it, and who is asking."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._terminal = sys.stdin.isatty()
+        if self._terminal:
+            with suppress(ImportError):
+                import readline  # noqa: F401  (importing it is what gives input() its line editing)
+        self._changed = threading.Condition()
+        self._running: str | None = None
+        self._ended: deque[str] = deque(maxlen=_ENDED_RUNS_MAX)
+        self._lost: ClientError | None = None
+        self._leaving = False
+        self._reading = False
+        self.cursor = ""
+        self._session_id = ""
+        self._attach()
+
+    def _attach(self) -> None:
+        state = self._ask("get_state", {}).payload
+        self.cursor = state["cursor"]
+        self._session_id = state["session_id"]
+        if not self._session_id:
+            self._session_id = self._ask("new_session", {}).payload["session_id"]
+        if state["run_state"] != "idle":
+            self._running = state["run_id"]
+        self._say(f"session {self._session_id}; /help lists what else there is")
+        if "open_message" in state:
+            print(shown(state["open_message"]["text"]), end="", flush=True)
+
+    # --- the main thread -----------------------------------------------------------------------
+
+    def converse(self) -> int:
+        """Takes lines until the user leaves, the input ends or the daemon goes away."""
+        interrupted = False
+        while not self._leaving and self._lost is None:
+            try:
+                self._take(self._read())
+                interrupted = False
+            except EOFError:
+                self._finish()
+                self._leaving = True
+            except KeyboardInterrupt:
+                self._leaving = interrupted
+                interrupted = True
+                if self._lost is None and not self._leaving:
+                    self._interrupt()
+        self._leaving = True
+        return FAILED if self._lost else DONE
+
+    def _read(self) -> str:
+        """Returns the next line; where the daemon goes away meanwhile, ends as Ctrl-C does."""
+        with self._changed:
+            if self._lost is not None:
+                raise KeyboardInterrupt
+            self._reading = True
+        try:
+            return input("> " if self._terminal else "")
+        finally:
+            with self._changed:
+                self._reading = False
+
+    def _take(self, line: str) -> None:
+        name, _, rest = line.strip().partition(" ")
+        try:
+            if name in _COMMANDS:
+                _COMMANDS[name].run(self, rest.strip())
+            elif name.startswith("/"):
+                self._say(f"no command {name}; /help lists them")
+            elif name:
+                self._send(line.strip())
+        except Refused as refused:
+            self._say(f"{refused}")
+        except ClientError as error:
+            self._lose(error)
+
+    def _send(self, text: str) -> None:
+        """Starts a run with the text, or hands it to the one that goes on."""
+        order = (self._follow, self._prompt) if self._running else (self._prompt, self._follow)
+        try:
+            order[0](text)
+        except Refused as refused:
+            if refused.message not in _RACES:
+                raise
+            order[1](text)
+
+    def _prompt(self, text: str) -> None:
+        run_id = self._ask_here("prompt", {"text": text, "wait": False}).payload["run_id"]
+        with self._changed:
+            if run_id not in self._ended:
+                self._running = run_id
+
+    def _follow(self, text: str) -> None:
+        self._ask_here("follow_up", {"text": text})
+        self._say("(a run is going on: this comes after it; /steer TEXT goes first)")
+
+    def _interrupt(self) -> None:
+        if self._running is None:
+            self._say("\n(Ctrl-C again leaves)")
+            return
+        try:
+            self.abort("")
+        except ClientError as error:
+            self._say(str(error))
+
+    def _finish(self) -> None:
+        """At the end of the input: a person leaves at once, a script sees its run through."""
+        if self._terminal:
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._running is None or self._lost)
+
+    # --- commands ------------------------------------------------------------------------------
+
+    def steer(self, text: str) -> None:
+        self._ask_here("steer", {"text": text})
+
+    def follow_up(self, text: str) -> None:
+        self._ask_here("follow_up", {"text": text})
+
+    def abort(self, _rest: str) -> None:
+        self._show(self._ask_here("abort", {}))
+
+    def new(self, name: str) -> None:
+        self._select(self._ask("new_session", {"name": name} if name else {}))
+
+    def branch(self, name: str) -> None:
+        self._select(self._ask_here("branch_session", {"name": name} if name else {}))
+
+    def _select(self, answer: Answer) -> None:
+        with self._changed:
+            self._session_id = answer.payload["session_id"]
+            self._running = None
+        self._show(answer)
+
+    def state(self, _rest: str) -> None:
+        self._show(self._ask_here("get_state", {}))
+
+    def tree(self, _rest: str) -> None:
+        self._show(self._ask_here("get_tree", {}))
+
+    def quit(self, _rest: str) -> None:
+        self._leaving = True
+
+    def help(self, _rest: str) -> None:
+        for name, command in _COMMANDS.items():
+            self._say(f"{name:8} {command.help}")
+        self._say("Any other text starts a run, or waits for the end of the one that goes on.")
+        self._say("Ctrl-C stops the run; twice, it leaves.")
+
+    # --- the other thread ------------------------------------------------------------------------
+
+    def follow(self, events: Subscription) -> None:
+        """Prints the session's events until the connection ends."""
+        try:
+            for event in events:
+                if event.payload.get("session_id") == self._session_id:
+                    self._show_event(event)
+        except ClientError as error:
+            self._lose(error)
+
+    def _show_event(self, event: ReceivedEvent) -> None:
+        if event.type == "message_start" and event.payload.get("turn_kind") in {
+            "steer",
+            "follow_up",
+        }:
+            self._say(f"> {event.payload['text']}")
+        show_event(event)
+        with self._changed:
+            if event.type == "agent_start":
+                self._running = event.payload["run_id"]
+            elif event.type == "agent_end":
+                self._ended.append(event.payload["run_id"])
+                self._running = None
+            self._changed.notify_all()
+
+    def _lose(self, error: ClientError) -> None:
+        with self._changed:
+            if self._lost is not None or self._leaving:
+                return
+            self._lost = error
+            self._say(f"{error}")
+            self._changed.notify_all()
+            main = threading.main_thread().ident
+            if self._reading and main is not None:
+                # Nothing else ends a read of the terminal. The lock is held, so it still reads.
+                signal.pthread_kill(main, signal.SIGINT)
+
+    # --- asking and showing ----------------------------------------------------------------------
+
+    def _ask_here(self, command: str, payload: Mapping[str, Any]) -> Answer:
+        return self._ask(command, {**payload, "session_id": self._session_id})
+
+    def _ask(self, command: str, payload: Mapping[str, Any]) -> Answer:
+        seconds = self._options.answer_seconds
+        with Connection(self._options.socket_path, timeout_seconds=seconds) as daemon:
+            return daemon.request(command, payload)
+
+    def _show(self, answer: Answer) -> None:
+        print(*map(shown, as_text(answer)), sep="\n", flush=True)
+
+    def _say(self, text: str) -> None:
+        print(shown(text), flush=True)
+
+
+class _Command(NamedTuple):
+    help: str
+    run: Callable[[_Talk, str], None]
+
+
+_COMMANDS: Final[dict[str, _Command]] = {
+    "/steer": _Command("TEXT: goes before whatever the run would do next", _Talk.steer),
+    "/follow": _Command("TEXT: comes when the run is done", _Talk.follow_up),
+    "/abort": _Command("stops the run and takes back what waits", _Talk.abort),
+    "/new": _Command("[NAME]: a new session", _Talk.new),
+    "/branch": _Command("[NAME]: a copy of this session", _Talk.branch),
+    "/state": _Command("what the daemon is doing", _Talk.state),
+    "/tree": _Command("the entries of this session", _Talk.tree),
+    "/quit": _Command("leave; a run goes on", _Talk.quit),
+    "/help": _Command("this list", _Talk.help),
+}
+"""first word of a line -> what it does with the rest of it."""

@@ -1,0 +1,82 @@
+"""``nousd serve``: from flags to settings to a running daemon.
+
+The one module of this room that may import the daemon. The flags are made from the settings
+themselves, so there is no setting without a flag and no flag that says something else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from nousd.cli.arguments import Argument, function_of
+
+if TYPE_CHECKING:
+    from nousd.daemon.setting_values import SettingInfo
+
+_CONFIG: Final = Argument(
+    "config",
+    Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings file to read.")],
+)
+_PRINT_CONFIG: Final = Argument(
+    "print_config",
+    Annotated[
+        bool, typer.Option("--print-config", help="Print every setting and its origin, and stop.")
+    ],
+    default=False,
+)
+_KINDS: Final[dict[Any, tuple[Any, str]]] = {
+    Path: (str, "PATH"),
+    tuple[Path, ...]: (list[str], "PATH"),
+    bool: (bool, ""),
+    int: (str, "NUMBER"),
+    float: (str, "NUMBER"),
+    str: (str, "TEXT"),
+}
+"""type of a setting -> what typer reads, and how it is called. Numbers stay text: the settings say what
+is wrong with one, wherever it came from."""
+
+
+def command() -> Callable[..., None]:
+    """Returns the function behind ``nousd serve``, with a flag for each setting."""
+    from nousd.daemon.settings import SETTINGS
+
+    return function_of([*map(_flag, SETTINGS.values()), _CONFIG, _PRINT_CONFIG], _serve)
+
+
+def _flag(info: SettingInfo) -> Argument:
+    from nousd.daemon.settings import flag_of
+
+    kind, metavar = _KINDS.get(info.type, (str, "|".join(info.words)))
+    flag = flag_of(info.name)
+    names = [f"{flag}/--no-{flag.removeprefix('--')}"] if kind is bool else [flag]
+    if info.name == "verbose":
+        names.append("-v")
+    option = typer.Option(*names, help=_help(info), metavar=metavar or None)
+    return Argument(info.name, Annotated[kind | None, option])
+
+
+def _help(info: SettingInfo) -> str:
+    from nousd.daemon.settings import DEFAULTS
+
+    default = DEFAULTS.get(info.name)
+    return f"{info.help} [default: {default}]" if default not in (None, False, ()) else info.help
+
+
+def _serve(values: dict[str, Any]) -> None:
+    from nousd.daemon.settings import report, resolve
+
+    config = values.pop("config")
+    print_config = values.pop("print_config")
+    resolved = resolve(values, os.environ, config)
+    if print_config:
+        print(*report(resolved), sep="\n")
+        return
+    from nousd.daemon.serve import serve
+
+    sys.exit(serve(resolved.settings))

@@ -1,0 +1,69 @@
+"""The systemd user units for this installation, as text.
+
+The paths are those of the running interpreter and systemd's own ``%t`` (the user's runtime folder),
+so what is printed works where it was printed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+_SERVICE: Final = """\
+[Unit]
+Description=nousd, a headless agent runtime
+StartLimitIntervalSec=60
+StartLimitBurst=5
+
+[Service]
+Type=notify
+ExecStart={program} serve
+Restart=on-failure
+RestartSec=1
+# Runs get the time they need to end with balanced events.
+TimeoutStopSec=30
+KillMode=mixed
+UMask=0077
+
+[Install]
+WantedBy=default.target
+"""
+
+_SOCKET: Final = """\
+[Unit]
+Description=Sockets of nousd
+
+[Socket]
+ListenStream=%t/nousd/nousd.sock
+ListenStream=%t/nousd/nousd.sock.events
+SocketMode=0600
+DirectoryMode=0700
+
+[Install]
+WantedBy=sockets.target
+"""
+
+
+def service_unit() -> str:
+    """Returns ``nousd.service``."""
+    return _SERVICE.format(program=_program())
+
+
+def socket_unit() -> str:
+    """Returns ``nousd.socket``, which starts the service at the first connection."""
+    return _SOCKET
+
+
+def _program() -> str:
+    """Returns how this installation is started, quoted as systemd reads it."""
+    beside = Path(sys.executable).with_name("nousd")
+    if beside.exists():
+        return _quoted(str(beside))
+    return f"{_quoted(sys.executable)} -m nousd.cli.daemon_main"
+
+
+def _quoted(word: str) -> str:
+    # "%" and "$" begin systemd's specifiers and variables; doubled they are themselves.
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'
