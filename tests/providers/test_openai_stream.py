@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,52 +13,21 @@ from nousd.providers.interface import (
     TextDelta,
     ToolCallPiece,
 )
-from nousd.providers.openai_calls import ARGUMENTS_CHARS_MAX, CALLS_MAX
 from nousd.providers.openai_stream import BODY_BYTES_MAX, ChatStream
 from nousd.wire.entries import Usage
-from tests.providers.helpers import calls_of, cuts, finish_of, reasoning_of, text_of
-from tests.stub_model import call_delta, delta
-
-Chunk = dict[str, Any] | bytes
-
-DONE = b"[DONE]"
-STOP: Chunk = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
-
-
-def ended(reason: str) -> Chunk:
-    return {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
-
-
-def sse(*chunks: Chunk) -> bytes:
-    payloads = (c if isinstance(c, bytes) else json.dumps(c).encode() for c in chunks)
-    return b"".join(b"data: " + payload + b"\n\n" for payload in payloads)
-
-
-def decode(chunks: Sequence[bytes], names: dict[str, str] | None = None) -> list[Piece]:
-    stream = ChatStream(names)
-    pieces = [piece for chunk in chunks for piece in stream.feed(chunk)]
-    return [*pieces, *stream.end()]
-
-
-def answer(*chunks: Chunk) -> list[Piece]:
-    """Returns the pieces of a good stream, after checking that cutting it changes nothing."""
-    data = sse(*chunks, STOP, DONE)
-    expected = decode([data])
-    for cut in cuts(data):
-        assert decode(cut) == expected
-    return expected
-
-
-def failure_of(data: bytes) -> ProviderError:
-    """Returns the error of a bad stream, after checking that cutting it changes nothing."""
-    errors = []
-    for cut in cuts(data):
-        with pytest.raises(ProviderError) as caught:
-            decode(cut)
-        errors.append(caught.value)
-    assert len({(str(error), error.retryable, error.status) for error in errors}) == 1
-    return errors[0]
-
+from tests.providers.helpers import cuts, finish_of, reasoning_of, text_of
+from tests.providers.streams import (
+    DONE,
+    STOP,
+    Chunk,
+    answer,
+    decode,
+    ended,
+    failure_of,
+    function,
+    sse,
+)
+from tests.stub_model import delta
 
 # --- text, reasoning, usage ------------------------------------------------------------------
 
@@ -181,200 +149,14 @@ def test_a_stream_is_complete_with_a_finish_reason_or_the_end_marker(ending: byt
 
 def test_finished_comes_with_the_end_marker_and_what_follows_is_ignored() -> None:
     stream = ChatStream()
-    assert not stream.complete
+    states = [(stream.complete, stream.finished)]
     assert list(stream.feed(sse(STOP))) == []
-    assert stream.complete
-    assert not stream.finished
+    states.append((stream.complete, stream.finished))
     assert list(stream.feed(sse(DONE, delta(content="late"), b"{"))) == [Finished("stop")]
-    assert stream.finished
+    states.append((stream.complete, stream.finished))
+    assert states == [(False, False), (True, False), (True, True)]
     assert list(stream.feed(sse(delta(content="later")))) == []
     assert list(stream.end()) == []
-
-
-# --- tool calls ------------------------------------------------------------------------------
-
-
-def function(name: str | None = None, arguments: Any = None) -> dict[str, Any]:
-    return {"name": name, "arguments": arguments}
-
-
-CALLS: dict[str, tuple[list[Chunk], list[tuple[str, str]]]] = {
-    "in fragments": (
-        [
-            call_delta(index=0, id="c1", type="function", function=function("read", "")),
-            call_delta(index=0, function={"arguments": '{"pa'}),
-            call_delta(index=0, function={"arguments": 'th":1}'}),
-        ],
-        [("read", '{"path":1}')],
-    ),
-    "interleaved": (
-        [
-            call_delta(index=1, id="c2", function=function("bash", "")),
-            call_delta(index=0, id="c1", function=function("read", "")),
-            call_delta(index=1, function={"arguments": '{"b"'}),
-            call_delta(index=0, function={"arguments": '{"a"'}),
-            delta(
-                tool_calls=[
-                    {"index": 0, "function": {"arguments": ":1}"}},
-                    {"index": 1, "function": {"arguments": ":2}"}},
-                ]
-            ),
-        ],
-        [("read", '{"a":1}'), ("bash", '{"b":2}')],
-    ),
-    "whole calls in one chunk": (
-        [
-            delta(
-                tool_calls=[
-                    {"index": 0, "id": "c1", "function": function("read", '{"a":1}')},
-                    {"index": 1, "id": "c2", "function": function("read", '{"a":2}')},
-                ]
-            )
-        ],
-        [("read", '{"a":1}'), ("read", '{"a":2}')],
-    ),
-    "id and name repeated": (
-        [
-            call_delta(index=0, id="c1", function=function("read", "{")),
-            call_delta(index=0, id="c1", function=function("read", "}")),
-        ],
-        [("read", "{}")],
-    ),
-    "empty id and name in later fragments": (
-        [
-            call_delta(index=0, id="c1", function=function("read", "{")),
-            call_delta(index=0, id="", function=function("", "}")),
-            call_delta(index=0, id=None, function=function(None, None)),
-        ],
-        [("read", "{}")],
-    ),
-    "all numbered 0": (
-        [
-            call_delta(index=0, id="c1", function=function("read", '{"a":1}')),
-            call_delta(index=0, id="c2", function=function("read", '{"a"')),
-            call_delta(index=0, function={"arguments": ":2}"}),
-        ],
-        [("read", '{"a":1}'), ("read", '{"a":2}')],
-    ),
-    "an id but no index": (
-        [
-            call_delta(id="c1", function=function("read", "{")),
-            call_delta(id="c1", function=function(None, "}")),
-            call_delta(id="c2", function=function("bash", "{}")),
-        ],
-        [("read", "{}"), ("bash", "{}")],
-    ),
-    "an id and no index, later fragments bare": (
-        [
-            call_delta(id="c1", function=function("read", "{")),
-            call_delta(function={"arguments": "}"}),
-            call_delta(id="c2", function=function("read", "{")),
-            call_delta(function={"arguments": "}"}),
-        ],
-        [("read", "{}"), ("read", "{}")],
-    ),
-    "an index but no id": (
-        [
-            call_delta(index=0, function=function("read", "{}")),
-            call_delta(index=1, function=function("read", "{}")),
-        ],
-        [("read", "{}"), ("read", "{}")],
-    ),
-    "neither, in fragments": (
-        [
-            call_delta(function=function("read", "")),
-            call_delta(function={"arguments": '{"a":'}),
-            call_delta(function={"arguments": "1}"}),
-        ],
-        [("read", '{"a":1}')],
-    ),
-    "neither, whole": (
-        [
-            delta(tool_calls=[{"function": function("read", '{"a":1}')}] * 2),
-            call_delta(function=function("bash", "")),
-        ],
-        [("read", '{"a":1}'), ("read", '{"a":1}'), ("bash", "")],
-    ),
-    "neither, the name repeated": (
-        [
-            call_delta(function=function("read", "")),
-            call_delta(function=function("read", '{"a"')),
-            call_delta(function=function("read", ":1}")),
-        ],
-        [("read", '{"a":1}')],
-    ),
-    "arguments as an object": (
-        [call_delta(index=0, id="c1", function=function("read", {"path": "ä", "n": [1]}))],
-        [("read", '{"path": "ä", "n": [1]}')],
-    ),
-    "no arguments": ([call_delta(index=0, id="c1", function={"name": "read"})], [("read", "")]),
-    "no function": ([call_delta(index=0, id="c1")], [("", "")]),
-    "indexes with gaps": (
-        [
-            call_delta(index=7, id="c7", function=function("b", "{}")),
-            call_delta(index=3, id="c3", function=function("a", "{}")),
-        ],
-        [("a", "{}"), ("b", "{}")],
-    ),
-    "the older function_call": (
-        [
-            delta(function_call=function("read", "{")),
-            delta(function_call=function(None, "}")),
-        ],
-        [("read", "{}")],
-    ),
-    "tool_calls null": ([delta(content="a", tool_calls=None)], []),
-}
-
-
-@pytest.mark.parametrize(("chunks", "calls"), CALLS.values(), ids=CALLS)
-def test_calls_are_put_together_however_they_are_sent(
-    chunks: list[Chunk], calls: list[tuple[str, str]]
-) -> None:
-    pieces = answer(*chunks)
-    assert calls_of(pieces) == calls
-    assert finish_of(pieces).reason == ("tool_use" if calls else "stop")
-
-
-def test_calls_come_behind_the_text_with_the_ids_of_the_model() -> None:
-    assert answer(
-        call_delta(index=0, id="c1", function=function("read", "{}")), delta(content="Looking.")
-    ) == [TextDelta("Looking."), ToolCallPiece("c1", "read", "{}"), Finished("tool_use")]
-
-
-def test_a_call_without_an_id_is_given_one() -> None:
-    pieces = answer(delta(tool_calls=[{"index": i, "function": function("a")} for i in (0, 1)]))
-    assert [p.id for p in pieces if isinstance(p, ToolCallPiece)] == ["call_0", "call_1"]
-
-
-def test_the_name_that_the_server_was_told_is_turned_back() -> None:
-    data = sse(call_delta(index=0, id="c", function=function("demo_echo", "{}")), STOP, DONE)
-    assert calls_of(decode([data], {"demo_echo": "demo.echo"})) == [("demo.echo", "{}")]
-
-
-def test_a_finish_reason_without_the_calls_it_speaks_of_is_a_stop() -> None:
-    assert finish_of(decode([sse(ended("tool_calls"), DONE)])).reason == "stop"
-
-
-def test_an_answer_cut_in_its_calls_says_length() -> None:
-    data = sse(call_delta(index=0, id="c", function=function("a", '{"b')), ended("length"), DONE)
-    assert finish_of(decode([data])).reason == "length"
-
-
-def test_arguments_over_the_limit_are_an_error() -> None:
-    half = "x" * (ARGUMENTS_CHARS_MAX // 2)
-    first, second = (call_delta(index=i, function=function("a", half)) for i in (0, 1))
-    assert len(calls_of(decode([sse(first, second, DONE)]))) == 2
-    more = call_delta(index=1, function={"arguments": "x"})
-    with pytest.raises(ProviderError, match=str(ARGUMENTS_CHARS_MAX)):
-        decode([sse(first, second, more, DONE)])
-
-
-def test_more_calls_than_the_limit_are_an_error() -> None:
-    calls = [{"index": i, "function": function("a")} for i in range(CALLS_MAX + 1)]
-    assert len(calls_of(decode([sse(delta(tool_calls=calls[1:]), DONE)]))) == CALLS_MAX
-    with pytest.raises(ProviderError, match=str(CALLS_MAX)):
-        decode([sse(delta(tool_calls=calls), DONE)])
 
 
 # --- what servers send that they should not --------------------------------------------------
@@ -425,12 +207,6 @@ def test_invalid_utf8_becomes_replacement_characters() -> None:
 def test_surrogates_are_joined_over_deltas_and_scrubbed_alone(halves: list[str], text: str) -> None:
     chunks = [b'{"choices":[{"delta":{"content":"%b"}}]}' % half.encode() for half in halves]
     assert text_of(answer(*chunks)) == text
-
-
-def test_surrogates_in_calls_are_scrubbed() -> None:
-    arguments = {"path": "\ud800"}
-    pieces = answer(call_delta(index=0, id="\ud800", function=function("a\udc00", arguments)))
-    assert pieces[0] == ToolCallPiece("\ufffd", "a\ufffd", '{"path": "\ufffd"}')
 
 
 @pytest.mark.parametrize(

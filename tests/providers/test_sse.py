@@ -32,8 +32,8 @@ STREAMS = {
 }
 
 
-def parse(chunks: list[bytes]) -> list[bytes]:
-    parser = SseParser()
+def parse(chunks: list[bytes], **limits: int) -> list[bytes]:
+    parser = SseParser(**limits)
     payloads = [payload for chunk in chunks for payload in parser.feed(chunk)]
     return payloads + parser.end()
 
@@ -70,10 +70,8 @@ def test_an_event_of_the_longest_length_passes() -> None:
 )
 def test_an_event_over_the_limit_is_an_error(data: bytes) -> None:
     for chunks in cuts(data):
-        parser = SseParser(event_bytes_max=20)
         with pytest.raises(ProviderError, match="more than 20 bytes"):
-            for chunk in chunks:
-                parser.feed(chunk)
+            parse(chunks, event_bytes_max=20)
 
 
 def test_many_events_over_the_limit_together_are_no_error() -> None:

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from nousd.errors import ProviderError
+from nousd.providers.delivery import DELTA_CHARS_MAX, PIECES_WAITING_MAX, Put, deliver, joined
+from nousd.providers.interface import Finished, Piece, ReasoningDelta, TextDelta, ToolCallPiece
+from tests.providers.helpers import Collector, text_of
+
+CALL = ToolCallPiece("c", "read", "{}")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        ([], []),
+        ([TextDelta("a"), TextDelta(" "), TextDelta("b")], [TextDelta("a b")]),
+        (
+            [ReasoningDelta("a"), ReasoningDelta("b"), TextDelta("c"), ReasoningDelta("d")],
+            [ReasoningDelta("ab"), TextDelta("c"), ReasoningDelta("d")],
+        ),
+        (
+            [TextDelta("a"), CALL, CALL, TextDelta("b")],
+            [TextDelta("a"), CALL, CALL, TextDelta("b")],
+        ),
+        ([TextDelta("a"), Finished("stop")], [TextDelta("a"), Finished("stop")]),
+    ],
+)
+def test_only_neighbours_of_one_kind_are_joined(pieces: list[Piece], expected: list[Piece]) -> None:
+    assert list(joined(pieces)) == expected
+
+
+def test_no_delta_is_longer_than_the_limit() -> None:
+    text = "ab" * DELTA_CHARS_MAX
+    parts = list(joined([TextDelta(text), TextDelta("c")]))
+    assert [len(part.text) for part in parts if isinstance(part, TextDelta)] == [
+        DELTA_CHARS_MAX,
+        DELTA_CHARS_MAX,
+        1,
+    ]
+    assert text_of(parts) == text + "c"
+
+
+async def test_what_arrives_together_is_received_joined() -> None:
+    async def read(put: Put) -> None:
+        for text in "abc":
+            await put(TextDelta(text))
+        await trio.testing.wait_all_tasks_blocked()
+        for text in "de":
+            await put(TextDelta(text))
+
+    received = Collector()
+    await deliver(read, received)
+    assert text_of(received.pieces) == "abcde"
+    assert received.pieces[-1] == TextDelta("de")
+
+
+async def test_a_slow_receiver_holds_the_reading_back() -> None:
+    put_count = 0
+    go_on = trio.Event()
+
+    async def read(put: Put) -> None:
+        nonlocal put_count
+        for _ in range(PIECES_WAITING_MAX * 3):
+            await put(CALL)
+            put_count += 1
+
+    async def receive(piece: Piece) -> None:
+        await go_on.wait()
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(deliver, read, receive)
+            await trio.testing.wait_all_tasks_blocked()
+            assert put_count <= PIECES_WAITING_MAX * 2 + 2
+            go_on.set()
+    assert put_count == PIECES_WAITING_MAX * 3
+
+
+async def test_a_failure_comes_after_everything_that_was_read_before_it() -> None:
+    failure = ProviderError("boom")
+
+    async def read(put: Put) -> None:
+        await put(TextDelta("a"))
+        await put(CALL)
+        raise failure
+
+    received = Collector()
+    with pytest.raises(ProviderError) as caught:
+        await deliver(read, received)
+    assert caught.value is failure
+    assert received.pieces == [TextDelta("a"), CALL]
+
+
+@pytest.mark.parametrize("pieces", [1, PIECES_WAITING_MAX * 3])
+async def test_what_the_receiver_raises_comes_out_as_it_is_and_ends_the_reading(
+    pieces: int,
+) -> None:
+    cancelled = False
+
+    async def read(put: Put) -> None:
+        nonlocal cancelled
+        try:
+            for _ in range(pieces):
+                await put(CALL)
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            cancelled = True
+            raise
+
+    async def receive(piece: Piece) -> None:
+        raise ZeroDivisionError
+
+    with trio.fail_after(5), pytest.raises(ZeroDivisionError):
+        await deliver(read, receive)
+    assert cancelled
+
+
+async def test_cancelling_ends_both_sides() -> None:
+    async def read(put: Put) -> None:
+        await put(TextDelta("a"))
+        await trio.sleep_forever()
+
+    received = Collector()
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(deliver, read, received)
+            await received.wait_for(TextDelta)
+            nursery.cancel_scope.cancel()
+    assert received.pieces == [TextDelta("a")]
