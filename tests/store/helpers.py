@@ -1,0 +1,216 @@
+"""What the tests of the store share: events in short words, and a connection that can be watched."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import apsw
+import trio
+from msgspec import UNSET, UnsetType
+
+from nousd.errors import StoreError
+from nousd.store.interface import Artifact, Batch, EventFilter, Record, Store, StoredEvent
+from nousd.wire import events
+from nousd.wire.codec import encode_event_tail
+from nousd.wire.entries import MessageEntry
+from nousd.wire.events import EVENT_TYPES
+from nousd.wire.responses import PendingCounts, QueuedInput
+
+TS = "2026-01-02T03:04:05.678Z"
+EVERYTHING = EventFilter()
+NO_BOUND = 2**31
+
+
+def record(event: events.Event, ts: str = TS) -> Record:
+    run_id = getattr(event, "run_id", UNSET)
+    return Record(
+        EVENT_TYPES[type(event)],
+        event.session_id,
+        None if run_id is UNSET else run_id,
+        event,
+        encode_event_tail(event, ts),
+        ts,
+    )
+
+
+class Outcomes:
+    """Collects what became of batches, in the order in which the store told it."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, tuple[StoredEvent, ...] | StoreError]] = []
+
+    def batch(
+        self,
+        name: str,
+        happened: Sequence[events.Event],
+        *,
+        artifacts: Sequence[Artifact] = (),
+        then: Callable[[], None] = lambda: None,
+    ) -> Batch:
+        def tell(outcome: tuple[StoredEvent, ...] | StoreError) -> None:
+            self.told.append((name, outcome))
+            then()
+
+        return Batch(tuple(record(event) for event in happened), tell, tell, tuple(artifacts))
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.told]
+
+    @property
+    def failed(self) -> list[str]:
+        return [name for name, outcome in self.told if isinstance(outcome, StoreError)]
+
+    def seqs(self, name: str) -> list[int]:
+        (outcome,) = [outcome for told, outcome in self.told if told == name]
+        assert not isinstance(outcome, StoreError), outcome
+        return [event.seq for event in outcome]
+
+
+async def append(
+    store: Store, *happened: events.Event, artifacts: Sequence[Artifact] = (), ts: str = TS
+) -> tuple[StoredEvent, ...]:
+    """Commits events as one batch and returns them as they stand in the log."""
+    told: list[tuple[StoredEvent, ...] | StoreError] = []
+    records = tuple(record(event, ts) for event in happened)
+    store.submit(Batch(records, told.append, told.append, tuple(artifacts)))
+    with trio.fail_after(10):
+        await store.flush()
+    (outcome,) = told
+    if isinstance(outcome, StoreError):
+        raise outcome
+    return outcome
+
+
+async def whole_log(store: Store, wanted: EventFilter = EVERYTHING) -> tuple[StoredEvent, ...]:
+    return await store.events_after(0, wanted, limit=NO_BOUND, bytes_max=NO_BOUND)
+
+
+# --- events in short words ---------------------------------------------------------------------
+
+
+def created(session_id: str = "s1", **fields: Any) -> events.SessionCreated:
+    return events.SessionCreated(session_id=session_id, created_at=TS, **fields)
+
+
+def updated(session_id: str = "s1", **fields: Any) -> events.SessionUpdated:
+    return events.SessionUpdated(session_id=session_id, **fields)
+
+
+def deleted(session_id: str = "s1") -> events.SessionDeleted:
+    return events.SessionDeleted(session_id=session_id)
+
+
+def message(
+    entry_id: str, parent_id: str | UnsetType = UNSET, text: str = "hello", **fields: Any
+) -> MessageEntry:
+    return MessageEntry(
+        id=entry_id,
+        parent_id=parent_id,
+        role="user",
+        text=text,
+        run_id="r1",
+        turn_kind="prompt",
+        created_at=TS,
+        **fields,
+    )
+
+
+def appended(
+    entry_id: str,
+    parent_id: str | UnsetType = UNSET,
+    *,
+    session_id: str = "s1",
+    text: str = "hello",
+    **fields: Any,
+) -> events.EntryAppended:
+    entry = message(entry_id, parent_id, text, **fields)
+    return events.EntryAppended(session_id=session_id, entry=entry)
+
+
+def queued(
+    input_id: str, kind: Any = "follow_up", text: str = "more", **fields: Any
+) -> QueuedInput:
+    return QueuedInput(input_id=input_id, kind=kind, text=text, **fields)
+
+
+def queue_update(change: Any, *inputs: QueuedInput, session_id: str = "s1") -> events.QueueUpdate:
+    return events.QueueUpdate(
+        session_id=session_id,
+        change=change,
+        inputs=inputs,
+        pending_counts=PendingCounts(steer=0, follow_up=0),
+    )
+
+
+def run_started(run_id: str = "r1", session_id: str = "s1") -> events.AgentStart:
+    return events.AgentStart(session_id=session_id, run_id=run_id, runtime="native", model="mock-1")
+
+
+def run_ended(
+    run_id: str = "r1", session_id: str = "s1", status: Any = "completed", **fields: Any
+) -> events.AgentEnd:
+    return events.AgentEnd(session_id=session_id, run_id=run_id, status=status, **fields)
+
+
+def delta(text: str = "piece", run_id: str = "r1", session_id: str = "s1") -> events.MessageUpdate:
+    return events.MessageUpdate(
+        session_id=session_id, run_id=run_id, turn_id="1", message_id="m1", delta=text
+    )
+
+
+# --- the writing connection ----------------------------------------------------------------------
+
+
+class Watch:
+    """Makes the writing connection; sees its transactions, can hold and fail them.
+
+    ``commits``: how each of the writer's transactions was synced.
+    ``fail_at``: the statement that begins so raises a full disk, until it is set back to None.
+    ``hold``: the writer waits before its next transaction until ``release`` is called.
+    """
+
+    def __init__(self) -> None:
+        self.commits: list[str] = []
+        self.fail_at: str | None = None
+        self.threads: set[int] = set()
+        self.connection: apsw.Connection | None = None
+        self._writing = False
+        self._reached = threading.Event()
+        self._go = threading.Event()
+        self._go.set()
+
+    def connect(self, name: str) -> apsw.Connection:
+        self.connection = apsw.Connection(name)
+        self.connection.set_exec_trace(self._see)
+        return self.connection
+
+    def hold(self) -> None:
+        self._reached.clear()
+        self._go.clear()
+
+    def release(self) -> None:
+        self._go.set()
+
+    async def wait_held(self) -> None:
+        with trio.fail_after(10):
+            assert await trio.to_thread.run_sync(self._reached.wait, 10)
+
+    def _see(self, _: object, statement: str, __: object) -> bool:
+        if statement == "BEGIN IMMEDIATE":
+            self._writing = True
+            self.threads.add(threading.get_ident())
+            self._reached.set()
+            assert self._go.wait(10)
+        if self.fail_at is not None and statement.lstrip().startswith(self.fail_at):
+            raise apsw.FullError("database or disk is full")
+        if statement == "COMMIT" and self._writing:
+            self._writing = False
+            assert self.connection is not None
+            self.commits.append(SYNCHRONOUS[self.connection.pragma("synchronous")])
+        return True
+
+
+SYNCHRONOUS = {1: "NORMAL", 2: "FULL"}
