@@ -86,7 +86,7 @@ class _Talk:
             except KeyboardInterrupt:
                 self._leaving = interrupted
                 interrupted = True
-                if self._lost is None and not self._leaving:
+                if not self._leaving:
                     self._interrupt()
         self._leaving = True
         return FAILED if self._lost else DONE
@@ -138,6 +138,8 @@ class _Talk:
         self._say("(a run is going on: this comes after it; /steer TEXT goes first)")
 
     def _interrupt(self) -> None:
+        if self._lost is not None:
+            return
         if self._running is None:
             self._say("\n(Ctrl-C again leaves)")
             return

@@ -142,15 +142,7 @@ VERBS: Final[dict[str, Verb]] = {
         "branch_session",
         "Copy a session into a new one.",
         (
-            Argument(
-                "session_id",
-                Annotated[
-                    str | None,
-                    typer.Argument(
-                        metavar="[SESSION]", help="The one to copy, if not the active one."
-                    ),
-                ],
-            ),
+            _required("session_id", "SESSION", "The one to copy."),
             _option("name", "--name", "A name for people."),
         ),
     ),

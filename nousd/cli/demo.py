@@ -1,0 +1,177 @@
+"""``python -m nousd.cli.demo [TEXT]``: a daemon of its own with the mock model, for a first look.
+
+Everything lies in a private temporary folder that is removed at the end, and nothing of the user's own
+settings, sessions or sockets is read or touched. On a terminal, without a text, the line client is
+attached; otherwise one prompt is run and its event lines and its answer are printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from nousd.cli.watch import DONE, FAILED, Options, print_line, shown
+from nousd.client.blocking import Connection, Subscription
+from nousd.errors import ClientError, DaemonUnreachable
+
+GREETING: Final = "Hello! Who are you, and what can you do?"
+
+_START_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 15.0
+_RETRY_SECONDS: Final = 0.02
+_INPUT_SECONDS: Final = 2.0
+
+_SOCKET_PATH_BYTES_MAX: Final = 90
+"""Socket paths end at 104 bytes on some systems; ``.events`` must fit behind it."""
+
+
+def main() -> None:
+    """Runs the demonstration and exits."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(help="Start a daemon with a mock model and talk to it.")(_demo)
+    try:
+        app(prog_name="scripts/run")
+    except ClientError as error:
+        print(error, file=sys.stderr)
+        sys.exit(FAILED)
+
+
+def _demo(
+    text: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT]", help="A prompt; else from input.")
+    ] = None,
+) -> None:
+    _leave_in_order_when_told_to()
+    prompt = " ".join(text or ())
+    at_terminal = sys.stdin is not None and sys.stdin.isatty()
+    talk = not prompt and at_terminal and sys.stdout.isatty()
+    if not prompt and not at_terminal:
+        prompt = _piped_text()
+    with _private_folder() as folder, _daemon(folder) as socket_path:
+        options = Options(socket_path, json=False, timeout_seconds=None)
+        raise typer.Exit(_talk(options) if talk else _run_once(options, prompt or GREETING))
+
+
+def _leave_in_order_when_told_to() -> None:
+    """Makes the signals that end a program run its ``finally`` clauses, which stop the daemon."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _frame: sys.exit(128 + number))
+
+
+def _piped_text() -> str:
+    """Returns what was piped in; "" if nothing is, also where the pipe is never closed."""
+    if sys.stdin is None or not select.select([sys.stdin], [], [], _INPUT_SECONDS)[0]:
+        return ""
+    return sys.stdin.read().strip()
+
+
+def _talk(options: Options) -> int:
+    from nousd.cli.line_client import chat
+
+    return chat(options)
+
+
+def _run_once(options: Options, text: str) -> int:
+    """Runs one prompt: its event lines as they come, then the answer."""
+    answer, status = "", ""
+    with Subscription(options.socket_path, {"types": "v1"}) as events:
+        with Connection(options.socket_path) as daemon:
+            daemon.request("prompt", {"text": text, "wait": False})
+        for event in events:
+            print_line(event.line)
+            if event.type == "message_end":
+                answer = event.payload["text"]
+            if event.type == "agent_end":
+                status = event.payload["status"]
+                break
+    print(f"\n{shown(answer)}", flush=True)
+    return DONE if status == "completed" else FAILED
+
+
+# --- the daemon ------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _private_folder() -> Iterator[Path]:
+    """Makes a folder that only this user can enter, with a path short enough for a socket."""
+    parent = tempfile.gettempdir()
+    if len(os.fsencode(parent)) > _SOCKET_PATH_BYTES_MAX - len("/nousd-12345678/nousd.sock"):
+        parent = "/tmp"  # noqa: S108  (what is made in it has a random name and mode 0700)
+    with tempfile.TemporaryDirectory(
+        prefix="nousd-", dir=parent, ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _daemon(folder: Path) -> Iterator[Path]:
+    """Runs a daemon in ``folder`` and yields its socket; stops it at the end."""
+    socket_path = folder / "nousd.sock"
+    log = folder / "daemon.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            _command(folder, socket_path),
+            env={k: v for k, v in os.environ.items() if not k.startswith("NOUSD_")},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,  # Ctrl-C is for the client
+        )
+    try:
+        _wait_until_ready(process, socket_path, log)
+        yield socket_path
+    finally:
+        _stop(process)
+
+
+def _command(folder: Path, socket_path: Path) -> list[str]:
+    config, workdir = folder / "config.toml", folder / "work"
+    config.touch()
+    workdir.mkdir()
+    options = {
+        "--socket": socket_path,
+        "--state-dir": folder / "state",
+        "--workdir": workdir,
+        "--config": config,
+        "--provider": "mock",
+    }
+    words = [str(word) for option in options.items() for word in option]
+    return [sys.executable, "-m", "nousd.cli.daemon_main", "serve", *words]
+
+
+def _wait_until_ready(process: subprocess.Popen[bytes], socket_path: Path, log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            with Connection(socket_path) as daemon:
+                daemon.request("ping", {})
+                return
+        except DaemonUnreachable:
+            if process.poll() is not None or time.monotonic() > deadline:
+                said = log.read_text(errors="replace").strip()
+                raise DaemonUnreachable(f"the daemon did not start: {said}") from None
+        time.sleep(_RETRY_SECONDS)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    main()
