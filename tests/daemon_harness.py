@@ -1,0 +1,354 @@
+"""A whole daemon for tests, and a client of it that speaks plain lines.
+
+::
+
+    async with socket_daemon(folder, provider=provider) as daemon:
+        events = await daemon.watch()              # subscribed when it returns
+        client = await daemon.connect()
+        await client.request("prompt", text="hello", wait=False)
+        run = await events.run()                   # everything up to the run's end
+
+``socket_daemon`` runs on real sockets and SQLite, ``memory_daemon`` on memory streams, a memory store
+and a fake clock. Both live in the test's own loop. When the block is left the daemon is shut down and
+its whole log is checked: every run that was ever started has balanced ends.
+
+Every wait is bounded by ``WAIT_SECONDS``. The client knows the wire and nothing of the daemon.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import trio
+from trio.testing import memory_stream_pair
+
+from nousd.daemon.accept import serve_connections
+from nousd.daemon.app import Parts, open_core, shut_down
+from nousd.daemon.clock import Clock, SystemClock
+from nousd.daemon.connection import serve_commands
+from nousd.daemon.core import Core, ExtensionHandler
+from nousd.daemon.feed import serve_events
+from nousd.daemon.sockets import open_listeners
+from nousd.providers.interface import Provider
+from nousd.runtimes.native.loop import NativeSettings
+from nousd.store import memory, sqlite
+from nousd.store.interface import EventFilter, Store
+from nousd.tools.builtins import builtin_tools
+from nousd.tools.confine import Confinement
+from nousd.tools.interface import Tool
+from tests.lifecycle import LifecycleChecker
+
+WAIT_SECONDS: Final = 15
+"""How long one thing may take. Only a failing test waits that long."""
+
+LINE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+Event = dict[str, Any]
+Payload = dict[str, Any]
+
+
+class RequestRefused(AssertionError):
+    """The daemon answered with an error that the test did not expect."""
+
+
+# --- the client ------------------------------------------------------------------------------
+
+
+class Wire:
+    """One stream of lines in both directions."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self._received = bytearray()
+
+    async def send(self, message: Mapping[str, Any] | bytes) -> None:
+        """Sends an object as a line, or bytes as they are."""
+        data = message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n"
+        with trio.fail_after(WAIT_SECONDS):
+            await self.stream.send_all(data)
+
+    async def receive(self) -> dict[str, Any]:
+        """Returns the next line.
+
+        Raises:
+            EOFError: the daemon has closed the connection.
+        """
+        with trio.fail_after(WAIT_SECONDS):
+            while (end := self._received.find(b"\n")) < 0:
+                chunk = await self.stream.receive_some()
+                if not chunk:
+                    raise EOFError("the daemon has closed the connection")
+                self._received += chunk
+                assert len(self._received) <= LINE_BYTES_MAX
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
+
+
+class Client(Wire):
+    """A connection to the command socket."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        super().__init__(stream)
+        self._ids = (f"c{number}" for number in itertools.count(1))
+
+    async def ask(self, type: str, **payload: Any) -> str:
+        """Sends a command without waiting for the answer; returns its id."""
+        request_id = next(self._ids)
+        await self.send({"v": "1", "id": request_id, "type": type, "payload": payload})
+        return request_id
+
+    async def answer(self, request_id: str) -> dict[str, Any]:
+        """Returns the next answer, which must be the one to that command."""
+        answer = await self.receive()
+        assert answer["id"] == request_id, f"expected the answer to {request_id}: {answer}"
+        return answer
+
+    async def request(self, type: str, **payload: Any) -> Payload:
+        """Sends a command and returns the payload of its answer."""
+        answer = await self.answer(await self.ask(type, **payload))
+        if not answer["ok"]:
+            raise RequestRefused(f"{type}: {answer['error']}")
+        granted: Payload = answer["payload"]
+        return granted
+
+    async def refusal(self, type: str, **payload: Any) -> dict[str, Any]:
+        """Sends a command that has to be refused, and returns the error."""
+        answer = await self.answer(await self.ask(type, **payload))
+        assert not answer["ok"], f"{type} was not refused: {answer}"
+        error: dict[str, Any] = answer["error"]
+        return error
+
+
+class Events(Wire):
+    """A connection to the event socket."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        super().__init__(stream)
+        self._since_run: list[Event] = []
+
+    async def subscribe(self, **payload: Any) -> Payload:
+        """Subscribes, and returns what ``subscribed`` says."""
+        await self.send({"v": "1", "id": "s", "type": "subscribe", "payload": payload})
+        answer = await self.receive()
+        assert answer["type"] == "subscribed", answer
+        subscribed: Payload = answer["payload"]
+        return subscribed
+
+    async def next(self) -> Event:
+        """Returns the next event."""
+        event = await self.receive()
+        self._since_run.append(event)
+        return event
+
+    async def until(self, type: str, **fields: Any) -> Event:
+        """Returns the next event of that type whose payload has those fields."""
+        while True:
+            event = await self.next()
+            if event["type"] == type and fields.items() <= event["payload"].items():
+                return event
+
+    async def run(self, run_id: str | None = None) -> list[Event]:
+        """Reads up to the next ``agent_end`` (of that run) and returns all that came since the last."""
+        await self.until("agent_end", **({} if run_id is None else {"run_id": run_id}))
+        events, self._since_run = self._since_run, []
+        return events
+
+
+def types(events: Sequence[Event]) -> list[str]:
+    """Returns the events' types."""
+    return [event["type"] for event in events]
+
+
+def of_type(events: Sequence[Event], *wanted: str) -> list[Payload]:
+    """Returns the payloads of the events of those types."""
+    return [event["payload"] for event in events if event["type"] in wanted]
+
+
+# --- the daemon ------------------------------------------------------------------------------
+
+
+class Daemon(Protocol):
+    """A running daemon, as tests use it."""
+
+    @property
+    def core(self) -> Core: ...
+
+    async def connect(self) -> Client: ...
+
+    async def watch(self, **subscription: Any) -> Events:
+        """Connects and subscribes; without arguments to the frozen types, from now on."""
+        ...
+
+
+class FakeClock:
+    """Times and ids that count."""
+
+    def __init__(self) -> None:
+        self._count = itertools.count(1)
+
+    def now(self) -> str:
+        seconds, microseconds = divmod(next(self._count), 1_000_000)
+        return f"2026-01-01T00:{seconds // 60:02}:{seconds % 60:02}.{microseconds:06}Z"
+
+    def new_id(self, prefix: str) -> str:
+        return f"{prefix}-{next(self._count):08}"
+
+
+Serve = Callable[[Core, trio.abc.Stream], Awaitable[None]]
+
+
+class _Daemon:
+    """A daemon and the connections to it, which are closed with it."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self._opened: list[trio.abc.Stream] = []
+
+    async def connect(self) -> Client:
+        return Client(await self._open(serve_commands))
+
+    async def watch(self, **subscription: Any) -> Events:
+        events = Events(await self._open(serve_events))
+        await events.subscribe(**subscription)
+        return events
+
+    async def close_connections(self) -> None:
+        for stream in self._opened:
+            await trio.aclose_forcefully(stream)
+
+    async def _open(self, serve: Serve) -> trio.abc.Stream:
+        stream = await self._connected(serve)
+        self._opened.append(stream)
+        return stream
+
+    async def _connected(self, serve: Serve) -> trio.abc.Stream:
+        raise NotImplementedError
+
+
+class _MemoryDaemon(_Daemon):
+    def __init__(self, core: Core, nursery: trio.Nursery) -> None:
+        super().__init__(core)
+        self._nursery = nursery
+
+    async def _connected(self, serve: Serve) -> trio.abc.Stream:
+        ours, theirs = memory_stream_pair()
+
+        async def serve_one() -> None:
+            async with theirs:
+                await serve(self.core, theirs)
+
+        self._nursery.start_soon(serve_one)
+        return ours
+
+
+class _SocketDaemon(_Daemon):
+    def __init__(self, core: Core, path: Path) -> None:
+        super().__init__(core)
+        self._paths: dict[Serve, Path | str] = {
+            serve_commands: path,
+            serve_events: f"{path}.events",
+        }
+
+    async def _connected(self, serve: Serve) -> trio.abc.Stream:
+        return await trio.open_unix_socket(self._paths[serve])
+
+
+@asynccontextmanager
+async def memory_daemon(
+    *, workdir: Path, provider: Provider, **options: Any
+) -> AsyncIterator[Daemon]:
+    """Runs a daemon on memory streams. ``options``: see ``make_parts``."""
+    async with memory.open_store() as store, trio.open_nursery() as nursery:
+        parts = make_parts(
+            store=store, provider=provider, workdir=workdir, clock=FakeClock(), **options
+        )
+        async with _checked_core(parts) as core:
+            daemon = _MemoryDaemon(core, nursery)
+            yield daemon
+            await shut_down(core)
+            await daemon.close_connections()
+
+
+@asynccontextmanager
+async def socket_daemon(
+    folder: Path, *, provider: Provider, workdir: Path | None = None, **options: Any
+) -> AsyncIterator[Daemon]:
+    """Runs a daemon on ``nous.sock`` and ``nousd.db`` in ``folder``. ``options``: see ``make_parts``.
+
+    It can be run again in the same folder.
+    """
+    path = folder / "nous.sock"
+    if workdir is None:
+        workdir = folder / "work"
+        workdir.mkdir(exist_ok=True)
+    async with sqlite.open_store(folder / "nousd.db") as store:
+        parts = make_parts(store=store, provider=provider, workdir=workdir, **options)
+        async with (
+            _checked_core(parts) as core,
+            open_listeners(path) as listeners,
+            trio.open_nursery() as nursery,
+        ):
+            for listener, serve in (
+                (listeners.command, serve_commands),
+                (listeners.events, serve_events),
+            ):
+                accept = partial(serve_connections, connections_max=512, refusal=b"{}\n")
+                nursery.start_soon(accept, listener, partial(serve, core))
+            daemon = _SocketDaemon(core, path)
+            yield daemon
+            await shut_down(core)
+            await daemon.close_connections()
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _checked_core(parts: Parts) -> AsyncIterator[Core]:
+    async with open_core(parts) as core:
+        yield core
+    await check_log(parts.store)
+
+
+def make_parts(
+    *,
+    store: Store,
+    provider: Provider,
+    workdir: Path,
+    tools: Sequence[Tool] = (),
+    native: NativeSettings | None = None,
+    extension_commands: Mapping[str, ExtensionHandler] | None = None,
+    command_timeout: float = 600.0,
+    clock: Clock | None = None,
+) -> Parts:
+    """Returns what a daemon with every built-in tool, and ``tools``, is made of."""
+    return Parts(
+        store=store,
+        clock=clock or SystemClock(),
+        provider=provider,
+        tools=(*builtin_tools(allow_exec=True), *tools),
+        confinement=Confinement(workdir),
+        extension_commands=extension_commands or {},
+        native=native or NativeSettings(),
+        command_timeout=command_timeout,
+    )
+
+
+async def check_log(store: Store) -> None:
+    """Asserts that the log holds balanced runs and nothing else."""
+    checker = LifecycleChecker()
+    after = 0
+    while page := await store.events_after(after, EventFilter(), limit=10_000, bytes_max=2**24):
+        for stored in page:
+            checker.feed(stored.line)
+        after = page[-1].seq
+    checker.finish()

@@ -3,10 +3,16 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import trio
+
+from nousd.providers.interface import Provider
+from nousd.providers.registry import make_provider
+from tests.daemon_harness import Client, Daemon, Events, socket_daemon
+from tests.stub_model import StubModel, stub_model
 
 
 @pytest.fixture
@@ -34,3 +40,44 @@ def any_umask(request: pytest.FixtureRequest) -> Iterator[int]:
 def as_root() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can create files of another user")
+
+
+@pytest.fixture
+async def stub() -> AsyncIterator[StubModel]:
+    """A model server that the test scripts."""
+    async with stub_model() as stub:
+        yield stub
+
+
+@pytest.fixture
+async def provider(stub: StubModel) -> AsyncIterator[Provider]:
+    """The provider that talks to ``stub``; it waits as long as servers ask for, and no longer."""
+    provider = make_provider("openai", api_base=stub.api_base, model="stub-model")
+    yield provider
+    await provider.aclose()
+
+
+@pytest.fixture
+async def daemon(short_folder: Path, provider: Provider) -> AsyncIterator[Daemon]:
+    """A daemon on real sockets and SQLite whose model is ``stub``; 60 seconds at most."""
+    async with socket_daemon(short_folder, provider=provider) as daemon, trio.open_nursery() as n:
+        n.start_soon(_watchdog)
+        yield daemon
+        n.cancel_scope.cancel()
+
+
+async def _watchdog() -> None:
+    await trio.sleep(60)
+    raise AssertionError("the test took longer than a minute")
+
+
+@pytest.fixture
+async def client(daemon: Daemon) -> Client:
+    """A connection to the command socket."""
+    return await daemon.connect()
+
+
+@pytest.fixture
+async def events(daemon: Daemon) -> Events:
+    """A subscriber of the frozen event types, from the start on."""
+    return await daemon.watch()
