@@ -50,11 +50,15 @@ async def call(
 
 
 async def _result(handler: Handler, args: tuple[object, ...], threads: trio.CapacityLimiter) -> Any:
-    if inspect.iscoroutinefunction(handler):
+    if _is_async(handler):
         return await handler(*args)
-    result = await trio.to_thread.run_sync(handler, *args, abandon_on_cancel=True, limiter=threads)
-    # An object with an async __call__ does not look like a coroutine function.
-    return await result if inspect.isawaitable(result) else result
+    return await trio.to_thread.run_sync(handler, *args, abandon_on_cancel=True, limiter=threads)
+
+
+def _is_async(handler: Handler) -> bool:
+    # An object may be called like a function and be async in that.
+    own_call = getattr(handler, "__call__", None)  # noqa: B004 - the method itself is wanted
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(own_call)
 
 
 def described(error: BaseException) -> str:

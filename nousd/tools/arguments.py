@@ -102,7 +102,9 @@ def struct_arguments(
     """
     (root,), definitions = msgspec.json.schema_components([struct], ref_template="{name}")
     schema = _inlined(root, definitions, ())
-    schema.pop("title", None)
+    # Said of the struct, for us; the tool has its own name and description.
+    for ours in ("title", "description"):
+        schema.pop(ours, None)
     return Arguments(schema=schema, struct=struct, aliases=aliases or {})
 
 

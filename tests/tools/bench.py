@@ -77,6 +77,15 @@ class Lifeline:
                 assert chunk, "they ended before they were ready"
                 seen += chunk
 
+    def is_gone(self) -> bool:
+        """Whether no process holds it any more."""
+        try:
+            while os.read(self._descriptor, 4096):
+                pass
+        except BlockingIOError:
+            return False
+        return True
+
     async def wait_gone(self) -> None:
         """Returns when no process holds it any more."""
         with trio.fail_after(20):

@@ -273,11 +273,11 @@ def test_a_folder_exchanged_during_a_search_is_not_entered(bench: Bench) -> None
 
 def test_no_descriptor_is_left_open(bench: Bench) -> None:
     bench.put("a/b/c/d.txt", "")
-    before = set(os.listdir("/proc/self/fd"))
+    before = set(Path("/proc/self/fd").iterdir())
     for path in ("a/b/c/d.txt", "a/b/../../../x", "a/missing/x", "a/b/c/d.txt/e"):
         try:
             with bench.context.confinement.locate(path) as place:
                 place.open_file().close()
         except (OSError, ToolError):
             assert path != "a/b/c/d.txt"
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(Path("/proc/self/fd").iterdir()) == before

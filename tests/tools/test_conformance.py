@@ -46,6 +46,7 @@ def test_the_schema_is_a_flat_object_schema_with_a_description_for_the_model(too
     assert "$defs" not in tool.parameters
     assert "anyOf" not in str(tool.parameters)
     assert tool.description
+    assert "description" not in tool.parameters
 
 
 @every_tool

@@ -1,0 +1,347 @@
+"""What an extension may register, and that nothing it does reaches further than its own call."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from nousd.errors import CommandRejected, ConfigError, ToolArgumentsInvalid, ToolError
+from nousd.extensions.api import RESULT_BYTES_MAX, ExtensionApi, Extensions
+from nousd.extensions.calls import THREADS_MAX
+from nousd.extensions.loader import load_extensions
+from nousd.tools.confine import Confinement
+from nousd.tools.interface import ToolContext, ToolResult
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(source: str, name: str = "plugin.py") -> Path:
+        path = tmp_path / name
+        path.write_text(source)
+        return path
+
+    return write
+
+
+def registered(register: Callable[[ExtensionApi], object], name: str = "plugin") -> Extensions:
+    tools: dict[str, Any] = {}
+    commands: dict[str, Any] = {}
+    register(ExtensionApi(name, tools, commands))
+    return Extensions(tools=tuple(tools.values()), commands=commands)
+
+
+async def command(handler: Callable[..., Any], payload: Any = None, **options: float) -> Any:
+    found = registered(lambda api: api.command("c", handler, **options))
+    with trio.fail_after(20):
+        return await found.commands["c"](payload)
+
+
+async def tool(
+    handler: Callable[..., Any],
+    args: dict[str, Any] | None = None,
+    schema: dict[str, Any] | None = None,
+    **options: float,
+) -> ToolResult:
+    shape = schema or {"type": "object"}
+    (found,) = registered(lambda api: api.tool("t", "A tool.", shape, handler, **options)).tools
+
+    async def emit(text: str) -> None:
+        raise AssertionError(text)
+
+    context = ToolContext(confinement=Confinement(Path("/")), emit=emit)
+    with trio.fail_after(20):
+        return await found.run(found.validated(args or {}), context)
+
+
+@pytest.mark.parametrize(
+    ("payload", "echo"),
+    [({"text": "hi"}, "hi"), ({}, ""), (None, ""), ("str", ""), ([1], ""), ({"text": 3}, "")],
+)
+async def test_the_demo_command_says_the_text_back(payload: Any, echo: str) -> None:
+    extensions = load_extensions((), demo=True)
+    assert await extensions.commands["echo"](payload) == {"echo": echo}
+
+
+async def test_the_demo_tool_says_the_text_back() -> None:
+    (echo,) = load_extensions((), demo=True).tools
+    assert (echo.name, echo.source) == ("demo.echo", "demo")
+    assert echo.parameters == {
+        "type": "object",
+        "properties": {"text": {"type": "string"}},
+        "required": ["text"],
+    }
+    result = await echo.run(echo.validated({"text": "ext"}), None)  # type: ignore[arg-type]
+    assert result == ToolResult(text="demo.echo:ext")
+
+
+def test_without_demo_and_files_there_is_nothing() -> None:
+    assert load_extensions((), demo=False) == Extensions()
+
+
+async def test_a_file_registers_tools_and_commands_under_its_own_name(write: Write) -> None:
+    path = write(
+        "import dataclasses\n"
+        "@dataclasses.dataclass\n"
+        "class Note:\n"
+        "    text: str\n"
+        "def register(api):\n"
+        "    api.command('note', lambda payload: Note(**payload))\n"
+        "    api.tool('note.add', 'Adds.', {'type': 'object'}, lambda args, context: 'added')\n"
+    )
+    extensions = load_extensions([path], demo=True)
+    assert sorted(extensions.commands) == ["echo", "note"]
+    assert [(tool.name, tool.source) for tool in extensions.tools] == [
+        ("demo.echo", "demo"),
+        ("note.add", "plugin"),
+    ]
+    assert await extensions.commands["note"]({"text": "x"}) == {"text": "x"}
+    assert "plugin" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("def register(api:", "SyntaxError: "),
+        ("import no_such_module_1", "ModuleNotFoundError: No module named 'no_such_module_1'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("raise ValueError('two\\nlines')", "ValueError: two lines"),
+        ("x = 1", "has no function register(api)"),
+        ("register = 1", "has no function register(api)"),
+        ("def register(): pass", "TypeError: register() takes 0 positional arguments"),
+        ("def register(api): 1 / 0", "ZeroDivisionError: division by zero"),
+        ("def register(api): api.command('a b', print)", "'a b' is no usable name; it must match"),
+        ("def register(api): api.command('a', None)", "'a' has a handler that cannot be called"),
+        ("def register(api): api.command('echo', print)", "command echo exists already"),
+        (
+            "def register(api): api.command('a', print, timeout_seconds=0)",
+            "timeout_seconds must be more than 0 and at most 3600",
+        ),
+        ("def register(api): api.tool('bash', '', {}, print)", "tool bash exists already"),
+        (
+            "def register(api): api.tool('demo.echo', '', {}, print)",
+            "tool demo.echo exists already",
+        ),
+        ("def register(api): api.tool('a', '', {}, print)", "must be a JSON Schema of type object"),
+        ("def register(api): api.tool('a', '', 5, print)", "tool a: unusable parameters: "),
+    ],
+)
+def test_an_unusable_file_is_one_line_that_names_it(source: str, reason: str, write: Write) -> None:
+    path = write(source)
+    with pytest.raises(ConfigError) as caught:
+        load_extensions([path], demo=True)
+    text = str(caught.value)
+    assert "plugin" in text
+    assert reason in text
+    assert "\n" not in text
+
+
+def test_a_module_that_failed_to_import_leaves_no_trace(write: Write) -> None:
+    with pytest.raises(ConfigError):
+        load_extensions([write("1 / 0")], demo=False)
+    assert "nousd_extension_plugin" not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["plugin.txt", "my plugin.py", "builtin.py", "1.py"])
+def test_a_file_must_have_a_usable_name(name: str, write: Write) -> None:
+    with pytest.raises(ConfigError, match=r"must be called NAME\.py"):
+        load_extensions([write("", name)], demo=False)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing\.py: FileNotFoundError"):
+        load_extensions([tmp_path / "missing.py"], demo=False)
+
+
+def test_two_files_of_one_name_are_refused(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    paths = [write("def register(api): pass", name) for name in ("a.py", "other/a.py")]
+    with pytest.raises(ConfigError, match="there is another one called a"):
+        load_extensions(paths, demo=False)
+
+
+def test_registering_later_is_an_error(write: Write) -> None:
+    path = write("def register(api):\n    global late\n    late = api\n")
+    load_extensions([path], demo=False)
+    with pytest.raises(ConfigError, match="came after register"):
+        sys.modules["nousd_extension_plugin"].late.command("late", print)
+
+
+async def test_a_plain_handler_runs_in_a_thread_and_an_async_one_in_the_loop() -> None:
+    async def in_the_loop(payload: dict[str, Any]) -> str:
+        await trio.lowlevel.checkpoint()
+        return threading.current_thread().name
+
+    class AsyncObject:
+        async def __call__(self, payload: dict[str, Any]) -> str:
+            return await in_the_loop(payload)
+
+    ours = threading.current_thread().name
+    assert await command(in_the_loop) == ours
+    assert await command(AsyncObject()) == ours
+    assert await command(lambda payload: threading.current_thread().name) != ours
+
+
+async def test_a_handler_gets_a_payload_of_its_own() -> None:
+    given = {"a": 1}
+    assert await command(lambda payload: payload.update(b=2) or payload, given) == {"a": 1, "b": 2}
+    assert given == {"a": 1}
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def handler(*_args: object) -> None:
+        raise error
+
+    return handler
+
+
+def raising_in_the_loop(error: BaseException) -> Callable[..., Any]:
+    async def handler(*_args: object) -> None:
+        raise error
+
+    return handler
+
+
+@pytest.mark.parametrize("make", [raising, raising_in_the_loop])
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("no\nway"), "plugin: ValueError: no way"),
+        (SystemExit(3), "plugin: SystemExit: 3"),
+        (
+            Unspeakable(),
+            "plugin: tests.extensions.test_extensions.Unspeakable: <exception str() failed>",
+        ),
+        (ExceptionGroup("many", [ValueError()]), "plugin: ExceptionGroup: many (1 sub-exception)"),
+        (trio.TooSlowError(), "plugin: trio.TooSlowError"),
+        (ToolError("in my own words"), "plugin: in my own words"),
+    ],
+)
+async def test_whatever_a_handler_raises_is_an_error_of_the_call(
+    make: Callable[[BaseException], Callable[..., Any]], error: BaseException, text: str
+) -> None:
+    with pytest.raises(CommandRejected) as rejected:
+        await command(make(error))
+    assert rejected.value.message == "extension_error: c"
+    assert rejected.value.cause == text
+    with pytest.raises(ToolError) as failed:
+        await tool(make(error))
+    assert str(failed.value) == text.replace("plugin: ", "plugin: t: ", 1)
+
+
+@pytest.mark.parametrize(
+    "result", [object(), {1j: 1}, "\ud800", [[object()]], b"\xff".decode("latin-1").encode]
+)
+async def test_a_result_that_is_no_json_is_an_error_of_the_call(result: object) -> None:
+    with pytest.raises(CommandRejected) as caught:
+        await command(lambda payload: result)
+    assert caught.value.cause is not None
+    assert caught.value.cause.startswith("plugin: returned what is no JSON: ")
+
+
+async def test_a_result_that_holds_itself_is_an_error_of_the_call() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(CommandRejected, match="extension_error: c"):
+        await command(lambda payload: endless)
+
+
+async def test_a_result_may_be_as_large_as_the_limit_and_no_larger() -> None:
+    fits = "x" * (RESULT_BYTES_MAX - 2)
+    assert await command(lambda payload: fits) == fits
+    with pytest.raises(CommandRejected) as caught:
+        await command(lambda payload: fits + "x")
+    assert caught.value.cause == "plugin: returned more than 1048576 bytes"
+
+
+async def test_a_result_is_a_copy() -> None:
+    kept: list[int] = [1]
+    result = await command(lambda payload: {"kept": kept})
+    kept.append(2)
+    assert result == {"kept": [1]}
+
+
+async def test_an_async_handler_that_hangs_is_given_up(autojump_clock: object) -> None:
+    async def hang(*_args: object) -> None:
+        await trio.sleep_forever()
+
+    started = trio.current_time()
+    with pytest.raises(ToolError, match=r"^plugin: t: did not return within 5 seconds$"):
+        await tool(hang, timeout_seconds=5)
+    assert trio.current_time() - started == 5
+
+
+async def test_a_plain_handler_that_hangs_is_given_up_and_harms_no_other() -> None:
+    released = threading.Event()
+
+    def register(api: ExtensionApi) -> None:
+        api.command("hang", lambda payload: released.wait(20), timeout_seconds=0.05)
+        api.command("quick", lambda payload: "quick", timeout_seconds=0.05)
+
+    found = registered(register)
+    other = registered(lambda api: api.command("c", lambda payload: "fine"))
+    try:
+        with trio.fail_after(20):
+            for _ in range(THREADS_MAX):
+                with pytest.raises(CommandRejected) as caught:
+                    await found.commands["hang"]({})
+                assert caught.value.cause == "plugin: did not return within 0.05 seconds"
+            with pytest.raises(CommandRejected):  # all places of this extension are taken
+                await found.commands["quick"]({})
+            assert await other.commands["c"]({}) == "fine"
+    finally:
+        released.set()
+
+
+async def test_cancelling_the_call_cancels_the_handler() -> None:
+    cancelled = trio.Event()
+
+    async def hang(payload: dict[str, Any]) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(command, hang)
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+    assert scope.cancelled_caught
+    assert cancelled.is_set()
+
+
+async def test_a_tool_returns_text_or_a_result() -> None:
+    assert await tool(lambda args, context: "text\n") == ToolResult(text="text")
+    failed = ToolResult(text="bad", is_error=True, full=b"whole")
+    assert await tool(lambda args, context: failed) == failed
+    with pytest.raises(
+        ToolError, match=r"^plugin: t: returned int; it must be text or a ToolResult"
+    ):
+        await tool(lambda args, context: 5)
+
+
+async def test_a_long_text_is_cut_and_kept_whole_beside() -> None:
+    result = await tool(lambda args, context: "x\n" * 3000)
+    assert "[Output cut: the first 2000 of 3000 lines" in result.text
+    assert result.full == b"x\n" * 3000
+
+
+async def test_arguments_are_checked_before_the_handler_sees_them() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    assert (await tool(lambda args, context: str(args), {"n": "5"}, schema)).text == "{'n': 5}"
+    with pytest.raises(ToolArgumentsInvalid, match=r"^validation_failed: t.n is required$"):
+        await tool(lambda args, context: "", {}, schema)

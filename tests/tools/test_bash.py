@@ -1,0 +1,189 @@
+"""Real commands. What they wait for is a FIFO or a signal, never time."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+import trio
+
+from nousd.errors import ToolArgumentsInvalid, ToolError
+from nousd.tools.output import FULL_BYTES_MAX, STREAMED_BYTES_MAX
+from tests.tools.bench import Bench, Lifeline
+
+HOLD = 'exec 9>"{fifo}"; echo ready >&9; '
+
+
+async def test_output_is_the_text_without_its_last_newline(bench: Bench) -> None:
+    result = await bench.call("bash", command="echo hello")
+    assert (result.text, result.is_error, result.full) == ("hello", False, None)
+    assert "".join(bench.emitted) == "hello\n"
+
+
+async def test_stdout_and_stderr_are_one_in_the_order_they_were_written(bench: Bench) -> None:
+    assert await bench.text("bash", command="echo a; echo b >&2; echo c") == "a\nb\nc"
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "is_error"),
+    [
+        ("true", "(no output)", False),
+        ("exit 3", "(no output)\n\nCommand exited with code 3", True),
+        ("echo x; exit 1", "x\n\nCommand exited with code 1", True),
+        ("kill -9 $$", "(no output)\n\nCommand exited with code 137", True),
+        ("no_such_program_1", None, True),
+    ],
+)
+async def test_the_end_of_a_command_is_told_in_the_words_of_v1(
+    command: str, text: str | None, is_error: bool, bench: Bench
+) -> None:
+    result = await bench.call("bash", command=command)
+    assert result.is_error is is_error
+    if text is None:
+        assert result.text.endswith("\n\nCommand exited with code 127")
+    else:
+        assert result.text == text
+
+
+async def test_a_command_runs_in_the_workdir_without_input_and_in_its_own_session(
+    bench: Bench,
+) -> None:
+    command = 'pwd; cat; read -r _ _ _ _ _ sid _ < /proc/$$/stat; [ "$sid" = $$ ] && echo leader'
+    assert await bench.text("bash", command=command) == f"{bench.work}\nleader"
+
+
+async def test_only_allowed_variables_are_passed_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "GITHUB_TOKEN", "LC_API_KEY", "BASH_ENV", "LD_PRELOAD_X"):
+        monkeypatch.setenv(name, "s3cret")
+    monkeypatch.setenv("LANG", "C.UTF-8")
+    monkeypatch.setenv("HOME", "/home/someone")
+    output = await bench.text("bash", command="env")
+    assert "s3cret" not in output
+    lines = output.splitlines()
+    assert "HOME=/home/someone" in lines
+    assert "LANG=C.UTF-8" in lines
+    made_by_bash = {"PWD", "SHLVL", "_", "OLDPWD"}
+    names = {line.partition("=")[0] for line in lines} - made_by_bash
+    common = {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR"}
+    assert {name for name in names if not name.startswith(("LC_", "LANG"))} <= common
+
+
+async def test_output_is_streamed_while_the_command_runs(bench: Bench, line: Lifeline) -> None:
+    seen = trio.Event()
+
+    async def emit(text: str) -> None:
+        bench.emitted.append(text)
+        seen.set()
+
+    bench.context = bench.context.__class__(confinement=bench.context.confinement, emit=emit)
+    gate = line.path.with_name("gate")
+    command = f'mkfifo "{gate}"; echo first; cat "{gate}"; echo last'
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: bench.call("bash", command=command))
+            await seen.wait()
+            assert bench.emitted == ["first\n"]
+            await trio.to_thread.run_sync(gate.write_text, "middle\n")
+    assert "".join(bench.emitted) == "first\nmiddle\nlast\n"
+
+
+async def test_a_command_that_prints_200_megabytes_stays_bounded(bench: Bench) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    command = "yes 123456789012345678901234567890123456789 | head -c 200000000"
+    result = await bench.call("bash", command=command)
+    assert "of 5000000 lines are shown, 200000000 bytes in all." in result.text
+    assert len(result.text) < 60_000
+    assert result.full is not None
+    assert len(result.full) == FULL_BYTES_MAX
+    assert len("".join(bench.emitted)) < STREAMED_BYTES_MAX + 100
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 120 * 1024  # KiB
+
+
+async def test_a_command_past_its_time_is_ended_and_keeps_its_output(
+    bench: Bench, line: Lifeline
+) -> None:
+    hold = HOLD.format(fifo=line.path)
+    result = await bench.call("bash", command=f"{hold} echo begun; sleep 1000", timeout=1)
+    assert result.is_error
+    assert result.text == "begun\n\nCommand timed out after 1 seconds"
+    await line.wait_gone()
+
+
+SAY = "echo ready >&9; "
+ABORTED = {
+    "a group": "sleep 1000 & sleep 1000",
+    "who ignores SIGTERM": f"trap '' TERM; {SAY} (sleep 1000 & sleep 1000); sleep 1000",
+    "who left the group": f"setsid sh -c '{SAY} sleep 1000; true' & sleep 1000",
+    "a double fork": f"(setsid sh -c 'trap \"\" TERM; {SAY} sleep 1000; true' &); sleep 1000",
+    "who is stopped": f"sh -c '{SAY} kill -STOP $$' & sleep 1000",
+}
+
+
+@pytest.mark.parametrize("command", ABORTED.values(), ids=ABORTED.keys())
+async def test_abort_ends(command: str, bench: Bench, line: Lifeline) -> None:
+    hold = HOLD.format(fifo=line.path)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: bench.call("bash", command=hold + command))
+            await line.wait_ready(1 + command.count(SAY))
+            nursery.cancel_scope.cancel()
+    assert line.is_gone()  # the call did not end before they did
+
+
+async def test_a_child_in_the_background_neither_holds_up_the_end_nor_outlives_it(
+    bench: Bench, line: Lifeline
+) -> None:
+    hold = HOLD.format(fifo=line.path)
+    result = await bench.call("bash", command=f"{hold} sleep 1000 & setsid sleep 1000 & echo done")
+    assert (result.text, result.is_error) == ("done", False)
+    assert line.is_gone()
+
+
+async def test_a_command_that_kills_its_supervisor_goes_with_it(
+    bench: Bench, line: Lifeline
+) -> None:
+    hold = HOLD.format(fifo=line.path)
+    with pytest.raises(ToolError, match=r"^bash_failed: the command lost its supervisor$"):
+        await bench.call("bash", command=f"{hold} sleep 1000 & kill -9 $PPID; sleep 1000")
+    await line.wait_gone()
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("echo a\0b", "must not hold a NUL character"),
+        ("#" * 131072, "must have at most 131071 bytes"),
+    ],
+)
+async def test_a_command_that_no_program_can_be_given_is_refused(
+    command: str, reason: str, bench: Bench
+) -> None:
+    with pytest.raises(ToolArgumentsInvalid, match=f"^validation_failed: bash.command {reason}$"):
+        await bench.call("bash", command=command)
+
+
+async def test_the_longest_command_runs(bench: Bench) -> None:
+    result = await bench.call("bash", command="echo ok #" + "x" * (131071 - 9))
+    assert result.text == "ok"
+
+
+async def test_a_workdir_that_went_away_is_an_error_of_the_call(bench: Bench) -> None:
+    bench.work.rename(bench.work.with_name("gone"))
+    with pytest.raises(ToolError, match="could not be started: No such file or directory"):
+        await bench.call("bash", command="true")
+
+
+async def test_many_commands_side_by_side_leave_no_descriptor(bench: Bench) -> None:
+    def open_descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    await bench.call("bash", command="true")
+    before = open_descriptors()
+    async with trio.open_nursery() as nursery:
+        for _ in range(8):
+            nursery.start_soon(lambda: bench.call("bash", command="echo x"))
+    assert open_descriptors() == before

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import pytest
+
+from nousd.errors import ToolError
+from nousd.tools.output import BYTES_MAX, LINES_MAX
+from tests.tools.bench import Bench
+
+
+def numbered(count: int) -> str:
+    return "".join(f"line {number}\n" for number in range(1, count + 1))
+
+
+async def test_a_small_file_is_told_whole(bench: Bench) -> None:
+    bench.put("a.txt", "one\ntwo\n")
+    bench.put("b.txt", "no newline")
+    assert await bench.text("read", path="a.txt") == "one\ntwo"
+    assert await bench.text("read", path="b.txt") == "no newline"
+
+
+async def test_an_empty_file_says_so(bench: Bench) -> None:
+    bench.put("a.txt", "")
+    assert await bench.text("read", path="a.txt") == "(empty file)"
+
+
+@pytest.mark.parametrize("lines", [1, 1999, 2000])
+async def test_a_file_of_just_the_limit_has_no_note(lines: int, bench: Bench) -> None:
+    bench.put("a.txt", numbered(lines))
+    assert await bench.text("read", path="a.txt") == numbered(lines).rstrip("\n")
+
+
+async def test_pages_join_to_the_whole_file_when_their_notes_are_followed(bench: Bench) -> None:
+    bench.put("a.txt", numbered(2 * LINES_MAX + 1))
+    pages, offset = [], 1
+    for last in (2000, 4000):
+        page, note = (await bench.text("read", path="a.txt", offset=offset)).split("\n\n")
+        pages.append(page)
+        assert note == f"[Lines {offset}-{last} are shown; continue with offset={last + 1}.]"
+        offset = last + 1
+    pages.append(await bench.text("read", path="a.txt", offset=offset))
+    assert "\n".join(pages) + "\n" == numbered(4001)
+
+
+async def test_offset_and_limit_choose_lines(bench: Bench) -> None:
+    bench.put("a.txt", numbered(10))
+    text = await bench.text("read", path="a.txt", offset=4, limit=2)
+    assert text == "line 4\nline 5\n\n[Lines 4-5 are shown; continue with offset=6.]"
+    assert await bench.text("read", path="a.txt", offset=10, limit=5) == "line 10"
+    assert await bench.text("read", path="a.txt", offset=9, limit=2) == "line 9\nline 10"
+
+
+@pytest.mark.parametrize(("content", "lines"), [("a\nb\n", 2), ("a\nb", 2), ("a\n\n", 2)])
+async def test_an_offset_behind_the_end_says_how_long_the_file_is(
+    content: str, lines: int, bench: Bench
+) -> None:
+    bench.put("a.txt", content)
+    for offset in (lines + 1, lines + 2, 1000):
+        with pytest.raises(ToolError) as caught:
+            await bench.call("read", path="a.txt", offset=offset)
+        assert str(caught.value) == (
+            f"read_failed: offset {offset} is behind the end of a.txt, which has {lines} lines"
+        )
+
+
+async def test_a_page_ends_where_the_bytes_end(bench: Bench) -> None:
+    bench.put("a.txt", ("x" * 99 + "\n") * 1000)
+    text = await bench.text("read", path="a.txt")
+    assert text.endswith("\n\n[Lines 1-512 are shown; continue with offset=513.]")
+
+
+async def test_a_line_too_long_is_cut_and_what_follows_is_reachable(bench: Bench) -> None:
+    bench.put("a.txt", "short\n" + "x" * 200_000 + "\nlast\n")
+    first = await bench.text("read", path="a.txt")
+    assert first == "short\n\n[Lines 1-1 are shown; continue with offset=2.]"
+    long, note = (await bench.text("read", path="a.txt", offset=2)).split("\n\n")
+    assert long == "x" * BYTES_MAX
+    assert note == (
+        f"[Line 2 is longer than {BYTES_MAX} bytes; only its beginning is shown."
+        " Lines 2-2 are shown; continue with offset=3.]"
+    )
+    assert await bench.text("read", path="a.txt", offset=3) == "last"
+
+
+@pytest.mark.parametrize("offset", [1, 2, 30_000, 100_000, 262_144, 262_145, 400_000])
+async def test_a_line_is_found_however_the_file_is_cut_into_chunks(
+    offset: int, bench: Bench
+) -> None:
+    # 400,000 lines of 4 bytes: the first chunk of 1 MiB ends with line 262,144.
+    bench.put("a.txt", b"".join(b"%03d\n" % (number % 1000) for number in range(1, 400_001)))
+    text = await bench.text("read", path="a.txt", offset=offset, limit=1)
+    assert text.split("\n")[0] == f"{offset % 1000:03d}"
+
+
+async def test_bytes_that_are_no_text_are_replaced(bench: Bench) -> None:
+    bench.put("a.txt", b"caf\xe9\n")
+    assert await bench.text("read", path="a.txt") == "caf\ufffd"
+
+
+async def test_a_byte_order_mark_is_not_text(bench: Bench) -> None:
+    bench.put("a.txt", b"\xef\xbb\xbfhello")
+    assert await bench.text("read", path="a.txt") == "hello"
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"\x89PNG\r\n\x1a\n\0\0", "an image (image/png)"),
+        (b"\xff\xd8\xff\xe0\0\x10JFIF", "an image (image/jpeg)"),
+        (b"\x7fELF\0\0", "a binary file"),
+        ("utf-16".encode("utf-16"), "a binary file"),
+    ],
+)
+async def test_what_is_no_text_is_named(content: bytes, kind: str, bench: Bench) -> None:
+    bench.put("a.bin", content)
+    with pytest.raises(ToolError) as caught:
+        await bench.call("read", path="a.bin")
+    assert str(caught.value) == f"read_failed: a.bin is {kind}, not text"
+
+
+async def test_what_cannot_be_read_says_why(bench: Bench) -> None:
+    bench.put("sub/a.txt", "")
+    cases = {
+        "missing.txt": "No such file or directory",
+        "sub": "Is a directory",
+        "sub/a.txt/x": "Not a directory",
+        ".": "Is a directory",
+    }
+    for path, reason in cases.items():
+        with pytest.raises(ToolError) as caught:
+            await bench.call("read", path=path)
+        assert str(caught.value) == f"read_failed: {path}: {reason}"

@@ -1,0 +1,148 @@
+"""Nothing a command started outlives the call, or the process that asked for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from nousd.tools.supervisor import Ended, run_supervised
+from tests.tools.bench import Lifeline
+
+ENV = {"PATH": os.environ["PATH"]}
+REPOSITORY = Path(__file__).parents[2]
+
+
+async def run(script: str, cwd: Path, output: list[bytes], **options: float) -> Ended:
+    with trio.fail_after(20):
+        return await run_supervised(
+            ["/bin/sh", "-c", script],
+            cwd=cwd,
+            env=ENV,
+            on_output=output.append,
+            timeout_seconds=options.get("timeout", 15),
+            grace_seconds=options.get("grace", 0.5),
+        )
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("exit 255", 255), ("kill -TERM $$", 143)]
+)
+async def test_the_exit_code_is_reported_as_shells_do(
+    script: str, code: int, tmp_path: Path
+) -> None:
+    assert await run(script, tmp_path, []) == Ended(code=code)
+
+
+async def test_a_program_that_is_not_there_is_exit_code_127(tmp_path: Path) -> None:
+    output: list[bytes] = []
+    ended = await run_supervised(
+        ["/no/such/program"], cwd=tmp_path, env=ENV, on_output=output.append, timeout_seconds=15
+    )
+    assert ended == Ended(code=127)
+    assert b"".join(output) == b"/no/such/program: No such file or directory\n"
+
+
+async def test_the_environment_is_what_was_given_and_no_more(tmp_path: Path) -> None:
+    output: list[bytes] = []
+    ended = await run_supervised(
+        [sys.executable, "-I", "-S", "-c", "import os; print(sorted(os.environb.items()))"],
+        cwd=tmp_path,
+        env={"A": "b=c", "LC_CTYPE": "C.UTF-8", "BYTES": "\udcff", "EMPTY": ""},
+        on_output=output.append,
+        timeout_seconds=15,
+    )
+    assert ended.code == 0
+    expected = [(b"A", b"b=c"), (b"BYTES", b"\xff"), (b"EMPTY", b""), (b"LC_CTYPE", b"C.UTF-8")]
+    assert b"".join(output) == repr(expected).encode() + b"\n"
+
+
+async def test_a_command_dies_of_a_broken_pipe_as_it_would_in_a_terminal(tmp_path: Path) -> None:
+    output: list[bytes] = []
+    await run("yes | head -n 1; trap", tmp_path, output)
+    assert b"".join(output) == b"y\n"
+
+
+async def test_no_descriptor_of_ours_reaches_the_command(tmp_path: Path) -> None:
+    output: list[bytes] = []
+    await run("ls /proc/self/fd", tmp_path, output)
+    # 3 is the folder that ls itself reads.
+    assert b"".join(output).split() == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_timeout_ends_the_command_and_takes_what_it_still_says(
+    tmp_path: Path, line: Lifeline
+) -> None:
+    output: list[bytes] = []
+    script = f"exec 9>'{line.path}'; trap 'echo bye; exit 7' TERM; sleep 1000 & wait"
+    assert await run(script, tmp_path, output, timeout=0.2) == Ended(code=7, timed_out=True)
+    assert b"".join(output) == b"bye\n"
+    assert line.is_gone()
+
+
+async def test_who_ignores_sigterm_is_killed_after_the_grace(
+    tmp_path: Path, line: Lifeline
+) -> None:
+    script = f"exec 9>'{line.path}'; trap '' TERM; while :; do sleep 1000; done"
+    ended = await run(script, tmp_path, [], timeout=0.2, grace=0.05)
+    assert ended == Ended(code=128 + signal.SIGKILL, timed_out=True)
+    assert line.is_gone()
+
+
+DAEMON = """
+import sys, trio
+from pathlib import Path
+from nousd.tools.supervisor import run_supervised
+trio.run(lambda: run_supervised(
+    ["/bin/sh", "-c", sys.argv[1]], cwd=Path("/"), env={"PATH": sys.argv[2]},
+    on_output=lambda chunk: None, timeout_seconds=60, grace_seconds=0.05,
+))
+"""
+
+FAMILY = """
+exec 9>'{fifo}'
+(setsid sh -c 'trap "" TERM HUP; echo ready >&9; while :; do sleep 1000; done' &)
+setsid sh -c 'setsid sh -c "echo ready >&9; sleep 1000" & sleep 1000' &
+echo ready >&9
+while :; do sleep 1000; done
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+async def test_when_the_daemon_dies_its_commands_and_all_their_descendants_die(
+    number: int, line: Lifeline
+) -> None:
+    script = FAMILY.format(fifo=line.path)
+    daemon = await trio.lowlevel.open_process(
+        [sys.executable, "-c", DAEMON, script, ENV["PATH"]],
+        cwd=REPOSITORY,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        await line.wait_ready(3)
+        daemon.send_signal(number)
+        await line.wait_gone()
+    finally:
+        daemon.kill()
+        await daemon.wait()
+
+
+async def test_a_supervisor_that_is_told_to_stop_ends_its_command(
+    tmp_path: Path, line: Lifeline
+) -> None:
+    script = f"exec 9>'{line.path}'; kill -TERM $PPID; while :; do sleep 1000; done"
+    assert await run(script, tmp_path, []) == Ended(code=128 + signal.SIGTERM)
+    await line.wait_gone()
+
+
+async def test_cancelling_before_the_start_starts_nothing(tmp_path: Path) -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await run("touch started", tmp_path, [])
+    assert scope.cancelled_caught
+    assert not (tmp_path / "started").exists()
