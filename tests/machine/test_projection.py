@@ -1,0 +1,108 @@
+"""The projection fold: which events change rows, and how a text is cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from nousd.machine.projection import (
+    SNIPPET_BYTES_MAX,
+    CopyEntries,
+    MoveLeaf,
+    PutSession,
+    SetDefaults,
+    Settings,
+    TouchSession,
+    UpdateSession,
+    row_changes,
+    snippet,
+    sum_of_usage,
+)
+from nousd.wire import events
+from nousd.wire.entries import Usage
+
+TURN: events.TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
+
+DELTAS: list[events.Event] = [
+    events.MessageUpdate(**TURN, message_id="m1", delta="x"),
+    events.ReasoningUpdate(**TURN, message_id="m1", delta="x"),
+    events.ToolExecutionUpdate(**TURN, tool_call_id="t1", tool_name="bash", delta="x"),
+]
+
+
+@pytest.mark.parametrize("event", DELTAS, ids=lambda event: type(event).__name__)
+def test_a_delta_changes_nothing(event: events.Event) -> None:
+    assert row_changes(event, 7, "now") == ()
+
+
+def test_every_delta_event_is_looked_at() -> None:
+    assert {events.EVENT_TYPES[type(event)] for event in DELTAS} == events.DELTA_EVENTS
+
+
+QUIET: list[events.Event] = [
+    events.TurnEnd(**TURN),
+    events.Status(session_id="s1", run_id="r1", message="working"),
+    events.RunAborting(session_id="s1", run_id="r1"),
+    events.ToolCallStarted(**TURN, tool_call_id="t1", tool_name="bash"),
+]
+
+
+@pytest.mark.parametrize("event", QUIET, ids=lambda event: type(event).__name__)
+def test_a_durable_event_without_rows_of_its_own_touches_its_session(event: events.Event) -> None:
+    assert row_changes(event, 7, "now") == (TouchSession("s1", 7, "now"),)
+
+
+def test_a_branch_is_put_first_and_then_gets_its_parent_s_entries() -> None:
+    event = events.SessionCreated(session_id="c", created_at="then", parent_id="p", model="m")
+    put = PutSession(
+        session_id="c",
+        created_at="then",
+        parent_id="p",
+        leaf_id=None,
+        settings=Settings(model="m"),
+        seq=7,
+        ts="now",
+    )
+    assert row_changes(event, 7, "now") == (put, CopyEntries("c", "p"))
+
+
+UPDATES: list[tuple[dict[str, Any], tuple[Any, ...]]] = [
+    ({"name": "n"}, (UpdateSession("s1", Settings(name="n")),)),
+    (
+        {"leaf_id": "e1"},
+        (UpdateSession("s1", Settings()), MoveLeaf("s1", "e1")),
+    ),
+    (
+        {"model": "m", "name": "n"},
+        (UpdateSession("s1", Settings(model="m", name="n")), SetDefaults(Settings(model="m"))),
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "changes"), UPDATES)
+def test_an_update_is_a_default_for_new_sessions_except_for_name_and_leaf(
+    fields: dict[str, Any], changes: tuple[Any, ...]
+) -> None:
+    event = events.SessionUpdated(session_id="s1", **fields)
+    assert row_changes(event, 7, "now") == (*changes, TouchSession("s1", 7, "now"))
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=200))
+def test_a_snippet_is_the_text_or_a_bounded_beginning_of_it(text: str) -> None:
+    shown = snippet(text)
+    if len(text.encode()) <= SNIPPET_BYTES_MAX:
+        assert shown == text
+        return
+    beginning = shown.removesuffix("...")
+    assert text.startswith(beginning)
+    assert SNIPPET_BYTES_MAX - 4 < len(beginning.encode()) <= SNIPPET_BYTES_MAX
+
+
+def test_the_first_usage_of_a_run_is_its_sum() -> None:
+    one = Usage(input=1, output=2, total=3, reasoning=4)
+    assert sum_of_usage(UNSET, one) == one
+    assert sum_of_usage(one, one) == Usage(input=2, output=4, total=6, reasoning=8)

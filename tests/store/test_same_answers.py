@@ -1,0 +1,215 @@
+"""Any events whatever: both stores give the same answers, and so does a store made again from a log."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nousd.store import memory, sqlite
+from nousd.store.interface import Artifact, Store
+from nousd.wire import events
+from nousd.wire.codec import decode_event
+from nousd.wire.entries import Usage
+from nousd.wire.events import EVENTS
+from tests.store.helpers import (
+    EVERYTHING,
+    NO_BOUND,
+    append,
+    appended,
+    created,
+    deleted,
+    delta,
+    queue_update,
+    queued,
+    run_ended,
+    run_started,
+    updated,
+    whole_log,
+)
+
+SESSIONS = ("s1", "s2", "s3")
+ENTRIES = ("e1", "e2", "e3", "e4")
+INPUTS = ("i1", "i2", "i3")
+RUNS = ("r1", "r2")
+ARTIFACTS = ("sha256:1", "sha256:2")
+
+session_ids = st.sampled_from(SESSIONS)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=100)
+modes = st.sampled_from(["one-at-a-time", "all"])
+counts = st.integers(0, 10**6)
+
+setting_values: dict[str, st.SearchStrategy[Any]] = {
+    "name": texts,
+    "leaf_id": st.sampled_from(ENTRIES),
+    "steering_mode": modes,
+    "follow_up_mode": modes,
+    "active_tools": st.lists(texts, max_size=3).map(tuple),
+    "provider": texts,
+    "model": texts,
+}
+some_settings = st.fixed_dictionaries({}, optional=setting_values)
+
+creations = st.builds(
+    lambda session_id, fields: created(session_id, **fields), session_ids, some_settings
+)
+branches = st.builds(
+    lambda session_id, parent_id: created(session_id, parent_id=parent_id), session_ids, session_ids
+)
+updates = st.builds(
+    lambda session_id, fields: updated(session_id, **fields), session_ids, some_settings
+)
+activations = st.builds(events.SessionActivated, session_id=session_ids)
+deletions = st.builds(deleted, session_ids)
+entries = st.builds(
+    lambda session_id, ids, text, artifact: appended(
+        ids[0], ids[1], session_id=session_id, text=text, **artifact
+    ),
+    session_ids,
+    # A parent has a smaller id, so that no path is a circle.
+    st.sampled_from([(child, parent) for child in ENTRIES for parent in ENTRIES if parent < child]),
+    texts,
+    st.fixed_dictionaries({}, optional={"artifact_id": st.sampled_from(ARTIFACTS)}),
+)
+inputs = st.builds(
+    lambda name, kind, text: queued(name, kind, text, client_message_id="client-" + name),
+    st.sampled_from(INPUTS),
+    st.sampled_from(["prompt", "steer", "follow_up"]),
+    texts,
+)
+queue_updates = st.builds(
+    lambda change, some, session_id: queue_update(change, *some, session_id=session_id),
+    st.sampled_from(["accepted", "promoted", "consumed", "cleared"]),
+    st.lists(inputs, max_size=3, unique_by=lambda queued_input: queued_input.input_id),
+    session_ids,
+)
+starts = st.builds(run_started, st.sampled_from(RUNS), session_ids)
+ends = st.builds(
+    run_ended,
+    st.sampled_from(RUNS),
+    session_ids,
+    st.sampled_from(["completed", "error"]),
+)
+turns = st.builds(
+    events.TurnStart, session_id=session_ids, run_id=st.sampled_from(RUNS), turn_id=st.just("1")
+)
+usages = st.builds(
+    events.UsageReported,
+    session_id=session_ids,
+    run_id=st.sampled_from(RUNS),
+    turn_id=st.just("1"),
+    model=st.just("mock-1"),
+    usage=st.builds(Usage, input=counts, output=counts, total=counts, cache_read=counts),
+)
+deltas = st.builds(delta, texts, st.sampled_from(RUNS), session_ids)
+
+lasting = st.one_of(
+    creations,
+    branches,
+    updates,
+    activations,
+    entries,
+    queue_updates,
+    starts,
+    ends,
+    turns,
+    usages,
+    deltas,
+)
+anything = st.one_of(lasting, lasting, lasting, deletions)
+
+
+def batches(of: st.SearchStrategy[events.Event]) -> st.SearchStrategy[list[list[events.Event]]]:
+    return st.lists(st.lists(of, max_size=8), max_size=6)
+
+
+CONTENT = [Artifact(name, "text/plain", name.encode()) for name in ARTIFACTS]
+FIRST = [created(session_id) for session_id in SESSIONS]
+
+
+async def answers(store: Store) -> dict[str, Any]:
+    """Asks a store all that can be asked of it."""
+    found: dict[str, Any] = {
+        "head": store.head,
+        "log": await whole_log(store),
+        "defaults": await store.defaults(),
+        "sessions": await store.sessions(limit=NO_BOUND, before=None),
+        "sessions behind s2": await store.sessions(limit=1, before="s2"),
+        "runs": await store.runs(None, limit=NO_BOUND, before=None),
+        "runs behind r2": await store.runs(None, limit=1, before="r2"),
+        "open runs": await store.open_runs(),
+        "artifacts": [await store.artifact(name) for name in ARTIFACTS],
+    }
+    for session_id in SESSIONS:
+        found[session_id] = await answers_of_session(store, session_id)
+    return found
+
+
+async def answers_of_session(store: Store, session_id: str) -> list[Any]:
+    return [
+        await store.session(session_id),
+        await store.tree(session_id, after=None, limit=NO_BOUND),
+        await store.tree(session_id, after="e2", limit=1),
+        [await store.path(session_id, leaf, limit=2, bytes_max=300) for leaf in ENTRIES],
+        [await store.entry(session_id, entry_id) for entry_id in ENTRIES],
+        await store.pending_inputs(session_id),
+        [await store.input_by_client_id(session_id, "client-" + name) for name in INPUTS],
+        await store.runs(session_id, limit=NO_BOUND, before=None),
+        await whole_log(store, msgspec.structs.replace(EVERYTHING, session_id=session_id)),
+    ]
+
+
+async def fill(store: Store, happened: Sequence[Sequence[events.Event]]) -> None:
+    await append(store, *FIRST, artifacts=CONTENT)
+    for batch in happened:
+        await append(store, *batch)
+
+
+def in_a_folder(check: Callable[[Path], Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        trio.run(check, Path(folder) / "log.db")
+
+
+thorough = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@thorough
+@given(batches(anything))
+def test_both_stores_give_the_same_answers_also_after_a_restart(
+    happened: list[list[events.Event]],
+) -> None:
+    async def check(path: Path) -> None:
+        async with memory.open_store() as expected:
+            await fill(expected, happened)
+            answered = await answers(expected)
+        async with sqlite.open_store(path) as store:
+            await fill(store, happened)
+            assert await answers(store) == answered
+        async with sqlite.open_store(path) as store:
+            again = await answers(store)
+        # What is deleted last leaves its tombstone as the head, so this holds too.
+        assert again == answered
+
+    in_a_folder(check)
+
+
+@thorough
+@given(batches(lasting))
+def test_the_rows_can_be_made_again_from_the_log(happened: list[list[events.Event]]) -> None:
+    async def check(path: Path) -> None:
+        async with sqlite.open_store(path) as store:
+            await fill(store, happened)
+            answered = await answers(store)
+        logged = [decode_event(event.line) for event in answered["log"]]
+        decoded = [msgspec.json.decode(line.payload, type=EVENTS[line.type]) for line in logged]
+        async with memory.open_store() as rebuilt:
+            await append(rebuilt, *decoded, artifacts=CONTENT)
+            assert await answers(rebuilt) == answered
+
+    in_a_folder(check)

@@ -1,0 +1,285 @@
+"""The database file: whose it is, who may read it, what it was migrated from, what deleting leaves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+
+from nousd.errors import StoreError, StoreTooNew
+from nousd.store import _queries, migrations, sqlite
+from nousd.store._database import open_for_writing
+from nousd.store.interface import Artifact
+from tests.store.helpers import (
+    append,
+    appended,
+    created,
+    deleted,
+    delta,
+    queue_update,
+    queued,
+    run_started,
+    updated,
+    whole_log,
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.db"
+
+
+@contextmanager
+def untouched(folder: Path) -> Iterator[None]:
+    """Fails if a file of the folder is made, removed or changed."""
+
+    def state() -> dict[str, tuple[bytes, int, int]]:
+        return {
+            file.name: (file.read_bytes(), file.stat().st_mtime_ns, file.stat().st_mode)
+            for file in folder.iterdir()
+            if file.is_file()
+        }
+
+    before = state()
+    yield
+    assert state() == before
+
+
+def write(path: Path, content: bytes, mode: int = 0o600) -> None:
+    path.write_bytes(content)
+    path.chmod(mode)
+
+
+def spoil(path: Path) -> None:
+    """Overwrites all but the header with garbage."""
+    content = path.read_bytes()
+    path.write_bytes(content[:100] + b"\xff" * (len(content) - 100))
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def version_in_header(path: Path) -> int:
+    return int.from_bytes(path.read_bytes()[60:64], "big")
+
+
+async def fill(path: Path) -> None:
+    async with sqlite.open_store(path) as store:
+        await append(store, created(), appended("e1"), run_started(), delta())
+
+
+# --- whose it is -------------------------------------------------------------------------------
+
+
+async def test_a_database_of_a_newer_version_is_named_and_left_untouched(path: Path) -> None:
+    await fill(path)
+    newer = len(migrations.MIGRATIONS) + 1
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.pragma("user_version", newer)
+    with untouched(path.parent), pytest.raises(StoreTooNew, match=f"version {newer}.* newer"):
+        async with sqlite.open_store(path):
+            pass
+
+
+GARBAGE: list[tuple[bytes, str]] = [
+    (b"#!/bin/sh\necho this is somebody's script\n" * 10, "no SQLite database"),
+    (b"x", "no SQLite database"),
+    (b"SQLite format 3\0", "no SQLite database"),
+    (b"SQLite format 3\0" + b"\0" * 4000, "another program"),
+]
+
+
+@pytest.mark.parametrize(("content", "told"), GARBAGE, ids=["script", "short", "cut", "zeros"])
+async def test_a_file_that_is_no_database_of_ours_is_refused_and_left_untouched(
+    path: Path, content: bytes, told: str
+) -> None:
+    write(path, content)
+    with untouched(path.parent), pytest.raises(StoreError, match=told):
+        async with sqlite.open_store(path):
+            pass
+
+
+async def test_a_database_of_another_program_is_refused_and_left_untouched(path: Path) -> None:
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("CREATE TABLE bookmarks (url TEXT)")
+    with untouched(path.parent), pytest.raises(StoreError, match="another program"):
+        async with sqlite.open_store(path):
+            pass
+
+
+async def test_a_log_whose_pages_are_garbage_is_a_store_error(path: Path) -> None:
+    await fill(path)
+    spoil(path)
+    with pytest.raises(StoreError, match="cannot be opened"):
+        async with sqlite.open_store(path):
+            pass
+
+
+async def test_a_folder_that_is_not_there_is_a_store_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="No such file"):
+        async with sqlite.open_store(tmp_path / "nowhere" / "log.db"):
+            pass
+    with pytest.raises(StoreError, match="Is a directory"):
+        async with sqlite.open_store(tmp_path):
+            pass
+
+
+async def test_an_empty_file_becomes_a_log(path: Path) -> None:
+    write(path, b"")
+    await fill(path)
+
+
+async def test_a_creation_that_was_cut_short_is_made_up_for(path: Path, tmp_path: Path) -> None:
+    begin_a_database(tmp_path / "begun.db")
+    for suffix in ("", "-journal"):
+        shutil.copy(tmp_path / f"begun.db{suffix}", tmp_path / f"log.db{suffix}")
+    await fill(path)
+
+
+def begin_a_database(path: Path) -> None:
+    """Leaves a file and a journal as a kill in the midst of the first migration would."""
+    connection = apsw.Connection(str(path))
+    connection.pragma("cache_size", 5)
+    connection.execute("BEGIN")
+    migrations.m001_log_and_rows(connection)
+    for seq in range(200):
+        connection.execute(
+            "INSERT INTO entry_bodies (seq, body) VALUES (?, zeroblob(4000))", (seq,)
+        )
+    connection.cache_flush()
+    kept_open.append(connection)
+
+
+kept_open: list[apsw.Connection] = []
+"""Closing one would undo what it had begun."""
+
+
+async def test_nobody_else_may_read_the_files(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        async with sqlite.open_store(path) as store:
+            await append(store, created())
+            await store.defaults()
+            modes = {file.name: mode_of(file) for file in path.parent.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == {"log.db": 0o600, "log.db-wal": 0o600, "log.db-shm": 0o600}
+
+
+async def test_a_file_that_others_could_read_is_closed_to_them(path: Path) -> None:
+    write(path, b"", mode=0o644)
+    await fill(path)
+    assert mode_of(path) == 0o600
+
+
+# --- migrations --------------------------------------------------------------------------------
+
+
+def add_a_table(connection: apsw.Connection) -> None:
+    connection.execute("CREATE TABLE added (x TEXT) STRICT")
+
+
+def add_a_table_and_fail(connection: apsw.Connection) -> None:
+    add_a_table(connection)
+    connection.execute("INSERT INTO nowhere VALUES (1)")
+
+
+async def test_a_new_database_has_every_migration_and_our_mark(path: Path) -> None:
+    await fill(path)
+    with closing(apsw.Connection(str(path))) as connection:
+        assert connection.pragma("user_version") == len(migrations.MIGRATIONS)
+        assert connection.pragma("application_id") == migrations.APPLICATION_ID
+        assert connection.pragma("journal_mode") == "wal"
+
+
+async def test_an_older_database_gets_what_is_missing_and_keeps_its_events(path: Path) -> None:
+    await fill(path)
+    steps = (*migrations.MIGRATIONS, add_a_table)
+    opened = open_for_writing(path, apsw.Connection, steps)
+    with closing(opened.connection) as connection:
+        assert connection.pragma("user_version") == len(steps)
+        assert connection.execute("SELECT count(*) FROM added").get == 0
+        assert connection.execute("SELECT count(*) FROM events").get == 4
+        assert opened.head == 4
+
+
+async def test_a_failed_migration_leaves_the_version_before_it(path: Path) -> None:
+    await fill(path)
+    steps = (*migrations.MIGRATIONS, add_a_table_and_fail)
+    with pytest.raises(StoreError, match=f"migration {len(steps)} of the database failed"):
+        open_for_writing(path, apsw.Connection, steps)
+    with closing(apsw.Connection(str(path))) as connection:
+        assert connection.pragma("user_version") == len(migrations.MIGRATIONS)
+        assert connection.execute("SELECT name FROM sqlite_schema WHERE name = 'added'").get is None
+    async with sqlite.open_store(path) as store:
+        assert len(await whole_log(store)) == 4
+
+
+async def test_the_version_stands_in_the_file_itself_while_the_log_is_open(path: Path) -> None:
+    async with sqlite.open_store(path):
+        assert version_in_header(path) == len(migrations.MIGRATIONS)
+
+
+# --- deletion ----------------------------------------------------------------------------------
+
+SECRET = "the launch code is 0000"
+
+
+async def test_what_was_deleted_is_in_no_file_of_the_open_log(path: Path) -> None:
+    long_secret = SECRET * 2000
+    async with sqlite.open_store(path) as store:
+        await append(
+            store,
+            created("s1", name=SECRET, model=SECRET),
+            appended("e1", text=long_secret),
+            run_started(),
+            delta(SECRET),
+            queue_update("accepted", queued("i1", text=SECRET, client_message_id="c1")),
+            artifacts=[Artifact("sha256:00", "text/plain", long_secret.encode())],
+        )
+        await append(store, created("s2"), appended("e1", session_id="s2", artifact_id="other"))
+        await append(store, appended("e2", "e1", artifact_id="sha256:00"))
+        assert any(SECRET.encode() in file.read_bytes() for file in path.parent.iterdir())
+        await append(store, deleted("s1"))
+        # Once this is answered, the writer is done with what follows the commit before.
+        await append(store, updated("s2", name="kept"))
+        for file in path.parent.iterdir():
+            assert SECRET.encode() not in file.read_bytes(), file.name
+        assert await store.entry("s2", "e1") is not None
+
+
+# --- indices -----------------------------------------------------------------------------------
+
+READS = [
+    (name, getattr(_queries, name))
+    for name in dir(_queries)
+    if isinstance(getattr(_queries, name), str) and "SELECT" in getattr(_queries, name)
+]
+
+
+def test_there_are_reads_to_look_at() -> None:
+    assert len(READS) >= 10
+
+
+@pytest.mark.parametrize(("name", "query"), READS, ids=[name for name, _ in READS])
+def test_no_read_sorts_or_walks_over_a_whole_table(path: Path, name: str, query: str) -> None:
+    with closing(open_for_writing(path, apsw.Connection).connection) as connection:
+        count = query.count("?")
+        bindings = [None] * count if count else dict.fromkeys(_NAMES)
+        plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + query, bindings)]
+    assert plan
+    for step in plan:
+        assert "TEMP B-TREE" not in step, plan
+        # A scan of a partial index reads nothing but the answer.
+        is_partial = step.endswith(("USING INDEX runs_open", "USING INDEX inputs_pending"))
+        assert not step.startswith("SCAN") or "json_each" in step or is_partial, plan
+
+
+_NAMES = ("after", "head", "types", "limit", "session_id", "run_id")

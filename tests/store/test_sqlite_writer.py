@@ -1,0 +1,327 @@
+"""The writer thread: what shares a transaction, how it is synced, what a failure takes with it."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import apsw
+import pytest
+
+from nousd.errors import StoreError
+from nousd.store import _writer, sqlite
+from nousd.store._writer import GROUP_EVENTS_MAX, NUMBERS_PER_BLOCK
+from nousd.store.interface import Artifact, EventFilter, Store
+from nousd.wire import events
+from tests.store.helpers import (
+    NO_BOUND,
+    Outcomes,
+    Watch,
+    append,
+    appended,
+    created,
+    delta,
+    run_started,
+    whole_log,
+)
+
+
+async def open_and_append(path: Path, *happened: events.Event) -> list[int]:
+    async with sqlite.open_store(path) as store:
+        return [event.seq for event in await append(store, *happened)]
+
+
+# --- groups ------------------------------------------------------------------------------------
+
+
+async def test_what_waits_while_a_commit_is_under_way_shares_the_next(
+    watched: Store, watch: Watch
+) -> None:
+    outcomes = Outcomes()
+    watch.hold()
+    watched.submit(outcomes.batch("first", [created()]))
+    await watch.wait_held()
+    for number in range(200):
+        watched.submit(outcomes.batch(str(number), [delta()]))
+    watch.release()
+    await watched.flush()
+    assert len(watch.commits) == 2
+    assert outcomes.names == ["first", *map(str, range(200))]
+    assert outcomes.failed == []
+
+
+async def test_a_group_is_closed_when_it_has_enough_events(watched: Store, watch: Watch) -> None:
+    outcomes = Outcomes()
+    pieces = [delta()] * (GROUP_EVENTS_MAX // 4)
+    watch.hold()
+    watched.submit(outcomes.batch("first", [created()]))
+    await watch.wait_held()
+    for number in range(6):
+        watched.submit(outcomes.batch(str(number), pieces))
+    watch.release()
+    await watched.flush()
+    assert len(watch.commits) == 3
+    assert watched.head == 1 + 6 * len(pieces)
+
+
+async def test_only_one_thread_writes_and_it_is_not_the_loop(watched: Store, watch: Watch) -> None:
+    for number in range(5):
+        await append(watched, created(str(number)))
+    assert len(watch.threads) == 1
+    assert threading.get_ident() not in watch.threads
+
+
+async def test_a_read_does_not_wait_for_the_writer(watched: Store, watch: Watch) -> None:
+    outcomes = Outcomes()
+    await append(watched, created())
+    watch.hold()
+    watched.submit(outcomes.batch("held", [delta()]))
+    await watch.wait_held()
+    assert len(await whole_log(watched)) == 1
+    assert outcomes.told == []
+    watch.release()
+    await watched.flush()
+    assert outcomes.seqs("held") == [2]
+
+
+# --- durability --------------------------------------------------------------------------------
+
+
+async def test_a_group_with_a_durable_event_is_synced_and_deltas_alone_are_not(
+    watched: Store, watch: Watch
+) -> None:
+    tool_output = events.ToolExecutionUpdate(
+        session_id="s1", run_id="r1", turn_id="1", tool_call_id="t1", tool_name="bash", delta="x"
+    )
+    await append(watched, created())
+    await append(watched, delta(), tool_output)
+    await append(watched, delta(), run_started())
+    await append(watched, delta())
+    await append(watched, artifacts=[Artifact("sha256:00", "text/plain", b"x")])
+    assert watch.commits == ["FULL", "NORMAL", "FULL", "NORMAL", "FULL"]
+
+
+async def test_a_durable_batch_makes_the_deltas_of_its_group_durable(
+    watched: Store, watch: Watch
+) -> None:
+    outcomes = Outcomes()
+    await append(watched, created())
+    watch.hold()
+    watched.submit(outcomes.batch("before", [delta()]))
+    await watch.wait_held()
+    watched.submit(outcomes.batch("deltas", [delta()]))
+    watched.submit(outcomes.batch("durable", [run_started()]))
+    watch.release()
+    await watched.flush()
+    assert watch.commits == ["FULL", "NORMAL", "FULL"]
+
+
+async def test_a_new_block_of_numbers_is_synced_also_for_deltas(
+    watched: Store, watch: Watch
+) -> None:
+    await append(watched, delta())
+    await append(watched, delta())
+    assert watch.commits == ["FULL", "NORMAL"]
+
+
+async def test_a_block_that_is_used_up_is_followed_by_another(
+    watched: Store, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_writer, "NUMBERS_PER_BLOCK", 10)
+    for _ in range(12):
+        await append(watched, delta())
+    assert watch.commits == ["FULL", *["NORMAL"] * 10, "FULL"]
+    assert watched.head == 12
+
+
+# --- numbers over restarts ---------------------------------------------------------------------
+
+
+def copy_as_after_a_kill(path: Path, to: Path) -> Path:
+    """Copies the files of an open log: what another process would find if this one died now."""
+    to.mkdir()
+    for name in (path.name, path.name + "-wal"):
+        shutil.copy(path.with_name(name), to / name)
+    return to / path.name
+
+
+def names_in(folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir()]
+
+
+async def test_a_clean_close_leaves_no_gap_and_no_side_files(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    assert await open_and_append(path, created(), delta()) == [1, 2]
+    assert names_in(tmp_path) == ["log.db"]
+    assert await open_and_append(path, delta()) == [3]
+    async with sqlite.open_store(path) as store:
+        assert store.head == 3
+        assert len(await whole_log(store)) == 3
+
+
+async def test_opening_and_closing_uses_no_numbers(tmp_path: Path) -> None:
+    for _ in range(3):
+        async with sqlite.open_store(tmp_path / "log.db"):
+            pass
+    assert await open_and_append(tmp_path / "log.db", created()) == [1]
+
+
+async def test_an_unclean_start_goes_on_at_the_next_block_with_all_that_was_committed(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log.db"
+    async with sqlite.open_store(path) as store:
+        before = await append(store, created(), delta())
+        copy = copy_as_after_a_kill(path, tmp_path / "killed")
+    async with sqlite.open_store(copy) as store:
+        assert store.head == 2
+        (after,) = await append(store, delta())
+        assert after.seq == 3 + NUMBERS_PER_BLOCK
+        assert await whole_log(store) == (*before, after)
+    assert await open_and_append(copy, delta()) == [after.seq + 1]
+
+
+async def test_a_number_of_a_delta_lost_with_the_power_is_not_used_again(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    async with sqlite.open_store(path) as store:
+        await append(store, created(), run_started())
+        synced_bytes = path.with_name("log.db-wal").stat().st_size
+        await append(store, *[delta()] * 100)
+        copy = copy_as_after_a_kill(path, tmp_path / "no-power")
+    with copy.with_name("log.db-wal").open("r+b") as wal:
+        wal.truncate(synced_bytes)
+    async with sqlite.open_store(copy) as store:
+        assert [event.seq for event in await whole_log(store)] == [1, 2]
+        (after,) = await append(store, delta())
+        assert after.seq > 102
+
+
+# --- failures ----------------------------------------------------------------------------------
+
+
+async def test_what_was_queued_behind_a_failed_group_fails_unseen_and_what_comes_then_does_not(
+    watched: Store, watch: Watch
+) -> None:
+    outcomes = Outcomes()
+    await append(watched, created())
+    submitted_in_callback = outcomes.batch("in callback", [delta()])
+
+    def disk_is_free_again() -> None:
+        watch.fail_at = None
+        watched.submit(submitted_in_callback)
+
+    watch.hold()
+    watched.submit(outcomes.batch("failing", [run_started()], then=disk_is_free_again))
+    await watch.wait_held()
+    watch.fail_at = "INSERT"
+    for name in ("queued", "queued too"):
+        watched.submit(outcomes.batch(name, [delta()]))
+    watch.release()
+    await watched.flush()
+    await watched.flush()
+    assert outcomes.names == ["failing", "queued", "queued too", "in callback"]
+    assert outcomes.failed == ["failing", "queued", "queued too"]
+    assert outcomes.seqs("in callback") == [2]
+    assert len(watch.commits) == 2
+    assert len(await whole_log(watched)) == 2
+
+
+async def test_a_queue_behind_a_failure_fails_even_if_the_disk_is_free_by_then(
+    watched: Store, watch: Watch
+) -> None:
+    outcomes = Outcomes()
+    watch.hold()
+    watched.submit(outcomes.batch("failing", [created()]))
+    await watch.wait_held()
+    assert watch.connection is not None
+    seen = watch.connection.exec_trace
+    assert seen is not None
+
+    def fail_once(cursor: object, statement: str, bindings: object) -> bool:
+        if statement == "COMMIT":
+            watch.connection.set_exec_trace(seen)  # type: ignore[union-attr]
+            raise apsw.IOError("disk I/O error")
+        return True
+
+    watch.connection.set_exec_trace(fail_once)
+    watched.submit(outcomes.batch("queued", [appended("e1")]))
+    watch.release()
+    await watched.flush()
+    assert outcomes.failed == ["failing", "queued"]
+    assert watch.commits == []
+    assert [event.seq for event in await append(watched, created())] == [1]
+
+
+async def test_a_disk_that_is_truly_full_fails_the_batch_and_loses_nothing(
+    watched: Store, watch: Watch
+) -> None:
+    await append(watched, created())
+    assert watch.connection is not None
+    pages = watch.connection.pragma("page_count")
+    watch.connection.pragma("max_page_count", pages)
+    with pytest.raises(StoreError, match="full"):
+        await append(watched, appended("e1", text="x" * 100_000))
+    watch.connection.pragma("max_page_count", 2**30)
+    assert len(await whole_log(watched)) == 1
+    await append(watched, appended("e1", text="x" * 100_000))
+    assert watched.head == 2
+
+
+async def test_a_rollback_that_fails_is_made_up_for_by_the_next_commit(
+    watched: Store, watch: Watch
+) -> None:
+    await append(watched, created())
+    watch.fail_at = "COMMIT"
+    seen = watch.connection.exec_trace if watch.connection else None
+    assert watch.connection is not None
+    assert seen is not None
+
+    def fail_rollback(cursor: object, statement: str, bindings: object) -> bool:
+        if statement == "ROLLBACK":
+            raise apsw.IOError("disk I/O error")
+        return seen(cursor, statement, bindings)  # type: ignore[arg-type]
+
+    watch.connection.set_exec_trace(fail_rollback)
+    with pytest.raises(StoreError):
+        await append(watched, run_started())
+    watch.connection.set_exec_trace(seen)
+    watch.fail_at = None
+    assert [event.seq for event in await append(watched, delta())] == [2]
+    assert await watched.run("r1") is None
+
+
+async def test_a_fault_of_ours_in_the_writer_fails_all_batches_and_is_raised_on_closing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(*_: object) -> None:
+        raise AssertionError("a fault of ours")
+
+    outcomes = Outcomes()
+
+    async def use_the_store() -> None:
+        async with sqlite.open_store(tmp_path / "log.db") as store:
+            await append(store, created())
+            monkeypatch.setattr("nousd.store._row_writes.apply", faulty)
+            store.submit(outcomes.batch("faulty", [run_started()]))
+            store.submit(outcomes.batch("queued", [delta()]))
+            await store.flush()
+            store.submit(outcomes.batch("late", [delta()]))
+            await store.flush()
+
+    with pytest.raises(AssertionError, match="a fault of ours"):
+        await use_the_store()
+    assert outcomes.names == ["faulty", "queued", "late"]
+    assert outcomes.failed == ["faulty", "queued", "late"]
+    monkeypatch.undo()
+    async with sqlite.open_store(tmp_path / "log.db") as store:
+        assert len(await whole_log(store)) == 1
+
+
+async def test_a_row_that_cannot_be_read_is_a_store_error(watched: Store, watch: Watch) -> None:
+    await append(watched, created(), appended("e1"))
+    assert watch.connection is not None
+    watch.connection.execute("UPDATE entry_bodies SET body = x'7b'")
+    with pytest.raises(StoreError, match="could not be read"):
+        await watched.entry("s1", "e1")
+    assert len(await watched.events_after(0, EventFilter(), limit=9, bytes_max=NO_BOUND)) == 2
