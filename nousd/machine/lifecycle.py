@@ -44,7 +44,12 @@ _REMARKS: Final[tuple[type[events.Event], ...]] = (
 """May stand anywhere inside a run and change no phase."""
 
 TRANSITIONS: Final[dict[Phase, dict[type[events.Event], Phase]]] = {
-    Phase.BEFORE: {events.AgentStart: Phase.RUN, events.QueueUpdate: Phase.BEFORE},
+    # A prompt may move the leaf before it is accepted; all three are one step.
+    Phase.BEFORE: {
+        events.SessionUpdated: Phase.BEFORE,
+        events.QueueUpdate: Phase.BEFORE,
+        events.AgentStart: Phase.RUN,
+    },
     Phase.RUN: {events.TurnStart: Phase.TURN, events.AgentEnd: Phase.ENDED},
     Phase.TURN: {
         events.MessageStart: Phase.MESSAGE,
