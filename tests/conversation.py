@@ -89,12 +89,25 @@ class Conversation:
         return dict(setting.split("=", 1) for setting in self.header("daemon"))
 
     @property
+    def requests(self) -> dict[str, str]:
+        """id -> type of every well-formed request."""
+        return dict(found for step in self.steps if (found := _request(step)))
+
+    @property
     def may_be_pipelined(self) -> bool:
         return self.header("pipelined") != ["no"]
 
     @property
     def looks_at_events(self) -> bool:
         return any(step.kind in ("*", "*~", "*>") for step in self.steps)
+
+
+def _request(step: Step) -> tuple[str, str] | None:
+    try:
+        request = json.loads(step.content) if step.kind == ">" else None
+        return (request["id"], request["type"]) if isinstance(request, dict) else None
+    except (ValueError, KeyError):
+        return None
 
 
 # --- reading ---------------------------------------------------------------------------------
@@ -357,7 +370,10 @@ class _Player:
 
     def _match(self, step: Step, line: bytes, check: Callable[[bytes], object]) -> None:
         check(line)
-        self.bindings.match(step.content, json.loads(line))
+        try:
+            self.bindings.match(step.content, json.loads(line))
+        except Mismatch as error:
+            raise Mismatch(f"{error}\n  in {_shown(json.loads(line))}") from None
 
 
 async def _received(receive: Callable[[], Awaitable[bytes]], step: Step) -> bytes:

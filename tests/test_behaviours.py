@@ -1,0 +1,75 @@
+"""protocol/behaviours.toml and the tests agree: each behaviour is proved, each proof is of one.
+
+A test claims a behaviour with ``@pytest.mark.behaviour("id")``, a conversation with a header line
+``# behaviour: id``.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conversation import load
+
+ROOT = Path(__file__).resolve().parent.parent
+BEHAVIOURS: dict[str, dict[str, str]] = tomllib.loads(
+    (ROOT / "protocol" / "behaviours.toml").read_text(encoding="utf-8")
+)
+
+
+def headings() -> set[str]:
+    document = (ROOT / "protocol" / "v1.md").read_text(encoding="utf-8")
+    return {line.lstrip("#").strip() for line in document.split("\n") if line.startswith("##")}
+
+
+def claims() -> dict[str, list[str]]:
+    """Returns id -> where it is claimed."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for behaviour in claims_in(path.read_text(encoding="utf-8")):
+            found.setdefault(behaviour, []).append(str(path.relative_to(ROOT)))
+    for path in sorted((ROOT / "fixtures" / "conversations").glob("*.ndjson")):
+        for behaviour in load(path).behaviours:
+            found.setdefault(behaviour, []).append(str(path.relative_to(ROOT)))
+    return found
+
+
+def claims_in(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.behaviour":
+            for argument in node.args:
+                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                    yield argument.value
+
+
+def test_every_behaviour_is_proved() -> None:
+    unproved = sorted(set(BEHAVIOURS) - set(claims()))
+    assert not unproved, (
+        "behaviours without a test; mark one with @pytest.mark.behaviour(ID), or write a "
+        f"conversation with '# behaviour: ID': {', '.join(unproved)}"
+    )
+
+
+def test_every_claim_is_of_a_behaviour() -> None:
+    unknown = {name: where for name, where in claims().items() if name not in BEHAVIOURS}
+    assert not unknown, (
+        f"claims of behaviours that protocol/behaviours.toml does not have: {unknown}"
+    )
+
+
+@pytest.mark.parametrize("behaviour", BEHAVIOURS)
+def test_a_behaviour_is_a_sentence_that_stands_in_a_section(behaviour: str) -> None:
+    entry = BEHAVIOURS[behaviour]
+    assert set(entry) == {"sentence", "section"}
+    assert entry["sentence"].endswith(".")
+    assert entry["section"] in headings()
+
+
+def test_claims_are_found_in_tests() -> None:
+    marked = "@pytest.mark.behaviour('one')\ndef test_x(): pass\n"
+    parametrized = "pytest.param(1, marks=pytest.mark.behaviour('two'))"
+    assert list(claims_in(marked + parametrized)) == ["one", "two"]

@@ -1,0 +1,118 @@
+"""Every conversation in fixtures/conversations, played against a whole daemon in every way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from nousd.extensions.loader import load_extensions
+from nousd.providers.registry import make_provider
+from tests.conversation import Conversation, Pace, load, play
+from tests.daemon_harness import Client, Daemon, Events, memory_daemon, socket_daemon
+from tests.lifecycle import LifecycleChecker
+from tests.validation import check_event, check_response
+
+FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "conversations"
+CONVERSATIONS = [load(path) for path in sorted(FOLDER.glob("*.ndjson"))]
+
+WAYS: list[tuple[str, Pace]] = [
+    ("sockets", "lines"),
+    ("sockets", "bytes"),
+    ("sockets", "pipelined"),
+    ("memory", "lines"),
+]
+
+
+class Lines:
+    """The lines that come out of a stream, byte for byte."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+        self._received = bytearray()
+
+    async def send(self, data: bytes) -> None:
+        await self._stream.send_all(data)
+
+    async def receive(self) -> bytes:
+        while b"\n" not in self._received:
+            chunk = await self._stream.receive_some()
+            assert chunk, "the daemon has closed the connection"
+            self._received += chunk
+        line, _, rest = bytes(self._received).partition(b"\n")
+        self._received = bytearray(rest)
+        return line + b"\n"
+
+
+class Connected:
+    """An exchange over two connections to a daemon."""
+
+    def __init__(self, client: Client, events: Events) -> None:
+        answers, told = Lines(client.stream), Lines(events.stream)
+        self.send, self.receive_answer = answers.send, answers.receive
+        self.send_event, self.receive_event = told.send, told.receive
+
+
+@asynccontextmanager
+async def connected(
+    transport: str, conversation: Conversation, folder: Path
+) -> AsyncIterator[Connected]:
+    """Starts a fresh daemon with what the conversation asks for and connects to both its sockets."""
+    extensions = load_extensions((), demo="enable_demo_extension" in conversation.settings)
+    async with DAEMONS[transport](
+        folder,
+        # Waits between attempts are spread by chance; here they take no time.
+        provider=make_provider("mock", random=lambda: 0.0),
+        tools=extensions.tools,
+        extension_commands=extensions.commands,
+    ) as daemon:
+        events, client = await daemon.watch(), await daemon.connect()
+        async with events.stream, client.stream:
+            yield Connected(client, events)
+
+
+def in_memory(folder: Path, **options: Any) -> AbstractAsyncContextManager[Daemon]:
+    return memory_daemon(workdir=folder, **options)
+
+
+DAEMONS: dict[str, Callable[..., AbstractAsyncContextManager[Daemon]]] = {
+    "sockets": socket_daemon,
+    "memory": in_memory,
+}
+
+
+class EventSocket:
+    """Checks what comes on the event socket: events in balanced runs, and answers."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        replays = any(step.kind == "*>" for step in conversation.steps)
+        self._lifecycle = None if replays else LifecycleChecker()
+
+    def check(self, line: bytes) -> None:
+        if "ok" in json.loads(line):
+            check_response(line)
+            return
+        check_event(line)
+        if self._lifecycle is not None:
+            self._lifecycle.feed(line)
+
+
+@pytest.mark.parametrize(("transport", "pace"), WAYS)
+@pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda conversation: conversation.name)
+async def test_a_conversation_goes_as_written(
+    conversation: Conversation, transport: str, pace: Pace, tmp_path: Path
+) -> None:
+    event_socket = EventSocket(conversation)
+    async with connected(transport, conversation, tmp_path) as exchange:
+        await play(
+            conversation,
+            exchange,
+            pace=pace,
+            check_answer=check_response,
+            check_event=event_socket.check,
+        )

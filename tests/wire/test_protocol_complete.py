@@ -1,0 +1,55 @@
+"""A new command is five things: a struct, a section, a conversation, a behaviour, a handler."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from nousd.wire.commands import COMMANDS
+from tests.conversation import load
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def sections() -> set[str]:
+    document = (ROOT / "protocol" / "v1.md").read_text(encoding="utf-8")
+    return {line[4:] for line in document.split("\n") if line.startswith("### ")}
+
+
+def sections_with_behaviours() -> set[str]:
+    behaviours = tomllib.loads((ROOT / "protocol" / "behaviours.toml").read_text(encoding="utf-8"))
+    return {behaviour["section"] for behaviour in behaviours.values()}
+
+
+def commands_in_conversations() -> set[str | None]:
+    """Returns the commands that some conversation sends and sees answered with success."""
+    answered = set()
+    for path in (ROOT / "fixtures" / "conversations").glob("*.ndjson"):
+        conversation = load(path)
+        for step in conversation.steps:
+            if step.kind == "<" and step.content["ok"] is True:
+                answered.add(conversation.requests.get(step.content["id"]))
+    return answered
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_a_section(name: str) -> None:
+    assert name in sections()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_a_conversation(name: str) -> None:
+    assert name in commands_in_conversations()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_a_behaviour(name: str) -> None:
+    assert name in sections_with_behaviours()
+
+
+def test_the_daemon_has_a_handler_for_every_command_and_no_other() -> None:
+    from nousd.daemon.commands import HANDLERS
+
+    assert list(HANDLERS) == list(COMMANDS)
