@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import trio
-from trio.testing import memory_stream_pair
+from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from nousd.daemon.accept import serve_connections
 from nousd.daemon.app import Parts, open_core, shut_down
@@ -48,6 +48,8 @@ WAIT_SECONDS: Final = 15
 """How long one thing may take. Only a failing test waits that long."""
 
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+DELTAS: Final = frozenset({"message_update", "tool_execution_update", "reasoning_update"})
 
 Event = dict[str, Any]
 Payload = dict[str, Any]
@@ -166,8 +168,12 @@ class Events(Wire):
 
 
 def types(events: Sequence[Event]) -> list[str]:
-    """Returns the events' types."""
-    return [event["type"] for event in events]
+    """Returns the events' types. Neighbouring deltas count as one: how a text is cut is chance."""
+    return [
+        event["type"]
+        for index, event in enumerate(events)
+        if not (event["type"] in DELTAS and index and events[index - 1]["type"] == event["type"])
+    ]
 
 
 def of_type(events: Sequence[Event], *wanted: str) -> list[Payload]:
@@ -188,6 +194,10 @@ class Daemon(Protocol):
 
     async def watch(self, **subscription: Any) -> Events:
         """Connects and subscribes; without arguments to the frozen types, from now on."""
+        ...
+
+    async def listen(self) -> Events:
+        """Connects to the event socket and says nothing; returns when it is being served."""
         ...
 
 
@@ -219,8 +229,13 @@ class _Daemon:
         return Client(await self._open(serve_commands))
 
     async def watch(self, **subscription: Any) -> Events:
-        events = Events(await self._open(serve_events))
+        events = await self.listen()
         await events.subscribe(**subscription)
+        return events
+
+    async def listen(self) -> Events:
+        events = Events(await self._open(serve_events))
+        await wait_all_tasks_blocked()  # until it was accepted
         return events
 
     async def close_connections(self) -> None:

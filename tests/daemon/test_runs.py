@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tests.daemon_harness import Client, Events, types
+from pathlib import Path
+
+import pytest
+
+from nousd.providers.interface import Provider
+from tests.daemon_harness import Client, Daemon, Events, of_type, socket_daemon, types
+from tests.stub_model import Gate, Reply, StubModel, delta, error_reply, finish, text_reply
 
 
 async def test_a_prompt_streams_its_answer_and_ends_once(client: Client, events: Events) -> None:
@@ -15,7 +21,6 @@ async def test_a_prompt_streams_its_answer_and_ends_once(client: Client, events:
         "message_end",
         "message_start",
         "message_update",
-        "message_update",
         "status",
         "message_end",
         "turn_end",
@@ -23,5 +28,213 @@ async def test_a_prompt_streams_its_answer_and_ends_once(client: Client, events:
     ]
     assert {event["payload"]["run_id"] for event in run} == {accepted["run_id"]}
     assert run[-1]["payload"]["status"] == "completed"
-    messages = (await client.request("get_messages"))["messages"]
-    assert [message["text"] for message in messages] == ["hello", "stub-reply"]
+    assert "error" not in run[-1]["payload"]
+
+
+async def test_events_say_what_they_are_about(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    accepted = await client.request("prompt", text="hello", wait=False, client_message_id="mine")
+    run = await events.run()
+    assert {event["payload"]["session_id"] for event in run} == {accepted["session_id"]}
+    [start] = of_type(run, "agent_start")
+    assert (start["runtime"], start["model"]) == ("native", "stub-model")
+    user, assistant = of_type(run, "message_start")
+    assert (user["role"], user["text"], user["turn_kind"]) == ("user", "hello", "prompt")
+    assert user["input_ids"] == [accepted["input_id"]]
+    assert user["client_message_id"] == "mine"
+    assert assistant["role"] == "assistant"
+    user_end, assistant_end = of_type(run, "message_end")
+    assert user_end["text"] == "hello"
+    assert assistant_end["text"] == "stub-reply"
+    assert assistant_end["stop_reason"] == "stop"
+    assert assistant_end["usage"] == {"input": 7, "output": 5, "total": 12}
+    [usage] = of_type(run, "status")
+    assert usage["message"] == "provider_usage: input=7 output=5 total=12"
+
+
+async def test_messages_are_kept_under_the_ids_of_their_events(
+    client: Client, events: Events
+) -> None:
+    await client.request("prompt", text="hello", wait=False)
+    told = [start["message_id"] for start in of_type(await events.run(), "message_start")]
+    messages = await client.request("get_messages")
+    assert [entry["id"] for entry in messages["messages"]] == told
+    assert [entry["text"] for entry in messages["messages"]] == ["hello", "stub-reply"]
+    assert messages["messages"][1]["parent_id"] == told[0]
+    assert messages["leaf_id"] == told[1]
+
+
+async def test_a_waited_for_prompt_answers_with_its_whole_run(
+    client: Client, events: Events
+) -> None:
+    result = await client.request("prompt", text="hello")
+    run = await events.run()
+    assert result["output"] == "stub-reply"
+    assert result["status"] == "completed"
+    assert result["run_id"] == run[0]["payload"]["run_id"]
+    assert "leaf_id" not in result
+    flat = result["events"]
+    assert [event["type"] for event in flat] == types(run)
+    assert {event["run_id"] for event in flat} == {result["run_id"]}
+    assert flat[1]["turn"] == 1
+    [update] = [event for event in flat if event["type"] == "message_update"]
+    assert update["delta"] == "stub-reply"
+    assert update["id"] in {event["id"] for event in run}
+
+
+async def test_a_prompt_tells_the_leaf_it_continues_from(client: Client) -> None:
+    await client.request("prompt", text="first")
+    leaf_id = (await client.request("get_state"))["leaf_id"]
+    result = await client.request("prompt", text="second")
+    assert result["leaf_id"] == leaf_id
+
+
+@pytest.mark.parametrize("wait", [True, False])
+async def test_a_second_prompt_is_refused_while_the_session_has_a_run(
+    wait: bool, daemon: Daemon, client: Client, events: Events, stub: StubModel
+) -> None:
+    gate = Gate()
+    stub.script(text_reply("slow ", gate, "answer"))
+    first = await client.ask("prompt", text="first", wait=wait)
+    await events.until("message_update")
+    other = await daemon.connect()
+    error = await other.refusal("prompt", text="second", wait=False)
+    assert (error["code"], error["message"]) == ("command_rejected", "run_in_progress")
+    [active] = (await other.request("get_state"))["runs"]
+    assert error["details"] == {"run_id": active["run_id"]}
+    waited = await other.refusal("prompt", text="third")
+    assert waited["message"] == "run_in_progress"
+    gate.open()
+    await client.answer(first)
+    await events.run()
+    assert len(stub.requests) == 1
+
+
+async def test_a_failed_run_answers_the_one_who_waited_with_its_id(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    stub.script(error_reply(400, "no such thing"))
+    error = await client.refusal("prompt", text="hello")
+    [end] = of_type(await events.run(), "agent_end")
+    assert error["code"] == "provider_error"
+    assert error["message"] == "provider request failed"
+    assert "no such thing" in error["cause"]
+    assert error["details"] == {"run_id": end["run_id"]}
+    assert end["status"] == "error"
+    assert "no such thing" in end["error"]
+
+
+async def test_a_command_timeout_answers_and_leaves_the_run_going(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    async with socket_daemon(short_folder, provider=provider, command_timeout=0.05) as daemon:
+        events, client = await daemon.watch(), await daemon.connect()
+        gate = Gate()
+        stub.script(text_reply("late ", gate, "but whole"))
+        error = await client.refusal("prompt", text="hello")
+        assert (error["code"], error["message"]) == ("timeout", "command timed out")
+        state = await client.request("get_state")
+        assert error["details"] == {"run_id": state["run_id"]}
+        assert state["run_state"] == "running"
+        gate.open()
+        assert (await events.run())[-1]["payload"]["status"] == "completed"
+        messages = (await client.request("get_messages"))["messages"]
+        assert messages[-1]["text"] == "late but whole"
+
+
+async def test_white_space_in_a_stream_is_content(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    stub.script(text_reply("a", " ", "b", "\n", "\n", "c", " "))
+    result = await client.request("prompt", text="hello")
+    updates = of_type(await events.run(), "message_update")
+    assert "".join(update["delta"] for update in updates) == "a b\n\nc "
+    assert result["output"] == "a b\n\nc "
+    assert (await client.request("get_messages"))["messages"][-1]["text"] == "a b\n\nc "
+
+
+async def test_reasoning_is_told_apart_from_the_answer(
+    daemon: Daemon, client: Client, stub: StubModel
+) -> None:
+    everything, frozen = await daemon.watch(types="all"), await daemon.watch()
+    stub.script(
+        Reply(
+            (
+                delta(reasoning_content="hm, "),
+                delta(reasoning_content="well"),
+                delta(content="42"),
+                *finish(),
+            )
+        )
+    )
+    result = await client.request("prompt", text="hello")
+    assert result["output"] == "42"
+    run = await everything.run()
+    reasoning = of_type(run, "reasoning_update")
+    assert "".join(update["delta"] for update in reasoning) == "hm, well"
+    [update] = of_type(run, "message_update")
+    assert update["delta"] == "42"
+    assert {piece["message_id"] for piece in reasoning} == {update["message_id"]}
+    assert "reasoning_update" not in types(await frozen.run())
+    answer = (await client.request("get_messages"))["messages"][-1]
+    assert (answer["text"], answer["reasoning"]) == ("42", "hm, well")
+
+
+async def test_a_model_that_says_nothing_leaves_an_empty_answer(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    stub.script(text_reply())
+    result = await client.request("prompt", text="hello")
+    assert (result["output"], result["status"]) == ("", "completed")
+    [_, end] = of_type(await events.run(), "message_end")
+    assert (end["text"], end["stop_reason"]) == ("", "stop")
+    answer = (await client.request("get_messages"))["messages"][-1]
+    assert (answer["id"], answer["role"], answer["text"]) == (end["message_id"], "assistant", "")
+    stub.script(text_reply("and on"))
+    assert (await client.request("prompt", text="go on"))["output"] == "and on"
+
+
+async def test_an_answer_cut_by_its_length_limit_says_so(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    stub.script(Reply((delta(content="half an"), *finish("length"))))
+    await client.request("prompt", text="hello")
+    run = await events.run()
+    assert "provider_stop_reason: length" in [s["message"] for s in of_type(run, "status")]
+    assert of_type(run, "message_end")[-1]["stop_reason"] == "length"
+
+
+async def test_a_run_is_on_record_after_its_end(client: Client) -> None:
+    result = await client.request("prompt", text="hello")
+    run = (await client.request("get_run", run_id=result["run_id"]))["run"]
+    assert (run["status"], run["turns"], run["session_id"]) == (
+        "completed",
+        1,
+        result["session_id"],
+    )
+    assert run["usage"] == {"input": 7, "output": 5, "total": 12}
+    assert run["started_at"] <= run["ended_at"]
+    assert (await client.request("list_runs"))["runs"] == [run]
+    error = await client.refusal("get_run", run_id="run-unknown")
+    assert (error["code"], error["message"]) == ("command_rejected", "run_not_found")
+
+
+async def test_a_client_that_never_subscribes_gets_the_frozen_events_only(
+    daemon: Daemon, client: Client
+) -> None:
+    silent = await daemon.listen()
+    result = await client.request("prompt", text="hello")
+    run = await silent.run()
+    assert {event["payload"]["run_id"] for event in run} == {result["run_id"]}
+    assert types(run)[0] == "agent_start"
+    assert set(types(run)) <= {
+        "agent_start",
+        "agent_end",
+        "turn_start",
+        "turn_end",
+        "message_start",
+        "message_update",
+        "message_end",
+        "status",
+    }

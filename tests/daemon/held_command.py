@@ -1,0 +1,28 @@
+"""A command for the bash tool that runs until the test lets it go on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import trio
+
+from tests.daemon_harness import WAIT_SECONDS
+
+
+class HeldCommand:
+    """``text`` waits for ``release``, then says what it was given there.
+
+    Args:
+        workdir: the daemon's, where the named pipe lies that holds the command.
+    """
+
+    def __init__(self, workdir: Path, name: str = "hold") -> None:
+        self._pipe = workdir / name
+        os.mkfifo(self._pipe)
+        self.text = f"cat {name}"
+
+    async def release(self, words: str) -> None:
+        """Lets the command go on; waits until it runs."""
+        with trio.fail_after(WAIT_SECONDS):
+            await trio.to_thread.run_sync(self._pipe.write_text, words, abandon_on_cancel=True)
