@@ -32,6 +32,7 @@ from typing import Final, assert_never
 
 import trio
 
+from nousd.errors import ProviderError
 from nousd.machine.model_input import AssistantMessage, ModelInput, ModelMessage, UserMessage
 from nousd.providers.interface import (
     Finished,
@@ -55,7 +56,7 @@ LINE_CHARS_MAX: Final = 80
 """Characters of each, so that an answer to answers does not grow without end."""
 
 FAILURES_KEPT_MAX: Final = 1024
-"""Places of ``[[error CODE xK]]`` whose count is kept; the oldest is forgotten."""
+"""Parts of texts whose ``[[error CODE xK]]`` are counted; the oldest is forgotten."""
 
 _PIECES: Final = re.compile(r"\s*\S+\s*|\s+")
 
@@ -74,7 +75,7 @@ class MockProvider:
     ) -> None:
         self._default_model = default_model
         self._context_window_tokens = context_window_tokens
-        # Place -> how often it has failed; the oldest first.
+        # Part of a text -> how often it has failed since it last went well; the oldest first.
         self._failures: dict[int, int] = {}
 
     @property
@@ -91,24 +92,27 @@ class MockProvider:
         """Carries out the part of the newest user text that is for this call."""
         text, part = _newest_user_text(request.messages)
         performance = _Performance(request, receive)
-        for position, step in enumerate(_steps(request, text, part)):
+        # A hash, so that no long text is kept.
+        place, due = hash((text, part)), 0
+        for step in _steps(request, text, part):
             if isinstance(step, Fail):
-                # A hash, so that no long text is kept.
-                self._fail(step, place=hash((text, part, position)))
+                due += step.times or 0
+                if step.times is None or self._failures.get(place, 0) < due:
+                    raise self._failure(step, place)
             else:
                 await performance.take(step)
+        if due:
+            # The next time the same is said, it fails as often again.
+            self._failures.pop(place, None)
         await performance.end()
 
-    def _fail(self, step: Fail, *, place: int) -> None:
-        """Raises the failure if it is still due; afterwards the count starts over."""
+    def _failure(self, step: Fail, place: int) -> ProviderError:
+        """Returns the failure, counted if it is one of a number."""
         if step.times is not None:
-            failures = self._failures.pop(place, 0)
-            if failures >= step.times:
-                return
-            self._failures[place] = failures + 1
+            self._failures[place] = self._failures.pop(place, 0) + 1
             if len(self._failures) > FAILURES_KEPT_MAX:
                 del self._failures[next(iter(self._failures))]
-        raise error_from_fault(Fault(f"mock error {step.status}"), status=step.status)
+        return error_from_fault(Fault(f"mock error {step.status}"), status=step.status)
 
 
 class _Performance:
@@ -190,7 +194,7 @@ def _usual_answer(messages: tuple[ModelMessage, ...]) -> str:
 def _summary(messages: tuple[ModelMessage, ...]) -> str:
     """Says how much there was and how it began and ended, in at most three lines."""
     ends = messages[:1] + messages[1:][-1:]
-    return "\n".join([f"mock summary of {len(messages)} messages", *_lines(ends)])
+    return "\n".join([f"mock summary (messages: {len(messages)})", *_lines(ends)])
 
 
 def _lines(messages: Iterable[ModelMessage]) -> list[str]:

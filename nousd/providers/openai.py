@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from ipaddress import ip_address
 from typing import Final
@@ -48,8 +48,7 @@ ERROR_CHARS_MAX: Final = 1000
 """Characters of a server's words that are passed on."""
 
 _LEFTOVER_SECONDS: Final = 0.2
-"""How long to wait, after the answer, for the end of the response, which alone makes the connection
-usable for the next call."""
+"""How long to wait, after the answer, for the end of the response."""
 
 _KEEPALIVE_SECONDS: Final = 30.0
 
@@ -147,7 +146,7 @@ class OpenAIProvider:
 
     async def _refusal(self, response: httpx2.Response) -> ProviderError:
         body = bytearray()
-        async with aclosing(response.aiter_bytes()) as chunks:
+        async with _chunks_of(response) as chunks:
             async for chunk in chunks:
                 body += chunk
                 if len(body) >= ERROR_BODY_BYTES_MAX:
@@ -200,19 +199,29 @@ class OpenAIProvider:
 
 async def _read(response: httpx2.Response, stream: ChatStream, put: Put) -> None:
     """Puts the pieces of the response until the answer is finished or the input ends."""
-    async with aclosing(response.aiter_bytes()) as chunks:
+    async with _chunks_of(response) as chunks:
         async for chunk in chunks:
             for piece in stream.feed(chunk):
                 await put(piece)
             if stream.finished:
-                await _read_leftover(chunks)
-                return
+                break
 
 
-async def _read_leftover(chunks: AsyncGenerator[bytes]) -> None:
-    with trio.move_on_after(_LEFTOVER_SECONDS):
-        async for _ in chunks:
-            pass
+@asynccontextmanager
+async def _chunks_of(response: httpx2.Response) -> AsyncIterator[AsyncIterator[bytes]]:
+    """Gives the chunks of the body, and deals with those that were not taken.
+
+    The end of a response is waited for a moment, because only then can the connection serve the next
+    call. Then reading is cancelled, which closes the connection: to just leave would not do, because
+    the client's inner generators are only ever closed by an exception that comes out of them.
+    """
+    async with aclosing(response.aiter_bytes()) as chunks:
+        try:
+            yield chunks
+        finally:
+            with trio.move_on_after(_LEFTOVER_SECONDS), suppress(httpx2.HTTPError):
+                async for _ in chunks:
+                    pass
 
 
 def _failure(error: httpx2.HTTPError) -> ProviderError:

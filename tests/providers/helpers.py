@@ -46,7 +46,10 @@ class Collector:
     async def wait_for(self, kind: type) -> None:
         """Returns once a piece of that kind was received."""
         while not any(isinstance(piece, kind) for piece in self.pieces):
-            await self._grown.wait()
+            await self.wait_for_more()
+
+    async def wait_for_more(self) -> None:
+        await self._grown.wait()
 
 
 async def collect(provider: Provider, request: ModelInput) -> list[Piece]:
