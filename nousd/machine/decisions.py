@@ -124,9 +124,11 @@ def promote(state: SessionState, input_id: str) -> Events:
         raise CommandRejected("input_not_found")
     if queued.kind != "follow_up":
         raise CommandRejected("input_not_promotable")
-    run_id = queued.run_id if state.run is None else state.run.run_id
-    steer = msgspec.structs.replace(queued, kind="steer", run_id=run_id)
-    return (_update(state, "promoted", (steer,), run_id),)
+    if state.run is None:
+        steer = msgspec.structs.replace(queued, kind="steer")
+        return (_update(state, "promoted", (steer,), UNSET),)
+    steer = msgspec.structs.replace(queued, kind="steer", run_id=state.run.run_id)
+    return (_update(state, "promoted", (steer,), state.run.run_id),)
 
 
 def begin_turn(
