@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -102,13 +103,20 @@ class EventSocket:
             self._lifecycle.feed(line)
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder with a path short enough for Unix sockets, which ``tmp_path`` may not be."""
+    with tempfile.TemporaryDirectory(prefix="nousd-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize(("transport", "pace"), WAYS)
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda conversation: conversation.name)
 async def test_a_conversation_goes_as_written(
-    conversation: Conversation, transport: str, pace: Pace, tmp_path: Path
+    conversation: Conversation, transport: str, pace: Pace, short_folder: Path
 ) -> None:
     event_socket = EventSocket(conversation)
-    async with connected(transport, conversation, tmp_path) as exchange:
+    async with connected(transport, conversation, short_folder) as exchange:
         await play(
             conversation,
             exchange,

@@ -68,7 +68,7 @@ LAZY = frozenset({"admin", "daemon", "bridge"})
 
 @dataclass(frozen=True)
 class Import:
-    """``name`` is dotted and absolute; ``lazy`` if it stands inside of a function."""
+    """``name`` is dotted and absolute; ``lazy`` if importing the module does not import it."""
 
     name: str
     line: int
@@ -91,8 +91,13 @@ def _imports(node: ast.AST, package: list[str], *, lazy: bool) -> Iterator[Impor
             start = ".".join([*base, *([child.module] if child.module else [])])
             for alias in child.names:
                 yield Import(f"{start}.{alias.name}", child.lineno, lazy)
-        inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        yield from _imports(child, package, lazy=lazy or inside)
+        yield from _imports(child, package, lazy=lazy or _runs_later(child))
+
+
+def _runs_later(node: ast.AST) -> bool:
+    if isinstance(node, ast.If):
+        return ast.unparse(node.test) == "TYPE_CHECKING"
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
 
 
 def faults_of(source: str, module: str, *, is_package: bool = False) -> list[str]:
@@ -214,6 +219,7 @@ def test_a_planted_fault_is_found(module: str, source: str, found: str) -> None:
         ("nousd.providers.mock", "from nousd.machine import model_input"),
         ("nousd.cli.serve", "def serve():\n from nousd.daemon import server\n import nousd.bridge"),
         ("nousd.cli.check", "def check():\n import nousd.admin.check"),
+        ("nousd.cli.serve", "if TYPE_CHECKING:\n from nousd.daemon import server"),
         ("nousd.daemon.server", "import os, time, trio\nimport nousd"),
     ],
 )
