@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
@@ -169,6 +170,8 @@ class OpenAIProvider:
                         max_connections=CONNECTIONS_MAX, keepalive_expiry=_KEEPALIVE_SECONDS
                     ),
                     headers=self._headers(),
+                    # Nothing is kept for a server: no cookie of it is taken.
+                    cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
                 )
             return self._client
 

@@ -84,6 +84,14 @@ async def test_without_a_key_none_is_sent(stub: StubModel) -> None:
     assert "authorization" not in request.headers
 
 
+async def test_cookies_are_not_taken(stub: StubModel, provider: OpenAIProvider) -> None:
+    stub.script(Reply(finish(), headers={"set-cookie": "track=me; Path=/"}))
+    await collect(provider, ask("hi"))
+    await collect(provider, ask("hi"))
+    assert not any("cookie" in request.headers for request in stub.requests)
+    assert len(stub.requests) == 2
+
+
 async def test_proxies_from_the_environment_are_not_used_for_this_machine(
     stub: StubModel, provider: OpenAIProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +219,16 @@ async def test_a_server_that_is_not_there_can_be_tried_again() -> None:
     assert str(error).startswith("the server cannot be reached")
     assert error.retryable
     await provider.aclose()
+
+
+async def test_a_server_that_speaks_no_tls_where_it_should_cannot_be_reached(
+    stub: StubModel,
+) -> None:
+    provider = OpenAIProvider(stub.api_base.replace("http:", "https:"), KEY)
+    with trio.fail_after(30), pytest.raises(ProviderError, match="cannot be reached"):
+        await collect(provider, ask("hi"))
+    await provider.aclose()
+    assert stub.requests == []
 
 
 async def test_a_stream_that_ends_early_but_in_order_is_an_error(
