@@ -1,7 +1,7 @@
 """The tables of the store in memory: plain dictionaries, changed by row changes.
 
 The same names and the same meaning as the SQLite tables of ``migrations``; dictionaries keep the order
-in which rows were put, which is the order of the log.
+in which rows were put.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from nousd.wire.responses import RunRecord, TreeNode
 class EntryRow(msgspec.Struct, frozen=True):
     """An entry in a session's tree; branches share it. ``size`` is the length of its JSON."""
 
+    seq: int
     entry: Entry
     parent_id: str | None
     node: TreeNode
@@ -117,7 +118,7 @@ def _put_entry(rows: Rows, change: projection.PutEntry) -> None:
         id=entry_id, parent_id=change.parent_id or "", role=change.role, snippet=change.snippet
     )
     size = len(msgspec.json.encode(change.entry))
-    row = EntryRow(change.entry, change.parent_id, node, size)
+    row = EntryRow(change.seq, change.entry, change.parent_id, node, size)
     rows.entries[change.session_id].setdefault(entry_id, row)
 
 

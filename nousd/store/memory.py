@@ -182,7 +182,7 @@ class MemoryStore:
 
     async def tree(self, session_id: str, *, after: str | None, limit: int) -> tuple[TreeNode, ...]:
         await trio.lowlevel.checkpoint()
-        rows = list(self._rows.entries[session_id].values())
+        rows = sorted(self._rows.entries[session_id].values(), key=lambda row: row.seq)
         ids = [row.entry.id for row in rows]
         if after is None:
             start = 0

@@ -130,7 +130,7 @@ def batches(of: st.SearchStrategy[events.Event]) -> st.SearchStrategy[list[list[
 
 
 CONTENT = [Artifact(name, "text/plain", name.encode()) for name in ARTIFACTS]
-FIRST = [created(session_id) for session_id in SESSIONS]
+FIRST = [created("s1"), appended("e1"), appended("e2", "e1")]
 
 
 async def answers(store: Store) -> dict[str, Any]:
