@@ -39,7 +39,6 @@ def main(arguments: list[str]) -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     wake = _wake_on_signals()
     child = _start(arguments[first:], environment)
-    _leave_output()
     _say(control, f"started {child}")
     command = Command(child, wake)
     command.wait_until_over_or(control)
@@ -87,14 +86,6 @@ def _become(program: list[str], environment: dict[str, str], supervisor: int) ->
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     os.execve(program[0], program, environment)  # noqa: S606
-
-
-def _leave_output() -> None:
-    """Gives up our copy of the output pipe, so that it ends when the command's processes end."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.dup2(null, 2)
-    os.close(null)
 
 
 def _say(control: socket.socket, line: str) -> None:

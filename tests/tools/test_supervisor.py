@@ -132,6 +132,30 @@ async def test_when_the_daemon_dies_its_commands_and_all_their_descendants_die(
         await daemon.wait()
 
 
+ABANDONED = """
+exec 9>'{fifo}'
+read -r _ _ _ daemon _ < /proc/$PPID/stat
+kill -STOP "$daemon"
+kill -KILL $PPID
+exec sleep 1000
+"""
+
+
+async def test_when_the_supervisor_is_killed_its_command_dies_without_the_daemon(
+    line: Lifeline,
+) -> None:
+    script = ABANDONED.format(fifo=line.path)
+    daemon = await trio.lowlevel.open_process(
+        [sys.executable, "-c", DAEMON, script, ENV["PATH"]], cwd=REPOSITORY
+    )
+    try:
+        await line.wait_gone()
+        assert daemon.returncode is None
+    finally:
+        daemon.kill()
+        await daemon.wait()
+
+
 async def test_a_supervisor_that_is_told_to_stop_ends_its_command(
     tmp_path: Path, line: Lifeline
 ) -> None:
