@@ -105,6 +105,8 @@ class RunDriver:
         self._scope.cancel()
 
     async def _turns(self) -> None:
+        # Aborted before it began, it has no turn: the abort has given its prompt back.
+        await trio.lowlevel.checkpoint_if_cancelled()
         turn: Turn | None = self._next_turn() or Turn("resume", ())
         while turn is not None:
             await self._begin_turn(turn)
