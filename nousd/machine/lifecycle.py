@@ -112,7 +112,6 @@ class Ledger:
         self.turn_kind: TurnKind = "resume"
         self.message: OpenMessage | None = None
         self.tool: OpenTool | None = None
-        self.last_answer = ""
 
     @property
     def turn_id(self) -> str:
@@ -166,9 +165,7 @@ def _reasoning(ledger: Ledger, event: events.ReasoningUpdate) -> None:
     ledger.message.reasoning.append(event.delta)
 
 
-def _close_message(ledger: Ledger, event: events.MessageEnd) -> None:
-    if ledger.message is not None and ledger.message.role == "assistant":
-        ledger.last_answer = event.text
+def _close_message(ledger: Ledger, _: events.MessageEnd) -> None:
     ledger.message = None
 
 
