@@ -1,0 +1,389 @@
+"""What a command does in each state of a session: the events, or the word it is refused with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import UNSET
+
+from nousd.errors import CommandRejected
+from nousd.machine import decisions, queue
+from nousd.machine.session import SessionState
+from nousd.wire import events
+from nousd.wire.entries import Entry, MessageEntry
+from nousd.wire.limits import QUEUED_INPUTS_MAX
+from nousd.wire.responses import PendingCounts
+from tests.machine.builders import (
+    TS,
+    aborting,
+    after,
+    answer,
+    compaction,
+    kinds,
+    message,
+    names,
+    prompt_input,
+    queued,
+    result,
+    running,
+    session,
+    user,
+)
+
+Decide = Callable[[SessionState], Any]
+
+
+def start(state: SessionState, leaf_id: str | None = None) -> decisions.Events:
+    return decisions.start_run(state, prompt_input(), runtime="native", model="m", leaf_id=leaf_id)
+
+
+def resume(state: SessionState, leaf: Entry | None = None) -> decisions.Events:
+    return decisions.resume_run(state, "run-2", leaf, runtime="native", model="m")
+
+
+def accept(state: SessionState, expected: str | None = None) -> events.QueueUpdate:
+    return decisions.accept_input(state, queued("new", run_id=None), expected_run_id=expected)
+
+
+def abort(state: SessionState, expected: str | None = None) -> Any:
+    return decisions.abort_run(state, expected_run_id=expected)
+
+
+def refusal_of(decide: Decide, state: SessionState) -> CommandRejected:
+    with pytest.raises(CommandRejected) as refused:
+        decide(state)
+    return refused.value
+
+
+# --- every decision in every state -----------------------------------------------------------
+
+IN_PROGRESS = ("run_in_progress", {"run_id": "run-1"})
+NO_RUN = ("no_active_run", None)
+
+REFUSED: list[tuple[str, Decide, SessionState, tuple[str, dict[str, Any] | None]]] = [
+    ("prompt running", start, running(), IN_PROGRESS),
+    ("prompt aborting", start, aborting(), IN_PROGRESS),
+    ("prompt on another leaf, running", lambda s: start(s, "x"), running(), IN_PROGRESS),
+    ("resume running", resume, running(queue=(queued("a"),)), IN_PROGRESS),
+    ("resume aborting", resume, aborting(), IN_PROGRESS),
+    ("resume with nothing", resume, session(), ("nothing_to_resume", None)),
+    ("input idle", accept, session(), NO_RUN),
+    ("input aborting", accept, aborting(), NO_RUN),
+    ("input idle, run expected", lambda s: accept(s, "run-1"), session(), NO_RUN),
+    (
+        "input for another run",
+        lambda s: accept(s, "run-0"),
+        running(),
+        ("run_mismatch", {"run_id": "run-1"}),
+    ),
+    ("abort idle", abort, session(), NO_RUN),
+    ("abort aborting", abort, aborting(), NO_RUN),
+    ("abort aborting, run expected", lambda s: abort(s, "run-1"), aborting(), NO_RUN),
+    (
+        "abort of another run",
+        lambda s: abort(s, "run-0"),
+        running(),
+        ("run_mismatch", {"run_id": "run-1"}),
+    ),
+    ("require idle running", decisions.require_idle, running(), IN_PROGRESS),
+    ("require idle aborting", decisions.require_idle, aborting(), IN_PROGRESS),
+    ("promote nothing", lambda s: decisions.promote(s, "x"), running(), ("input_not_found", None)),
+    (
+        "promote a steer",
+        lambda s: decisions.promote(s, "a"),
+        running(queue=(queued("a"),)),
+        ("input_not_promotable", None),
+    ),
+    (
+        "promote a prompt",
+        lambda s: decisions.promote(s, "p1"),
+        session(queue=(prompt_input(),)),
+        ("input_not_promotable", None),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("decide", "state", "refused"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
+)
+def test_a_refusal_is_a_word_and_facts_to_act_on(
+    decide: Decide, state: SessionState, refused: tuple[str, dict[str, Any] | None]
+) -> None:
+    error = refusal_of(decide, state)
+    assert (error.message, error.details) == refused
+
+
+def test_idle_is_what_an_idle_session_is() -> None:
+    decisions.require_idle(session(queue=(queued("a"),)))
+
+
+def test_a_full_queue_takes_no_further_input_of_any_kind() -> None:
+    full = tuple(queued(f"i{n}", "follow_up") for n in range(QUEUED_INPUTS_MAX))
+    for decide, state in ((start, session(queue=full)), (accept, running(queue=full))):
+        error = refusal_of(decide, state)
+        assert (error.message, error.details) == ("queue_full", {"limit": QUEUED_INPUTS_MAX})
+    accept(running(queue=full[1:]))
+
+
+# --- prompt ----------------------------------------------------------------------------------
+
+
+def test_a_prompt_is_accepted_and_its_run_started_in_one_step() -> None:
+    decided = start(session())
+    assert decided == (
+        events.QueueUpdate(
+            session_id="s",
+            run_id="run-1",
+            change="accepted",
+            inputs=(prompt_input(),),
+            pending_counts=PendingCounts(steer=0, follow_up=0),
+        ),
+        events.AgentStart(session_id="s", run_id="run-1", runtime="native", model="m"),
+    )
+
+
+def test_a_prompt_on_another_leaf_moves_there_first() -> None:
+    decided = start(session(leaf_id="here"), "there")
+    assert decided[0] == events.SessionUpdated(session_id="s", leaf_id="there")
+    assert after(session(leaf_id="here"), decided).leaf_id == "there"
+
+
+def test_a_prompt_on_the_leaf_that_is_moves_nothing() -> None:
+    assert kinds(start(session(leaf_id="here"), "here")) == [events.QueueUpdate, events.AgentStart]
+
+
+def test_a_prompt_goes_behind_what_an_earlier_run_left_but_counts_as_nothing_waiting() -> None:
+    left = session(queue=(queued("old", "follow_up"),))
+    update = start(left)[0]
+    assert isinstance(update, events.QueueUpdate)
+    assert update.pending_counts == PendingCounts(steer=0, follow_up=1)
+    assert names(after(left, start(left)).queue) == ["old", "p1"]
+
+
+# --- resume ----------------------------------------------------------------------------------
+
+UNANSWERED: list[tuple[Entry, bool]] = [
+    (user("m"), True),
+    (result("m.0"), True),
+    (answer("m"), False),
+    (answer("m", calls=1), True),
+    (compaction("c", "m"), False),
+    (message("m", "assistant"), True),
+    *[
+        (message("m", "assistant", stop_reason=reason), reason not in ("stop", "length"))
+        for reason in ("stop", "length", "tool_use", "aborted", "error", "interrupted", "timeout")
+    ],
+]
+
+
+@pytest.mark.parametrize(
+    ("leaf", "unanswered"),
+    UNANSWERED,
+    ids=[
+        f"{leaf.role}-{leaf.stop_reason}" if isinstance(leaf, MessageEntry) else "compaction"
+        for leaf, _ in UNANSWERED
+    ],
+)
+def test_a_leaf_is_resumed_exactly_if_no_answer_finishes_it(leaf: Entry, unanswered: bool) -> None:
+    assert decisions.is_unanswered(leaf) is unanswered
+    if unanswered:
+        assert kinds(resume(session(), leaf)) == [events.AgentStart]
+    else:
+        assert refusal_of(lambda s: resume(s, leaf), session()).message == "nothing_to_resume"
+
+
+@pytest.mark.parametrize("kind", ["steer", "prompt", "follow_up"])
+def test_whatever_is_pending_is_resumed_on_an_answered_leaf_too(kind: str) -> None:
+    decided = resume(session(queue=(queued("a", kind),)), answer("m"))
+    assert decided == (
+        events.AgentStart(session_id="s", run_id="run-2", runtime="native", model="m"),
+    )
+
+
+# --- steer and follow-up ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["steer", "follow_up"])
+@pytest.mark.parametrize("expected", [None, "run-1"])
+def test_an_input_belongs_to_the_run_that_accepts_it(kind: str, expected: str | None) -> None:
+    state = running(queue=(queued("old", "steer", "run-0"),))
+    update = decisions.accept_input(state, queued("new", kind, None), expected_run_id=expected)
+    assert update.change == "accepted"
+    assert update.run_id == "run-1"
+    assert update.inputs == (queued("new", kind, "run-1"),)
+    counts = {"steer": 1, "follow_up": 0}
+    counts[kind] += 1
+    assert update.pending_counts == PendingCounts(**counts)
+    assert names(after(state, (update,)).queue) == ["old", "new"]
+
+
+# --- abort -----------------------------------------------------------------------------------
+
+
+def test_an_abort_of_an_empty_queue_only_aborts() -> None:
+    decided, cleared = abort(running(), "run-1")
+    assert decided == (events.RunAborting(session_id="s", run_id="run-1"),)
+    assert cleared == ()
+
+
+def test_an_abort_takes_back_everything_in_the_order_of_consumption() -> None:
+    state = running(queue=(queued("f", "follow_up"), prompt_input(), queued("s")))
+    decided, cleared = abort(state)
+    assert names(cleared) == ["s", "p1", "f"]
+    assert kinds(decided) == [events.RunAborting, events.QueueUpdate]
+    assert decided[1].inputs == cleared
+    assert decided[1].pending_counts == PendingCounts(steer=0, follow_up=0)
+    assert after(state, decided) == aborting()
+
+
+# --- clear_queue -----------------------------------------------------------------------------
+
+WAITING = (
+    queued("f", "follow_up"),
+    queued("s"),
+    prompt_input("own", "run-1"),
+    prompt_input("old", "run-0"),
+)
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "cleared", "kept"),
+    [
+        (running(queue=WAITING), None, ["s", "old", "f"], ["own"]),
+        (session(queue=WAITING), None, ["s", "own", "old", "f"], []),
+        (running(queue=WAITING), "steer", ["s"], ["f", "own", "old"]),
+        (session(queue=WAITING), "follow_up", ["f"], ["s", "own", "old"]),
+        (session(queue=WAITING), "prompt", ["own", "old"], ["f", "s"]),
+    ],
+)
+def test_clearing_takes_back_what_it_names_but_not_the_prompt_about_to_begin(
+    state: SessionState, kind: str | None, cleared: list[str], kept: list[str]
+) -> None:
+    decided, taken = decisions.clear_queue(state, kind)
+    assert names(taken) == cleared
+    (update,) = decided
+    assert isinstance(update, events.QueueUpdate)
+    assert update.change == "cleared"
+    assert update.inputs == taken
+    assert update.pending_counts == queue.pending_counts(after(state, decided).queue)
+    assert names(after(state, decided).queue) == kept
+    assert update.run_id == ("run-1" if state.run else UNSET)
+
+
+@pytest.mark.parametrize("state", [session(), running(), aborting()])
+def test_clearing_nothing_is_no_event(state: SessionState) -> None:
+    assert decisions.clear_queue(state, None) == ((), ())
+
+
+# --- promote ---------------------------------------------------------------------------------
+
+
+def test_a_promoted_follow_up_is_the_newest_steer_of_the_run() -> None:
+    state = running(
+        queue=(queued("f1", "follow_up", "run-0"), queued("f2", "follow_up"), queued("s"))
+    )
+    (update,) = decisions.promote(state, "f1")
+    assert update == events.QueueUpdate(
+        session_id="s",
+        run_id="run-1",
+        change="promoted",
+        inputs=(queued("f1", "steer", "run-1"),),
+        pending_counts=PendingCounts(steer=2, follow_up=1),
+    )
+    promoted = after(state, (update,)).queue
+    assert names(queue.in_order(promoted)) == ["s", "f1", "f2"]
+    assert queue.steer_bites(promoted, "run-1")
+
+
+def test_without_a_run_a_promoted_follow_up_keeps_its_own_and_bites_no_later_one() -> None:
+    state = session(queue=(queued("f", "follow_up", "run-0"),))
+    (update,) = decisions.promote(state, "f")
+    assert isinstance(update, events.QueueUpdate)
+    assert update.inputs == (queued("f", "steer", "run-0"),)
+    assert update.run_id is UNSET, "nothing of a run follows its end"
+    assert not queue.steer_bites(after(state, (update,)).queue, "run-1")
+
+
+# --- beginning a turn ------------------------------------------------------------------------
+
+
+def begin(state: SessionState, turn: queue.Turn) -> decisions.Events:
+    return decisions.begin_turn(
+        state, turn, run_id="run-1", turn_id="3", message_id="msg-1", created_at=TS
+    )
+
+
+def test_a_turn_consumes_its_inputs_and_says_them_in_one_step() -> None:
+    first, second = queued("a", client_message_id="x"), queued("b")
+    state = running(leaf_id="leaf", queue=(first, second, queued("c")))
+    decided = begin(state, queue.Turn("steer", (first, second)))
+    where = {"session_id": "s", "run_id": "run-1", "turn_id": "3"}
+    assert decided == (
+        events.TurnStart(**where),
+        events.MessageStart(
+            **where,
+            message_id="msg-1",
+            role="user",
+            text="text of a\ntext of b",
+            turn_kind="steer",
+            input_ids=("a", "b"),
+        ),
+        events.QueueUpdate(
+            session_id="s",
+            run_id="run-1",
+            change="consumed",
+            inputs=(first, second),
+            pending_counts=PendingCounts(steer=1, follow_up=0),
+        ),
+        events.EntryAppended(
+            session_id="s",
+            run_id="run-1",
+            entry=MessageEntry(
+                id="msg-1",
+                parent_id="leaf",
+                role="user",
+                text="text of a\ntext of b",
+                run_id="run-1",
+                turn_kind="steer",
+                created_at=TS,
+                input_ids=("a", "b"),
+            ),
+        ),
+        events.MessageEnd(
+            **where,  # type: ignore[arg-type]
+            message_id="msg-1",
+            text="text of a\ntext of b",
+        ),
+    )
+    assert names(after(state, decided).queue) == ["c"]
+    assert after(state, decided).leaf_id == "msg-1"
+
+
+def test_a_single_input_keeps_its_client_message_id_and_a_root_has_no_parent() -> None:
+    item = queued("a", client_message_id="x")
+    decided = begin(running(queue=(item,)), queue.Turn("steer", (item,)))
+    starts = [event for event in decided if isinstance(event, events.MessageStart)]
+    entries = [event.entry for event in decided if isinstance(event, events.EntryAppended)]
+    assert starts[0].client_message_id == "x"
+    assert isinstance(entries[0], MessageEntry)
+    assert entries[0].client_message_id == "x"
+    assert entries[0].parent_id is UNSET
+
+
+def test_a_turn_that_resumes_has_no_message_of_its_own() -> None:
+    assert begin(running(), queue.Turn("resume", ())) == (
+        events.TurnStart(session_id="s", run_id="run-1", turn_id="3"),
+    )
+
+
+def test_no_decision_changes_the_state_it_looked_at() -> None:
+    state = running(queue=(queued("f", "follow_up"),), leaf_id="leaf")
+    before = msgspec.json.encode(state)
+    decisions.promote(state, "f")
+    abort(state)
+    decisions.clear_queue(state, None)
+    begin(state, queue.Turn("follow_up", state.queue))
+    assert msgspec.json.encode(state) == before

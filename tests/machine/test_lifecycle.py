@@ -1,0 +1,370 @@
+"""The run's bracket language: every cell of its table, and ends that always close what is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from nousd.machine.lifecycle import (
+    STOP_REASONS,
+    TRANSITIONS,
+    Ledger,
+    OpenMessage,
+    OpenTool,
+    Phase,
+    owed_ends,
+    tool_calls_of,
+    tool_result_entry,
+)
+from nousd.wire import events
+from nousd.wire.codec import encode_event_tail, number_event
+from nousd.wire.entries import MessageEntry, StopReason, ToolCall, Usage
+from nousd.wire.events import EndStatus
+from nousd.wire.responses import PendingCounts
+from tests.lifecycle import LifecycleChecker
+from tests.machine.builders import TS, user
+
+RUN: Any = {"session_id": "s", "run_id": "run-1"}
+TURN: Any = RUN | {"turn_id": "1"}
+CALL: Any = TURN | {"tool_call_id": "c", "tool_name": "read"}
+MESSAGE: Any = TURN | {"message_id": "m"}
+
+EVENTS: dict[str, events.Event] = {
+    "agent_start": events.AgentStart(**RUN, runtime="native", model="the-model"),
+    "agent_end": events.AgentEnd(**RUN, status="completed"),
+    "turn_start": events.TurnStart(**TURN),
+    "turn_end": events.TurnEnd(**TURN),
+    "message_start": events.MessageStart(**MESSAGE, role="assistant"),
+    "message_update": events.MessageUpdate(**MESSAGE, delta="text"),
+    "reasoning_update": events.ReasoningUpdate(**MESSAGE, delta="thought"),
+    "message_end": events.MessageEnd(**MESSAGE, text="text"),
+    "tool_execution_start": events.ToolExecutionStart(**CALL, args={}),
+    "tool_call_started": events.ToolCallStarted(**CALL),
+    "tool_execution_update": events.ToolExecutionUpdate(**CALL, delta="output"),
+    "tool_execution_end": events.ToolExecutionEnd(**CALL, result="", is_error=False, executed=True),
+    "status": events.Status(**RUN, message="m"),
+    "warning": events.Warning(**RUN, code="c", message="m"),
+    "error": events.Error(**RUN, code="c", message="m", cause=""),
+    "usage_reported": events.UsageReported(
+        **TURN, usage=Usage(input=1, output=1, total=2), model="m"
+    ),
+    "run_aborting": events.RunAborting(**RUN),
+    "entry_appended": events.EntryAppended(session_id="s", entry=user("e")),
+    "queue_update": events.QueueUpdate(
+        session_id="s",
+        change="accepted",
+        inputs=(),
+        pending_counts=PendingCounts(steer=0, follow_up=0),
+    ),
+    "session_created": events.SessionCreated(session_id="s", created_at=TS),
+    "session_updated": events.SessionUpdated(session_id="s", leaf_id="e"),
+    "session_activated": events.SessionActivated(session_id="s"),
+    "session_deleted": events.SessionDeleted(session_id="s"),
+}
+
+WAY: dict[Phase, list[str]] = {
+    Phase.BEFORE: [],
+    Phase.RUN: ["agent_start"],
+    Phase.TURN: ["agent_start", "turn_start"],
+    Phase.MESSAGE: ["agent_start", "turn_start", "message_start"],
+    Phase.TOOL: ["agent_start", "turn_start", "tool_execution_start"],
+    Phase.ENDED: ["agent_start", "agent_end"],
+}
+"""How a run gets into each phase."""
+
+TABLE = """
+                       before   run      turn     message  tool     ended
+agent_start            run      -        -        -        -        -
+agent_end              -        ended    -        -        -        -
+turn_start             -        turn     -        -        -        -
+turn_end               -        -        run      -        -        -
+message_start          -        -        message  -        -        -
+message_update         -        -        -        message  -        -
+reasoning_update       -        -        -        message  -        -
+message_end            -        -        -        turn     -        -
+tool_execution_start   -        -        tool     -        -        -
+tool_call_started      -        -        -        -        tool     -
+tool_execution_update  -        -        -        -        tool     -
+tool_execution_end     -        -        -        -        turn     -
+status                 -        run      turn     message  tool     -
+warning                -        run      turn     message  tool     -
+error                  -        run      turn     message  tool     -
+usage_reported         -        run      turn     message  tool     -
+run_aborting           -        run      turn     message  tool     -
+entry_appended         -        run      turn     message  tool     -
+queue_update           before   run      turn     message  tool     -
+session_updated        before   -        -        -        -        -
+session_created        -        -        -        -        -        -
+session_activated      -        -        -        -        -        -
+session_deleted        -        -        -        -        -        -
+"""
+"""event x phase -> the phase after it; ``-`` where it cannot come. A prompt's own acceptance (and the
+move to its leaf) come before its run."""
+
+
+def cells() -> list[tuple[str, Phase, Phase | None]]:
+    header, *rows = [line.split() for line in TABLE.strip().splitlines()]
+    return [
+        (name, Phase(phase), None if cell == "-" else Phase(cell))
+        for name, *columns in rows
+        for phase, cell in zip(header, columns, strict=True)
+    ]
+
+
+def ledger_in(phase: Phase) -> Ledger:
+    ledger = Ledger("s", "run-1")
+    for name in WAY[phase]:
+        ledger.note(EVENTS[name])
+    assert ledger.phase is phase
+    return ledger
+
+
+@pytest.mark.parametrize(("name", "before", "after"), cells())
+def test_each_event_in_each_phase(name: str, before: Phase, after: Phase | None) -> None:
+    ledger = ledger_in(before)
+    if after is None:
+        with pytest.raises(AssertionError, match=rf"{type(EVENTS[name]).__name__} in {before}"):
+            ledger.note(EVENTS[name])
+        assert ledger.phase is before
+    else:
+        ledger.note(EVENTS[name])
+        assert ledger.phase is after
+
+
+def test_the_table_above_has_every_event_and_every_phase() -> None:
+    assert {(name, phase) for name, phase, _ in cells()} == {
+        (name, phase) for name in events.EVENTS for phase in Phase
+    }
+
+
+# --- what a ledger remembers -----------------------------------------------------------------
+
+
+def test_a_ledger_knows_the_text_so_far_of_the_open_message() -> None:
+    ledger = ledger_in(Phase.MESSAGE)
+    for delta in ("one ", "two"):
+        ledger.note(events.MessageUpdate(**MESSAGE, delta=delta))
+    assert ledger.message == OpenMessage("m", "assistant", ["one ", "two"])
+    assert ledger.message.text == "one two"
+
+
+def test_what_was_ended_is_no_longer_open() -> None:
+    ledger = ledger_in(Phase.MESSAGE)
+    ledger.note(EVENTS["message_end"])
+    assert ledger.message is None
+    ledger.note(EVENTS["tool_execution_start"])
+    ledger.note(EVENTS["tool_execution_end"])
+    assert ledger.tool is None
+
+
+def test_two_messages_never_share_their_deltas() -> None:
+    one, other = ledger_in(Phase.MESSAGE), ledger_in(Phase.MESSAGE)
+    one.note(EVENTS["message_update"])
+    assert other.message is not None
+    assert other.message.text == ""
+
+
+def test_a_ledger_knows_whether_the_open_call_may_have_had_an_effect() -> None:
+    ledger = ledger_in(Phase.TOOL)
+    assert ledger.tool == OpenTool("c", "read", executed=False)
+    ledger.note(EVENTS["tool_call_started"])
+    assert ledger.tool == OpenTool("c", "read", executed=True)
+
+
+def test_turns_are_counted_and_forget_the_kind_of_the_one_before() -> None:
+    ledger = ledger_in(Phase.TURN)
+    ledger.note(events.MessageStart(**MESSAGE, role="user", text="t", turn_kind="steer"))
+    assert (ledger.turn_id, ledger.turn_kind) == ("1", "steer")
+    for name in ("message_end", "turn_end", "turn_start"):
+        ledger.note(EVENTS[name])
+    assert (ledger.turn_id, ledger.turn_kind) == ("2", "resume")
+    assert ledger.where == {"session_id": "s", "run_id": "run-1", "turn_id": "2"}
+
+
+# --- owed ends -------------------------------------------------------------------------------
+
+CLOSES: dict[Phase, list[str]] = {
+    Phase.RUN: ["agent_end"],
+    Phase.TURN: ["turn_end", "agent_end"],
+    Phase.MESSAGE: ["message_end", "entry_appended", "turn_end", "agent_end"],
+    Phase.TOOL: ["tool_execution_end", "entry_appended", "turn_end", "agent_end"],
+}
+
+
+def check_balance(happened: Iterable[events.Event]) -> None:
+    checker = LifecycleChecker()
+    for seq, event in enumerate(happened, 1):
+        checker.feed(number_event(seq, encode_event_tail(event, TS)))
+    checker.finish()
+    assert checker.ended_runs == 1
+
+
+def ends_of(ledger: Ledger, status: EndStatus, **more: Any) -> tuple[events.Event, ...]:
+    return owed_ends(ledger, status, leaf_id="leaf", now=TS, **more)
+
+
+@pytest.mark.parametrize(
+    ("phase", "status"),
+    [
+        (phase, status)
+        for phase in CLOSES
+        for status in get_args(EndStatus)
+        if status in STOP_REASONS or phase in (Phase.RUN, Phase.TURN)
+    ],
+)
+def test_the_owed_ends_balance_a_run_in_every_phase(phase: Phase, status: EndStatus) -> None:
+    ledger = ledger_in(phase)
+    ends = ends_of(ledger, status)
+    assert [events.EVENT_TYPES[type(end)] for end in ends] == CLOSES[phase]
+    check_balance([*(EVENTS[name] for name in WAY[phase]), *ends])
+    for end in ends:
+        ledger.note(end)
+    assert ledger.phase is Phase.ENDED
+    last = ends[-1]
+    assert isinstance(last, events.AgentEnd)
+    assert (last.status, last.error) == (status, UNSET)
+
+
+@pytest.mark.parametrize(("status", "reason"), STOP_REASONS.items())
+def test_a_partial_answer_is_kept_with_the_reason_it_stopped(
+    status: EndStatus, reason: StopReason
+) -> None:
+    ledger = ledger_in(Phase.MESSAGE)
+    for name in ("message_update", "reasoning_update", "message_update"):
+        ledger.note(EVENTS[name])
+    end, appended, *_, last = ends_of(ledger, status, error="what failed")
+    assert end == events.MessageEnd(**MESSAGE, text="texttext", stop_reason=reason)
+    assert isinstance(appended, events.EntryAppended)
+    assert appended.run_id == "run-1"
+    assert appended.entry == MessageEntry(
+        id="m",
+        parent_id="leaf",
+        role="assistant",
+        text="texttext",
+        run_id="run-1",
+        turn_kind="resume",
+        created_at=TS,
+        model="the-model",
+        reasoning="thought",
+        stop_reason=reason,
+        error="what failed",
+    )
+    assert isinstance(last, events.AgentEnd)
+    assert last.error == "what failed"
+
+
+def test_an_answer_that_said_nothing_is_kept_empty() -> None:
+    _, appended, *_ = ends_of(ledger_in(Phase.MESSAGE), "cancelled")
+    assert isinstance(appended, events.EntryAppended)
+    assert isinstance(appended.entry, MessageEntry)
+    assert (appended.entry.text, appended.entry.reasoning) == ("", UNSET)
+
+
+@pytest.mark.parametrize("executed", [False, True])
+@pytest.mark.parametrize(("status", "reason"), STOP_REASONS.items())
+def test_a_call_that_was_cut_off_has_a_result_that_says_so(
+    status: EndStatus, reason: str, executed: bool
+) -> None:
+    ledger = ledger_in(Phase.TOOL)
+    if executed:
+        ledger.note(EVENTS["tool_call_started"])
+    end, appended, *_ = ends_of(ledger, status)
+    assert end == events.ToolExecutionEnd(
+        **CALL, result=f"tool_error: {reason}", is_error=True, executed=executed
+    )
+    assert isinstance(appended, events.EntryAppended)
+    entry = appended.entry
+    assert isinstance(entry, MessageEntry)
+    assert (entry.id, entry.parent_id, entry.role) == ("c.result", "leaf", "tool")
+    assert (entry.tool_call_id, entry.tool_name) == ("c", "read")
+    assert (entry.text, entry.is_error, entry.executed) == (
+        f"tool_error: {reason}",
+        True,
+        executed,
+    )
+
+
+def test_in_an_empty_tree_what_is_kept_is_a_root() -> None:
+    _, appended, *_ = owed_ends(ledger_in(Phase.MESSAGE), "error", leaf_id=None, now=TS)
+    assert isinstance(appended, events.EntryAppended)
+    assert appended.entry.parent_id is UNSET
+
+
+# --- ids that follow from one another --------------------------------------------------------
+
+
+def test_calls_are_known_by_their_message_and_index_whatever_the_model_calls_them() -> None:
+    calls = tool_calls_of("msg-1", [("same", "read", {"a": 1}), ("same", "bash", {})])
+    assert calls == (
+        ToolCall(tool_call_id="msg-1.0", runtime_tool_call_id="same", name="read", args={"a": 1}),
+        ToolCall(tool_call_id="msg-1.1", runtime_tool_call_id="same", name="bash", args={}),
+    )
+
+
+def test_a_result_is_known_by_its_call() -> None:
+    end = events.ToolExecutionEnd(
+        **CALL, result="cut", is_error=False, executed=True, artifact_id="sha256:0"
+    )
+    entry = tool_result_entry(end, parent_id=None, turn_kind="steer", text="whole", now=TS)
+    assert (entry.id, entry.tool_call_id, entry.text) == ("c.result", "c", "whole")
+    assert (entry.parent_id, entry.artifact_id, entry.turn_kind) == (UNSET, "sha256:0", "steer")
+
+
+# --- any run, stopped anywhere ---------------------------------------------------------------
+
+
+def next_event(ledger: Ledger, kind: type[events.Event], serial: int) -> events.Event:
+    """Returns an event of that type as this run could have it now."""
+    where: Any = ledger.where
+    turn = where | {"turn_id": str(ledger.turns + 1)}
+    told = "" if ledger.message is None else ledger.message.text
+    message_id = "" if ledger.message is None else ledger.message.message_id
+    call: Any = where | {"tool_name": "read"}
+    if ledger.tool is not None:
+        call["tool_call_id"] = ledger.tool.tool_call_id
+    makers: dict[type[events.Event], Any] = {
+        events.AgentStart: lambda: EVENTS["agent_start"],
+        events.AgentEnd: lambda: EVENTS["agent_end"],
+        events.QueueUpdate: lambda: EVENTS["queue_update"],
+        events.SessionUpdated: lambda: EVENTS["session_updated"],
+        events.TurnStart: lambda: events.TurnStart(**turn),
+        events.TurnEnd: lambda: events.TurnEnd(**where),
+        events.MessageStart: lambda: events.MessageStart(
+            **where, message_id=f"m{serial}", role="assistant"
+        ),
+        events.MessageUpdate: lambda: events.MessageUpdate(
+            **where, message_id=message_id, delta=f"{serial} "
+        ),
+        events.ReasoningUpdate: lambda: events.ReasoningUpdate(
+            **where, message_id=message_id, delta="hm"
+        ),
+        events.MessageEnd: lambda: events.MessageEnd(**where, message_id=message_id, text=told),
+        events.ToolExecutionStart: lambda: events.ToolExecutionStart(
+            **call, tool_call_id=f"c{serial}", args={}
+        ),
+        events.ToolCallStarted: lambda: events.ToolCallStarted(**call),
+        events.ToolExecutionUpdate: lambda: events.ToolExecutionUpdate(**call, delta="o"),
+        events.ToolExecutionEnd: lambda: events.ToolExecutionEnd(
+            **call, result="", is_error=False, executed=True
+        ),
+    }
+    event: events.Event = makers[kind]()
+    return event
+
+
+@given(st.lists(st.integers(0, 9), max_size=40), st.sampled_from(sorted(STOP_REASONS)))
+def test_a_run_stopped_anywhere_is_balanced(choices: list[int], status: EndStatus) -> None:
+    ledger = Ledger("s", "run-1")
+    happened = [EVENTS["agent_start"]]
+    ledger.note(happened[0])
+    for serial, choice in enumerate(choices):
+        possible = [kind for kind in TRANSITIONS[ledger.phase] if kind is not events.AgentEnd]
+        event = next_event(ledger, possible[choice % len(possible)], serial)
+        ledger.note(event)
+        happened.append(event)
+    check_balance([*happened, *ends_of(ledger, status)])

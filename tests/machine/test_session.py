@@ -1,0 +1,180 @@
+"""The fold: what each event does to a session's state, and that no other event does anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nousd.machine.session import RunInfo, SessionState, apply
+from nousd.wire import events
+from nousd.wire.entries import Usage
+from nousd.wire.responses import PendingCounts
+from tests.machine.builders import (
+    TS,
+    aborting,
+    compaction,
+    fields_of,
+    names,
+    queued,
+    running,
+    session,
+    user,
+)
+
+COUNTS = PendingCounts(steer=0, follow_up=0)
+TURN: Any = {"session_id": "s", "run_id": "run-1", "turn_id": "1"}
+
+
+def changed(before: SessionState, event: events.Event, ts: str = TS) -> dict[str, Any]:
+    """Returns the fields that the event changes."""
+    old, new = fields_of(before), fields_of(apply(before, event, ts))
+    return {name: value for name, value in new.items() if value != old[name]}
+
+
+def test_a_session_begins_as_its_event_says() -> None:
+    created = events.SessionCreated(
+        session_id="s",
+        created_at=TS,
+        name="n",
+        parent_id="parent",
+        leaf_id="leaf",
+        steering_mode="all",
+        follow_up_mode="all",
+        active_tools=("read",),
+        provider="mock",
+        model="m",
+    )
+    assert changed(session(), created) == {
+        "created_at": TS,
+        "name": "n",
+        "parent_id": "parent",
+        "leaf_id": "leaf",
+        "steering_mode": "all",
+        "follow_up_mode": "all",
+        "active_tools": ("read",),
+        "provider": "mock",
+        "model": "m",
+    }
+
+
+def test_a_session_that_says_nothing_begins_with_the_defaults() -> None:
+    assert changed(session(), events.SessionCreated(session_id="s", created_at=TS)) == {
+        "created_at": TS
+    }
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"name": "n"},
+        {"leaf_id": "leaf"},
+        {"steering_mode": "all"},
+        {"follow_up_mode": "all"},
+        {"active_tools": ()},
+        {"provider": "mock"},
+        {"model": "m"},
+    ],
+    ids=lambda setting: next(iter(setting)),
+)
+def test_an_update_changes_what_it_names_and_nothing_else(setting: dict[str, Any]) -> None:
+    assert changed(session(), events.SessionUpdated(session_id="s", **setting)) == setting
+
+
+def test_an_appended_entry_is_the_leaf() -> None:
+    state = session(leaf_id="before")
+    for entry in (user("m1"), compaction("c1", "m1")):
+        assert changed(state, events.EntryAppended(session_id="s", entry=entry)) == {
+            "leaf_id": entry.id
+        }
+
+
+def test_a_deleted_session_has_no_queue_and_no_leaf() -> None:
+    state = session(leaf_id="leaf", queue=(queued("s1"),))
+    assert changed(state, events.SessionDeleted(session_id="s")) == {
+        "deleted": True,
+        "queue": (),
+        "leaf_id": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "names_after"),
+    [
+        ("accepted", ["a", "c", "b"]),
+        ("promoted", ["a", "c", "b"]),
+        ("consumed", ["a", "c"]),
+        ("cleared", ["a", "c"]),
+    ],
+)
+def test_the_queue_follows_each_kind_of_change(change: Any, names_after: list[str]) -> None:
+    state = session(queue=(queued("a"), queued("b"), queued("c")))
+    update = events.QueueUpdate(
+        session_id="s", change=change, inputs=(queued("b"),), pending_counts=COUNTS
+    )
+    assert names(apply(state, update, TS).queue) == names_after
+
+
+def test_a_run_holds_the_session_from_its_start_to_its_end() -> None:
+    start = events.AgentStart(session_id="s", run_id="run-1", runtime="native", model="m")
+    started = apply(session(), start, TS)
+    assert started.run == RunInfo(run_id="run-1", phase="running", started_at=TS)
+    stopping = apply(started, events.RunAborting(session_id="s", run_id="run-1"), "later")
+    assert stopping == aborting()
+    end = events.AgentEnd(session_id="s", run_id="run-1", status="cancelled")
+    assert apply(stopping, end, TS) == session()
+
+
+def test_a_run_that_is_not_there_cannot_be_aborted() -> None:
+    for state, run_id in ((session(), "run-1"), (running(), "another")):
+        with pytest.raises(AssertionError):
+            apply(state, events.RunAborting(session_id="s", run_id=run_id), TS)
+
+
+SILENT: dict[type[events.Event], dict[str, Any]] = {
+    events.SessionActivated: {"session_id": "s"},
+    events.TurnStart: TURN,
+    events.TurnEnd: TURN,
+    events.MessageStart: TURN | {"message_id": "m", "role": "assistant"},
+    events.MessageUpdate: TURN | {"message_id": "m", "delta": "d"},
+    events.MessageEnd: TURN | {"message_id": "m", "text": "t"},
+    events.ReasoningUpdate: TURN | {"message_id": "m", "delta": "d"},
+    events.ToolExecutionStart: TURN | {"tool_call_id": "c", "tool_name": "read", "args": {}},
+    events.ToolExecutionUpdate: TURN | {"tool_call_id": "c", "tool_name": "read", "delta": "d"},
+    events.ToolExecutionEnd: TURN
+    | {
+        "tool_call_id": "c",
+        "tool_name": "read",
+        "result": "r",
+        "is_error": False,
+        "executed": True,
+    },
+    events.ToolCallStarted: TURN | {"tool_call_id": "c", "tool_name": "read"},
+    events.UsageReported: TURN | {"usage": Usage(input=1, output=1, total=2), "model": "m"},
+    events.Status: {"session_id": "s", "run_id": "run-1", "message": "m"},
+    events.Warning: {"session_id": "s", "run_id": "run-1", "code": "c", "message": "m"},
+    events.Error: {"session_id": "s", "run_id": "run-1", "code": "c", "message": "m", "cause": ""},
+}
+"""The events that are about what a run does and not about what a session is."""
+
+TELLING = {
+    events.SessionCreated,
+    events.SessionUpdated,
+    events.SessionDeleted,
+    events.EntryAppended,
+    events.QueueUpdate,
+    events.AgentStart,
+    events.AgentEnd,
+    events.RunAborting,
+}
+
+
+@pytest.mark.parametrize("struct", SILENT, ids=lambda struct: struct.__name__)
+def test_what_a_run_does_changes_no_session(struct: type[events.Event]) -> None:
+    state = running(leaf_id="leaf", queue=(queued("s1"),))
+    assert apply(state, struct(**SILENT[struct]), "later") is state
+
+
+def test_every_event_is_of_one_sort_or_the_other() -> None:
+    assert set(events.EVENTS.values()) == TELLING | set(SILENT)
+    assert not TELLING & set(SILENT)
