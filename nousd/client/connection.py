@@ -11,7 +11,7 @@ It works over any byte stream of anyio; ``connect`` opens the usual one.
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -46,23 +46,24 @@ _COMMAND_TYPES: Final = {struct: name for name, struct in COMMANDS.items()}
 R = TypeVar("R", bound=Response)
 
 
-class _Waiting:
-    """A request without an answer. ``woken`` says that it is time to look again."""
+class _InFlight:
+    """A request that was sent, and its answer once it is there."""
+
+    __slots__ = ("answer",)
 
     def __init__(self) -> None:
-        self.woken = anyio.Event()
         self.answer: Answer | None = None
 
 
 class Connection:
     """One connection to the command socket. Open it with ``connect``, or over a stream of your own.
 
-    Invariant: while any request waits and nobody reads, all that wait have been woken.
+    Invariant: while nobody reads, nobody waits for news: whoever has to wait reads.
     """
 
     def __init__(
         self,
-        stream: anyio.abc.ByteStream,
+        stream: anyio.abc.AnyByteStream,
         *,
         timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> None:
@@ -70,12 +71,12 @@ class Connection:
         self._timeout_seconds = timeout_seconds
         self._splitter = new_splitter()
         self._requests = 0
-        # In the order of sending, which is the order of the answers. A request that was given up stays,
-        # and keeps its place, until its answer comes.
-        self._in_flight: dict[str, _Waiting] = {}
-        self._places = anyio.Semaphore(IN_FLIGHT_MAX)
+        # In the order of sending, which is the order of the answers. A request that was given up stays
+        # until its answer comes.
+        self._in_flight: dict[str, _InFlight] = {}
         self._sending = anyio.Lock()
         self._reading = False
+        self._news = anyio.Event()
         self._broken: ClientError | None = None
 
     async def aclose(self) -> None:
@@ -123,17 +124,18 @@ class Connection:
         raise AnswerTimedOut(f"the daemon did not answer {type_} within {seconds:g} seconds")
 
     async def _exchange(self, type_: str, payload: Mapping[str, Any]) -> Answer:
-        waiting = _Waiting()
+        request = _InFlight()
         async with self._sending:
-            # Between having a place and being in flight nothing may be awaited, or the place is lost.
-            await self._places.acquire()
+            await self._read_until(lambda: len(self._in_flight) < IN_FLIGHT_MAX)
             self._raise_if_broken()
             self._requests += 1
             request_id = f"c{self._requests}"
             line = encode_request(request_id, type_, payload)
-            self._in_flight[request_id] = waiting
+            self._in_flight[request_id] = request
             await self._send(line)
-        return await self._answer_to(waiting)
+        await self._read_until(lambda: request.answer is not None)
+        assert request.answer is not None
+        return request.answer
 
     async def _send(self, line: bytes) -> None:
         whole = False
@@ -148,18 +150,14 @@ class Connection:
                 # What follows half a line would be taken for its rest.
                 self._break(ConnectionLost("a request was given up while it was being sent"))
 
-    async def _answer_to(self, waiting: _Waiting) -> Answer:
-        try:
-            while waiting.answer is None:
-                self._raise_if_broken()
-                if self._reading:
-                    await waiting.woken.wait()
-                    waiting.woken = anyio.Event()
-                else:
-                    await self._read()
-        finally:
-            self._wake_all()  # somebody else may have to read now
-        return waiting.answer
+    async def _read_until(self, done: Callable[[], bool]) -> None:
+        """Reads, or lets another read, until it is so."""
+        while not done():
+            self._raise_if_broken()
+            if self._reading:
+                await self._news.wait()
+            else:
+                await self._read()
 
     async def _read(self) -> None:
         """Reads once and hands out the answers that came."""
@@ -173,30 +171,29 @@ class Connection:
             self._break(error)
         finally:
             self._reading = False
+            self._tell_all()
 
     def _hand_out(self, answer: Answer) -> None:
         # An error about a line that the daemon could not read has no id; answers come in order.
         request_id = answer.id or next(iter(self._in_flight), "")
-        waiting = self._in_flight.pop(request_id, None)
-        if waiting is None:
+        request = self._in_flight.pop(request_id, None)
+        if request is None:
             raise AnswerInvalid("the daemon answered a request that was not sent")
-        waiting.answer = answer
-        waiting.woken.set()
-        self._places.release()
+        request.answer = answer
 
     def _break(self, reason: ClientError) -> None:
         """Ends this connection's use; the first reason stays."""
         self._broken = self._broken or reason
-        self._wake_all()
+        self._tell_all()
 
     def _raise_if_broken(self) -> None:
         if self._broken is not None:
             # A new one for each caller: they raise it in tasks of their own.
             raise type(self._broken)(*self._broken.args)
 
-    def _wake_all(self) -> None:
-        for waiting in self._in_flight.values():
-            waiting.woken.set()
+    def _tell_all(self) -> None:
+        told, self._news = self._news, anyio.Event()
+        told.set()
 
 
 @asynccontextmanager
@@ -220,7 +217,7 @@ async def connect(
         await connection.aclose()
 
 
-async def open_stream(path: Path, timeout_seconds: float) -> anyio.abc.ByteStream:
+async def open_stream(path: Path, timeout_seconds: float) -> anyio.abc.AnyByteStream:
     """Connects to a Unix socket.
 
     Raises:

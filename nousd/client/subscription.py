@@ -41,7 +41,7 @@ class Subscription:
     newest event there was.
     """
 
-    def __init__(self, stream: anyio.abc.ByteStream) -> None:
+    def __init__(self, stream: anyio.abc.AnyByteStream) -> None:
         self._stream = stream
         self._splitter = new_splitter()
         self._ready: deque[bytes | LineTooLong] = deque()

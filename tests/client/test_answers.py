@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nousd.client.answers import (
+    decode_answer,
+    decode_event,
+    decode_subscription_line,
+    encode_request,
+)
+from nousd.errors import AnswerInvalid, Refused
+from nousd.wire.codec import decode_payload, decode_request
+from nousd.wire.commands import Prompt
+from nousd.wire.framing import LINE_TOO_LONG, LineTooLong
+
+
+def test_a_request_is_one_line_that_the_daemon_understands() -> None:
+    text = "two\nlines \N{LINE SEPARATOR} and a lone surrogate \udc80"
+    line = encode_request("c1", "prompt", {"text": text, "wait": False})
+    assert line.count(b"\n") == 1
+    request = decode_request(line.removesuffix(b"\n"))
+    command = decode_payload(request)
+    assert isinstance(command, Prompt)
+    assert (request.id, command.text) == ("c1", text.replace("\udc80", "\N{REPLACEMENT CHARACTER}"))
+
+
+def test_a_payload_that_is_no_json_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        encode_request("c1", "ping", {"number": float("nan")})
+
+
+def test_a_refusal_carries_all_that_the_daemon_said() -> None:
+    error = {"code": "timeout", "message": "too late", "cause": "slow", "details": {"run_id": "r"}}
+    line = json.dumps({"id": "c1", "type": "error", "payload": {}, "ok": False, "error": error})
+    with pytest.raises(Refused) as caught:
+        decode_answer(line.encode()).accepted()
+    refused = caught.value
+    assert (refused.code, refused.message, refused.cause) == ("timeout", "too late", "slow")
+    assert refused.details == {"run_id": "r"}
+    assert str(refused) == "timeout: too late (slow)"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"not json",
+        b"[]",
+        b"{}",
+        b'{"id":"c1","type":"pong","payload":{}}',
+        b'{"id":"c1","type":"pong","payload":[],"ok":true}',
+        b'{"id":1,"type":"pong","payload":{},"ok":true}',
+        b'{"id":"c1","ok":false}',
+        b'{"id":"c1","ok":false,"error":"no"}',
+        b"\xff",
+        b"[" * 100_000,
+        LINE_TOO_LONG,
+    ],
+)
+def test_a_line_that_is_no_answer_is_named_as_such(line: bytes | LineTooLong) -> None:
+    with pytest.raises(AnswerInvalid, match="the daemon sent a line"):
+        decode_answer(line)
+
+
+@pytest.mark.parametrize("line", [b"{}", b"x", b'{"id":"evt-1","type":"status","payload":1}'])
+def test_a_line_that_is_no_event_is_named_as_such(line: bytes) -> None:
+    with pytest.raises(AnswerInvalid, match="the daemon sent a line"):
+        decode_event(line)
+
+
+def test_an_event_keeps_its_line_as_it_came() -> None:
+    line = b'{"v":"1", "id":"evt-1","type":"status","payload":{"message":"hi"},"ts":"now"}'
+    event = decode_event(line)
+    assert (event.id, event.type, event.payload, event.line) == (
+        "evt-1",
+        "status",
+        {"message": "hi"},
+        line,
+    )
+
+
+def test_on_the_event_socket_answers_are_told_from_events_by_ok() -> None:
+    event = b'{"id":"evt-1","type":"status","payload":{},"ts":"now"}'
+    answer = b'{"id":"s1","type":"subscribed","payload":{},"ok":true}'
+    assert type(decode_subscription_line(event)).__name__ == "ReceivedEvent"
+    assert type(decode_subscription_line(answer)).__name__ == "Answer"

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import gc
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from nousd.client.blocking import Connection, Subscription
+from nousd.errors import (
+    AnswerInvalid,
+    AnswerTimedOut,
+    ConnectionLost,
+    DaemonUnreachable,
+    Refused,
+)
+from tests.fake_daemon import FakeDaemon, event, ok, refused, says
+
+NEVER_SECONDS = 0.01
+"""A wait for what does not come; it may be as short as one likes."""
+
+
+def test_a_request_is_answered(daemon: FakeDaemon) -> None:
+    daemon.on["get_run"] = ok("run", {"run": {"run_id": "run-1"}})
+    with Connection(daemon.socket_path) as connection:
+        answer = connection.request("get_run", {"run_id": "run-1"})
+        assert connection.request("ping", {}).payload == {"message": "pong"}
+    assert (answer.type, answer.payload) == ("run", {"run": {"run_id": "run-1"}})
+    assert daemon.heard[0] == {
+        "v": "1",
+        "id": "c1",
+        "type": "get_run",
+        "payload": {"run_id": "run-1"},
+    }
+
+
+def test_nobody_at_the_socket_is_said_with_its_path(folder: Path) -> None:
+    with pytest.raises(DaemonUnreachable, match=f"no daemon listens on {folder}/none: No such"):
+        Connection(folder / "none")
+
+
+def test_a_path_that_no_socket_can_have_is_said_as_well(folder: Path) -> None:
+    with pytest.raises(DaemonUnreachable, match="path too long"):
+        Connection(folder / ("x" * 200))
+
+
+def test_a_refusal_leaves_the_connection_usable(daemon: FakeDaemon) -> None:
+    daemon.on["steer"] = refused("command_rejected", "no_active_run")
+    with Connection(daemon.socket_path) as connection:
+        with pytest.raises(Refused, match="command_rejected: no_active_run"):
+            connection.request("steer", {"text": "x"})
+        assert connection.request("ping", {}).type == "pong"
+
+
+def test_an_error_without_an_id_answers_the_request(daemon: FakeDaemon) -> None:
+    line = b'{"id":"","ok":false,"error":{"code":"invalid_command","message":"line_too_long"}}\n'
+    daemon.otherwise = says(line)
+    with Connection(daemon.socket_path) as connection, pytest.raises(Refused, match="too_long"):
+        connection.request("ping", {})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"garbage\n", "not JSON"),
+        (b'{"id":"other","type":"pong","payload":{},"ok":true}\n', "a request that was not sent"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_an_error(
+    daemon: FakeDaemon, line: bytes, message: str
+) -> None:
+    daemon.otherwise = says(line)
+    with (
+        Connection(daemon.socket_path) as connection,
+        pytest.raises(AnswerInvalid, match=message),
+    ):
+        connection.request("ping", {})
+
+
+def test_a_daemon_that_goes_away_is_a_lost_connection(daemon: FakeDaemon) -> None:
+    daemon.otherwise = says(None)
+    with Connection(daemon.socket_path) as connection:
+        with pytest.raises(ConnectionLost):
+            connection.request("ping", {})
+        with pytest.raises(ConnectionLost):
+            connection.request("ping", {})
+
+
+def test_a_daemon_that_says_nothing_is_waited_for_so_long_and_no_longer(daemon: FakeDaemon) -> None:
+    daemon.otherwise = says(b"")
+    with Connection(daemon.socket_path) as connection, pytest.raises(AnswerTimedOut):
+        connection.request("ping", {}, timeout_seconds=NEVER_SECONDS)
+
+
+def test_a_daemon_that_does_not_read_is_not_waited_for_either(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "s"))
+        listening.listen()
+        with (
+            Connection(folder / "s", timeout_seconds=NEVER_SECONDS) as connection,
+            pytest.raises(AnswerTimedOut),
+        ):
+            connection.request("prompt", {"text": "x" * 10_000_000})
+
+
+def test_events_follow_the_answer_to_subscribe(daemon: FakeDaemon) -> None:
+    daemon.before_subscribed = event(1, "status", message="not asked for")
+    daemon.on["subscribe"] = ok("subscribed", {"cursor": "evt-1", "head": "evt-3"})
+    daemon.publish(event(2, "status", message="one"))
+    daemon.publish(event(3, "status", message="two"))
+    with Subscription(daemon.socket_path, {"after": "evt-1", "types": "v1"}) as events:
+        assert events.subscribed == {"cursor": "evt-1", "head": "evt-3"}
+        received = iter(events)
+        assert [next(received).id, next(received).payload["message"]] == ["evt-2", "two"]
+    assert daemon.heard == [
+        {
+            "v": "1",
+            "id": "s1",
+            "type": "subscribe",
+            "payload": {"after": "evt-1", "types": "v1"},
+        }
+    ]
+
+
+def test_a_refused_subscription_is_an_error_and_leaves_no_socket_open(daemon: FakeDaemon) -> None:
+    daemon.on["subscribe"] = refused("command_rejected", "cursor_beyond_head")
+    with pytest.raises(Refused, match="cursor_beyond_head"):
+        Subscription(daemon.socket_path, {})
+    gc.collect()  # what is left open is a warning now, and so an error
+
+
+def test_the_end_of_the_event_stream_is_an_error(daemon: FakeDaemon) -> None:
+    daemon.publish(None)
+    with Subscription(daemon.socket_path, {}) as events, pytest.raises(ConnectionLost):
+        events.next_event()
+
+
+def test_a_wait_for_an_event_can_be_tried_again(daemon: FakeDaemon) -> None:
+    with Subscription(daemon.socket_path, {}) as events:
+        with pytest.raises(AnswerTimedOut):
+            events.next_event(timeout_seconds=NEVER_SECONDS)
+        daemon.publish(event(1, "status", message="late"))
+        assert events.next_event().id == "evt-1"
+
+
+def test_closing_wakes_a_thread_that_waits_for_an_event(daemon: FakeDaemon) -> None:
+    outcome: list[str] = []
+
+    def wait() -> None:
+        try:
+            events.next_event()
+        except ConnectionLost as error:
+            outcome.append(str(error))
+
+    events = Subscription(daemon.socket_path, {})
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    events.close()
+    waiting.join(10)
+    assert len(outcome) == 1

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio.streams.stapled import StapledObjectStream
+
+from nousd.client.answers import ReceivedEvent
+from nousd.client.subscription import Subscription, decoded, subscribe
+from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost, DaemonUnreachable, Refused
+from nousd.wire.events import AgentEnd
+from nousd.wire.responses import Subscribed
+from nousd.wire.subscribe import Subscribe
+from tests.fake_daemon import FakeDaemon, event, ok, refused, says
+
+ALL = Subscribe(after="evt-1", types="all")
+
+
+def run_with(
+    backend: str, daemon: FakeDaemon, play: Callable[[Subscription], Awaitable[None]]
+) -> None:
+    async def run() -> None:
+        with anyio.fail_after(10):
+            async with subscribe(daemon.socket_path, ALL) as events:
+                await play(events)
+
+    anyio.run(run, backend=backend)
+
+
+def test_events_follow_the_answer_in_order(backend: str, daemon: FakeDaemon) -> None:
+    daemon.before_subscribed = event(1, "status", message="not asked for")
+    daemon.on["subscribe"] = ok("subscribed", {"cursor": "evt-1", "head": "evt-3"})
+    for number in (2, 3):
+        daemon.publish(event(number, "status", message=str(number)))
+
+    async def play(events: Subscription) -> None:
+        assert events.subscribed == Subscribed(cursor="evt-1", head="evt-3")
+        received = [await anext(events), await anext(events)]
+        assert [(item.id, item.payload["message"]) for item in received] == [
+            ("evt-2", "2"),
+            ("evt-3", "3"),
+        ]
+
+    run_with(backend, daemon, play)
+    assert daemon.heard[0]["payload"] == {"after": "evt-1", "types": "all"}
+
+
+def test_the_end_of_the_stream_is_an_error_and_not_the_end_of_the_loop(
+    backend: str, daemon: FakeDaemon
+) -> None:
+    daemon.publish(event(2, "status", message="last"))
+    daemon.publish(None)
+    seen: list[str] = []
+
+    async def play(events: Subscription) -> None:
+        async for item in events:
+            seen.append(item.id)  # noqa: PERF401  (what was seen before the error counts)
+
+    with pytest.raises(ConnectionLost):
+        run_with(backend, daemon, play)
+    assert seen == ["evt-2"]
+
+
+def test_garbage_among_the_events_is_an_error(backend: str, daemon: FakeDaemon) -> None:
+    daemon.publish(b'{"what":"is this"}\n')
+
+    async def play(events: Subscription) -> None:
+        with pytest.raises(AnswerInvalid, match="no event of v1"):
+            await anext(events)
+
+    run_with(backend, daemon, play)
+
+
+def test_a_refused_subscription_is_an_error(backend: str, daemon: FakeDaemon) -> None:
+    daemon.on["subscribe"] = refused("command_rejected", "cursor_beyond_head")
+    with pytest.raises(Refused, match="cursor_beyond_head"):
+        run_with(backend, daemon, lambda _events: anyio.lowlevel.checkpoint())
+
+
+def test_an_answer_without_a_cursor_is_an_error(backend: str, daemon: FakeDaemon) -> None:
+    daemon.on["subscribe"] = ok("subscribed", {})
+    with pytest.raises(AnswerInvalid, match="subscribed"):
+        run_with(backend, daemon, lambda _events: anyio.lowlevel.checkpoint())
+
+
+def test_an_answer_that_never_comes_is_not_waited_for(backend: str, daemon: FakeDaemon) -> None:
+    daemon.on["subscribe"] = says(event(1, "status", message="not an answer"))
+
+    async def run() -> None:
+        with pytest.raises(AnswerTimedOut, match=r"no answer to subscribe within 0\.01"):
+            async with subscribe(daemon.socket_path, ALL, timeout_seconds=0.01):
+                raise AssertionError
+
+    anyio.run(run, backend=backend)
+
+
+def test_it_works_over_a_stream_in_memory(backend: str) -> None:
+    async def run() -> None:
+        to_client = anyio.create_memory_object_stream[bytes](10)
+        to_daemon = anyio.create_memory_object_stream[bytes](10)
+        stream = StapledObjectStream(to_daemon[0], to_client[1])
+        async with stream, to_client[0], to_daemon[1]:
+            answer = ok("subscribed", {"cursor": "evt-1", "head": "evt-2"})({"id": "s1"})
+            assert answer is not None
+            await to_client[0].send(answer + event(2, "status", message="hi")[:20])
+            await to_client[0].send(event(2, "status", message="hi")[20:])
+            subscription = Subscription(stream)
+            await subscription.start(ALL)
+            assert (await anext(subscription)).payload == {"message": "hi"}
+
+    anyio.run(run, backend=backend)
+
+
+def test_no_daemon_is_said_as_for_commands(backend: str, daemon: FakeDaemon) -> None:
+    async def run() -> None:
+        with pytest.raises(DaemonUnreachable):
+            async with subscribe(daemon.socket_path.with_name("other"), ALL):
+                raise AssertionError
+
+    anyio.run(run, backend=backend)
+
+
+def test_an_event_can_be_had_as_its_struct() -> None:
+    payload = {"session_id": "s", "run_id": "r", "status": "completed"}
+    received = ReceivedEvent("evt-1", "agent_end", payload, "now", b"")
+    assert decoded(received) == AgentEnd(session_id="s", run_id="r", status="completed")
+    assert decoded(received._replace(type="of the future")) is None
+    with pytest.raises(AnswerInvalid, match="agent_end"):
+        decoded(received._replace(payload={}))
