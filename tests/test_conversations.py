@@ -13,6 +13,8 @@ import pytest
 import trio
 
 from nousd.extensions.loader import load_extensions
+from nousd.machine.model_input import ModelInput, UserMessage
+from nousd.providers.interface import Provider, Receive
 from nousd.providers.registry import make_provider
 from tests.conversation import Conversation, Pace, load, play
 from tests.daemon_harness import Client, Daemon, Events, memory_daemon, socket_daemon
@@ -50,13 +52,62 @@ class Lines:
         return line + b"\n"
 
 
+class Debt:
+    """How many answers the daemon owes the client."""
+
+    def __init__(self) -> None:
+        self._owed = 0
+        self._paid = trio.Event()
+
+    def add(self, count: int) -> None:
+        self._owed += count
+        if self._owed == 0:
+            self._paid.set()
+            self._paid = trio.Event()
+
+    async def wait_paid(self) -> None:
+        while self._owed:
+            await self._paid.wait()
+
+
+class PatientProvider:
+    """The built-in model, which begins a slow answer only when the client has all its answers.
+
+    So what a conversation sends behind a slow prompt is always there in time, however slow the
+    machine is.
+    """
+
+    def __init__(self, inner: Provider, debt: Debt) -> None:
+        self._inner = inner
+        self._debt = debt
+        self.name = inner.name
+        self.default_model = inner.default_model
+        self.context_window = inner.context_window
+        self.aclose = inner.aclose
+
+    async def generate(self, request: ModelInput, receive: Receive) -> None:
+        newest = request.messages[-1]
+        if isinstance(newest, UserMessage) and "[[slow " in newest.text:
+            await self._debt.wait_paid()
+        await self._inner.generate(request, receive)
+
+
 class Connected:
     """An exchange over two connections to a daemon."""
 
-    def __init__(self, client: Client, events: Events) -> None:
-        answers, told = Lines(client.stream), Lines(events.stream)
-        self.send, self.receive_answer = answers.send, answers.receive
+    def __init__(self, client: Client, events: Events, debt: Debt) -> None:
+        self._answers, told = Lines(client.stream), Lines(events.stream)
+        self._debt = debt
         self.send_event, self.receive_event = told.send, told.receive
+
+    async def send(self, data: bytes) -> None:
+        self._debt.add(data.count(b"\n"))
+        await self._answers.send(data)
+
+    async def receive_answer(self) -> bytes:
+        line = await self._answers.receive()
+        self._debt.add(-1)
+        return line
 
 
 @asynccontextmanager
@@ -64,17 +115,18 @@ async def connected(
     transport: str, conversation: Conversation, folder: Path
 ) -> AsyncIterator[Connected]:
     """Starts a fresh daemon with what the conversation asks for and connects to both its sockets."""
+    debt = Debt()
     extensions = load_extensions((), demo="enable_demo_extension" in conversation.settings)
     async with DAEMONS[transport](
         folder,
         # Waits between attempts are spread by chance; here they take no time.
-        provider=make_provider("mock", random=lambda: 0.0),
+        provider=PatientProvider(make_provider("mock", random=lambda: 0.0), debt),
         tools=extensions.tools,
         extension_commands=extensions.commands,
     ) as daemon:
         events, client = await daemon.watch(), await daemon.connect()
         async with events.stream, client.stream:
-            yield Connected(client, events)
+            yield Connected(client, events, debt)
 
 
 def in_memory(folder: Path, **options: Any) -> AbstractAsyncContextManager[Daemon]:
