@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
+from contextlib import closing
 from pathlib import Path
 
 import apsw
 import pytest
+import trio
 
 from nousd.errors import StoreError
 from nousd.store import _writer, sqlite
+from nousd.store._database import open_for_reading
 from nousd.store._writer import GROUP_EVENTS_MAX, NUMBERS_PER_BLOCK
 from nousd.store.interface import Artifact, EventFilter, Store
 from nousd.wire import events
@@ -65,6 +69,21 @@ async def test_a_group_is_closed_when_it_has_enough_events(watched: Store, watch
     assert watched.head == 1 + 6 * len(pieces)
 
 
+async def test_a_group_is_closed_when_it_has_enough_bytes(
+    watched: Store, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_writer, "GROUP_BYTES_MAX", 1000)
+    outcomes = Outcomes()
+    watch.hold()
+    watched.submit(outcomes.batch("first", [created()]))
+    await watch.wait_held()
+    for number in range(4):
+        watched.submit(outcomes.batch(str(number), [delta("x" * 500)]))
+    watch.release()
+    await watched.flush()
+    assert len(watch.commits) == 3
+
+
 async def test_only_one_thread_writes_and_it_is_not_the_loop(watched: Store, watch: Watch) -> None:
     for number in range(5):
         await append(watched, created(str(number)))
@@ -83,6 +102,56 @@ async def test_a_read_does_not_wait_for_the_writer(watched: Store, watch: Watch)
     watch.release()
     await watched.flush()
     assert outcomes.seqs("held") == [2]
+
+
+async def test_an_event_whose_callback_was_not_called_yet_is_not_read(
+    watched: Store, tmp_path: Path
+) -> None:
+    outcomes = Outcomes()
+    await append(watched, created())
+    watched.submit(outcomes.batch("next", [delta()]))
+    block_until_committed(tmp_path / "log.db", events_min=2)
+    assert outcomes.told == []
+    assert [event.seq for event in await whole_log(watched)] == [1]
+    await watched.flush()
+    assert [event.seq for event in await whole_log(watched)] == [1, 2]
+
+
+def block_until_committed(path: Path, events_min: int) -> None:
+    """Keeps the event loop from running until the writer's thread has committed that many."""
+    deadline = time.monotonic() + 10
+    with closing(open_for_reading(path)) as connection:
+        while connection.execute("SELECT count(*) FROM events").get < events_min:
+            assert time.monotonic() < deadline
+
+
+async def test_more_reads_than_connections_are_all_answered(watched: Store) -> None:
+    found: list[int] = []
+
+    async def read() -> None:
+        found.append(len(await whole_log(watched)))
+
+    await append(watched, created(), delta())
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            for _ in range(10 * sqlite.READERS_MAX):
+                nursery.start_soon(read)
+    assert found == [2] * 10 * sqlite.READERS_MAX
+
+
+async def test_a_cancelled_owner_s_batches_are_committed_before_the_file_closes(
+    tmp_path: Path,
+) -> None:
+    outcomes = Outcomes()
+    with trio.CancelScope() as scope:
+        async with sqlite.open_store(tmp_path / "log.db") as store:
+            for number in range(20):
+                store.submit(outcomes.batch(str(number), [delta()]))
+            scope.cancel()
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+    assert outcomes.names == [str(number) for number in range(20)]
+    assert outcomes.failed == []
 
 
 # --- durability --------------------------------------------------------------------------------
