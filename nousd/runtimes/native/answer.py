@@ -39,7 +39,8 @@ async def ask_model(
 
     Raises:
         ContextOverflow: before any content; nothing was written.
-        RunFailed: ``provider_error`` with the server's own words as its cause.
+        RunFailed: ``provider_error`` or, behind some content, ``context_too_large``; with the server's
+            own words as its cause.
     """
     answer = _Answer(host, provider, request.model)
     try:
@@ -67,6 +68,8 @@ async def provider_failed(host: TurnHost, error: ProviderError) -> RunFailed:
                 **host.ledger.where, message_id=host.new_id("msg"), role="assistant"
             )
         )
+    if isinstance(error, ContextOverflow):
+        return RunFailed("context_too_large", "the input is too long for the model", str(error))
     return RunFailed("provider_error", "provider stream returned error", str(error))
 
 

@@ -1,0 +1,175 @@
+"""Tool calls that cannot be carried out: each is a result that the model sees, and no end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nousd.providers.interface import Provider
+from nousd.runtimes.native.loop import NativeSettings
+from tests.daemon_harness import Client, Daemon, Event, Events, of_type, socket_daemon, types
+from tests.stub_model import Reply, StubModel, call_delta, finish, text_reply, tool_reply
+
+
+async def run_calls(
+    client: Client, events: Events, stub: StubModel, *calls: tuple[str, dict[str, Any]]
+) -> list[Event]:
+    """Lets the model make those calls in one message and then answer; returns the run."""
+    stub.script(tool_reply(*calls), text_reply("I see"))
+    result = await client.request("prompt", text="go")
+    assert (result["status"], result["output"]) == ("completed", "I see")
+    return await events.run()
+
+
+def results(stub: StubModel) -> list[str]:
+    """Returns the tool results that the model was given last."""
+    return [m["content"] for m in stub.requests[-1].json["messages"] if m["role"] == "tool"]
+
+
+async def test_a_call_that_works_is_told_with_arguments_output_and_result(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    run = await run_calls(client, events, stub, ("bash", {"command": "printf hello"}))
+    [start] = of_type(run, "tool_execution_start")
+    assert (start["tool_name"], start["args"]) == ("bash", {"command": "printf hello"})
+    assert start["runtime_tool_call_id"] == "stub-call-0"
+    [update] = of_type(run, "tool_execution_update")
+    assert update["delta"] == "hello"
+    [end] = of_type(run, "tool_execution_end")
+    assert (end["result"], end["is_error"], end["executed"]) == ("hello", False, True)
+    assert {start["tool_call_id"], update["tool_call_id"]} == {end["tool_call_id"]}
+    told = [status["message"] for status in of_type(run, "status")]
+    assert told[0] == "provider_stop_reason: tool_use"
+    assert "await_next: continue_with_tool_results" in told
+    assert results(stub) == ["hello"]
+
+
+async def test_calls_of_one_message_run_one_after_another_in_order(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    calls = [("bash", {"command": f"echo {word} >> log; cat log"}) for word in ("a", "b", "c")]
+    run = await run_calls(client, events, stub, *calls)
+    assert results(stub) == ["a", "a\nb", "a\nb\nc"]
+    told = [kind for kind in types(run) if kind.startswith("tool_execution")]
+    assert told == ["tool_execution_start", "tool_execution_update", "tool_execution_end"] * 3
+
+
+async def test_the_transcript_holds_calls_and_results(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    run = await run_calls(client, events, stub, ("bash", {"command": "printf hello"}))
+    _, asked, result, _ = (await client.request("get_messages"))["messages"]
+    [call] = asked["tool_calls"]
+    [end] = of_type(run, "tool_execution_end")
+    assert asked["stop_reason"] == "tool_use"
+    assert (call["tool_call_id"], call["name"]) == (end["tool_call_id"], "bash")
+    assert (result["role"], result["text"], result["tool_call_id"]) == (
+        *("tool", "hello", end["tool_call_id"]),
+    )
+    assert (result["is_error"], result["executed"]) == (False, True)
+
+
+async def test_an_unknown_tool_is_a_result_and_not_the_end(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    run = await run_calls(client, events, stub, ("teleport", {"to": "Mars"}))
+    [warning] = of_type(run, "warning")
+    assert (warning["code"], warning["message"]) == ("tool_not_found", "tool_not_found: teleport")
+    [end] = of_type(run, "tool_execution_end")
+    assert (end["is_error"], end["executed"]) == (True, False)
+    assert results(stub) == ["tool_error: tool_not_found: teleport"]
+
+
+async def test_an_inactive_tool_is_not_offered_and_calling_it_is_a_result(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    await client.request("set_active_tools", tools=["read", "ls"])
+    run = await run_calls(client, events, stub, ("bash", {"command": "touch ran"}))
+    offered = [tool["function"]["name"] for tool in stub.requests[0].json["tools"]]
+    assert sorted(offered) == ["ls", "read"]
+    assert [warning["code"] for warning in of_type(run, "warning")] == ["tool_not_active"]
+    assert of_type(run, "tool_execution_end")[0]["executed"] is False
+    assert results(stub) == ["tool_error: tool_not_active: bash"]
+
+
+async def test_a_failing_command_is_a_result_with_its_output_and_code(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    run = await run_calls(client, events, stub, ("bash", {"command": "printf oh; exit 3"}))
+    [warning] = of_type(run, "warning")
+    assert warning["code"] == "tool_execution_error"
+    [end] = of_type(run, "tool_execution_end")
+    assert (end["is_error"], end["executed"]) == (True, True)
+    assert results(stub) == ["tool_error: oh\n\nCommand exited with code 3"]
+
+
+async def test_a_missing_file_is_a_result(client: Client, events: Events, stub: StubModel) -> None:
+    run = await run_calls(client, events, stub, ("read", {"path": "not-there.txt"}))
+    [warning] = of_type(run, "warning")
+    assert warning["code"] == "tool_execution_error"
+    [result] = results(stub)
+    assert result.startswith("tool_error: read_failed")
+
+
+async def test_arguments_that_do_not_fit_run_nothing(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    run = await run_calls(client, events, stub, ("bash", {}), ("bash", {"command": 7}))
+    assert {warning["code"] for warning in of_type(run, "warning")} == {"tool_validation_error"}
+    assert [end["executed"] for end in of_type(run, "tool_execution_end")] == [False, False]
+    assert results(stub)[0] == "tool_error: validation_failed: bash.command is required"
+
+
+async def test_arguments_that_are_no_json_are_a_result_too(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    broken = call_delta(
+        index=0, id="x", type="function", function={"name": "bash", "arguments": '{"command": '}
+    )
+    stub.script(Reply((broken, *finish("tool_calls"))), text_reply("I see"))
+    assert (await client.request("prompt", text="go"))["output"] == "I see"
+    run = await events.run()
+    assert [warning["code"] for warning in of_type(run, "warning")] == ["tool_validation_error"]
+    assert results(stub)[0].startswith("tool_error: validation_failed")
+
+
+async def test_a_bad_call_does_not_stop_the_good_ones_after_it(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    run = await run_calls(
+        client,
+        events,
+        stub,
+        ("teleport", {}),
+        ("bash", {"command": "exit 1"}),
+        ("bash", {"command": "printf good"}),
+    )
+    ends = of_type(run, "tool_execution_end")
+    assert [end["is_error"] for end in ends] == [True, True, False]
+    assert results(stub)[2] == "good"
+
+
+async def test_a_model_that_never_stops_asking_for_tools_is_stopped(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    settings = NativeSettings(model_calls_max=3)
+    async with socket_daemon(short_folder, provider=provider, native=settings) as daemon:
+        events, client = await daemon.watch(), await daemon.connect()
+        stub.script(*[tool_reply(("ls", {"path": "."}))] * 9)
+        await client.request("prompt", text="go", wait=False)
+        run = await events.run()
+        [error] = of_type(run, "error")
+        assert error["code"] == "tool_loop_limit_exceeded"
+        assert error["message"] == "tool await-next loop exceeded max rounds"
+        assert run[-1]["payload"]["status"] == "error"
+        assert len(stub.requests) == 3
+        assert len(of_type(run, "tool_execution_end")) == 3
+
+
+@pytest.mark.parametrize("tools", [["nope"], ["read", "nope"]])
+async def test_only_built_in_tools_can_be_chosen(tools: list[str], daemon: Daemon) -> None:
+    client = await daemon.connect()
+    error = await client.refusal("set_active_tools", tools=tools)
+    assert (error["code"], error["message"]) == ("command_rejected", "tool_not_registered: nope")
