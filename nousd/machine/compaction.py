@@ -9,13 +9,14 @@ does not make it grow.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 import msgspec
 from msgspec import UNSET
 
 from nousd.machine.model_input import ModelInput, UserMessage
-from nousd.machine.transcript import CHARS_PER_TOKEN, estimate_tokens
+from nousd.machine.transcript import CHARS_PER_TOKEN, entry_tokens
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
 from nousd.wire.optional import or_unset
 
@@ -57,10 +58,10 @@ def plan_cut(context: Sequence[Entry], keep_tokens: int) -> Cut | None:
         places.pop(0)
     if not places:
         return None
-    fitting = [place for place in places if estimate_tokens(context[place:]) <= keep_tokens]
+    tokens_from = _tokens_from_each(context)
+    fitting = [place for place in places if tokens_from[place] <= keep_tokens]
     turns = [place for place in places if _begins_turn(context[place])]
-    everything_fits = estimate_tokens(context) <= keep_tokens
-    if everything_fits:
+    if tokens_from[0] <= keep_tokens:
         # Asked for by hand on a short transcript: keep the newest turn.
         candidates = turns[-1:]
     else:
@@ -71,7 +72,13 @@ def plan_cut(context: Sequence[Entry], keep_tokens: int) -> Cut | None:
         return None
     first_kept = context[candidates[0]]
     assert isinstance(first_kept, MessageEntry)
-    return Cut(tuple(context[: candidates[0]]), first_kept, estimate_tokens(context))
+    return Cut(tuple(context[: candidates[0]]), first_kept, tokens_from[0])
+
+
+def _tokens_from_each(context: Sequence[Entry]) -> list[int]:
+    """Returns for each entry what it and everything behind it cost, in tokens."""
+    backwards = accumulate(entry_tokens(entry) for entry in reversed(context))
+    return list(backwards)[::-1]
 
 
 def _begins_turn(entry: Entry) -> bool:
@@ -114,7 +121,7 @@ def _rendered(entry: Entry, chars_max: int) -> str:
     who = f"tool {entry.tool_name}" if entry.role == "tool" else entry.role
     calls = () if entry.tool_calls is UNSET else entry.tool_calls
     asked = "".join(f" [calls {call.name} {_shortened(str(call.args), 400)}]" for call in calls)
-    return f"{who}: {_shortened(entry.text, chars_max)}{asked}"
+    return f"{who}: {_shortened(entry.text, chars_max)}{_shortened(asked, chars_max // 2)}"
 
 
 def _newest_within(lines: Sequence[str], chars_max: int) -> str:
