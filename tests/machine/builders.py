@@ -92,7 +92,7 @@ def result(call_id: str, text: str = "result", *, is_error: bool = False) -> Mes
     )
 
 
-def compaction(entry_id: str, first_kept: str, summary: str = "summary") -> CompactionEntry:
+def compacted(entry_id: str, first_kept: str, summary: str = "summary") -> CompactionEntry:
     return CompactionEntry(
         id=entry_id,
         summary=summary,

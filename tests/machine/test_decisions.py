@@ -21,7 +21,7 @@ from tests.machine.builders import (
     aborting,
     after,
     answer,
-    compaction,
+    compacted,
     kinds,
     message,
     names,
@@ -170,7 +170,7 @@ UNANSWERED: list[tuple[Entry, bool]] = [
     (result("m.0"), True),
     (answer("m"), False),
     (answer("m", calls=1), True),
-    (compaction("c", "m"), False),
+    (compacted("c", "m"), False),
     (message("m", "assistant"), True),
     *[
         (message("m", "assistant", stop_reason=reason), reason not in ("stop", "length"))

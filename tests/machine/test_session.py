@@ -13,7 +13,7 @@ from nousd.wire.responses import PendingCounts
 from tests.machine.builders import (
     TS,
     aborting,
-    compaction,
+    compacted,
     fields_of,
     names,
     queued,
@@ -83,7 +83,7 @@ def test_an_update_changes_what_it_names_and_nothing_else(setting: dict[str, Any
 
 def test_an_appended_entry_is_the_leaf() -> None:
     state = session(leaf_id="before")
-    for entry in (user("m1"), compaction("c1", "m1")):
+    for entry in (user("m1"), compacted("c1", "m1")):
         assert changed(state, events.EntryAppended(session_id="s", entry=entry)) == {
             "leaf_id": entry.id
         }

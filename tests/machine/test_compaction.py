@@ -1,0 +1,314 @@
+"""Cutting a transcript: what stays together, what stays, and summaries that never grow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nousd.machine import compaction
+from nousd.machine.compaction import SUMMARY_CHARS_MAX, Cut, plan_cut
+from nousd.machine.model_input import ModelInput, UserMessage
+from nousd.machine.transcript import (
+    CHARS_PER_TOKEN,
+    MESSAGE_TOKENS,
+    entry_tokens,
+    estimate_tokens,
+    in_context,
+)
+from nousd.wire.entries import Entry, MessageEntry
+from tests.machine.builders import TS, answer, compacted, message, result, user
+
+LONG = "x" * 4000
+
+
+def turn(number: int, *, calls: int = 0, text: str = "answer") -> list[Entry]:
+    """Returns a whole turn: a question, perhaps tool calls with results, and an answer."""
+    entries: list[Entry] = [user(f"u{number}")]
+    if calls:
+        entries.append(answer(f"c{number}", calls=calls))
+        entries += [result(f"c{number}.{index}") for index in range(calls)]
+    return [*entries, answer(f"a{number}", text)]
+
+
+def planned(context: Sequence[Entry], keep_tokens: int = 1_000_000) -> Cut:
+    cut = plan_cut(context, keep_tokens)
+    assert cut is not None
+    return cut
+
+
+def kept_of(cut: Cut, context: Sequence[Entry]) -> list[Entry]:
+    return list(context[len(cut.dropped) :])
+
+
+def text_of(request: ModelInput) -> str:
+    (asked,) = request.messages
+    assert isinstance(asked, UserMessage)
+    return asked.text
+
+
+# --- where to cut ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        [],
+        [user("u")],
+        turn(1),
+        turn(1, calls=3),
+        [compacted("c", "u1")],
+        [compacted("c", "u1"), user("u1")],
+        [compacted("c", "u1"), *turn(1)],
+        [compacted("c", "u1"), *turn(1, calls=2)],
+        [answer("a")],
+    ],
+    ids=[
+        "nothing",
+        "one question",
+        "one turn",
+        "one turn with calls",
+        "a summary",
+        "a summary and a question",
+        "a summary and a turn",
+        "a summary and a turn with calls",
+        "an answer",
+    ],
+)
+def test_nothing_can_be_cut_off_where_nothing_is_older_than_the_newest_turn(
+    context: list[Entry],
+) -> None:
+    assert plan_cut(context, 1_000_000) is None
+
+
+def test_a_single_long_message_cannot_be_cut() -> None:
+    assert plan_cut([user("u", LONG)], 10) is None
+    assert plan_cut([compacted("c", "u"), user("u", LONG)], 10) is None
+
+
+def test_asked_for_by_hand_a_short_transcript_keeps_its_newest_turn() -> None:
+    context = [*turn(1), *turn(2), *turn(3, calls=1)]
+    cut = planned(context)
+    assert cut.first_kept.id == "u3"
+    assert cut.dropped == tuple(context[:4])
+    assert cut.tokens_before == estimate_tokens(context)
+
+
+def test_a_long_transcript_keeps_as_many_whole_turns_as_fit() -> None:
+    context = [entry for number in range(10) for entry in turn(number)]
+    keep = estimate_tokens(context[-6:])
+    assert planned(context, keep).first_kept.id == "u7"
+    assert planned(context, keep - 1).first_kept.id == "u8"
+
+
+def test_a_turn_that_alone_is_too_long_is_cut_between_its_model_calls() -> None:
+    context: list[Entry] = [user("u")]
+    for number in range(5):
+        context += [answer(f"c{number}", calls=1), result(f"c{number}.0", LONG)]
+    cut = planned(context, 2 * entry_tokens(context[-1]))
+    assert cut.first_kept.id == "c4"
+
+
+def test_where_not_even_the_last_message_fits_it_is_kept_alone() -> None:
+    context = [*turn(1), user("u2"), answer("a2", LONG)]
+    assert planned(context, 10).first_kept.id == "a2"
+
+
+def test_right_behind_a_summary_there_is_nothing_to_cut_off_but_further_on_there_is() -> None:
+    context = [compacted("c", "u1"), *turn(1), *turn(2)]
+    cut = planned(context)
+    assert cut.first_kept.id == "u2"
+    assert cut.dropped == tuple(context[:3])
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Entry]:
+    context: list[Entry] = []
+    if draw(st.booleans()):
+        context.append(compacted("c", "u0", draw(st.sampled_from(["short", LONG]))))
+    for number in range(draw(st.integers(0, 8))):
+        text = draw(st.sampled_from(["", "some words", LONG]))
+        context += turn(number, calls=draw(st.integers(0, 3)), text=text)
+        if draw(st.booleans()):
+            context.pop()
+    return context
+
+
+KEEP = st.integers(1, 5000)
+
+
+@given(conversations(), KEEP)
+def test_a_cut_never_separates_a_call_from_its_result(context: list[Entry], keep: int) -> None:
+    cut = plan_cut(context, keep)
+    if cut is None:
+        return
+    kept = kept_of(cut, context)
+    assert cut.first_kept is kept[0]
+    assert cut.dropped
+    results = {e.tool_call_id for e in kept if isinstance(e, MessageEntry) and e.role == "tool"}
+    asked = {
+        call.tool_call_id
+        for entry in kept
+        if isinstance(entry, MessageEntry)
+        for call in entry.tool_calls or ()
+    }
+    assert results <= asked
+
+
+@given(conversations(), KEEP)
+def test_the_newest_turn_stays_whole_if_it_fits(context: list[Entry], keep: int) -> None:
+    cut = plan_cut(context, keep)
+    starts = [n for n, e in enumerate(context) if isinstance(e, MessageEntry) and e.role == "user"]
+    if cut is not None and estimate_tokens(context[starts[-1] :]) <= keep:
+        assert len(cut.dropped) <= starts[-1]
+
+
+@given(conversations(), KEEP)
+def test_what_stays_fits_unless_the_last_message_alone_does_not(
+    context: list[Entry], keep: int
+) -> None:
+    cut = plan_cut(context, keep)
+    if cut is not None:
+        kept = kept_of(cut, context)
+        only_last = all(isinstance(e, MessageEntry) and e.role == "tool" for e in kept[1:])
+        assert estimate_tokens(kept) <= keep or only_last
+
+
+@given(conversations(), KEEP)
+def test_a_transcript_too_long_is_shorter_after_the_cut(context: list[Entry], keep: int) -> None:
+    cut = plan_cut(context, keep)
+    if cut is not None:
+        assert len(kept_of(cut, context)) < sum(isinstance(e, MessageEntry) for e in context)
+
+
+def test_each_entry_is_weighed_once_however_long_the_transcript(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weighed = 0
+
+    def counted(entry: Entry) -> int:
+        nonlocal weighed
+        weighed += 1
+        return entry_tokens(entry)
+
+    monkeypatch.setattr(compaction, "entry_tokens", counted)
+    context = [entry for number in range(500) for entry in turn(number)]
+    planned(context, 1000)
+    assert weighed == len(context)
+
+
+# --- what a model is asked -------------------------------------------------------------------
+
+
+def request_for(cut: Cut, *, window: int = 100_000, wish: str | None = None) -> ModelInput:
+    return compaction.summary_request(cut, model="m", instruction=wish, window=window)
+
+
+def test_a_summary_is_asked_for_with_everything_that_is_cut_off() -> None:
+    context = [compacted("c", "u1", "what was before"), *turn(1, calls=1), *turn(2)]
+    request = request_for(planned(context))
+    assert (request.model, request.purpose, request.tools) == ("m", "summary", ())
+    for piece in ("summary: what was before", "user: question", "[calls read", "tool read: result"):
+        assert piece in text_of(request)
+
+
+def test_the_users_wish_is_passed_on() -> None:
+    cut = planned([*turn(1), *turn(2)])
+    assert "keep the file names" in text_of(request_for(cut, wish="keep the file names"))
+    assert "The user adds" not in text_of(request_for(cut))
+
+
+def test_a_request_for_a_summary_fits_into_half_the_window_and_keeps_the_newest() -> None:
+    context = [entry for number in range(200) for entry in turn(number, text=f"{number} {LONG}")]
+    window = 20_000
+    text = text_of(request_for(planned(context), window=window))
+    assert len(text) <= window * CHARS_PER_TOKEN // 2 + 1000
+    assert "earlier messages left out" in text
+    assert "assistant: 198 xxx" in text
+    assert "assistant: 0 xxx" not in text
+
+
+def test_an_answer_with_very_many_calls_does_not_push_out_everything_else() -> None:
+    many = answer("many", "so much to do", calls=500)
+    cut = Cut((*turn(1), many), user("u2"), 1)
+    assert "so much to do" in text_of(request_for(cut, window=1))
+    assert "so much to do" in compaction.mechanical_summary(cut)
+
+
+# --- summaries -------------------------------------------------------------------------------
+
+
+def test_a_models_summary_is_trimmed_and_cut_to_the_bound() -> None:
+    assert compaction.bounded_summary("  words \n") == "words"
+    assert compaction.bounded_summary(" \n") == ""
+    cut_off = compaction.bounded_summary("y" * (SUMMARY_CHARS_MAX + 1))
+    assert len(cut_off) == SUMMARY_CHARS_MAX
+    assert cut_off.endswith(" ...")
+
+
+def test_a_mechanical_summary_has_the_earlier_one_and_a_line_for_each_message() -> None:
+    cut = planned([compacted("c", "u1", "earlier"), *turn(1, calls=1), *turn(2)])
+    assert compaction.mechanical_summary(cut).splitlines() == [
+        "earlier",
+        "",
+        "user: question",
+        "assistant: answer [calls read {'n': 1}]",
+        "tool read: result",
+        "assistant: answer",
+    ]
+
+
+def test_a_message_of_many_lines_is_one_line_of_a_mechanical_summary() -> None:
+    cut = Cut((message("m", "user", "one\n\ntwo\u2028three"),), user("u"), 1)
+    assert compaction.mechanical_summary(cut) == "user: one two three"
+
+
+@pytest.mark.parametrize("previous", ["", LONG * 10])
+@pytest.mark.parametrize("count", [1, 10, 1000])
+def test_a_mechanical_summary_keeps_to_the_bound_and_to_the_newest(
+    previous: str, count: int
+) -> None:
+    entries = [user(f"u{number}", f"number {number} {LONG}") for number in range(count)]
+    cut = Cut((compacted("c", "u", previous), *entries), user("last"), 1)
+    summary = compaction.mechanical_summary(cut)
+    assert len(summary) <= SUMMARY_CHARS_MAX
+    assert f"user: number {count - 1} xxx" in summary
+    assert ("earlier messages left out" in summary) == (count == 1000)
+
+
+def echo(cut: Cut) -> str:
+    """Summarises like a model that repeats all it is told."""
+    return compaction.bounded_summary(text_of(request_for(cut)))
+
+
+@pytest.mark.parametrize("summarise", [compaction.mechanical_summary, echo])
+def test_two_hundred_compactions_cost_no_more_than_one(summarise: object) -> None:
+    assert callable(summarise)
+    keep = 2_000
+    context: list[Entry] = []
+    sizes: list[int] = []
+    for number in range(200):
+        for step in range(12):
+            context += turn(100 * number + step, calls=1, text="word " * 200)
+        cut = planned(context, keep)
+        entry = compaction.compaction_entry(
+            cut,
+            summarise(cut),
+            entry_id=f"cmp{number}",
+            parent_id=context[-1].id,
+            trigger="auto",
+            created_at=TS,
+            run_id="run-1",
+            instruction=None,
+        )
+        assert entry.first_kept_entry_id == cut.first_kept.id
+        assert entry.tokens_before == cut.tokens_before
+        assert len(entry.summary) <= SUMMARY_CHARS_MAX
+        context = in_context([*context, entry])
+        assert context[0] is entry
+        sizes.append(estimate_tokens(context))
+    assert max(sizes) <= keep + SUMMARY_CHARS_MAX // CHARS_PER_TOKEN + MESSAGE_TOKENS
+    # Once the bound is reached nothing grows any more.
+    assert max(sizes[100:]) <= max(sizes[:100])

@@ -1,0 +1,286 @@
+"""Entries to model input: whatever the path, what a model is given is something it accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nousd.machine.model_input import (
+    AssistantMessage,
+    ModelMessage,
+    ModelToolCall,
+    ToolResultMessage,
+    UserMessage,
+)
+from nousd.machine.transcript import (
+    CONTINUE,
+    INTERRUPTED,
+    MESSAGE_TOKENS,
+    SUMMARY_INTRODUCTION,
+    entry_tokens,
+    estimate_tokens,
+    in_context,
+    model_messages,
+)
+from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
+from tests.machine.builders import answer, compacted, message, result, user
+
+
+def said(path: Sequence[Entry]) -> tuple[ModelMessage, ...]:
+    return model_messages(in_context(path))
+
+
+def call(call_id: str) -> ModelToolCall:
+    return ModelToolCall(call_id, "read", {"n": 1})
+
+
+def interrupted(call_id: str) -> ToolResultMessage:
+    return ToolResultMessage(call_id, "read", INTERRUPTED, is_error=True)
+
+
+def ids(entries: Sequence[Entry]) -> list[str]:
+    return [entry.id for entry in entries]
+
+
+# --- pairing ---------------------------------------------------------------------------------
+
+
+def test_a_conversation_is_told_as_it_was() -> None:
+    path = [
+        user("u1", "read it"),
+        answer("a1", "let me see", calls=1),
+        result("a1.0", "content"),
+        answer("a2", "done"),
+        user("u2", "thanks"),
+    ]
+    assert said(path) == (
+        UserMessage("read it"),
+        AssistantMessage("let me see", (call("a1.0"),)),
+        ToolResultMessage("a1.0", "read", "content", is_error=False),
+        AssistantMessage("done"),
+        UserMessage("thanks"),
+    )
+
+
+def test_a_failed_call_says_that_it_failed() -> None:
+    path = [answer("a", calls=1), result("a.0", "no such file", is_error=True)]
+    assert said(path)[-1] == ToolResultMessage("a.0", "read", "no such file", is_error=True)
+
+
+def test_calls_without_results_get_one_that_says_interrupted() -> None:
+    path = [user("u"), answer("a", calls=2), user("v")]
+    assert said(path)[2:] == (interrupted("a.0"), interrupted("a.1"), UserMessage("question"))
+
+
+def test_a_result_is_owed_also_where_the_path_ends() -> None:
+    assert said([user("u"), answer("a", calls=1)])[2:] == (interrupted("a.0"),)
+
+
+def test_a_missing_result_is_put_where_its_call_is_in_the_order() -> None:
+    path = [answer("a", calls=3), result("a.1")]
+    assert said(path)[1:] == (
+        interrupted("a.0"),
+        ToolResultMessage("a.1", "read", "result", is_error=False),
+        interrupted("a.2"),
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        [user("u"), result("nobody.0")],
+        [user("u"), message("t", "tool", "result without a call's id")],
+        [answer("a", calls=1), result("a.0"), result("a.0", "again"), user("u")],
+        [answer("a", calls=1), user("u"), result("a.0", "too late"), user("v")],
+    ],
+    ids=["of no call", "without id", "twice", "behind the user's next word"],
+)
+def test_a_result_that_no_call_waits_for_is_left_out(path: list[Entry]) -> None:
+    check_valid(said(path))
+    assert sum(isinstance(m, ToolResultMessage) for m in said(path)) == sum(
+        len(m.tool_calls) for m in said(path) if isinstance(m, AssistantMessage)
+    )
+
+
+# --- what is left out, and how it ends -------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t"])
+def test_an_answer_without_content_is_left_out(text: str) -> None:
+    assert said([user("u"), answer("a", text), user("v", "well?")]) == (
+        UserMessage("question"),
+        UserMessage("well?"),
+    )
+
+
+def test_an_answer_without_words_but_with_calls_is_kept() -> None:
+    assert said([user("u"), answer("a", "", calls=1), result("a.0")])[1] == AssistantMessage(
+        "", (call("a.0"),)
+    )
+
+
+def test_white_space_around_words_is_content() -> None:
+    assert said([answer("a", " indented\n"), user("u")])[0] == AssistantMessage(" indented\n")
+
+
+def test_a_model_is_asked_to_go_on_with_its_own_last_words() -> None:
+    assert said([user("u"), answer("a", "half a")])[1:] == (
+        AssistantMessage("half a"),
+        UserMessage(CONTINUE),
+    )
+
+
+def test_a_path_without_entries_has_no_messages() -> None:
+    assert said([]) == ()
+
+
+# --- compactions -----------------------------------------------------------------------------
+
+
+def test_a_summary_stands_for_everything_before_the_first_kept_entry() -> None:
+    path: list[Entry] = [user("u1"), answer("a1"), user("u2", "kept"), answer("a2")]
+    path.append(compacted("c", "u2"))
+    assert ids(in_context(path)) == ["c", "u2", "a2"]
+    assert said([*path, user("u3", "new")]) == (
+        UserMessage(SUMMARY_INTRODUCTION + "summary"),
+        UserMessage("kept"),
+        AssistantMessage("answer"),
+        UserMessage("new"),
+    )
+
+
+def test_only_the_last_compaction_counts() -> None:
+    path: list[Entry] = [
+        user("u1"),
+        answer("a1"),
+        user("u2"),
+        compacted("c1", "u2", "old"),
+        answer("a2"),
+        user("u3"),
+        compacted("c2", "a2", "new"),
+        answer("a3"),
+    ]
+    assert ids(in_context(path)) == ["c2", "a2", "u3", "a3"]
+
+
+def test_what_was_kept_before_an_earlier_compaction_is_still_kept() -> None:
+    path: list[Entry] = [user("u1"), user("u2"), compacted("c1", "u2"), user("u3")]
+    assert ids(in_context([*path, compacted("c2", "u2")])) == ["c2", "u2", "u3"]
+
+
+def test_where_the_kept_entry_is_not_on_the_path_only_what_follows_counts() -> None:
+    path: list[Entry] = [user("u1"), compacted("c", "elsewhere"), user("u2")]
+    assert ids(in_context(path)) == ["c", "u2"]
+
+
+def test_looking_at_a_context_again_changes_nothing() -> None:
+    path: list[Entry] = [user("u1"), user("u2"), compacted("c", "u2"), user("u3")]
+    context = in_context(path)
+    assert in_context(context) == context
+    longer = [*context, user("u4")]
+    assert in_context(longer) == longer
+
+
+# --- any path --------------------------------------------------------------------------------
+
+
+def check_valid(messages: Sequence[ModelMessage]) -> None:
+    """Asserts what every model API demands: each call answered once, in order, right behind."""
+    owed: list[str] = []
+    for item in messages:
+        if isinstance(item, ToolResultMessage):
+            assert owed, f"a result without a call: {item}"
+            assert item.tool_call_id == owed.pop(0)
+            continue
+        assert not owed, f"calls without results: {owed}"
+        if isinstance(item, AssistantMessage):
+            owed = [asked.id for asked in item.tool_calls]
+            assert item.text.strip() or owed
+    assert not owed
+    assert not messages or not isinstance(messages[-1], AssistantMessage)
+
+
+TEXTS = st.sampled_from(["", " ", "some words"])
+
+
+def every_entry(path: list[Entry]) -> list[Entry]:
+    return path
+
+
+@st.composite
+def paths(draw: st.DrawFn, kept: Callable[[list[Entry]], list[Entry]] = every_entry) -> list[Entry]:
+    """Any path of a tree: also such as no run of ours would leave behind.
+
+    ``kept`` says which entries of the path so far a compaction may keep first.
+    """
+    path: list[Entry] = []
+    calls: list[str] = []
+    for number in range(draw(st.integers(0, 25))):
+        entry: Entry
+        match draw(st.sampled_from(["user", "assistant", "result", "result", "compaction"])):
+            case "user":
+                entry = user(f"u{number}", draw(TEXTS))
+            case "assistant":
+                asked = draw(st.integers(0, 3))
+                entry = answer(f"a{number}", draw(TEXTS), calls=asked)
+                calls += [f"a{number}.{index}" for index in range(asked)]
+            case "result":
+                entry = result(draw(st.sampled_from(calls or ["none.0"])), draw(TEXTS))
+            case _:
+                first = draw(st.sampled_from([item.id for item in kept(path)] or ["gone"]))
+                entry = compacted(f"c{number}", first)
+        path.append(entry)
+    return path
+
+
+@given(paths())
+def test_any_path_gives_a_model_something_it_accepts(path: list[Entry]) -> None:
+    check_valid(said(path))
+
+
+@given(paths())
+def test_the_same_path_gives_the_same_messages_every_time(path: list[Entry]) -> None:
+    assert said(path) == said(list(path))
+
+
+@given(paths())
+def test_what_counts_is_in_the_order_of_the_path_and_begins_with_the_only_compaction(
+    path: list[Entry],
+) -> None:
+    context = in_context(path)
+    messages_only = context
+    if any(isinstance(entry, CompactionEntry) for entry in path):
+        assert isinstance(context[0], CompactionEntry)
+        messages_only = context[1:]
+    assert all(isinstance(entry, MessageEntry) for entry in messages_only)
+    # Results may come twice on a path, so places are compared and not ids.
+    places = iter(path)
+    assert all(any(entry is other for other in places) for entry in messages_only)
+
+
+def kept_messages(path: Sequence[Entry]) -> list[Entry]:
+    """Returns what a compaction of ours may keep first: what still counts and is no result."""
+    messages = [entry for entry in in_context(path) if isinstance(entry, MessageEntry)]
+    return [entry for entry in messages if entry.role != "tool"]
+
+
+@given(paths(kept=kept_messages))
+def test_a_context_grows_entry_by_entry_as_if_it_were_read_anew(path: list[Entry]) -> None:
+    context: list[Entry] = []
+    for number, entry in enumerate(path, 1):
+        context = in_context([*context, entry])
+        assert context == in_context(path[:number])
+
+
+# --- estimates -------------------------------------------------------------------------------
+
+
+def test_tokens_are_estimated_from_everything_a_model_would_read() -> None:
+    assert entry_tokens(user("u", "x" * 400)) == MESSAGE_TOKENS + 100
+    assert entry_tokens(compacted("c", "u", "x" * 400)) == MESSAGE_TOKENS + 100
+    assert entry_tokens(answer("a", "x" * 400, calls=1)) > MESSAGE_TOKENS + 100
+    entries = [user("u", "x" * length) for length in (0, 3, 50)]
+    assert estimate_tokens(entries) == sum(map(entry_tokens, entries))
