@@ -131,7 +131,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=0, le=100_000_000, description="Tokens that a compaction leaves as they are.")
     ] = 20_000
     retry_attempts: Annotated[
-        int, Meta(ge=0, le=20, description="Times a failed model call is tried again.")
+        int, Meta(ge=1, le=20, description="Attempts at one model call, at most. 1: no retry.")
     ] = 3
     config_file: Annotated[
         Path | None, Meta(description="The file that settings were read from.")
