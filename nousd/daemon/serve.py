@@ -1,7 +1,7 @@
 """``nousd serve``: locks, store, sockets and signals around the core, in the order that keeps promises.
 
-Start: locks first, then the log, then the closing of what a killed process left open, and only then the
-sockets: whoever can connect finds a daemon in order. Stop: no more commands, runs ended, what clients
+Start: locks first, then the log and the sockets, so that whatever cannot be used is said before anything
+is changed; then the closing of what a killed process left open, and only then is anyone served. Stop: no more commands, runs ended, what clients
 are owed written within a grace, sockets removed, log flushed, locks released last.
 """
 
@@ -31,10 +31,9 @@ from nousd.daemon.locks import lock_socket, lock_state_folder
 from nousd.daemon.logs import configure_logging
 from nousd.daemon.redaction import Redactor
 from nousd.daemon.settings import Settings
-from nousd.daemon.sockets import open_listeners, socket_paths
+from nousd.daemon.sockets import Listeners, open_listeners, socket_paths
 from nousd.daemon.systemd import (
     Notifier,
-    PassedSockets,
     take_notifier,
     take_passed_sockets,
 )
@@ -89,8 +88,10 @@ async def _serve(settings: Settings) -> None:
             stack.enter_context(lock_socket(paths.command))
         stack.enter_context(lock_state_folder(settings.state_dir))
         parts = await stack.enter_async_context(_opened_parts(settings))
+        doors = await stack.enter_async_context(AsyncExitStack())
+        listeners = await doors.enter_async_context(open_listeners(settings.socket, passed))
         core = await stack.enter_async_context(open_core(parts))
-        await _serve_until_told_to_stop(core, settings.socket, passed, notifier)
+        await _serve_until_told_to_stop(core, listeners, doors, notifier)
 
 
 def _prepare_folders(settings: Settings) -> None:
@@ -173,17 +174,17 @@ def _system_prompt(path: Path | None, workdir: Path) -> str:
 
 
 async def _serve_until_told_to_stop(
-    core: Core, path: Path, passed: PassedSockets | None, notifier: Notifier
+    core: Core, listeners: Listeners, doors: AsyncExitStack, notifier: Notifier
 ) -> None:
     async with trio.open_nursery() as connections:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with open_listeners(path, passed) as listeners:
-                connections.start_soon(_accept, listeners.command, partial(serve_commands, core))
-                connections.start_soon(_accept, listeners.events, partial(serve_events, core))
-                notifier.ready(f"pid {os.getpid()}")
-                await anext(aiter(signals))
-                notifier.stopping()
-                await shut_down(core)
+            connections.start_soon(_accept, listeners.command, partial(serve_commands, core))
+            connections.start_soon(_accept, listeners.events, partial(serve_events, core))
+            notifier.ready(f"pid {os.getpid()}")
+            await anext(aiter(signals))
+            notifier.stopping()
+            await shut_down(core)
+            await doors.aclose()
         connections.cancel_scope.deadline = trio.current_time() + _GRACE_SECONDS
 
 
