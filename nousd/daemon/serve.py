@@ -1,8 +1,9 @@
 """``nousd serve``: locks, store, sockets and signals around the core, in the order that keeps promises.
 
-Start: locks first, then the log and the sockets, so that whatever cannot be used is said before anything
-is changed; then the closing of what a killed process left open, and only then is anyone served. Stop: no more commands, runs ended, what clients
-are owed written within a grace, sockets removed, log flushed, locks released last.
+Start: locks first, then the log and the sockets, so that whatever cannot be used is said before
+anything is changed; then the closing of what a killed process left open; only then is anyone served.
+Stop: no more commands, runs ended, sockets removed, what clients are owed written within a grace, log
+flushed, locks released last.
 """
 
 from __future__ import annotations
