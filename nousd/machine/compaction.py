@@ -45,8 +45,8 @@ class Cut(msgspec.Struct, frozen=True):
 def plan_cut(context: Sequence[Entry], keep_tokens: int) -> Cut | None:
     """Returns where to cut so that about ``keep_tokens`` stay, or None if nothing can be cut off.
 
-    The newest turn stays whole if it fits; a turn that alone is too long is cut between its model
-    calls.
+    The newest turn stays whole if it fits; a turn that is too long, alone or together with nothing
+    but a summary before it, is cut between its model calls.
     """
     places = [
         index
