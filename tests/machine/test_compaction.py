@@ -18,7 +18,7 @@ from nousd.machine.transcript import (
     estimate_tokens,
     in_context,
 )
-from nousd.wire.entries import Entry, MessageEntry
+from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
 from tests.machine.builders import TS, answer, compacted, message, result, user
 
 LONG = "x" * 4000
@@ -160,9 +160,17 @@ def test_a_cut_never_separates_a_call_from_its_result(context: list[Entry], keep
 @given(conversations(), KEEP)
 def test_the_newest_turn_stays_whole_if_it_fits(context: list[Entry], keep: int) -> None:
     cut = plan_cut(context, keep)
-    starts = [n for n, e in enumerate(context) if isinstance(e, MessageEntry) and e.role == "user"]
-    if cut is not None and estimate_tokens(context[starts[-1] :]) <= keep:
-        assert len(cut.dropped) <= starts[-1]
+    users = [n for n, e in enumerate(context) if isinstance(e, MessageEntry) and e.role == "user"]
+    if cut is None or isinstance(context[users[-1] - 1], CompactionEntry):
+        return
+    if estimate_tokens(context[users[-1] :]) <= keep:
+        assert len(cut.dropped) <= users[-1]
+
+
+def test_a_turn_that_does_not_fit_beside_the_summary_before_it_is_cut() -> None:
+    context = [compacted("c", "u1"), *turn(1, calls=1)]
+    assert planned(context, estimate_tokens(context) - 1).first_kept.id == "c1"
+    assert plan_cut(context, estimate_tokens(context)) is None
 
 
 @given(conversations(), KEEP)
