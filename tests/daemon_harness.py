@@ -140,10 +140,12 @@ class Events(Wire):
         self._since_run: list[Event] = []
 
     async def subscribe(self, **payload: Any) -> Payload:
-        """Subscribes, and returns what ``subscribed`` says."""
+        """Subscribes, and returns what ``subscribed`` says; what came before counts for nothing."""
         await self.send({"v": "1", "id": "s", "type": "subscribe", "payload": payload})
-        answer = await self.receive()
+        while (answer := await self.receive())["id"] != "s":
+            pass
         assert answer["type"] == "subscribed", answer
+        self._since_run.clear()
         subscribed: Payload = answer["payload"]
         return subscribed
 
@@ -229,7 +231,7 @@ class _Daemon:
         return Client(await self._open(serve_commands))
 
     async def watch(self, **subscription: Any) -> Events:
-        events = await self.listen()
+        events = Events(await self._open(serve_events))
         await events.subscribe(**subscription)
         return events
 
@@ -290,9 +292,11 @@ async def memory_daemon(
         )
         async with _checked_core(parts) as core:
             daemon = _MemoryDaemon(core, nursery)
-            yield daemon
-            await shut_down(core)
-            await daemon.close_connections()
+            try:
+                yield daemon
+            finally:
+                await shut_down(core)
+                await daemon.close_connections()
 
 
 @asynccontextmanager
@@ -321,9 +325,11 @@ async def socket_daemon(
                 accept = partial(serve_connections, connections_max=512, refusal=b"{}\n")
                 nursery.start_soon(accept, listener, partial(serve, core))
             daemon = _SocketDaemon(core, path)
-            yield daemon
-            await shut_down(core)
-            await daemon.close_connections()
+            try:
+                yield daemon
+            finally:
+                await shut_down(core)
+                await daemon.close_connections()
             nursery.cancel_scope.cancel()
 
 

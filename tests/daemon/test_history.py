@@ -1,0 +1,208 @@
+"""What the model is told: the whole path, structured; and what a compaction makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nousd.providers.interface import Provider
+from nousd.runtimes.native.loop import NativeSettings
+from tests.daemon_harness import Client, Events, Payload, of_type, socket_daemon
+from tests.stub_model import StubModel, text_reply, tool_reply
+
+
+def told(request: Any) -> list[tuple[str, Any]]:
+    return [(message["role"], message["content"]) for message in request.json["messages"]]
+
+
+async def texts(client: Client, **options: Any) -> list[str]:
+    return [
+        e.get("text", "") for e in (await client.request("get_messages", **options))["messages"]
+    ]
+
+
+async def test_the_model_is_told_the_whole_path_as_messages(
+    client: Client, stub: StubModel
+) -> None:
+    stub.script(text_reply("one"), text_reply("two"))
+    await client.request("prompt", text="first")
+    await client.request("prompt", text="second")
+    await client.request("prompt", text="third")
+    assert told(stub.requests[2]) == [
+        ("user", "first"),
+        ("assistant", "one"),
+        ("user", "second"),
+        ("assistant", "two"),
+        ("user", "third"),
+    ]
+
+
+async def test_calls_and_results_stay_in_the_history(client: Client, stub: StubModel) -> None:
+    stub.script(
+        tool_reply(
+            ("bash", {"command": "printf one"}), ("bash", {"command": "printf two"}), text="look"
+        ),
+        text_reply("done"),
+    )
+    await client.request("prompt", text="first")
+    await client.request("prompt", text="second")
+    assert told(stub.requests[2]) == [
+        ("user", "first"),
+        ("assistant", "look"),
+        ("tool", "one"),
+        ("tool", "two"),
+        ("assistant", "done"),
+        ("user", "second"),
+    ]
+    _, asked, *results, _, _ = stub.requests[2].json["messages"]
+    calls = asked["tool_calls"]
+    assert [call["function"]["name"] for call in calls] == ["bash", "bash"]
+    assert [call["function"]["arguments"] for call in calls] == [
+        '{"command":"printf one"}',
+        '{"command":"printf two"}',
+    ]
+    assert [call["id"] for call in calls] == [result["tool_call_id"] for result in results]
+    assert stub.requests[1].json["messages"] == stub.requests[2].json["messages"][:4]
+
+
+async def test_the_system_prompt_comes_first(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    settings = NativeSettings(system="Be kind.")
+    async with socket_daemon(short_folder, provider=provider, native=settings) as daemon:
+        client = await daemon.connect()
+        await client.request("prompt", text="hello")
+        assert told(stub.requests[0]) == [("system", "Be kind."), ("user", "hello")]
+
+
+async def test_work_continues_from_the_leaf_and_siblings_are_not_mixed(
+    client: Client, stub: StubModel
+) -> None:
+    stub.script(text_reply("one"), text_reply("two"), text_reply("three"))
+    await client.request("prompt", text="first")
+    leaf_id = (await client.request("get_state"))["leaf_id"]
+    await client.request("prompt", text="second")
+    await client.request("set_leaf", leaf_id=leaf_id)
+    await client.request("prompt", text="sibling")
+    assert told(stub.requests[2]) == [("user", "first"), ("assistant", "one"), ("user", "sibling")]
+    assert await texts(client) == ["first", "one", "sibling", "three"]
+    tree = await client.request("get_tree")
+    children = [node["snippet"] for node in tree["nodes"] if node["parent_id"] == leaf_id]
+    assert children == ["second", "sibling"]
+
+
+async def test_a_prompt_can_name_the_leaf_it_continues_from(
+    client: Client, stub: StubModel
+) -> None:
+    await client.request("prompt", text="first")
+    leaf_id = (await client.request("get_state"))["leaf_id"]
+    await client.request("prompt", text="second")
+    result = await client.request("prompt", text="sibling", leaf_id=leaf_id)
+    assert result["leaf_id"] == leaf_id
+    assert await texts(client) == ["first", "stub-reply", "sibling", "stub-reply"]
+    error = await client.refusal("prompt", text="x", leaf_id="msg-unknown")
+    assert (error["code"], error["message"]) == ("command_rejected", "leaf_not_found")
+
+
+LONG = "x" * 400
+"""About a hundred tokens."""
+
+
+async def talk(client: Client, events: Events, prompts: int) -> None:
+    for number in range(prompts):
+        await client.request("prompt", text=f"question {number} {LONG}")
+        await events.run()
+
+
+def compactions(messages: Payload) -> list[Payload]:
+    return [entry for entry in messages["messages"] if entry["type"] == "compaction"]
+
+
+async def test_past_the_threshold_the_older_part_is_compacted_by_itself(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    settings = NativeSettings(context_window=1000, compact_at=0.5, keep_recent_tokens=200)
+    async with socket_daemon(short_folder, provider=provider, native=settings) as daemon:
+        events, client = await daemon.watch(), await daemon.connect()
+        await talk(client, events, 4)
+        stub.script(text_reply("what they said"))
+        result = await client.request("prompt", text=f"and now? {LONG}")
+        assert result["output"] == "stub-reply"
+        run = await events.run()
+        assert of_type(run, "status")[0]["message"].startswith("compaction: trigger=auto ")
+        summary, *kept = told(stub.requests[-1])
+        assert "what they said" in summary[1]
+        assert kept[-1] == ("user", f"and now? {LONG}")
+        assert len(kept) < 8
+        messages = await client.request("get_messages")
+        [compaction] = compactions(messages)
+        assert (compaction["trigger"], compaction["summary"]) == ("auto", "what they said")
+        assert compaction["first_kept_entry_id"] in [e["id"] for e in messages["messages"]]
+        compacted = await client.request("get_messages", compacted=True)
+        assert len(compacted["messages"]) < len(messages["messages"])
+
+
+async def test_compacting_again_and_again_does_not_make_summaries_grow(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    settings = NativeSettings(context_window=1000, compact_at=0.5, keep_recent_tokens=200)
+    async with socket_daemon(short_folder, provider=provider, native=settings) as daemon:
+        events, client = await daemon.watch(), await daemon.connect()
+        await talk(client, events, 30)
+        found = compactions(await client.request("get_messages"))
+        assert len(found) > 5
+        assert max(len(entry["summary"]) for entry in found) < 1000
+        longest = max(len(str(request.json["messages"])) for request in stub.requests)
+        assert longest < 10_000
+
+
+async def test_a_summary_the_model_cannot_write_is_made_without_it(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    settings = NativeSettings(context_window=1000, compact_at=0.5, keep_recent_tokens=200)
+    async with socket_daemon(short_folder, provider=provider, native=settings) as daemon:
+        events, client = await daemon.watch(), await daemon.connect()
+        await talk(client, events, 4)
+        stub.script(text_reply(""))
+        result = await client.request("prompt", text=f"and now? {LONG}")
+        assert result["status"] == "completed"
+        [compaction] = compactions(await client.request("get_messages"))
+        assert "question 0" in compaction["summary"]
+
+
+async def test_a_session_can_be_compacted_by_hand(client: Client, stub: StubModel) -> None:
+    await client.request("prompt", text="first")
+    await client.request("prompt", text="second")
+    stub.script(text_reply("they greeted"))
+    answer = await client.request("compact_session", instruction=" be brief ")
+    assert (answer["summary"], answer["trigger"]) == ("they greeted", "manual")
+    assert answer["instruction"] == "be brief"
+    assert "be brief" in stub.requests[2].json["messages"][0]["content"]
+    await client.request("prompt", text="third")
+    summary, *rest = told(stub.requests[3])
+    assert "they greeted" in summary[1]
+    assert [content for _, content in rest] == ["second", "stub-reply", "third"]
+    assert (await texts(client))[:2] == ["first", "stub-reply"], "nothing was deleted"
+
+
+async def test_with_nothing_to_cut_off_compacting_is_refused(client: Client) -> None:
+    await client.request("new_session")
+    error = await client.refusal("compact_session")
+    assert (error["code"], error["message"]) == ("command_rejected", "nothing_to_compact")
+    await client.request("prompt", text="only one")
+    assert (await client.refusal("compact_session"))["message"] == "nothing_to_compact"
+
+
+async def test_a_long_history_is_read_in_pages(client: Client) -> None:
+    for number in range(4):
+        await client.request("prompt", text=f"question {number}")
+    everything = [e["id"] for e in (await client.request("get_messages"))["messages"]]
+    read: list[str] = []
+    page = await client.request("get_messages", limit=3)
+    while True:
+        read = [entry["id"] for entry in page["messages"]] + read
+        if not page["has_more"]:
+            break
+        page = await client.request("get_messages", limit=3, before=page["before"])
+    assert read == everything
+    assert len(everything) == 8

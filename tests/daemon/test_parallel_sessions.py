@@ -1,0 +1,226 @@
+"""Several sessions at once: a run stays where it began, and commands find the run they mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.daemon_harness import Client, Daemon, Events, of_type
+from tests.stub_model import Gate, StubModel, text_reply
+
+
+class Running:
+    """A run that stands in the middle of its text."""
+
+    def __init__(self, accepted: dict[str, Any], gate: Gate) -> None:
+        self.session_id: str = accepted["session_id"]
+        self.run_id: str = accepted["run_id"]
+        self.gate = gate
+
+
+async def start(client: Client, events: Events, stub: StubModel, words: str = "one ") -> Running:
+    """Starts a run in the active session."""
+    gate = Gate()
+    stub.script(text_reply(words, gate, "and the rest"))
+    accepted = await client.request("prompt", text=f"say {words}", wait=False)
+    await events.until("message_update", run_id=accepted["run_id"])
+    return Running(accepted, gate)
+
+
+async def texts(client: Client, session_id: str) -> list[str]:
+    answer = await client.request("get_messages", session_id=session_id)
+    return [entry["text"] for entry in answer["messages"]]
+
+
+async def test_a_run_stays_in_its_session_when_another_becomes_active(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    first = await start(client, events, stub)
+    second = (await client.request("new_session"))["session_id"]
+    state = await client.request("get_state")
+    assert (state["session_id"], state["run_state"], state["run_id"]) == (second, "idle", "")
+    assert [run["run_id"] for run in state["runs"]] == [first.run_id]
+    first.gate.open()
+    run = await events.run()
+    assert {event["payload"]["session_id"] for event in run} == {first.session_id}
+    assert await texts(client, first.session_id) == ["say one ", "one and the rest"]
+    assert await texts(client, second) == []
+
+
+async def test_switching_away_and_back_changes_nothing_for_the_run(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    other = (await client.request("new_session"))["session_id"]
+    home = (await client.request("new_session"))["session_id"]
+    running = await start(client, events, stub)
+    await client.request("switch_session", session_id=other)
+    assert (await client.request("get_state"))["run_state"] == "idle"
+    await client.request("switch_session", session_id=home)
+    assert (await client.request("get_state"))["run_id"] == running.run_id
+    running.gate.open()
+    assert (await events.run())[-1]["payload"]["status"] == "completed"
+    assert await texts(client, other) == []
+
+
+async def test_two_sessions_run_at_once(client: Client, events: Events, stub: StubModel) -> None:
+    first = await start(client, events, stub, "one ")
+    await client.request("new_session")
+    second = await start(client, events, stub, "two ")
+    state = await client.request("get_state")
+    assert [(run["session_id"], run["run_id"], run["run_state"]) for run in state["runs"]] == [
+        (first.session_id, first.run_id, "running"),
+        (second.session_id, second.run_id, "running"),
+    ]
+    second.gate.open()
+    await events.until("agent_end", run_id=second.run_id)
+    runs = (await client.request("get_state"))["runs"]
+    assert [run["run_id"] for run in runs] == [first.run_id]
+    first.gate.open()
+    await events.until("agent_end", run_id=first.run_id)
+    assert await texts(client, first.session_id) == ["say one ", "one and the rest"]
+    assert await texts(client, second.session_id) == ["say two ", "two and the rest"]
+
+
+@pytest.mark.parametrize("command", ["steer", "follow_up", "abort"])
+async def test_with_two_runs_and_none_in_the_active_session_a_target_must_be_named(
+    command: str, client: Client, events: Events, stub: StubModel
+) -> None:
+    first = await start(client, events, stub, "one ")
+    await client.request("new_session")
+    second = await start(client, events, stub, "two ")
+    await client.request("new_session")
+    text = {} if command == "abort" else {"text": "hello"}
+    error = await client.refusal(command, **text)
+    assert (error["code"], error["message"]) == ("command_rejected", "ambiguous_run")
+    assert error["details"] == {"run_ids": [first.run_id, second.run_id]}
+    mismatch = await client.refusal(command, expected_run_id="run-unknown", **text)
+    assert mismatch["message"] == "run_mismatch"
+    by_run = await client.request(command, expected_run_id=first.run_id, **text)
+    assert by_run["run_id"] == first.run_id
+    by_session = await client.request(command, session_id=second.session_id, **text)
+    assert by_session["run_id"] == second.run_id
+
+
+async def test_a_command_without_a_target_means_the_active_sessions_run(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    await start(client, events, stub, "one ")
+    await client.request("new_session")
+    second = await start(client, events, stub, "two ")
+    assert (await client.request("steer", text="hello"))["run_id"] == second.run_id
+
+
+async def test_a_command_without_a_target_finds_the_only_run_there_is(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    first = await start(client, events, stub)
+    await client.request("new_session")
+    assert (await client.request("steer", text="hello"))["run_id"] == first.run_id
+    assert (await client.request("abort"))["run_id"] == first.run_id
+
+
+async def test_a_named_session_without_a_run_is_never_mistaken_for_another(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    running = await start(client, events, stub)
+    idle = (await client.request("new_session"))["session_id"]
+    for command, payload in (("steer", {"text": "x"}), ("abort", {})):
+        error = await client.refusal(command, session_id=idle, **payload)
+        assert error["message"] == "no_active_run"
+    error = await client.refusal("abort", session_id="sess-unknown")
+    assert error["code"] == "session_not_found"
+    running.gate.open()
+    assert (await events.run())[-1]["payload"]["status"] == "completed"
+
+
+async def test_what_would_pull_the_session_from_under_a_run_is_refused(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    await client.request("prompt", text="before")
+    leaf_id = (await client.request("get_state"))["leaf_id"]
+    running = await start(client, events, stub)
+    for command, payload in (
+        ("set_leaf", {"leaf_id": leaf_id}),
+        ("compact_session", {}),
+        ("delete_session", {"session_id": running.session_id}),
+        ("resume", {}),
+        ("prompt", {"text": "x"}),
+    ):
+        error = await client.refusal(command, **payload)
+        assert (error["code"], error["message"]) == ("command_rejected", "run_in_progress"), command
+        assert error["details"] == {"run_id": running.run_id}
+    running.gate.open()
+    await events.until("agent_end", run_id=running.run_id)
+    await client.request("set_leaf", leaf_id=leaf_id)
+
+
+async def test_another_session_is_free_while_one_runs(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    other = await client.request("prompt", text="in the other")
+    await client.request("new_session")
+    running = await start(client, events, stub)
+    result = await client.request("prompt", text="again", session_id=other["session_id"])
+    assert result["session_id"] == other["session_id"]
+    await client.request("delete_session", session_id=other["session_id"])
+    assert (await client.request("get_state"))["run_id"] == running.run_id
+
+
+async def test_a_branch_during_a_run_holds_what_was_committed_and_nothing_later(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    await client.request("prompt", text="before")
+    running = await start(client, events, stub)
+    branch = await client.request("branch_session", session_id=running.session_id)
+    assert branch["parent_id"] == running.session_id
+    child = branch["session_id"]
+    running.gate.open()
+    await events.until("agent_end", run_id=running.run_id)
+    assert await texts(client, child) == ["before", "stub-reply", "say one "]
+    assert await texts(client, running.session_id) == [
+        *("before", "stub-reply", "say one ", "one and the rest"),
+    ]
+    await client.request("prompt", text="in the branch", session_id=child)
+    assert [m["content"] for m in stub.requests[-1].json["messages"]] == [
+        *("before", "stub-reply", "say one ", "in the branch"),
+    ]
+    assert len(await texts(client, running.session_id)) == 4
+
+
+async def test_modes_model_and_tools_are_a_sessions_own_and_the_next_ones_default(
+    client: Client, stub: StubModel
+) -> None:
+    first = (await client.request("new_session"))["session_id"]
+    await client.request("set_steering_mode", mode="all")
+    await client.request("set_model", model="other-model")
+    await client.request("set_active_tools", tools=["ls"])
+    second = (await client.request("new_session"))["session_id"]
+    await client.request("set_model", model="third-model")
+    await client.request("set_steering_mode", mode="one-at-a-time")
+    await client.request("prompt", text="x", session_id=first)
+    await client.request("prompt", text="x", session_id=second)
+    assert [request.json["model"] for request in stub.requests] == ["other-model", "third-model"]
+    assert [len(request.json["tools"]) for request in stub.requests] == [1, 1]
+    modes = [
+        (await client.request("get_state", session_id=session_id))["steering_mode"]
+        for session_id in (first, second)
+    ]
+    assert modes == ["all", "one-at-a-time"]
+
+
+async def test_a_subscriber_can_follow_one_session_or_one_run_only(
+    daemon: Daemon, client: Client, events: Events, stub: StubModel
+) -> None:
+    first = await start(client, events, stub, "one ")
+    await client.request("new_session")
+    of_session = await daemon.watch(session_id=first.session_id)
+    second = await start(client, events, stub, "two ")
+    of_run = await daemon.watch(run_id=second.run_id)
+    for running in (first, second):
+        running.gate.open()
+        await events.until("agent_end", run_id=running.run_id)
+    assert {e["payload"]["session_id"] for e in await of_session.run()} == {first.session_id}
+    seen = await of_run.run()
+    assert {event["payload"]["run_id"] for event in seen} == {second.run_id}
+    assert of_type(seen, "message_update")[-1]["delta"] == "and the rest"

@@ -1,0 +1,105 @@
+"""Sending again after a lost answer: the same client message id is accepted once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nousd.providers.interface import Provider
+from tests.daemon_harness import Client, Daemon, Events, of_type, socket_daemon
+from tests.stub_model import Gate, StubModel, text_reply
+
+
+async def test_a_prompt_sent_again_is_acknowledged_as_the_first_time(
+    daemon: Daemon, client: Client, events: Events, stub: StubModel
+) -> None:
+    gate = Gate()
+    stub.script(text_reply("one ", gate, "two"))
+    first = await client.request("prompt", text="go", wait=False, client_message_id="m1")
+    again = await daemon.connect()
+    assert await again.request("prompt", text="go", wait=False, client_message_id="m1") == first
+    gate.open()
+    await events.run()
+    assert await again.request("prompt", text="go", wait=False, client_message_id="m1") == first
+    assert len(stub.requests) == 1
+    assert len((await client.request("get_messages"))["messages"]) == 2
+
+
+async def test_a_prompt_sent_again_with_wait_gives_the_result_of_the_one_run(
+    client: Client, stub: StubModel
+) -> None:
+    first = await client.request("prompt", text="go", client_message_id="m1")
+    again = await client.request("prompt", text="go", client_message_id="m1")
+    assert again == first
+    assert len(stub.requests) == 1
+
+
+async def test_a_steer_sent_again_is_queued_once_also_after_its_run(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    gate = Gate()
+    stub.script(text_reply("one ", gate, "two"))
+    await client.request("prompt", text="go", wait=False)
+    await events.until("message_update")
+    first = await client.request("steer", text="left", client_message_id="m2")
+    assert await client.request("steer", text="left", client_message_id="m2") == first
+    assert (await client.request("get_state"))["pending_counts"]["steer"] == 1
+    gate.open()
+    run = await events.run()
+    assert len(of_type(run, "turn_start")) == 2
+    assert await client.request("steer", text="left", client_message_id="m2") == first
+
+
+async def test_the_same_prompt_pipelined_twice_starts_one_run(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    for request_id in ("a", "b"):
+        await client.send(
+            {
+                "id": request_id,
+                "type": "prompt",
+                "payload": {"text": "go", "wait": False, "client_message_id": "m1"},
+            }
+        )
+    first, second = await client.receive(), await client.receive()
+    assert (first["id"], second["id"]) == ("a", "b")
+    assert first["payload"] == second["payload"]
+    await events.run()
+    assert len(stub.requests) == 1
+
+
+async def test_the_same_prompt_from_two_connections_at_once_starts_one_run(
+    daemon: Daemon, client: Client, stub: StubModel
+) -> None:
+    other = await daemon.connect()
+    await client.request("new_session")
+    asked = [
+        (connection, await connection.ask("prompt", text="go", client_message_id="m1"))
+        for connection in (client, other)
+    ]
+    answers = [(await connection.answer(id_))["payload"] for connection, id_ in asked]
+    assert answers[0]["run_id"] == answers[1]["run_id"]
+    assert len(stub.requests) == 1
+
+
+async def test_the_same_id_in_another_session_is_another_message(
+    client: Client, stub: StubModel
+) -> None:
+    first = await client.request("prompt", text="go", client_message_id="m1")
+    await client.request("new_session")
+    second = await client.request("prompt", text="go", client_message_id="m1")
+    assert first["run_id"] != second["run_id"]
+    assert len(stub.requests) == 2
+
+
+async def test_an_id_is_remembered_over_a_restart(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        events, client = await daemon.watch(), await daemon.connect()
+        first = await client.request("prompt", text="go", wait=False, client_message_id="m1")
+        await events.run()
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client = await daemon.connect()
+        again = await client.request("prompt", text="go", wait=False, client_message_id="m1")
+        assert again == first
+        assert len(stub.requests) == 1

@@ -1,0 +1,172 @@
+"""Resume: going on with what is pending, or with a question that has no answer yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.daemon_harness import Client, Event, Events, of_type
+from tests.stub_model import (
+    Gate,
+    Reply,
+    StubModel,
+    delta,
+    error_reply,
+    finish,
+    hanging_reply,
+    text_reply,
+    tool_reply,
+)
+
+
+def users(run: list[Event]) -> list[tuple[str, str]]:
+    return [
+        (start["turn_kind"], start["text"])
+        for start in of_type(run, "message_start")
+        if start["role"] == "user"
+    ]
+
+
+def told(request: Any) -> list[tuple[str, Any]]:
+    return [(message["role"], message["content"]) for message in request.json["messages"]]
+
+
+async def fail_with_queue(client: Client, events: Events, stub: StubModel) -> None:
+    """Leaves F1, S1 and F2 pending behind a run that failed."""
+    gate = Gate()
+    stub.script(Reply((delta(content="half "), gate), drops=True))
+    await client.request("prompt", text="go", wait=False)
+    await events.until("message_update")
+    for command, text in (("follow_up", "F1"), ("steer", "S1"), ("follow_up", "F2")):
+        await client.request(command, text=text)
+    gate.open()
+    await events.run()
+
+
+async def test_nothing_runs_again_by_itself_after_a_failure(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    await fail_with_queue(client, events, stub)
+    assert (await client.request("get_state"))["run_state"] == "idle"
+    queued = (await client.request("get_queue"))["inputs"]
+    assert [item["text"] for item in queued] == ["S1", "F1", "F2"]
+    assert len(stub.requests) == 1
+
+
+async def test_resume_takes_pending_steers_then_follow_ups(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    await fail_with_queue(client, events, stub)
+    accepted = await client.request("resume")
+    assert accepted["command"] == "resume"
+    run = await events.run()
+    assert run[-1]["payload"] == {
+        "session_id": accepted["session_id"],
+        "run_id": accepted["run_id"],
+        "status": "completed",
+    }
+    assert users(run) == [("steer", "S1"), ("follow_up", "F1"), ("follow_up", "F2")]
+    assert told(stub.requests[1]) == [("user", "go"), ("assistant", "half "), ("user", "S1")]
+
+
+async def test_a_new_prompt_goes_before_what_an_earlier_run_left_behind(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    await fail_with_queue(client, events, stub)
+    await client.request("prompt", text="something else")
+    assert users(await events.run()) == [
+        ("prompt", "something else"),
+        ("steer", "S1"),
+        ("follow_up", "F1"),
+        ("follow_up", "F2"),
+    ]
+
+
+async def test_a_steer_left_behind_does_not_cut_into_the_next_run(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    await fail_with_queue(client, events, stub)
+    stub.script(
+        tool_reply(("bash", {"command": "printf a"}), ("bash", {"command": "printf b"})),
+        text_reply("both done"),
+    )
+    await client.request("prompt", text="use tools", wait=False)
+    run = await events.run()
+    assert [end["result"] for end in of_type(run, "tool_execution_end")] == ["a", "b"]
+    assert users(run)[:2] == [("prompt", "use tools"), ("steer", "S1")]
+
+
+async def test_resume_answers_a_question_that_an_error_left_open(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    stub.script(error_reply(400, "no"))
+    await client.request("prompt", text="go", wait=False)
+    await events.run()
+    await client.request("resume")
+    run = await events.run()
+    assert users(run) == []
+    assert len(of_type(run, "turn_start")) == 1
+    assert of_type(run, "message_end")[-1]["text"] == "stub-reply"
+    assert told(stub.requests[1]) == [("user", "go")]
+    entries = (await client.request("get_messages"))["messages"]
+    assert [(entry["role"], entry["text"]) for entry in entries] == [
+        ("user", "go"),
+        ("assistant", ""),
+        ("assistant", "stub-reply"),
+    ]
+    assert entries[-1]["turn_kind"] == "resume"
+
+
+async def test_resume_lets_the_model_go_on_with_an_answer_that_broke_off(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    stub.script(text_reply("half an ", Gate(), "answer"))
+    await client.request("prompt", text="go", wait=False)
+    await events.until("message_update")
+    await client.request("abort")
+    await events.run()
+    await client.request("resume")
+    assert (await events.run())[-1]["payload"]["status"] == "completed"
+    question, half, wish = told(stub.requests[1])
+    assert (question, half) == (("user", "go"), ("assistant", "half an "))
+    assert wish[0] == "user"
+
+
+async def test_resume_goes_on_after_a_tool_that_was_aborted(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    stub.script(tool_reply(("bash", {"command": "sleep 1000"})))
+    await client.request("prompt", text="go", wait=False)
+    await events.until("tool_execution_start")
+    await client.request("abort")
+    await events.run()
+    await client.request("resume")
+    run = await events.run()
+    assert of_type(run, "tool_execution_start") == [], "no tool is run twice"
+    assert told(stub.requests[1])[-1] == ("tool", "tool_error: aborted")
+
+
+async def test_resume_without_anything_left_to_do_is_refused(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    await client.request("new_session")
+    error = await client.refusal("resume")
+    assert (error["code"], error["message"]) == ("command_rejected", "nothing_to_resume")
+    await client.request("prompt", text="go")
+    assert (await client.refusal("resume"))["message"] == "nothing_to_resume"
+    stub.script(Reply((delta(content="long"), *finish("length"))))
+    await client.request("prompt", text="go")
+    assert (await client.refusal("resume"))["message"] == "nothing_to_resume"
+    assert len(stub.requests) == 2
+
+
+async def test_a_resumed_run_can_be_steered_and_aborted_like_any_other(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    await fail_with_queue(client, events, stub)
+    stub.script(hanging_reply())
+    await client.request("resume")
+    await events.until("message_end")
+    await client.request("steer", text="S2")
+    aborted = await client.request("abort")
+    assert [item["text"] for item in aborted["cleared"]] == ["S2", "F1", "F2"]
+    assert (await events.run())[-1]["payload"]["status"] == "cancelled"
