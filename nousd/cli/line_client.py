@@ -27,6 +27,8 @@ _RACES: Final = frozenset({"run_in_progress", "no_active_run"})
 _ENDED_RUNS_MAX: Final = 64
 """Runs whose end may be seen before the answer to the prompt that started them."""
 
+_SIGNAL_AGAIN_SECONDS: Final = 1.0
+
 
 def chat(options: Options) -> int:
     """Talks until the user leaves. Returns the exit code."""
@@ -35,7 +37,7 @@ def chat(options: Options) -> int:
         follower = threading.Thread(target=talk.follow, args=(events,), daemon=True)
         follower.start()
         code = talk.converse()
-        events.close()
+        events.hang_up()
         follower.join()
     return code
 
@@ -55,6 +57,7 @@ class _Talk:
         self._lost: ClientError | None = None
         self._leaving = False
         self._reading = False
+        self._left = threading.Event()
         self.cursor = ""
         self._session_id = ""
         self._attach()
@@ -89,6 +92,7 @@ class _Talk:
                 if not self._leaving:
                     self._interrupt()
         self._leaving = True
+        self._left.set()
         return FAILED if self._lost else DONE
 
     def _read(self) -> str:
@@ -226,10 +230,23 @@ class _Talk:
             self._lost = error
             self._say(f"{error}")
             self._changed.notify_all()
-            main = threading.main_thread().ident
-            if self._reading and main is not None:
-                # Nothing else ends a read of the terminal. The lock is held, so it still reads.
-                signal.pthread_kill(main, signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread():
+            self._end_the_read()
+
+    def _end_the_read(self) -> None:
+        """Makes the main thread stop waiting for a line, which nothing but a signal can.
+
+        A signal that comes in the instant before the read begins is not noticed by it, so it is sent
+        again until the main thread has left.
+        """
+        main = threading.main_thread().ident
+        assert main is not None
+        while True:
+            with self._changed:
+                if self._reading:
+                    signal.pthread_kill(main, signal.SIGINT)
+            if self._left.wait(_SIGNAL_AGAIN_SECONDS):
+                return
 
     # --- asking and showing ----------------------------------------------------------------------
 

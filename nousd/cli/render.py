@@ -6,6 +6,7 @@ Who wants all of an answer asks for JSON; here is what one wants to know at a gl
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -109,22 +110,17 @@ def _entry(entry: Payload) -> str:
 
 
 def _tree(payload: Payload) -> Iterator[str]:
+    # Only branches are indented; a long conversation would run off the screen otherwise.
+    children = Counter(node["parent_id"] for node in payload["nodes"])
     depths: dict[str, int] = {}
     for node in payload["nodes"]:
-        # A child of an only child stays below it; indenting each level would run off the screen.
-        depths[node["id"]] = depth = _depth(node, payload["nodes"], depths)
+        parent = node["parent_id"]
+        depth = depths[parent] + (children[parent] > 1) if parent in depths else 0
+        depths[node["id"]] = depth
         mark = "*" if node["id"] == payload.get("leaf_id") else " "
         yield f"{mark} {'  ' * depth}{node['id']} {node['role']}: {snippet(node['snippet'])}"
     if payload["has_more"]:
         yield f"(more: --after {payload['nodes'][-1]['id']})"
-
-
-def _depth(node: Payload, nodes: list[Payload], depths: Mapping[str, int]) -> int:
-    parent = node["parent_id"]
-    if parent not in depths:
-        return 0
-    siblings = sum(1 for other in nodes if other["parent_id"] == parent)
-    return depths[parent] + (1 if siblings > 1 else 0)
 
 
 def _compaction(payload: Payload) -> Iterator[str]:

@@ -58,9 +58,14 @@ class _Lines:
         self.close()
 
     def close(self) -> None:
-        with suppress(OSError):  # it is shut down already where the daemon went away
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes another thread that waits for a line
         self._socket.close()
+
+    def hang_up(self) -> None:
+        """Ends the conversation. Another thread that waits for a line gets ConnectionLost, which is
+        why ``close``, after which the descriptor may be anybody's, has to wait for that thread.
+        """
+        with suppress(OSError):  # where the daemon hung up first
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def _send(self, data: bytes, deadline: float) -> None:
         """Raises AnswerTimedOut or ConnectionLost; the connection is of no use afterwards."""

@@ -144,7 +144,7 @@ def test_a_wait_for_an_event_can_be_tried_again(daemon: FakeDaemon) -> None:
         assert events.next_event().id == "evt-1"
 
 
-def test_closing_wakes_a_thread_that_waits_for_an_event(daemon: FakeDaemon) -> None:
+def test_hanging_up_wakes_a_thread_that_waits_for_an_event(daemon: FakeDaemon) -> None:
     outcome: list[str] = []
 
     def wait() -> None:
@@ -156,6 +156,7 @@ def test_closing_wakes_a_thread_that_waits_for_an_event(daemon: FakeDaemon) -> N
     events = Subscription(daemon.socket_path, {})
     waiting = threading.Thread(target=wait)
     waiting.start()
-    events.close()
+    events.hang_up()
     waiting.join(10)
+    events.close()
     assert len(outcome) == 1

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from nousd.cli import client_main
+from tests.client.conftest import daemon, folder
+from tests.fake_daemon import FakeDaemon
+
+__all__ = ["daemon", "folder"]
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Nousctl = Callable[..., Outcome]
+
+
+@pytest.fixture
+def nousctl(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Nousctl:
+    """Runs ``nousctl`` with these arguments, with ``input`` piped in, against ``daemon`` or ``at``."""
+
+    def run(*argv: str, input: str | None = None, at: str | None = None) -> Outcome:
+        if input is not None:
+            piped = io.TextIOWrapper(io.BytesIO(input.encode("utf-8", "surrogateescape")))
+            monkeypatch.setattr(sys, "stdin", piped)
+        monkeypatch.setenv("NOUSD_SOCKET", str(daemon.socket_path) if at is None else at)
+        monkeypatch.setattr(sys, "argv", ["nousctl", *argv])
+        with pytest.raises(SystemExit) as caught:
+            client_main.main()
+        captured = capsys.readouterr()
+        return Outcome(int(caught.value.code or 0), captured.out, captured.err)
+
+    return run

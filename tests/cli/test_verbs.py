@@ -1,0 +1,285 @@
+"""Each verb of ``nousctl``: what it sends, how its answer is shown, with which code it exits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from nousd.cli import watch
+from nousd.cli.client_main import WATCHES
+from nousd.cli.render import as_text, harmless
+from nousd.cli.verbs import VERBS
+from nousd.client.answers import Answer
+from nousd.wire.codec import decode_payload, decode_request
+from nousd.wire.commands import COMMANDS
+from nousd.wire.events import FROZEN_EVENTS
+from nousd.wire.responses import RESPONSES
+from tests.cli.conftest import Nousctl
+from tests.fake_daemon import FakeDaemon, ok, refused, says
+
+SENT: list[tuple[str, str, dict[str, Any]]] = [
+    ("ping", "ping", {}),
+    ("prompt hello world", "prompt", {"text": "hello world", "wait": True}),
+    (
+        "prompt hi --leaf m --session s --client-message-id c",
+        "prompt",
+        {
+            "text": "hi",
+            "wait": True,
+            "leaf_id": "m",
+            "session_id": "s",
+            "client_message_id": "c",
+        },
+    ),
+    ("prompt -- --json", "prompt", {"text": "--json", "wait": True}),
+    ("prompt ping", "prompt", {"text": "ping", "wait": True}),
+    ("prompt_async hi", "prompt", {"text": "hi", "wait": False}),
+    (
+        "steer hi --expected-run r --session s",
+        "steer",
+        {"text": "hi", "expected_run_id": "r", "session_id": "s"},
+    ),
+    (
+        "follow_up hi --client-message-id c",
+        "follow_up",
+        {"text": "hi", "client_message_id": "c"},
+    ),
+    ("abort", "abort", {}),
+    ("abort --expected-run r", "abort", {"expected_run_id": "r"}),
+    ("resume", "resume", {}),
+    ("queue --session s", "get_queue", {"session_id": "s"}),
+    ("clear_queue", "clear_queue", {}),
+    ("clear_queue --kind steer", "clear_queue", {"kind": "steer"}),
+    ("promote in-1", "promote", {"input_id": "in-1"}),
+    ("new", "new_session", {}),
+    ("new --name n", "new_session", {"name": "n"}),
+    ("switch s", "switch_session", {"session_id": "s"}),
+    ("branch s --name n", "branch_session", {"session_id": "s", "name": "n"}),
+    ("sessions --limit 5 --before s", "list_sessions", {"limit": 5, "before": "s"}),
+    ("rename n --session s", "rename_session", {"name": "n", "session_id": "s"}),
+    ("delete s", "delete_session", {"session_id": "s"}),
+    ("get_state", "get_state", {}),
+    ("get_messages", "get_messages", {}),
+    (
+        "get_messages --session s --leaf m --before b --limit 2 --compacted",
+        "get_messages",
+        {"session_id": "s", "leaf_id": "m", "before": "b", "limit": 2, "compacted": True},
+    ),
+    ("get_tree --after m --limit 3", "get_tree", {"after": "m", "limit": 3}),
+    ("set_leaf m", "set_leaf", {"leaf_id": "m"}),
+    ("compact --instruction brief", "compact_session", {"instruction": "brief"}),
+    ("runs --session s --limit 1", "list_runs", {"session_id": "s", "limit": 1}),
+    ("run run-1", "get_run", {"run_id": "run-1"}),
+    ("tools", "list_tools", {}),
+    ("set_active_tools", "set_active_tools", {"tools": []}),
+    (
+        "set_active_tools read ls --session s",
+        "set_active_tools",
+        {"tools": ["read", "ls"], "session_id": "s"},
+    ),
+    ("set_steering_mode all", "set_steering_mode", {"mode": "all"}),
+    ("set_follow_up_mode one-at-a-time", "set_follow_up_mode", {"mode": "one-at-a-time"}),
+    ("set_model m", "set_model", {"model": "m"}),
+    ("capabilities", "get_capabilities", {}),
+    ("ext echo", "extension_command", {"name": "echo"}),
+    ('ext echo {"a":1}', "extension_command", {"name": "echo", "payload": {"a": 1}}),
+]
+"""(what is typed, command on the wire, payload)"""
+
+
+@pytest.mark.parametrize(("typed", "command", "payload"), SENT, ids=[row[0] for row in SENT])
+def test_a_verb_sends_its_command(
+    daemon: FakeDaemon, nousctl: Nousctl, typed: str, command: str, payload: dict[str, Any]
+) -> None:
+    outcome = nousctl(*typed.split())
+    assert outcome.code == 0, outcome.err
+    [request] = daemon.heard
+    assert (request["type"], request["payload"]) == (command, payload)
+    # ... and the daemon would take it.
+    decode_payload(decode_request(json.dumps(request).encode()))
+
+
+def test_every_verb_is_in_the_table_of_what_is_sent() -> None:
+    assert {typed.split()[0] for typed, _, _ in SENT} == set(VERBS)
+
+
+def test_every_command_of_the_wire_has_a_verb() -> None:
+    assert {verb.command for verb in VERBS.values()} == set(COMMANDS)
+
+
+def test_no_name_stands_for_two_things() -> None:
+    assert not VERBS.keys() & WATCHES.keys()
+
+
+def test_the_frozen_events_are_those_of_the_wire() -> None:
+    assert frozenset(FROZEN_EVENTS) == watch._FROZEN_TYPES
+
+
+# --- options -----------------------------------------------------------------------------------
+
+
+def test_a_dash_takes_the_text_from_input(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    nousctl("steer", "-", input="from\nthe pipe\n")
+    assert daemon.heard[0]["payload"] == {"text": "from\nthe pipe"}
+
+
+@pytest.mark.parametrize("argv", [["--json", "ping"], ["ping", "--json"]])
+def test_json_prints_the_payload_wherever_the_option_stands(
+    nousctl: Nousctl, argv: list[str]
+) -> None:
+    assert nousctl(*argv).out == '{"message": "pong"}\n'
+
+
+def test_the_socket_may_be_named_before_and_after_the_verb_and_the_last_one_counts(
+    daemon: FakeDaemon, nousctl: Nousctl, folder: Path
+) -> None:
+    nowhere, here = str(folder / "nowhere"), str(daemon.socket_path)
+    assert nousctl("--socket", nowhere, "ping").code == 3
+    assert nousctl("--socket", nowhere, "ping", "--socket", here).code == 0
+
+
+def test_without_a_socket_the_usual_place_is_tried(
+    nousctl: Nousctl, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    outcome = nousctl("ping", at="")
+    assert outcome.code == 3
+    assert str(folder / "nousd" / "nousd.sock") in outcome.err
+
+
+# --- exit codes --------------------------------------------------------------------------------
+
+
+def test_a_refusal_is_said_on_standard_error_with_exit_code_1(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    daemon.on["steer"] = refused("command_rejected", "no_active_run", cause="idle")
+    outcome = nousctl("steer", "x")
+    assert outcome == (1, "", "command_rejected: no_active_run (idle)\n")
+
+
+@pytest.mark.parametrize(("status", "code"), [("completed", 0), ("cancelled", 1)])
+def test_a_waited_for_run_that_did_not_complete_is_a_failure(
+    daemon: FakeDaemon, nousctl: Nousctl, status: str, code: int
+) -> None:
+    daemon.on["prompt"] = ok("result", {"output": "said", "status": status})
+    outcome = nousctl("prompt", "x")
+    assert (outcome.code, outcome.out) == (code, "said\n")
+
+
+@pytest.mark.parametrize("line", [b"garbage\n", None])
+def test_an_answer_that_makes_no_sense_or_never_comes_is_a_failure(
+    daemon: FakeDaemon, nousctl: Nousctl, line: bytes | None
+) -> None:
+    daemon.otherwise = says(line)
+    outcome = nousctl("ping")
+    assert outcome.code == 1
+    assert outcome.err.startswith("the daemon ")
+
+
+def test_an_answer_is_waited_for_as_long_as_was_said(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    daemon.otherwise = says(b"")
+    outcome = nousctl("ping", "--request-timeout", "0.01")
+    assert (outcome.code, outcome.err) == (1, "the daemon did not answer in time\n")
+
+
+def test_no_daemon_is_exit_code_3(nousctl: Nousctl, folder: Path) -> None:
+    outcome = nousctl("ping", "--socket", str(folder / "none"))
+    assert outcome.code == 3
+    assert outcome.err == f"no daemon listens on {folder}/none: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["pnig"],
+        ["prompt"],
+        ["ping", "--nonsense"],
+        ["set_steering_mode", "some"],
+        ["clear_queue", "--kind", "prompt"],
+        ["sessions", "--limit", "many"],
+        ["ext", "name", "{not json"],
+        ["ping", "--request-timeout", "-1"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_exit_code_2_and_asks_nobody(
+    daemon: FakeDaemon, nousctl: Nousctl, argv: list[str]
+) -> None:
+    assert nousctl(*argv).code == 2
+    assert daemon.heard == []
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--help", "ping"]])
+def test_help_lists_every_verb(nousctl: Nousctl, argv: list[str]) -> None:
+    shown = nousctl(*argv).out
+    assert [name for name in (*VERBS, *WATCHES) if f"  {name} " not in shown] == []
+
+
+# --- what is shown -----------------------------------------------------------------------------
+
+
+def _example(struct: type) -> Any:
+    """Returns the smallest payload there is of a struct: what has no default, one of each."""
+    return {
+        field.name: _value(msgspec.json.schema(field.type))
+        for field in msgspec.structs.fields(struct)
+        if field.required
+    }
+
+
+def _value(schema: dict[str, Any]) -> Any:
+    if "$ref" in schema:
+        return _value({**schema["$defs"][schema["$ref"].split("/")[-1]], "$defs": schema["$defs"]})
+    if "anyOf" in schema:
+        return _value({**schema["anyOf"][0], "$defs": schema.get("$defs", {})})
+    if "enum" in schema:
+        return schema["enum"][0]
+    kinds = {"string": "text", "integer": 1, "boolean": True, "number": 1.5}
+    if schema["type"] == "array":
+        return [_value({**schema["items"], "$defs": schema.get("$defs", {})})]
+    if schema["type"] == "object":
+        return {
+            name: _value({**schema["properties"][name], "$defs": schema.get("$defs", {})})
+            for name in schema.get("required", ())
+        }
+    return kinds[schema["type"]]
+
+
+@pytest.mark.parametrize("type_", sorted(RESPONSES.keys() - {"subscribed"}))
+def test_every_answer_is_shown_as_text_for_people(type_: str) -> None:
+    payload = _example(RESPONSES[type_])
+    msgspec.convert(payload, RESPONSES[type_])  # the example is one
+    payload.update({"before": "b"} if type_ == "messages" else {})
+    shown = "\n".join(as_text(Answer("1", type_, payload, None)))
+    assert shown
+    assert "{" not in shown.replace("{}", "")
+
+
+def test_an_answer_that_is_not_known_is_shown_as_json() -> None:
+    payload = {"anything": ["goes"]}
+    for type_ in ("extension_result", "state"):
+        assert json.loads("\n".join(as_text(Answer("1", type_, payload, None)))) == payload
+
+
+def test_text_for_a_terminal_cannot_control_it() -> None:
+    assert harmless("a\x1b[2Jb\rc\td\ne\x9b") == "a�[2Jb�c\td\ne�"
+
+
+def test_a_branching_tree_is_indented_where_it_branches() -> None:
+    nodes = [
+        {"id": id, "parent_id": parent, "role": "user", "snippet": "hi"}
+        for id, parent in [("a", ""), ("b", "a"), ("c", "b"), ("d", "b"), ("e", "d")]
+    ]
+    payload = {"session_id": "s", "nodes": nodes, "has_more": False, "leaf_id": "e"}
+    assert as_text(Answer("1", "tree", payload, None)) == [
+        "  a user: hi",
+        "  b user: hi",
+        "    c user: hi",
+        "    d user: hi",
+        "*   e user: hi",
+    ]

@@ -1,0 +1,196 @@
+"""The verbs of ``nousctl`` that follow events, and ``raw``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Nousctl
+from tests.fake_daemon import FakeDaemon, event, ok, refused
+
+
+def a_run(run_id: str, *, start: int, status: str = "completed") -> list[bytes]:
+    """Returns the events of a short run with a tool call and a warning."""
+    keys: dict[str, Any] = {"session_id": "s", "run_id": run_id, "turn_id": "1"}
+    events: list[tuple[str, dict[str, Any]]] = [
+        ("agent_start", {}),
+        ("message_start", {"message_id": "m1", "role": "user", "text": "hi"}),
+        ("message_end", {"message_id": "m1", "text": "hi"}),
+        ("message_start", {"message_id": "m2", "role": "assistant"}),
+        ("message_update", {"message_id": "m2", "delta": "Hello "}),
+        ("message_update", {"message_id": "m2", "delta": "there."}),
+        ("message_end", {"message_id": "m2", "text": "Hello there.", "stop_reason": "tool_use"}),
+        ("tool_execution_start", {"tool_call_id": "t", "tool_name": "ls", "args": {"path": "."}}),
+        (
+            "tool_execution_end",
+            {"tool_call_id": "t", "tool_name": "ls", "result": "a\nb", "is_error": False},
+        ),
+        ("warning", {"code": "provider_retry", "message": "again"}),
+        ("error", {"code": "provider_error", "message": "failed", "cause": "broken"}),
+        ("agent_end", {"status": status}),
+    ]
+    return [
+        event(start + index, type_, **keys, **payload)
+        for index, (type_, payload) in enumerate(events)
+    ]
+
+
+def start_a_run(daemon: FakeDaemon, *, status: str = "completed") -> None:
+    """Makes the daemon answer a prompt with run-1, whose events come at once, amid another run's."""
+
+    def reply(request: dict[str, Any]) -> bytes | None:
+        for line in [*a_run("run-0", start=1), *a_run("run-1", start=100, status=status)]:
+            daemon.publish(line)
+        return ok("accepted", {"command": "prompt", "run_id": "run-1"})(request)
+
+    daemon.on["prompt"] = reply
+
+
+def test_prompt_stream_shows_the_run_as_it_goes(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    start_a_run(daemon)
+    outcome = nousctl("prompt_stream", "hi", "--session", "s")
+    assert outcome.code == 0
+    assert outcome.out == "Hello there.\n"
+    assert outcome.err.splitlines() == [
+        "[ls] {'path': '.'}",
+        "[ls] done: a b",
+        "warning: provider_retry: again",
+        "error: provider_error: failed (broken)",
+    ]
+
+
+def test_prompt_stream_subscribes_before_it_asks(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    start_a_run(daemon)
+    nousctl("prompt_stream", "hi")
+    assert [request["type"] for request in daemon.heard] == ["subscribe", "prompt"]
+    assert daemon.heard[1]["payload"] == {"text": "hi", "wait": False}
+
+
+def test_prompt_stream_fails_with_the_run(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    start_a_run(daemon, status="error")
+    outcome = nousctl("prompt_stream", "hi")
+    assert outcome.code == 1
+    assert outcome.err.endswith("the run ended: error\n")
+
+
+def test_prompt_stream_prints_the_event_lines_when_json_is_wanted(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    start_a_run(daemon)
+    outcome = nousctl("--json", "prompt_stream", "hi")
+    assert outcome.out.encode() == b"".join(a_run("run-1", start=100))
+
+
+def test_prompt_stream_fails_when_the_daemon_goes_away(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    start_a_run(daemon)
+    daemon.publish(None)
+    outcome = nousctl("prompt_stream", "hi")
+    assert (outcome.code, outcome.err) == (1, "the daemon closed the connection\n")
+
+
+def test_a_refused_prompt_ends_prompt_stream(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    daemon.on["prompt"] = refused("command_rejected", "run_in_progress")
+    assert nousctl("prompt_stream", "hi") == (1, "", "command_rejected: run_in_progress\n")
+
+
+def test_trace_prints_a_run_from_its_start_to_its_end(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    lines = a_run("run-1", start=1)
+    for line in [*lines, event(50, "status", session_id="s", message="after it")]:
+        daemon.publish(line)
+    outcome = nousctl("trace", "run-1")
+    assert (outcome.code, outcome.out.encode()) == (0, b"".join(lines))
+    assert [request["payload"] for request in daemon.heard] == [
+        {"run_id": "run-1"},
+        {"after": "evt-0", "run_id": "run-1", "types": "all"},
+    ]
+
+
+def test_trace_of_a_run_that_is_not_known_ends_at_once(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    daemon.on["get_run"] = refused("command_rejected", "run_not_found")
+    assert nousctl("trace", "run-9") == (1, "", "command_rejected: run_not_found\n")
+
+
+# --- events ------------------------------------------------------------------------------------
+
+LOG = [
+    event(1, "session_created", session_id="a"),
+    event(2, "agent_start", session_id="a", run_id="run-1"),
+    event(4, "agent_end", session_id="a", run_id="run-1"),
+    event(5, "agent_start", session_id="b", run_id="run-2"),
+    event(7, "queue_update", session_id="b"),
+]
+
+
+def fill_log(daemon: FakeDaemon, *, cursor: str = "evt-0") -> None:
+    daemon.on["subscribe"] = ok("subscribed", {"cursor": cursor, "head": "evt-7"})
+    for line in LOG:
+        daemon.publish(line)
+
+
+@pytest.mark.parametrize(
+    ("argv", "numbers"),
+    [
+        ([], [2, 4, 5]),
+        (["--types", "all"], [1, 2, 4, 5, 7]),
+        (["--types", "agent_start,queue_update"], [2, 5, 7]),
+        (["--types", "all", "--session", "b"], [5, 7]),
+        (["--types", "all", "--run", "run-1"], [2, 4]),
+    ],
+)
+def test_events_prints_what_there_is_and_stops(
+    daemon: FakeDaemon, nousctl: Nousctl, argv: list[str], numbers: list[int]
+) -> None:
+    fill_log(daemon)
+    outcome = nousctl("events", *argv)
+    assert outcome.code == 0
+    shown = [json.loads(line)["id"] for line in outcome.out.splitlines()]
+    assert shown == [f"evt-{number}" for number in numbers]
+
+
+def test_events_behind_the_newest_one_are_none(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    daemon.on["subscribe"] = ok("subscribed", {"cursor": "evt-7", "head": "evt-7"})
+    assert nousctl("events", "--after", "evt-7") == (0, "", "")
+    assert daemon.heard[0]["payload"] == {"after": "evt-7", "types": "all"}
+
+
+def test_events_stop_at_what_was_newest_when_they_were_asked_for(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    # The newest event then is gone (its session was deleted): a later one tells as well.
+    daemon.on["subscribe"] = ok("subscribed", {"cursor": "evt-0", "head": "evt-6"})
+    for line in LOG:
+        daemon.publish(line)
+    shown = nousctl("events", "--types", "all").out
+    assert json.loads(shown.splitlines()[-1])["id"] == "evt-5"
+
+
+def test_events_follow_until_the_daemon_goes_away(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    fill_log(daemon)
+    daemon.publish(None)
+    outcome = nousctl("events", "--follow", "--after", "evt-0", "--session", "a", "--types", "all")
+    assert outcome.code == 1
+    assert outcome.out.encode() == b"".join(LOG)  # the daemon is who filters
+    assert daemon.heard[0]["payload"] == {"types": "all", "after": "evt-0", "session_id": "a"}
+
+
+# --- raw ---------------------------------------------------------------------------------------
+
+
+def test_raw_sends_its_argument_as_it_is(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    outcome = nousctl("raw", '{"id":"7", "type":"ping"}')
+    assert outcome.code == 0
+    assert json.loads(outcome.out)["id"] == "7"
+    assert daemon.heard == [{"id": "7", "type": "ping"}]
+
+
+def test_raw_sends_each_line_of_its_input(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    daemon.on["bad"] = refused("invalid_command", "invalid_json")
+    outcome = nousctl("raw", input='{"id":"1","type":"ping"}\nbad\n{"id":"2","type":"ping"}')
+    assert [json.loads(line)["id"] for line in outcome.out.splitlines()] == ["1", "", "2"]
+    assert outcome.code == 1
