@@ -283,12 +283,24 @@ class _SocketDaemon(_Daemon):
 
 @asynccontextmanager
 async def memory_daemon(
-    *, workdir: Path, provider: Provider, **options: Any
+    *,
+    workdir: Path,
+    provider: Provider,
+    store: Store | None = None,
+    clock: Clock | None = None,
+    **options: Any,
 ) -> AsyncIterator[Daemon]:
-    """Runs a daemon on memory streams. ``options``: see ``make_parts``."""
-    async with memory.open_store() as store, trio.open_nursery() as nursery:
+    """Runs a daemon on memory streams. ``options``: see ``make_parts``.
+
+    With the ``store`` and the ``clock`` of an earlier one it is that one, started again.
+    """
+    async with memory.open_store() as own_store, trio.open_nursery() as nursery:
         parts = make_parts(
-            store=store, provider=provider, workdir=workdir, clock=FakeClock(), **options
+            store=store or own_store,
+            provider=provider,
+            workdir=workdir,
+            clock=clock or FakeClock(),
+            **options,
         )
         async with _checked_core(parts) as core:
             daemon = _MemoryDaemon(core, nursery)
