@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 from nousd.cli.render import harmless, snippet
 from nousd.client.answers import REQUEST_TIMEOUT_SECONDS, ReceivedEvent, decode_answer
 from nousd.client.blocking import Connection, Subscription
-from nousd.wire.framing import LineTooLong
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -196,8 +195,7 @@ def raw(options: Options, line: str | None) -> int:
     return FAILED if refused else DONE
 
 
-def print_line(line: bytes | LineTooLong) -> None:
+def print_line(line: bytes) -> None:
     """Prints a line of the wire as its bytes are."""
-    assert isinstance(line, bytes)
     sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()

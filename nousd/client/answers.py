@@ -95,6 +95,17 @@ def decode_subscription_line(line: bytes | LineTooLong) -> Answer | ReceivedEven
     return _to_answer(fields) if "ok" in fields else _to_event(fields, line)
 
 
+def whole_line(line: bytes | LineTooLong) -> bytes:
+    """Returns the line.
+
+    Raises:
+        AnswerInvalid: it was longer than ``ANSWER_BYTES_MAX``.
+    """
+    if isinstance(line, LineTooLong):
+        raise AnswerInvalid(f"the daemon sent a line of more than {ANSWER_BYTES_MAX} bytes")
+    return line
+
+
 def _to_answer(fields: dict[str, Any]) -> Answer:
     match fields:
         case {"id": str(id), "type": str(type_), "ok": True, "payload": dict(payload)}:
@@ -109,16 +120,13 @@ def _to_answer(fields: dict[str, Any]) -> Answer:
 def _to_event(fields: dict[str, Any], line: bytes | LineTooLong) -> ReceivedEvent:
     match fields:
         case {"id": str(id), "type": str(type_), "payload": dict(payload), "ts": str(ts)}:
-            assert isinstance(line, bytes)
-            return ReceivedEvent(id, type_, payload, ts, line)
+            return ReceivedEvent(id, type_, payload, ts, whole_line(line))
     raise AnswerInvalid("the daemon sent a line that is no event of v1")
 
 
 def _decode_object(line: bytes | LineTooLong) -> dict[str, Any]:
-    if isinstance(line, LineTooLong):
-        raise AnswerInvalid(f"the daemon sent a line of more than {ANSWER_BYTES_MAX} bytes")
     try:
-        value = json.loads(line)
+        value = json.loads(whole_line(line))
     except (ValueError, RecursionError):
         raise AnswerInvalid("the daemon sent a line that is not JSON") from None
     if not isinstance(value, dict):

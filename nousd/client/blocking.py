@@ -26,6 +26,7 @@ from nousd.client.answers import (
     decode_subscription_line,
     encode_request,
     new_splitter,
+    whole_line,
 )
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost, DaemonUnreachable
 from nousd.wire.framing import LineTooLong
@@ -136,16 +137,16 @@ class Connection(_Lines):
             raise AnswerInvalid("the daemon answered a request that was not sent")
         return answer.accepted()
 
-    def exchange(self, line: bytes, *, timeout_seconds: float | None = None) -> bytes | LineTooLong:
+    def exchange(self, line: bytes, *, timeout_seconds: float | None = None) -> bytes:
         """Sends a line, which ends in LF, as it is and returns the line that comes back.
 
         Raises:
-            AnswerTimedOut, ConnectionLost: the connection is of no use any more.
+            AnswerTimedOut, ConnectionLost, AnswerInvalid: the connection is of no use any more.
         """
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         deadline = time.monotonic() + seconds
         self._send(line, deadline)
-        return self._receive(deadline)
+        return whole_line(self._receive(deadline))
 
 
 class Subscription(_Lines):

@@ -52,7 +52,9 @@ class Given(NamedTuple):
 class _Kind(NamedTuple):
     name: str
     read: Callable[[Given], Any]
-    """Raises ValueError (or OverflowError, TypeError) for what is not of the kind."""
+    """Raises ValueError, TypeError, OverflowError or RuntimeError for what is not of the kind."""
+    counted: str = ""
+    """What the length of a value is a number of."""
 
 
 def read_value(info: SettingInfo, given: Given) -> Any:
@@ -98,7 +100,8 @@ def _wanted(info: SettingInfo) -> str:
         ("of at most", info.meta.max_length),
     )
     limits = " and ".join(f"{word} {bound}" for word, bound in bounds if bound is not None)
-    return f"{_KINDS[info.type].name} {limits}".rstrip()
+    kind = _KINDS[info.type]
+    return " ".join(word for word in (kind.name, limits, kind.counted if limits else "") if word)
 
 
 # --- kinds -----------------------------------------------------------------------------------
@@ -145,10 +148,10 @@ def _read_float(given: Given) -> float:
 
 _KINDS: Final[dict[Any, _Kind]] = {
     Path: _Kind("a path", _read_path),
-    tuple[Path, ...]: _Kind("a list of paths", _read_paths),
+    tuple[Path, ...]: _Kind("a list of paths", _read_paths, "items"),
     bool: _Kind("true or false", _read_bool),
     int: _Kind("a whole number", _read_int),
     float: _Kind("a number", _read_float),
-    str: _Kind("a text", _read_word),
+    str: _Kind("a text", _read_word, "characters"),
 }
 """type of a setting -> what it is called and how it is read from text or from the file."""

@@ -1,0 +1,143 @@
+"""``nousd`` as a command line: flags to settings, errors to exit codes, units to paste."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+from nousd import __version__
+from nousd.cli import daemon_main, units
+from nousd.daemon import serve as serving
+from nousd.daemon.settings import SETTINGS, Settings, flag_of
+from nousd.errors import ConfigError, NousdError, StoreTooNew
+from tests.cli.conftest import Outcome
+
+Nousd = Callable[..., Outcome]
+
+
+@pytest.fixture
+def nousd(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Nousd:
+    """Runs ``nousd`` with these arguments, for a user without settings."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    def run(*argv: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["nousd", *argv])
+        with pytest.raises(SystemExit) as caught:
+            daemon_main.main()
+        captured = capsys.readouterr()
+        return Outcome(int(caught.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The settings of every daemon that would have been run; each ends with exit code 7."""
+    served: list[Settings] = []
+
+    def serve(settings: Settings) -> int:
+        served.append(settings)
+        return 7
+
+    monkeypatch.setattr(serving, "serve", serve)
+    return served
+
+
+def test_flags_become_settings_and_the_daemons_exit_code_is_ours(
+    nousd: Nousd, served: list[Settings], tmp_path: Path
+) -> None:
+    argv = ["--socket", "/s", "--allow-exec", "-v", "--command-timeout", "5"]
+    extensions = ["--extension", str(tmp_path), "--extension", __file__]
+    assert nousd("serve", *argv, *extensions).code == 7
+    [settings] = served
+    assert (settings.socket, settings.allow_exec, settings.verbose) == (Path("/s"), True, True)
+    assert settings.command_timeout == 5.0
+    assert settings.extension == (tmp_path, Path(__file__))
+
+
+def test_every_setting_has_a_flag(nousd: Nousd) -> None:
+    words = nousd("serve", "--help").out.split()
+    assert [name for name in SETTINGS if flag_of(name) not in words] == []
+
+
+def test_print_config_shows_values_and_origins_and_runs_nothing(
+    nousd: Nousd, served: list[Settings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("retry_attempts = 1")
+    monkeypatch.setenv("NOUSD_COMPACT_AT", "0.5")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    argv = ["--config", str(file), "--no-allow-exec", "--print-config"]
+    outcome = nousd("serve", *argv)
+    assert outcome.code == 0
+    assert {
+        f"retry_attempts = 1  (file {file})",
+        "compact_at = 0.5  (environment NOUSD_COMPACT_AT)",
+        "allow_exec = false  (flag --allow-exec)",
+        "model_calls_max = 50  (default)",
+        "api_key = set  (environment OPENAI_API_KEY)",
+        f"config_file = {file}  (flag --config)",
+    } <= set(outcome.out.splitlines())
+    assert "very" not in outcome.out
+    assert served == []
+
+
+def test_a_bad_setting_is_one_line_and_exit_code_2(nousd: Nousd, served: list[Settings]) -> None:
+    outcome = nousd("serve", "--line-bytes-max", "10")
+    assert outcome.code == 2
+    assert outcome.err == (
+        "nousd: line_bytes_max must be a whole number at least 1024 and at most 1073741824, "
+        "not '10' (flag --line-bytes-max)\n"
+    )
+    assert served == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(ConfigError("socket: in use"), 2), (StoreTooNew("too new"), 1)]
+)
+def test_what_keeps_the_daemon_from_running_is_one_line(
+    nousd: Nousd, monkeypatch: pytest.MonkeyPatch, error: NousdError, code: int
+) -> None:
+    def serve(_settings: Settings) -> int:
+        raise error
+
+    monkeypatch.setattr(serving, "serve", serve)
+    assert nousd("serve") == (code, "", f"nousd: {error}\n")
+
+
+def test_version_is_the_packages(nousd: Nousd) -> None:
+    assert nousd("version") == (0, f"{__version__}\n", "")
+
+
+def _unit(text: str) -> ConfigParser:
+    parser = ConfigParser(strict=False, interpolation=None)
+    parser.read_string(text)
+    return parser
+
+
+def test_the_service_unit_starts_this_installation_and_waits_for_its_notice(nousd: Nousd) -> None:
+    service = _unit(nousd("service", "print").out)["Service"]
+    assert service["Type"] == "notify"
+    program = service["ExecStart"].removesuffix(" serve").strip('"')
+    assert Path(program) == Path(sys.executable).with_name("nousd")
+
+
+def test_the_socket_unit_listens_where_the_daemon_would(nousd: Nousd) -> None:
+    out = nousd("service", "print", "--socket").out
+    assert "ListenStream=%t/nousd/nousd.sock\nListenStream=%t/nousd/nousd.sock.events\n" in out
+    assert _unit(out)["Socket"]["SocketMode"] == "0600"
+
+
+def test_paths_in_a_unit_are_quoted_for_systemd(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "executable", f'{tmp_path}/my $dir/100%/"python3"')
+    assert units._program() == (
+        f'"{tmp_path}/my $$dir/100%%/\\"python3\\"" -m nousd.cli.daemon_main'
+    )

@@ -1,0 +1,142 @@
+"""What only a process of its own shows: what is imported, shell completion, the demonstration."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nousd.cli import demo
+from tests.fake_daemon import FakeDaemon
+
+HEAVY = {"msgspec", "anyio", "trio", "apsw", "httpx2", "rich", "asyncio", "platformdirs"}
+"""None of these is needed to ask one question."""
+
+_PING = """
+import sys
+sys.argv = ["nousctl", "ping"]
+from nousd.cli.client_main import main
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+
+
+def run(*argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *argv],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_a_ping_imports_nothing_heavy(daemon: FakeDaemon) -> None:
+    done = run("-c", _PING, NOUSD_SOCKET=str(daemon.socket_path))
+    assert (done.returncode, done.stdout) == (0, "pong\n")
+    assert HEAVY & set(done.stderr.split()) == set()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_can_be_shown_for_each_shell(shell: str) -> None:
+    done = run("-m", "nousd.cli.client_main", "--show-completion", shell)
+    assert done.returncode == 0
+    assert f"complete_{shell}" in done.stdout
+
+
+def test_completion_can_be_installed(tmp_path: Path) -> None:
+    done = run("-m", "nousd.cli.client_main", "--install-completion", "bash", HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    installed = next(tmp_path.rglob("nousctl.sh"))
+    assert "_NOUSCTL_COMPLETE" in installed.read_text()
+
+
+def test_the_shell_is_offered_the_verbs() -> None:
+    done = run(
+        "-m",
+        "nousd.cli.client_main",
+        _NOUSCTL_COMPLETE="complete_bash",
+        COMP_WORDS="nousctl set_",
+        COMP_CWORD="1",
+    )
+    assert done.stdout.split() == [
+        "set_leaf",
+        "set_active_tools",
+        "set_steering_mode",
+        "set_follow_up_mode",
+        "set_model",
+    ]
+
+
+# --- the demonstration ---------------------------------------------------------------------------
+
+
+def test_the_demonstration_runs_a_prompt_on_a_daemon_of_its_own(tmp_path: Path) -> None:
+    done = run("-m", "nousd.cli.demo", "hello", "there", TMPDIR=str(tmp_path), NOUSD_SOCKET="/none")
+    assert done.returncode == 0, done.stderr
+    lines, _, answer = done.stdout.rstrip("\n").rpartition("\n\n")
+    events = [json.loads(line) for line in lines.splitlines()]
+    assert [events[0]["type"], events[-1]["type"]] == ["agent_start", "agent_end"]
+    assert "hello there" in answer
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demonstration_told_to_stop_takes_its_daemon_with_it(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _STUCK, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert process.stdout is not None
+        daemon_pid = int(process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(daemon_pid, 0)
+
+
+_STUCK = """
+import subprocess, sys, time
+from pathlib import Path
+from nousd.cli import demo
+demo._command = lambda folder, socket: [sys.executable, "-c", "import time; time.sleep(60)"]
+demo._wait_until_ready = lambda process, *rest: print(process.pid, flush=True)
+demo._leave_in_order_when_told_to()
+with demo._daemon(Path(sys.argv[1])):
+    time.sleep(60)
+"""
+
+
+def test_a_daemon_that_does_not_start_is_quoted(tmp_path: Path) -> None:
+    done = run("-c", _BROKEN, str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr == "the daemon did not start: broken\n"
+
+
+_BROKEN = """
+import sys
+from nousd.cli import demo
+demo._command = lambda folder, socket: [sys.executable, "-c", "import sys; sys.exit('broken')"]
+sys.argv = ["run", "text"]
+demo.main()
+"""
+
+
+def test_the_private_folder_is_short_enough_for_a_socket(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    with demo._private_folder() as folder:
+        assert len(os.fsencode(folder / "nousd.sock")) <= demo._SOCKET_PATH_BYTES_MAX
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert not folder.exists()

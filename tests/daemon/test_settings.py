@@ -1,0 +1,307 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nousd import locations
+from nousd.daemon.settings import (
+    CONFIG_FILE_BYTES_MAX,
+    SETTINGS,
+    Settings,
+    flag_of,
+    report,
+    resolve,
+    variable_of,
+)
+from nousd.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user without any settings, who is in a folder of their own."""
+    home = tmp_path / "home"
+    home.mkdir()
+    for name in [name for name in os.environ if name.startswith(("XDG_", "NOUSD_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(home)
+    return home
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+# --- which place wins ----------------------------------------------------------------------------
+
+
+def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(home: Path) -> None:
+    file = write(home / "config.toml", 'model = "of the file"')
+    by_file = {"NOUSD_CONFIG": str(file)}
+    by_environment = {**by_file, "NOUSD_MODEL": "of the environment"}
+    decided = [
+        resolve({}, {}),
+        resolve({}, by_file),
+        resolve({}, by_environment),
+        resolve({"model": "of the flag"}, by_environment),
+    ]
+    assert [(item.settings.model, item.origins["model"]) for item in decided] == [
+        (None, "default"),
+        ("of the file", f"file {file}"),
+        ("of the environment", "environment NOUSD_MODEL"),
+        ("of the flag", "flag --model"),
+    ]
+
+
+def test_each_setting_is_decided_by_itself() -> None:
+    settings = resolve({"provider": "mock"}, {"NOUSD_COMMAND_TIMEOUT": "2.5"}).settings
+    assert (settings.command_timeout, settings.retry_attempts) == (2.5, 3)
+
+
+@pytest.mark.parametrize("flags", [{"model": None, "extension": []}, {}])
+def test_what_was_not_given_does_not_hide_what_was(flags: dict[str, Any], home: Path) -> None:
+    write(home / "one.py", "")
+    environ = {"NOUSD_MODEL": "m", "NOUSD_EXTENSION": "one.py"}
+    settings = resolve(flags, environ).settings
+    assert (settings.model, settings.extension) == ("m", (home / "one.py",))
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    assert resolve({}, {"NOUSD_MODEL": "", "NOUSD_CONFIG": ""}).settings.model is None
+
+
+def test_a_flag_can_switch_off_what_the_file_switched_on(home: Path) -> None:
+    file = write(home / "c.toml", "allow_exec = true")
+    assert resolve({}, {}, file).settings.allow_exec is True
+    assert resolve({"allow_exec": False}, {}, file).settings.allow_exec is False
+
+
+def test_the_file_is_found_at_its_usual_place_by_variable_and_by_flag(home: Path) -> None:
+    usual = write(locations.default_config_file(), 'model = "usual"')
+    other = write(home / "other.toml", 'model = "other"')
+    third = write(home / "third.toml", 'model = "third"')
+    environ = {"NOUSD_CONFIG": str(other)}
+    for config_path, variables, path, origin in (
+        (None, {}, usual, "default"),
+        (None, environ, other, "environment NOUSD_CONFIG"),
+        (third, environ, third, "flag --config"),
+    ):
+        resolved = resolve({}, variables, config_path)
+        assert resolved.settings.model == path.stem.replace("config", "usual")
+        assert resolved.settings.config_file == path
+        assert resolved.origins["config_file"] == origin
+
+
+def test_relative_paths_of_the_file_start_at_the_file_and_others_where_we_are(home: Path) -> None:
+    file = write(home / "etc" / "c.toml", 'socket = "a.sock"\nstate_dir = "~/state"')
+    settings = resolve({}, {}, file).settings
+    assert settings.socket == home / "etc" / "a.sock"
+    assert settings.events_socket == home / "etc" / "a.sock.events"
+    assert settings.state_dir == home / "state"
+    assert resolve({"socket": "a.sock"}, {}, file).settings.socket == home / "a.sock"
+
+
+# --- every setting in every place ----------------------------------------------------------------
+
+WRITTEN: dict[str, tuple[str, str, Any]] = {
+    "socket": ("/s", '"/s"', Path("/s")),
+    "state_dir": ("/d", '"/d"', Path("/d")),
+    "workdir": ("/", '"/"', Path("/")),
+    "provider": ("mock", '"mock"', "mock"),
+    "model": ("m", '"m"', "m"),
+    "api_base": ("http://h/v1", '"http://h/v1"', "http://h/v1"),
+    "system_prompt": (__file__, f'"{__file__}"', Path(__file__)),
+    "allow_exec": ("yes", "true", True),
+    "command_timeout": ("1.5", "1.5", 1.5),
+    "extension": (f"{__file__}:/", f'["{__file__}", "/"]', (Path(__file__), Path("/"))),
+    "enable_demo_extension": ("1", "true", True),
+    "line_bytes_max": ("2048", "2048", 2048),
+    "log_file": ("/log", '"/log"', Path("/log")),
+    "verbose": ("true", "true", True),
+    "model_calls_max": ("7", "7", 7),
+    "idle_timeout_seconds": ("3", "3", 3.0),
+    "context_window": ("1000", "1000", 1000),
+    "compact_at": ("0.5", "0.5", 0.5),
+    "keep_recent_tokens": ("0", "0", 0),
+    "retry_attempts": ("1", "1", 1),
+}
+"""setting -> (as text, in the file, what it means)"""
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_can_be_written_in_each_place(name: str, home: Path) -> None:
+    text, toml, value = WRITTEN[name]
+    file = write(home / "c.toml", f"{name} = {toml}")
+    for resolved in (
+        resolve({name: text}, {}),
+        resolve({}, {variable_of(name): text}),
+        resolve({}, {}, file),
+    ):
+        assert getattr(resolved.settings, name) == value
+        assert resolved.origins[name] != "default"
+
+
+def test_names_of_flags_and_variables_follow_from_the_setting() -> None:
+    assert (flag_of("state_dir"), variable_of("state_dir")) == ("--state-dir", "NOUSD_STATE_DIR")
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+REFUSED = [
+    ("provider", "opnai", "provider must be mock or openai, not 'opnai'"),
+    ("model", "  ", "model must be a text of at most 256 characters, not '  '"),
+    ("model", "m" * 257, "model must be a text of at most 256"),
+    ("command_timeout", "0", "must be a number more than 0 and at most 86400, not '0'"),
+    ("command_timeout", "soon", "must be a number more than 0 and at most 86400, not 'soon'"),
+    ("command_timeout", "nan", "must be a number more than 0"),
+    ("command_timeout", "inf", "must be a number more than 0"),
+    ("compact_at", "1.5", "compact_at must be a number more than 0 and at most 1"),
+    ("line_bytes_max", "1023", "line_bytes_max must be a whole number at least 1024"),
+    ("line_bytes_max", "1e6", "line_bytes_max must be a whole number"),
+    ("model_calls_max", "0", "must be a whole number at least 1 and at most 10000, not '0'"),
+    ("keep_recent_tokens", "-1", "keep_recent_tokens must be a whole number at least 0 and"),
+    ("context_window", "9" * 5000, "context_window must be a whole number"),
+    ("allow_exec", "maybe", "allow_exec must be true or false, not 'maybe'"),
+    ("workdir", "/none", "workdir: /none is no folder"),
+    ("system_prompt", "/none", "system_prompt: /none is no file"),
+    ("extension", "/none", "extension: /none does not exist"),
+    ("log_file", "/none/log", "log_file: /none is no folder"),
+    ("api_base", "ftp://h", "api_base: ftp://h is no http or https URL"),
+    ("socket", "a\0b", "socket must be a path"),
+    ("socket", "~nobody-of-that-name/s", "socket must be a path"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"), REFUSED, ids=[f"{row[0]}-{row[1][:12]!r}" for row in REFUSED]
+)
+def test_a_value_that_will_not_do_is_refused_with_its_name_place_and_limit(
+    name: str, text: str, message: str
+) -> None:
+    for flags, environ, origin in (
+        ({name: text}, {}, f"flag {flag_of(name)}"),
+        ({}, {variable_of(name): text}, f"environment {variable_of(name)}"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            resolve(flags, environ)
+        said = str(caught.value)
+        assert message in said
+        assert said.endswith(f"({origin})")
+        assert "\n" not in said
+        assert len(said) < 300
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ("sokcet = 1", "unknown setting 'sokcet' in file {file}; the nearest is socket"),
+        ("state-dir = 1", "unknown setting 'state-dir' in file {file}; the nearest is state_dir"),
+        ("api_key = 'k'", "api_key is read from OPENAI_API_KEY only: take it out of file {file}"),
+        ("model = 1", "model must be a text of at most 256 characters, not '1' (file {file})"),
+        ("retry_attempts = true", "retry_attempts must be a whole number"),
+        ("retry_attempts = 1.0", "retry_attempts must be a whole number"),
+        ("command_timeout = true", "command_timeout must be a number"),
+        ("allow_exec = 1", "allow_exec must be true or false"),
+        ("extension = 1", "extension must be a list of paths of at most 64 items"),
+        ("extension = [1]", "extension must be a list of paths of at most 64 items"),
+        ("provider = ['mock']", "provider must be mock or openai"),
+        ("socket = ''", "socket must be a path, not '' (file {file})"),
+        ("model = ", "config: file {file} is not TOML"),
+    ],
+)
+def test_a_file_that_will_not_do_is_refused(home: Path, toml: str, message: str) -> None:
+    file = write(home / "c.toml", toml)
+    with pytest.raises(ConfigError) as caught:
+        resolve({}, {}, file)
+    assert message.format(file=file) in str(caught.value)
+
+
+def test_a_file_that_was_named_must_be_there_and_be_one(home: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no file .*/none \(flag --config\)"):
+        resolve({}, {}, home / "none")
+    with pytest.raises(ConfigError, match=r"there is no file .*\(environment NOUSD_CONFIG\)"):
+        resolve({}, {"NOUSD_CONFIG": "none"})
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        resolve({}, {}, home)
+
+
+def test_a_file_that_is_no_settings_file_is_refused_without_being_read_whole(home: Path) -> None:
+    (home / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        resolve({}, {}, home / "binary")
+    write(home / "long", " " * (CONFIG_FILE_BYTES_MAX + 1))
+    with pytest.raises(ConfigError, match=f"is longer than {CONFIG_FILE_BYTES_MAX} bytes"):
+        resolve({}, {}, home / "long")
+    with pytest.raises(ConfigError, match="is longer than"):
+        resolve({}, {}, Path("/dev/zero"))
+
+
+def test_a_current_folder_that_is_gone_is_an_error(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = home / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ConfigError, match="the current folder cannot be used"):
+        resolve({}, {})
+
+
+# --- secrets -------------------------------------------------------------------------------------
+
+
+def test_openai_needs_a_key_or_a_server_that_asks_for_none() -> None:
+    with pytest.raises(ConfigError, match="provider openai needs OPENAI_API_KEY"):
+        resolve({"provider": "openai"}, {})
+    assert resolve({"provider": "openai", "api_base": "http://h"}, {}).settings.api_key is None
+
+
+def test_the_key_is_shown_nowhere() -> None:
+    resolved = resolve({"provider": "openai"}, {"OPENAI_API_KEY": "sk-secret"})
+    assert resolved.settings.api_key is not None
+    assert resolved.settings.api_key.reveal() == "sk-secret"
+    shown = f"{resolved} {resolved.settings.api_key} " + "\n".join(report(resolved))
+    assert "secret" not in shown.lower().replace("secret(...)", "")
+    assert "api_key = set  (environment OPENAI_API_KEY)" in shown
+
+
+def test_an_address_with_a_password_is_refused_without_repeating_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve({"api_base": "https://me:hush@h/v1"}, {})
+    assert "hush" not in str(caught.value)
+
+
+def test_the_report_has_a_line_for_every_setting() -> None:
+    lines = list(report(resolve({"extension": ["/", __file__], "verbose": True}, {})))
+    assert [line.split(" = ")[0] for line in lines] == list(Settings.__struct_fields__)
+    assert f"extension = /, {__file__}  (flag --extension)" in lines
+    assert "verbose = true  (flag --verbose)" in lines
+    assert "model = not set  (default)" in lines
+    assert "api_key = not set  (default)" in lines
+
+
+# --- default places ------------------------------------------------------------------------------
+
+
+def test_the_socket_is_in_the_runtime_folder_if_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert resolve({}, {}).settings.socket == tmp_path / "nousd" / "nousd.sock"
+
+
+@pytest.mark.parametrize("folder", ["", "/none", __file__])
+def test_without_a_runtime_folder_the_socket_is_in_the_state_folder(
+    folder: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", folder)
+    monkeypatch.setattr(os, "getuid", lambda: 99_999_999)  # who has no /run/user/UID
+    expected = home / ".local" / "state" / "nousd" / "run" / "nousd.sock"
+    if os.uname().sysname == "Linux":
+        assert locations.default_socket() == expected
+    assert locations.default_socket().is_relative_to(home)
