@@ -76,6 +76,8 @@ def _open_lock_file(lock_file: Path) -> int:
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink != 1:
         os.close(descriptor)
         raise ConfigError(f"the lock file {lock_file} is not a plain file of our own")
+    # A umask may have taken our own bits, and the next start could not open the file.
+    os.fchmod(descriptor, 0o600)
     return descriptor
 
 

@@ -1,0 +1,126 @@
+"""kill -9: what was accepted is there at the next start, and every run gets its end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.process_harness import Place, running
+from tests.daemon_harness import of_type, types
+from tests.lifecycle import LifecycleChecker
+from tests.stub_model import Gate, StubModel, text_reply, tool_reply
+from tests.tools.bench import lifeline
+
+
+@pytest.fixture
+def place(short_folder: Path, stub: StubModel) -> Place:
+    return Place(short_folder, stub)
+
+
+async def test_a_killed_run_is_closed_at_the_next_start_and_can_be_resumed(
+    place: Place, stub: StubModel
+) -> None:
+    stub.script(text_reply("half an ", Gate(), "answer"))
+    async with running(place) as process:
+        events, client = await place.watch(), await place.connect()
+        accepted = await client.request("prompt", text="go", wait=False)
+        await events.until("message_update")
+        later = await client.request("follow_up", text="later", client_message_id="m1")
+        await process.kill()
+    async with running(place):
+        replay = await place.watch(after="evt-0", types="all")
+        run = await replay.run()
+        checker = LifecycleChecker()
+        for event in run:
+            checker.feed(json.dumps(event).encode())
+        checker.finish()
+        assert types(run)[-4:] == ["message_end", "entry_appended", "turn_end", "agent_end"]
+        assert run[-1]["payload"]["status"] == "interrupted"
+        assert of_type(run, "message_end")[-1]["text"] == "half an "
+        client = await place.connect()
+        state = await client.request("get_state")
+        assert (state["session_id"], state["run_state"]) == (accepted["session_id"], "idle")
+        assert state["pending_counts"] == {"steer": 0, "follow_up": 1}
+        user, answer = (await client.request("get_messages"))["messages"]
+        assert user["text"] == "go"
+        assert (answer["text"], answer["stop_reason"]) == ("half an ", "interrupted")
+        again = await client.request("follow_up", text="later", client_message_id="m1")
+        assert again == later
+        await client.request("resume")
+        resumed = await replay.run()
+        assert resumed[-1]["payload"]["status"] == "completed"
+        assert [start["text"] for start in of_type(resumed, "message_start")[:1]] == ["later"]
+        assert [message["content"] for message in stub.requests[1].json["messages"][1:]] == [
+            *("go", "half an ", "later"),
+        ]
+
+
+async def test_an_accepted_prompt_survives_a_kill_right_after_its_acknowledgement(
+    place: Place, stub: StubModel
+) -> None:
+    gate = Gate()
+    stub.script(text_reply(gate, "stub-reply"))
+    async with running(place) as process:
+        client = await place.connect()
+        accepted = await client.request("prompt", text="do not lose me", wait=False)
+        await process.kill()
+    gate.open()
+    async with running(place):
+        client = await place.connect()
+        texts = [m["text"] for m in (await client.request("get_messages"))["messages"]]
+        queued = [item["text"] for item in (await client.request("get_queue"))["inputs"]]
+        assert texts + queued == ["do not lose me"]
+        [record] = (await client.request("list_runs"))["runs"]
+        assert (record["run_id"], record["status"]) == (accepted["run_id"], "interrupted")
+        events = await place.watch()
+        await client.request("resume")
+        run = await events.run()
+        assert of_type(run, "message_end")[-1]["text"] == "stub-reply"
+
+
+async def test_a_killed_daemon_leaves_no_process_and_runs_no_tool_twice(
+    place: Place, stub: StubModel, short_folder: Path
+) -> None:
+    with lifeline(short_folder / "lifeline") as line:
+        script = (
+            f'exec 9>"{line.path}"; echo again >> log; echo ready >&9;'
+            " (setsid sh -c 'echo ready >&9; sleep 1000' &); sleep 1000"
+        )
+        stub.script(tool_reply(("bash", {"command": script})))
+        async with running(place) as process:
+            client = await place.connect()
+            await client.request("prompt", text="go", wait=False)
+            await line.wait_ready(2)
+            await process.kill()
+            await line.wait_gone()
+    async with running(place):
+        client = await place.connect()
+        *_, result = (await client.request("get_messages"))["messages"]
+        assert (result["role"], result["is_error"], result["executed"]) == ("tool", True, True)
+        assert result["text"] == "tool_error: interrupted"
+        events = await place.watch()
+        await client.request("resume")
+        assert "tool_execution_start" not in types(await events.run())
+        assert (place.work / "log").read_text() == "again\n"
+
+
+async def test_event_ids_go_on_growing_after_a_kill(place: Place) -> None:
+    seen = []
+    for _ in range(2):
+        async with running(place) as process:
+            events, client = await place.watch(), await place.connect()
+            await client.request("prompt", text="go")
+            seen += [int(event["id"].removeprefix("evt-")) for event in await events.run()]
+            await process.kill()
+    assert seen == sorted(set(seen))
+
+
+async def test_a_stale_socket_of_a_killed_daemon_is_replaced(place: Place) -> None:
+    async with running(place) as process:
+        await process.kill()
+    assert place.socket.exists()
+    async with running(place):
+        client = await place.connect()
+        assert (await client.request("ping"))["message"] == "pong"

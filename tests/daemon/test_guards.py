@@ -1,0 +1,56 @@
+"""Who may start where, and who may come in."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.daemon.process_harness import Place, running
+
+
+@pytest.fixture
+def place(short_folder: Path) -> Place:
+    return Place(short_folder)
+
+
+async def test_a_second_daemon_on_the_same_socket_or_folder_is_refused_and_the_first_unharmed(
+    place: Place, short_folder: Path
+) -> None:
+    async with running(place) as process:
+        client, events = await place.connect(), await place.watch()
+        other_state = short_folder / "other"
+        other_state.mkdir(mode=0o700)
+        code, words = await place.refusal(state_dir=other_state)
+        assert (code, words.count("\n")) == (2, 1)
+        code, words = await place.refusal(socket=short_folder / "run" / "other.sock")
+        assert (code, words.count("\n")) == (2, 1)
+        assert not (short_folder / "run" / "other.sock").exists()
+        result = await client.request("prompt", text="still there?")
+        assert result["status"] == "completed"
+        assert (await events.run())[-1]["type"] == "agent_end"
+        assert (await (await place.connect()).request("ping"))["message"] == "pong"
+        assert await process.stop() == 0
+
+
+@pytest.mark.parametrize("suffix", ["", ".events"])
+async def test_a_file_where_a_socket_should_be_is_left_alone(suffix: str, place: Place) -> None:
+    precious = trio.Path(f"{place.socket}{suffix}")
+    await precious.write_text("precious")
+    code, words = await place.refusal()
+    assert code == 2
+    assert "is not a socket" in words
+    assert await precious.read_text() == "precious"
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o777], ids="{:04o}".format)
+async def test_nobody_else_gets_in_whatever_the_umask(umask: int, place: Place) -> None:
+    place.umask = umask
+    async with running(place):
+        client = await place.connect()
+        await client.request("prompt", text="a secret")
+        sockets = [place.socket, Path(f"{place.socket}.events")]
+        for path in (*sockets, *place.state.iterdir()):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
