@@ -1,0 +1,277 @@
+"""What must not happen to a daemon that many clients use for months: each once seen in the field."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from nousd.providers.interface import Provider
+from nousd.providers.mock import MockProvider
+from nousd.runtimes.native.loop import NativeSettings
+from tests.daemon.process_harness import Place, running
+from tests.daemon_harness import (
+    Client,
+    Daemon,
+    Events,
+    memory_daemon,
+    of_type,
+    socket_daemon,
+)
+from tests.stub_model import StubModel, burst_reply, text_reply, tool_reply
+
+
+def deltas(run: list[dict[str, Any]]) -> str:
+    return "".join(update["delta"] for update in of_type(run, "message_update"))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def test_subscribers_that_do_not_read_are_never_dropped_and_lose_nothing(
+    daemon: Daemon, client: Client, events: Events, stub: StubModel
+) -> None:
+    """Neither a burst nor a reader that sleeps through it costs any reader an event."""
+    stalled = [await daemon.watch() for _ in range(4)]
+    stub.script(burst_reply(5000))
+    run_id = (await client.request("prompt", text="go", wait=False))["run_id"]
+    live = await events.run(run_id)
+    assert deltas(live) == "word " * 5000
+    for late in stalled:
+        assert await late.run(run_id) == live
+
+
+async def test_a_subscriber_that_slept_through_more_than_memory_holds_reads_it_from_the_log(
+    daemon: Daemon, client: Client, events: Events, stub: StubModel
+) -> None:
+    """What was missed for long comes from the disk, in order and without a gap."""
+    asleep = await daemon.watch()
+    big = "x" * 500_000
+    live = []
+    for _ in range(6):
+        stub.script(text_reply(big, big, big, big))
+        await client.request("prompt", text="go", wait=False)
+        live += await events.run()
+    seen: list[dict[str, Any]] = []
+    for _ in range(6):
+        seen += await asleep.run()
+    assert seen == live
+
+
+async def test_a_session_lives_on_after_a_very_long_line(client: Client, stub: StubModel) -> None:
+    """Texts of hundreds of kilobytes are stored, read back and sent to the model whole."""
+    question, answer = "q" * 150_000, "a" * 150_000
+    stub.script(text_reply(answer))
+    assert (await client.request("prompt", text=question))["output"] == answer
+    assert (await client.request("prompt", text="and again"))["status"] == "completed"
+    texts = [entry["text"] for entry in (await client.request("get_messages"))["messages"]]
+    assert texts == [question, answer, "and again", "stub-reply"]
+    assert len((await client.request("get_tree"))["nodes"]) == 4
+    contents = [message["content"] for message in stub.requests[1].json["messages"]]
+    assert contents == [question, answer, "and again"]
+
+
+async def test_hundreds_of_turns_neither_end_a_session_nor_let_its_summaries_grow(
+    tmp_path: Path,
+) -> None:
+    """Compaction goes on for ever: its summaries are bounded and each call fits the window."""
+    provider = MockProvider(context_window_tokens=2000)
+    settings = NativeSettings(context_window=2000, keep_recent_tokens=500)
+    async with memory_daemon(workdir=tmp_path, provider=provider, native=settings) as daemon:
+        client = await daemon.connect()
+        for number in range(250):
+            result = await client.request("prompt", text=f"{number} " + "x" * 500)
+            assert result["status"] == "completed"
+        entries = (await client.request("get_messages"))["messages"]
+        summaries = [entry["summary"] for entry in entries if entry["type"] == "compaction"]
+        assert len(summaries) > 20
+        assert max(map(len, summaries)) < 2000
+        told = (await client.request("get_messages", compacted=True))["messages"]
+        assert len(told) < 20
+
+
+async def test_every_accepted_prompt_runs_however_fast_they_come(
+    client: Client, daemon: Daemon, stub: StubModel
+) -> None:
+    """Between the end of a run and the next prompt nothing is accepted and forgotten."""
+    everything = await daemon.watch(types=["message_start", "agent_end"])
+    asked = [await client.ask("prompt", text=f"p{n}", wait=False) for n in range(300)]
+    answers = [await client.answer(request_id) for request_id in asked]
+    accepted = [answer["payload"]["run_id"] for answer in answers if answer["ok"]]
+    assert accepted
+    ended: dict[str, str] = {}
+    while len(ended) < len(accepted):
+        event = await everything.next()
+        if event["type"] == "agent_end":
+            ended[event["payload"]["run_id"]] = event["payload"]["status"]
+    assert ended == dict.fromkeys(accepted, "completed")
+    assert len(stub.requests) == len(accepted)
+    refused = {answer["error"]["message"] for answer in answers if not answer["ok"]}
+    assert refused <= {"run_in_progress"}
+
+
+async def test_every_accepted_follow_up_is_run_by_the_run_that_accepted_it(
+    client: Client, daemon: Daemon
+) -> None:
+    """An input at the very end of a run is either run or refused, never accepted and forgotten."""
+    events, other = await daemon.watch(), await daemon.connect()
+    outcomes = set()
+    for _ in range(25):
+        run_id = (await client.request("prompt", text="go", wait=False))["run_id"]
+        accepted = []
+        for number in itertools.count():
+            answer = await other.answer(await other.ask("follow_up", text=f"f{number}"))
+            outcomes.add(answer["ok"])
+            if not answer["ok"]:
+                assert answer["error"]["message"] == "no_active_run"
+                break
+            accepted.append(answer["payload"]["input_id"])
+            if number == 3:
+                break
+        starts = of_type(await events.run(run_id), "message_start")
+        consumed = [id_ for start in starts for id_ in start.get("input_ids", [])]
+        assert consumed[1:] == accepted
+    assert True in outcomes
+
+
+async def test_the_active_session_and_its_leaf_survive_a_restart(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    """After a restart work goes on where it was left, and siblings stay apart."""
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client = await daemon.connect()
+        await client.request("new_session")
+        await client.request("prompt", text="one")
+        home = await client.request("get_state")
+        await client.request("prompt", text="two")
+        await client.request("set_leaf", leaf_id=home["leaf_id"])
+        await client.request("set_steering_mode", mode="all")
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client = await daemon.connect()
+        state = await client.request("get_state")
+        assert (state["session_id"], state["leaf_id"]) == (home["session_id"], home["leaf_id"])
+        assert state["steering_mode"] == "all"
+        await client.request("prompt", text="sibling")
+        texts = [entry["text"] for entry in (await client.request("get_messages"))["messages"]]
+        assert texts == ["one", "stub-reply", "sibling", "stub-reply"]
+        assert [message["content"] for message in stub.requests[-1].json["messages"]] == [
+            *("one", "stub-reply", "sibling"),
+        ]
+
+
+@pytest.mark.parametrize("session_id", ["../outside", "/etc/passwd", ".", "a/../../outside", "%00"])
+async def test_a_session_id_is_never_a_path(
+    session_id: str, short_folder: Path, client: Client
+) -> None:
+    """An id that is not known is an unknown session, and nothing outside is read or written."""
+    before = names(short_folder)
+    for command, payload in (
+        ("get_messages", {}),
+        ("switch_session", {}),
+        ("branch_session", {}),
+        ("get_tree", {}),
+        ("delete_session", {}),
+        ("compact_session", {}),
+        ("set_leaf", {"leaf_id": "x"}),
+        ("prompt", {"text": "x"}),
+    ):
+        error = await client.refusal(command, session_id=session_id, **payload)
+        assert error["code"] == "session_not_found", command
+        assert str(short_folder) not in str(error)
+    assert names(short_folder) == before
+
+
+async def test_an_unknown_leaf_is_refused_and_leaves_no_trace(client: Client) -> None:
+    """No command takes an entry that the session does not have."""
+    await client.request("prompt", text="one")
+    elsewhere = (await client.request("get_state"))["leaf_id"]
+    await client.request("new_session")
+    await client.request("prompt", text="two")
+    before = await client.request("get_tree")
+    for leaf_id in ("no-such-leaf", elsewhere):
+        for command, payload in (
+            ("prompt", {"text": "x"}),
+            ("set_leaf", {}),
+            ("get_messages", {}),
+        ):
+            error = await client.refusal(command, leaf_id=leaf_id, **payload)
+            assert (error["code"], error["message"]) == ("command_rejected", "leaf_not_found")
+    assert await client.request("get_tree") == before
+
+
+async def test_a_stream_may_last_as_long_as_it_goes_on(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Only silence is limited: a model that keeps talking is listened to for hours."""
+    async with memory_daemon(workdir=tmp_path, provider=MockProvider()) as daemon:
+        events, client = await daemon.watch(), await daemon.connect()
+        began = trio.current_time()
+        await client.request("prompt", text="[[slow 10000]][[say 1000]]", wait=False)
+        run = await events.run()
+        assert trio.current_time() - began >= 10_000
+        assert run[-1]["payload"]["status"] == "completed"
+        assert len(deltas(run).split()) == 1000
+
+
+async def test_file_tools_do_not_leave_the_working_folder(
+    short_folder: Path, client: Client, stub: StubModel
+) -> None:
+    """What a model names outside of it is neither written nor read."""
+    stub.script(
+        tool_reply(
+            ("write", {"path": "../escaped.txt", "content": "x"}),
+            ("write", {"path": str(short_folder / "escaped.txt"), "content": "x"}),
+            ("read", {"path": "/etc/hostname"}),
+            ("read", {"path": "../nousd.db"}),
+        )
+    )
+    await client.request("prompt", text="go")
+    entries = (await client.request("get_messages"))["messages"]
+    assert [entry["is_error"] for entry in entries if entry["role"] == "tool"] == [True] * 4
+    assert "escaped.txt" not in names(short_folder)
+
+
+async def test_runs_that_fail_leave_no_descriptor_open(client: Client, stub: StubModel) -> None:
+    """Calls of unknown tools, over and over, end with as many open files as they began with."""
+    calls = tool_reply(*[(f"unknown{number}", {}) for number in range(20)])
+    stub.script(calls)
+    await client.request("prompt", text="go")
+    before = len(names(Path("/proc/self/fd")))
+    for _ in range(100):
+        stub.script(calls)
+        await client.request("prompt", text="go")
+        await client.request("new_session")
+    assert len(names(Path("/proc/self/fd"))) <= before + 2
+    assert stub.connections_open <= 1
+
+
+async def test_connections_that_come_and_go_and_lines_without_end_cost_nothing(
+    short_folder: Path,
+) -> None:
+    """Hundreds of megabytes without a line feed, and hundreds of connections, leave no trace."""
+    async with running(Place(short_folder)) as process:
+        place = Place(short_folder)
+        client = await place.connect()
+        await client.request("ping")
+        descriptors, memory = process.descriptors(), process.resident_bytes()
+        for _ in range(200):
+            for path in (place.socket, f"{place.socket}.events"):
+                stream = await trio.open_unix_socket(path)
+                await stream.aclose()
+        with trio.fail_after(10):
+            while process.descriptors() > descriptors:
+                await client.request("ping")
+        piece = b"x" * 2**20
+        for _ in range(300):
+            await client.send(piece)
+            assert process.resident_bytes() - memory < 100 * 2**20
+        await client.send(b'\n{"id":"after","type":"ping"}\n')
+        error, pong = await client.receive(), await client.receive()
+        assert (error["id"], error["error"]["code"]) == ("", "invalid_command")
+        assert error["error"]["message"].startswith("line_too_long")
+        assert (pong["id"], pong["ok"]) == ("after", True)
+        await place.aclose()
