@@ -31,11 +31,10 @@ import trio
 
 from nousd.daemon.systemd import PassedSockets
 from nousd.errors import ConfigError
+from nousd.locations import events_socket
 
 SUN_PATH_BYTES: Final = 108 if sys.platform == "linux" else 104
 """Room for a socket's path in ``struct sockaddr_un``, with the NUL at its end."""
-
-EVENTS_SUFFIX: Final = ".events"
 
 _BACKLOG: Final = 4096
 """Connections that may wait to be accepted; the kernel lowers it to its own limit. Generous,
@@ -68,7 +67,7 @@ def socket_paths(path: Path) -> SocketPaths:
         ConfigError: the longer of the two does not fit into a socket address.
     """
     command = path.absolute()
-    events = command.with_name(command.name + EVENTS_SUFFIX)
+    events = events_socket(command)
     length = len(os.fsencode(events))
     if length >= SUN_PATH_BYTES:
         raise ConfigError(
