@@ -24,6 +24,8 @@ async def start(client: Client, events: Events, *, until: str = "message_update"
     await events.until(until)
 
 
+@pytest.mark.behaviour("abort_keeps_partial_text")
+@pytest.mark.behaviour("abort_ends_the_run_balanced")
 async def test_an_abort_in_mid_text_keeps_what_was_said(
     client: Client, events: Events, stub: StubModel
 ) -> None:
@@ -57,6 +59,7 @@ async def test_an_abort_hangs_up_on_the_model(
         await stub.wait_closed()
 
 
+@pytest.mark.behaviour("abort_returns_what_it_cleared")
 async def test_an_abort_gives_the_queued_texts_back(
     client: Client, events: Events, stub: StubModel
 ) -> None:
@@ -130,6 +133,7 @@ async def test_an_abort_ends_the_wait_for_a_retry(
     assert len(stub.requests) == 1
 
 
+@pytest.mark.behaviour("abort_kills_tools_with_their_children")
 @pytest.mark.parametrize(
     "command",
     [

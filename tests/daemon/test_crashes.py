@@ -19,6 +19,8 @@ def place(short_folder: Path, stub: StubModel) -> Place:
     return Place(short_folder, stub)
 
 
+@pytest.mark.behaviour("interrupted_runs_are_closed_at_the_next_start")
+@pytest.mark.behaviour("pending_inputs_survive_restarts")
 async def test_a_killed_run_is_closed_at_the_next_start_and_can_be_resumed(
     place: Place, stub: StubModel
 ) -> None:
@@ -57,6 +59,8 @@ async def test_a_killed_run_is_closed_at_the_next_start_and_can_be_resumed(
         ]
 
 
+@pytest.mark.behaviour("accepted_is_durable")
+@pytest.mark.behaviour("nothing_runs_again_by_itself")
 async def test_an_accepted_prompt_survives_a_kill_right_after_its_acknowledgement(
     place: Place, stub: StubModel
 ) -> None:
@@ -106,6 +110,7 @@ async def test_a_killed_daemon_leaves_no_process_and_runs_no_tool_twice(
         assert (place.work / "log").read_text() == "again\n"
 
 
+@pytest.mark.behaviour("event_ids_only_grow")
 async def test_event_ids_go_on_growing_after_a_kill(place: Place) -> None:
     seen = []
     for _ in range(2):
@@ -124,3 +129,39 @@ async def test_a_stale_socket_of_a_killed_daemon_is_replaced(place: Place) -> No
     async with running(place):
         client = await place.connect()
         assert (await client.request("ping"))["message"] == "pong"
+
+
+@pytest.mark.behaviour("seen_is_stored")
+async def test_what_any_client_has_seen_is_there_after_a_kill(
+    place: Place, stub: StubModel
+) -> None:
+    stub.script(text_reply(*["word "] * 2000, Gate()))
+    async with running(place) as process:
+        events, client = await place.watch(), await place.connect()
+        await client.request("prompt", text="go", wait=False)
+        seen = [await events.next() for _ in range(6)]
+        await process.kill()
+    async with running(place):
+        replayed = await (await place.watch(after="evt-0")).run()
+        assert seen[-1]["type"] == "message_update"
+        assert replayed[: len(seen)] == seen
+        assert len(replayed) > len(seen)
+
+
+async def test_a_torn_tail_of_the_log_costs_nothing_that_comes_after(place: Place) -> None:
+    place.options = ("--provider", "mock")
+    place.stub = None
+    async with running(place) as process:
+        client = await place.connect()
+        await client.request("prompt", text="before")
+        await client.request("prompt", text="at the tear")
+        await process.kill()
+    tail = place.state / "nousd.db-wal"
+    with tail.open("r+b") as file:
+        file.truncate(tail.stat().st_size - 30)
+    async with running(place):
+        client = await place.connect()
+        assert (await client.request("prompt", text="after"))["status"] == "completed"
+        texts = [entry["text"] for entry in (await client.request("get_messages"))["messages"]]
+        assert texts[0] == "before"
+        assert texts[-2] == "after"

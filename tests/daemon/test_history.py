@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nousd.providers.interface import Provider
 from nousd.runtimes.native.loop import NativeSettings
 from tests.daemon_harness import Client, Events, Payload, of_type, socket_daemon
@@ -75,6 +77,8 @@ async def test_the_system_prompt_comes_first(
         assert told(stub.requests[0]) == [("system", "Be kind."), ("user", "hello")]
 
 
+@pytest.mark.behaviour("set_leaf_moves_where_work_goes_on")
+@pytest.mark.behaviour("the_tree_shows_every_branch")
 async def test_work_continues_from_the_leaf_and_siblings_are_not_mixed(
     client: Client, stub: StubModel
 ) -> None:
@@ -170,6 +174,7 @@ async def test_a_summary_the_model_cannot_write_is_made_without_it(
         assert "question 0" in compaction["summary"]
 
 
+@pytest.mark.behaviour("compaction_deletes_nothing")
 async def test_a_session_can_be_compacted_by_hand(client: Client, stub: StubModel) -> None:
     await client.request("prompt", text="first")
     await client.request("prompt", text="second")
@@ -185,6 +190,7 @@ async def test_a_session_can_be_compacted_by_hand(client: Client, stub: StubMode
     assert (await texts(client))[:2] == ["first", "stub-reply"], "nothing was deleted"
 
 
+@pytest.mark.behaviour("compaction_needs_an_older_part")
 async def test_with_nothing_to_cut_off_compacting_is_refused(client: Client) -> None:
     await client.request("new_session")
     error = await client.refusal("compact_session")
@@ -193,6 +199,7 @@ async def test_with_nothing_to_cut_off_compacting_is_refused(client: Client) -> 
     assert (await client.refusal("compact_session"))["message"] == "nothing_to_compact"
 
 
+@pytest.mark.behaviour("messages_come_in_pages")
 async def test_a_long_history_is_read_in_pages(client: Client) -> None:
     for number in range(4):
         await client.request("prompt", text=f"question {number}")

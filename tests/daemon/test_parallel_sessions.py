@@ -63,6 +63,7 @@ async def test_switching_away_and_back_changes_nothing_for_the_run(
     assert await texts(client, other) == []
 
 
+@pytest.mark.behaviour("sessions_run_in_parallel")
 async def test_two_sessions_run_at_once(client: Client, events: Events, stub: StubModel) -> None:
     first = await start(client, events, stub, "one ")
     await client.request("new_session")
@@ -82,6 +83,7 @@ async def test_two_sessions_run_at_once(client: Client, events: Events, stub: St
     assert await texts(client, second.session_id) == ["say two ", "two and the rest"]
 
 
+@pytest.mark.behaviour("several_runs_are_ambiguous")
 @pytest.mark.parametrize("command", ["steer", "follow_up", "abort"])
 async def test_with_two_runs_and_none_in_the_active_session_a_target_must_be_named(
     command: str, client: Client, events: Events, stub: StubModel
@@ -167,6 +169,7 @@ async def test_another_session_is_free_while_one_runs(
     assert (await client.request("get_state"))["run_id"] == running.run_id
 
 
+@pytest.mark.behaviour("a_branch_is_a_snapshot")
 async def test_a_branch_during_a_run_holds_what_was_committed_and_nothing_later(
     client: Client, events: Events, stub: StubModel
 ) -> None:
@@ -188,6 +191,8 @@ async def test_a_branch_during_a_run_holds_what_was_committed_and_nothing_later(
     assert len(await texts(client, running.session_id)) == 4
 
 
+@pytest.mark.behaviour("modes_are_kept_per_session")
+@pytest.mark.behaviour("set_model_holds_from_the_next_call")
 async def test_modes_model_and_tools_are_a_sessions_own_and_the_next_ones_default(
     client: Client, stub: StubModel
 ) -> None:
@@ -209,6 +214,7 @@ async def test_modes_model_and_tools_are_a_sessions_own_and_the_next_ones_defaul
     assert modes == ["all", "one-at-a-time"]
 
 
+@pytest.mark.behaviour("subscriptions_can_be_filtered")
 async def test_a_subscriber_can_follow_one_session_or_one_run_only(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:

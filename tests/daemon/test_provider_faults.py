@@ -37,6 +37,7 @@ async def failed_run(client: Client, events: Events) -> list[Event]:
     return run
 
 
+@pytest.mark.behaviour("failed_model_calls_are_retried_first")
 async def test_a_call_that_fails_twice_is_tried_three_times_and_says_so(
     client: Client, events: Events, stub: StubModel
 ) -> None:
@@ -53,6 +54,7 @@ async def test_a_call_that_fails_twice_is_tried_three_times_and_says_so(
     assert stub.requests[0].json == stub.requests[2].json
 
 
+@pytest.mark.behaviour("a_failed_model_call_ends_the_run_balanced")
 async def test_a_call_that_never_succeeds_ends_the_run_with_the_servers_words(
     client: Client, events: Events, stub: StubModel
 ) -> None:
@@ -129,6 +131,7 @@ async def test_a_failed_call_that_said_nothing_is_an_empty_answer_with_its_error
     ]
 
 
+@pytest.mark.behaviour("failed_runs_leave_inputs_pending")
 async def test_a_failed_run_leaves_its_queue_pending(
     client: Client, events: Events, stub: StubModel
 ) -> None:

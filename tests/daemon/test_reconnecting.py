@@ -16,6 +16,7 @@ def ids(events: Sequence[Event]) -> list[str]:
     return [event["id"] for event in events]
 
 
+@pytest.mark.behaviour("state_shows_the_open_message")
 async def test_a_client_that_comes_in_mid_text_reads_the_beginning_and_hears_the_rest(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:
@@ -42,6 +43,7 @@ async def test_a_client_that_comes_in_mid_text_reads_the_beginning_and_hears_the
     assert "open_message" not in await late.request("get_state")
 
 
+@pytest.mark.behaviour("state_then_subscribe_misses_nothing")
 async def test_the_state_and_what_follows_its_cursor_agree_at_every_moment_of_a_stream(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:
@@ -88,6 +90,7 @@ async def test_event_ids_only_grow(client: Client, events: Events) -> None:
     assert seqs == sorted(set(seqs))
 
 
+@pytest.mark.behaviour("subscribing_replays_then_follows")
 async def test_a_replay_goes_over_into_the_live_stream_without_a_seam(
     daemon: Daemon, client: Client, stub: StubModel
 ) -> None:
@@ -111,6 +114,7 @@ async def test_all_types_are_sent_to_those_who_ask(daemon: Daemon, client: Clien
     assert {e["type"] for e in await chosen.run()} == {"entry_appended", "agent_end"}
 
 
+@pytest.mark.behaviour("cursors_beyond_the_head_are_refused")
 async def test_a_cursor_beyond_the_head_is_an_error_and_the_connection_lives(
     daemon: Daemon, client: Client
 ) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from nousd.providers.interface import Provider
 from tests.daemon_harness import Client, Daemon, Events, of_type, socket_daemon
 from tests.stub_model import Gate, StubModel, text_reply
 
 
+@pytest.mark.behaviour("resending_is_idempotent")
 async def test_a_prompt_sent_again_is_acknowledged_as_the_first_time(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:
@@ -33,6 +36,7 @@ async def test_a_prompt_sent_again_with_wait_gives_the_result_of_the_one_run(
     assert len(stub.requests) == 1
 
 
+@pytest.mark.behaviour("resending_is_idempotent")
 async def test_a_steer_sent_again_is_queued_once_also_after_its_run(
     client: Client, events: Events, stub: StubModel
 ) -> None:

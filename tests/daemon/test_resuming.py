@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.daemon_harness import Client, Event, Events, of_type
 from tests.stub_model import (
     Gate,
@@ -52,6 +54,7 @@ async def test_nothing_runs_again_by_itself_after_a_failure(
     assert len(stub.requests) == 1
 
 
+@pytest.mark.behaviour("resume_runs_what_is_pending")
 async def test_resume_takes_pending_steers_then_follow_ups(
     client: Client, events: Events, stub: StubModel
 ) -> None:
@@ -95,6 +98,7 @@ async def test_a_steer_left_behind_does_not_cut_into_the_next_run(
     assert users(run)[:2] == [("prompt", "use tools"), ("steer", "S1")]
 
 
+@pytest.mark.behaviour("resume_continues_an_unanswered_leaf")
 async def test_resume_answers_a_question_that_an_error_left_open(
     client: Client, events: Events, stub: StubModel
 ) -> None:
@@ -145,6 +149,7 @@ async def test_resume_goes_on_after_a_tool_that_was_aborted(
     assert told(stub.requests[1])[-1] == ("tool", "tool_error: aborted")
 
 
+@pytest.mark.behaviour("resume_needs_something_to_resume")
 async def test_resume_without_anything_left_to_do_is_refused(
     client: Client, events: Events, stub: StubModel
 ) -> None:

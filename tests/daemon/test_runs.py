@@ -11,6 +11,7 @@ from tests.daemon_harness import Client, Daemon, Events, of_type, socket_daemon,
 from tests.stub_model import Gate, Reply, StubModel, delta, error_reply, finish, text_reply
 
 
+@pytest.mark.behaviour("runs_are_told_by_events")
 async def test_a_prompt_streams_its_answer_and_ends_once(client: Client, events: Events) -> None:
     accepted = await client.request("prompt", text="hello", wait=False)
     run = await events.run()
@@ -53,6 +54,7 @@ async def test_events_say_what_they_are_about(
     assert usage["message"] == "provider_usage: input=7 output=5 total=12"
 
 
+@pytest.mark.behaviour("message_ids_are_entry_ids")
 async def test_messages_are_kept_under_the_ids_of_their_events(
     client: Client, events: Events
 ) -> None:
@@ -65,6 +67,8 @@ async def test_messages_are_kept_under_the_ids_of_their_events(
     assert messages["leaf_id"] == told[1]
 
 
+@pytest.mark.behaviour("wait_true_answers_the_result")
+@pytest.mark.behaviour("results_carry_flat_events")
 async def test_a_waited_for_prompt_answers_with_its_whole_run(
     client: Client, events: Events
 ) -> None:
@@ -90,6 +94,7 @@ async def test_a_prompt_tells_the_leaf_it_continues_from(client: Client) -> None
     assert result["leaf_id"] == leaf_id
 
 
+@pytest.mark.behaviour("one_run_per_session")
 @pytest.mark.parametrize("wait", [True, False])
 async def test_a_second_prompt_is_refused_while_the_session_has_a_run(
     wait: bool, daemon: Daemon, client: Client, events: Events, stub: StubModel
@@ -111,6 +116,7 @@ async def test_a_second_prompt_is_refused_while_the_session_has_a_run(
     assert len(stub.requests) == 1
 
 
+@pytest.mark.behaviour("waiting_for_a_failed_run_is_provider_error")
 async def test_a_failed_run_answers_the_one_who_waited_with_its_id(
     client: Client, events: Events, stub: StubModel
 ) -> None:
@@ -125,6 +131,7 @@ async def test_a_failed_run_answers_the_one_who_waited_with_its_id(
     assert "no such thing" in end["error"]
 
 
+@pytest.mark.behaviour("waiting_too_long_leaves_the_run_going")
 async def test_a_command_timeout_answers_and_leaves_the_run_going(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
@@ -154,6 +161,7 @@ async def test_white_space_in_a_stream_is_content(
     assert (await client.request("get_messages"))["messages"][-1]["text"] == "a b\n\nc "
 
 
+@pytest.mark.behaviour("reasoning_is_never_in_the_message")
 async def test_reasoning_is_told_apart_from_the_answer(
     daemon: Daemon, client: Client, stub: StubModel
 ) -> None:
@@ -205,6 +213,7 @@ async def test_an_answer_cut_by_its_length_limit_says_so(
     assert of_type(run, "message_end")[-1]["stop_reason"] == "length"
 
 
+@pytest.mark.behaviour("runs_are_remembered")
 async def test_a_run_is_on_record_after_its_end(client: Client) -> None:
     result = await client.request("prompt", text="hello")
     run = (await client.request("get_run", run_id=result["run_id"]))["run"]
@@ -220,6 +229,7 @@ async def test_a_run_is_on_record_after_its_end(client: Client) -> None:
     assert (error["code"], error["message"]) == ("command_rejected", "run_not_found")
 
 
+@pytest.mark.behaviour("silent_subscribers_get_the_frozen_events")
 async def test_a_client_that_never_subscribes_gets_the_frozen_events_only(
     daemon: Daemon, client: Client
 ) -> None:

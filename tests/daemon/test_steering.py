@@ -78,6 +78,7 @@ async def test_a_steer_in_mid_text_waits_for_its_end_and_is_the_next_turn(
     ]
 
 
+@pytest.mark.behaviour("a_steer_skips_calls_not_yet_begun")
 async def test_a_steer_in_mid_tool_skips_the_calls_not_yet_begun(
     client: Client, events: Events, stub: StubModel, held: HeldCommand
 ) -> None:
@@ -154,6 +155,7 @@ async def test_a_steer_in_the_last_tool_goes_before_the_next_model_call(
     assert len(stub.requests) == 2
 
 
+@pytest.mark.behaviour("follow_ups_wait_for_the_end_of_a_turn")
 async def test_a_follow_up_skips_no_tools_and_comes_when_the_turn_is_over(
     client: Client, events: Events, stub: StubModel, held: HeldCommand
 ) -> None:
@@ -178,6 +180,9 @@ async def test_a_follow_up_skips_no_tools_and_comes_when_the_turn_is_over(
     ]
 
 
+@pytest.mark.behaviour("steers_go_before_follow_ups")
+@pytest.mark.behaviour("one_at_a_time_takes_one_text_per_turn")
+@pytest.mark.behaviour("the_queue_is_in_order_of_consumption")
 async def test_steers_go_before_follow_ups_each_in_the_order_they_came(
     client: Client, events: Events, stub: StubModel
 ) -> None:
@@ -222,6 +227,7 @@ async def test_a_steer_during_a_follow_up_goes_before_the_remaining_follow_ups(
     ]
 
 
+@pytest.mark.behaviour("mode_all_joins_texts")
 async def test_mode_all_joins_a_queue_into_one_turn(
     client: Client, events: Events, stub: StubModel
 ) -> None:
@@ -283,6 +289,7 @@ async def test_without_a_run_nothing_can_be_queued(command: str, client: Client)
     assert (await client.refusal(command, text="hello?"))["message"] == "no_active_run"
 
 
+@pytest.mark.behaviour("expected_run_id_guards_against_the_wrong_run")
 @pytest.mark.parametrize("command", ["steer", "follow_up", "abort"])
 async def test_a_command_for_another_run_than_the_active_one_is_refused(
     command: str, client: Client, events: Events, stub: StubModel
@@ -299,6 +306,7 @@ async def test_a_command_for_another_run_than_the_active_one_is_refused(
     assert users(run) == [("prompt", "go")]
 
 
+@pytest.mark.behaviour("promote_makes_a_follow_up_a_steer")
 async def test_a_promoted_follow_up_is_a_steer(
     client: Client, events: Events, stub: StubModel, held: HeldCommand
 ) -> None:
@@ -319,6 +327,7 @@ async def test_a_promoted_follow_up_is_a_steer(
     assert [w["code"] for w in of_type(run, "warning")] == ["tool_execution_skipped"]
 
 
+@pytest.mark.behaviour("clear_queue_returns_what_it_took")
 async def test_a_cleared_queue_gives_its_texts_back_and_runs_none_of_them(
     client: Client, events: Events, stub: StubModel
 ) -> None:

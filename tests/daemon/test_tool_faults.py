@@ -46,6 +46,7 @@ async def test_a_call_that_works_is_told_with_arguments_output_and_result(
     assert results(stub) == ["hello"]
 
 
+@pytest.mark.behaviour("tool_calls_run_one_after_another")
 async def test_calls_of_one_message_run_one_after_another_in_order(
     client: Client, events: Events, stub: StubModel
 ) -> None:
@@ -56,6 +57,7 @@ async def test_calls_of_one_message_run_one_after_another_in_order(
     assert told == ["tool_execution_start", "tool_execution_update", "tool_execution_end"] * 3
 
 
+@pytest.mark.behaviour("tool_results_are_entries")
 async def test_the_transcript_holds_calls_and_results(
     client: Client, events: Events, stub: StubModel
 ) -> None:
@@ -82,6 +84,7 @@ async def test_an_unknown_tool_is_a_result_and_not_the_end(
     assert results(stub) == ["tool_error: tool_not_found: teleport"]
 
 
+@pytest.mark.behaviour("inactive_tools_are_not_run")
 async def test_an_inactive_tool_is_not_offered_and_calling_it_is_a_result(
     client: Client, events: Events, stub: StubModel
 ) -> None:
@@ -135,6 +138,7 @@ async def test_arguments_that_are_no_json_are_a_result_too(
     assert results(stub)[0].startswith("tool_error: validation_failed")
 
 
+@pytest.mark.behaviour("tool_failures_do_not_end_the_run")
 async def test_a_bad_call_does_not_stop_the_good_ones_after_it(
     client: Client, events: Events, stub: StubModel
 ) -> None:

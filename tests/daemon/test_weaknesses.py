@@ -32,6 +32,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.behaviour("stalled_subscribers_lose_nothing")
 async def test_subscribers_that_do_not_read_are_never_dropped_and_lose_nothing(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:
@@ -114,6 +115,7 @@ async def test_every_accepted_prompt_runs_however_fast_they_come(
     assert refused <= {"run_in_progress"}
 
 
+@pytest.mark.behaviour("an_input_at_the_end_of_a_run_is_run_or_refused")
 async def test_every_accepted_follow_up_is_run_by_the_run_that_accepted_it(
     client: Client, daemon: Daemon
 ) -> None:
@@ -138,6 +140,7 @@ async def test_every_accepted_follow_up_is_run_by_the_run_that_accepted_it(
     assert True in outcomes
 
 
+@pytest.mark.behaviour("the_active_session_survives_restarts")
 async def test_the_active_session_and_its_leaf_survive_a_restart(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
@@ -185,6 +188,7 @@ async def test_a_session_id_is_never_a_path(
     assert names(short_folder) == before
 
 
+@pytest.mark.behaviour("unknown_leaves_are_refused")
 async def test_an_unknown_leaf_is_refused_and_leaves_no_trace(client: Client) -> None:
     """No command takes an entry that the session does not have."""
     await client.request("prompt", text="one")
