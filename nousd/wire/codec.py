@@ -77,7 +77,8 @@ def decode_request(line: bytes) -> Request:
         InvalidCommand: with the request's id where it could be read. The order in which faults are
             looked for is JSON, ``v``, ``id``, ``type``; whether the type is known is not asked here.
     """
-    _refuse_deep_nesting(line)
+    if is_nested_too_deep(line):
+        raise InvalidCommand(f"invalid_json: nested deeper than {NESTING_MAX} levels")
     try:
         envelope = _envelope_decoder.decode(line)
     except _FAILURES:
@@ -175,19 +176,20 @@ def scrub(text: str) -> str:
 _BRACKETS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]')
 
 
-def _refuse_deep_nesting(line: bytes) -> None:
-    """Raises InvalidCommand if arrays and objects nest deeper than the limit."""
-    if line.count(b"[") + line.count(b"{") <= NESTING_MAX:
-        return
+def is_nested_too_deep(json: bytes) -> bool:
+    """Whether arrays and objects nest deeper than ``NESTING_MAX``."""
+    if json.count(b"[") + json.count(b"{") <= NESTING_MAX:
+        return False
     depth = 0
-    for match in _BRACKETS.finditer(line):
+    for match in _BRACKETS.finditer(json):
         token = match.group()
         if token in b"[{":
             depth += 1
             if depth > NESTING_MAX:
-                raise InvalidCommand(f"invalid_json: nested deeper than {NESTING_MAX} levels")
+                return True
         elif token in b"]}":
             depth -= 1
+    return False
 
 
 def _kind(value: Any) -> str:

@@ -125,16 +125,21 @@ async def test_arguments_that_do_not_fit_run_nothing(
     assert results(stub)[0] == "tool_error: validation_failed: bash.command is required"
 
 
-async def test_arguments_that_are_no_json_are_a_result_too(
-    client: Client, events: Events, stub: StubModel
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"command": ', "[1]", "7", '{"command": NaN}', '{"a":' * 960 + "1" + "}" * 960],
+    ids=["half", "array", "number", "nan", "deep"],
+)
+async def test_arguments_that_are_no_json_object_are_a_result_too(
+    arguments: str, client: Client, events: Events, stub: StubModel
 ) -> None:
-    broken = call_delta(
-        index=0, id="x", type="function", function={"name": "bash", "arguments": '{"command": '}
-    )
+    function = {"name": "bash", "arguments": arguments}
+    broken = call_delta(index=0, id="x", type="function", function=function)
     stub.script(Reply((broken, *finish("tool_calls"))), text_reply("I see"))
     assert (await client.request("prompt", text="go"))["output"] == "I see"
     run = await events.run()
     assert [warning["code"] for warning in of_type(run, "warning")] == ["tool_validation_error"]
+    assert of_type(run, "tool_execution_start")[0]["args"] == {"_raw": arguments}
     assert results(stub)[0].startswith("tool_error: validation_failed")
 
 

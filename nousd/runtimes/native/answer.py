@@ -25,6 +25,7 @@ from nousd.providers.interface import (
 )
 from nousd.runtimes.interface import TurnHost
 from nousd.wire import events
+from nousd.wire.codec import is_nested_too_deep
 from nousd.wire.entries import MessageEntry, StopReason, ToolCall
 from nousd.wire.optional import or_unset
 
@@ -200,11 +201,14 @@ def _without_calls(reason: str) -> StopReason:
 
 
 def _arguments(raw: str) -> dict[str, Any]:
-    """Parses a call's arguments; what is no JSON object is kept as text under one key."""
+    """Parses a call's arguments; what is no JSON object is kept as text under one key.
+
+    So is what nests so deep that the events which carry it could be written but not read any more.
+    """
     if not raw.strip():
         return {}
     try:
-        args = msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        args = None if is_nested_too_deep(raw.encode()) else msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeError):
         args = None
     return args if isinstance(args, dict) else {RAW_ARGUMENTS: raw}
