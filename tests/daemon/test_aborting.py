@@ -133,6 +133,24 @@ async def test_an_abort_ends_the_wait_for_a_retry(
     assert len(stub.requests) == 1
 
 
+async def test_an_abort_ends_the_writing_of_a_summary(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    await client.request("prompt", text="an old question")
+    await events.run()
+    summary = Gate()
+    overflow = error_reply(400, "prompt is too long", code="context_length_exceeded")
+    stub.script(overflow, text_reply(summary))
+    await client.request("prompt", text="go", wait=False)
+    with trio.fail_after(10):
+        await summary.reached()
+    await client.request("abort")
+    assert (await events.run())[-1]["payload"]["status"] == "cancelled"
+    assert "compaction" not in [
+        entry["type"] for entry in (await client.request("get_messages"))["messages"]
+    ]
+
+
 @pytest.mark.behaviour("abort_kills_tools_with_their_children")
 @pytest.mark.parametrize(
     "command",

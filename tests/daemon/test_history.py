@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from nousd.providers.interface import Provider
 from nousd.runtimes.native.loop import NativeSettings
-from tests.daemon_harness import Client, Events, Payload, of_type, socket_daemon
-from tests.stub_model import StubModel, text_reply, tool_reply
+from tests.daemon_harness import Client, Daemon, Events, Payload, of_type, socket_daemon
+from tests.stub_model import Gate, StubModel, text_reply, tool_reply
 
 
 def told(request: Any) -> list[tuple[str, Any]]:
@@ -188,6 +189,24 @@ async def test_a_session_can_be_compacted_by_hand(client: Client, stub: StubMode
     assert "they greeted" in summary[1]
     assert [content for _, content in rest] == ["second", "stub-reply", "third"]
     assert (await texts(client))[:2] == ["first", "stub-reply"], "nothing was deleted"
+
+
+async def test_a_summary_that_a_prompt_overtook_is_thrown_away(
+    daemon: Daemon, client: Client, stub: StubModel
+) -> None:
+    await client.request("prompt", text="first")
+    await client.request("prompt", text="second")
+    gate = Gate()
+    stub.script(text_reply("they ", gate, "greeted"))
+    asked = await client.ask("compact_session")
+    with trio.fail_after(10):
+        await gate.reached()
+    other = await daemon.connect()
+    assert (await other.request("prompt", text="third"))["status"] == "completed"
+    gate.open()
+    answer = await client.answer(asked)
+    assert answer["error"]["message"] == "session_changed"
+    assert compactions(await client.request("get_messages")) == []
 
 
 @pytest.mark.behaviour("compaction_needs_an_older_part")

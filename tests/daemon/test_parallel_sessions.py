@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.daemon_harness import Client, Daemon, Events, of_type
+from nousd.providers.mock import MockProvider
+from tests.daemon_harness import Client, Daemon, Events, of_type, socket_daemon
 from tests.stub_model import Gate, StubModel, text_reply
 
 
@@ -155,6 +157,24 @@ async def test_what_would_pull_the_session_from_under_a_run_is_refused(
     running.gate.open()
     await events.until("agent_end", run_id=running.run_id)
     await client.request("set_leaf", leaf_id=leaf_id)
+
+
+async def test_a_session_is_deleted_or_runs_but_never_both(short_folder: Path) -> None:
+    async with socket_daemon(short_folder, provider=MockProvider()) as daemon:
+        client, other = await daemon.connect(), await daemon.connect()
+        for number in range(20):
+            session_id = (await client.request("new_session"))["session_id"]
+            await client.request("prompt", text="first")
+            target = {"session_id": session_id, "client_message_id": f"m{number}"}
+            asked = await client.ask("prompt", text="[[hang]]", wait=False, **target)
+            await other.ask("delete_session", session_id=session_id)
+            prompted, deleted = await client.answer(asked), await other.receive()
+            assert prompted["ok"] != deleted["ok"]
+            if deleted["ok"]:
+                assert prompted["error"]["code"] == "session_not_found"
+            else:
+                assert deleted["error"]["message"] == "run_in_progress"
+                await client.request("abort", session_id=session_id)
 
 
 async def test_another_session_is_free_while_one_runs(
