@@ -108,6 +108,20 @@ async def test_a_failing_command_is_a_result_with_its_output_and_code(
     assert results(stub) == ["tool_error: oh\n\nCommand exited with code 3"]
 
 
+async def test_output_too_long_for_the_model_is_cut_and_kept_whole(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    run = await run_calls(client, events, stub, ("bash", {"command": "seq 200000"}))
+    [end] = of_type(run, "tool_execution_end")
+    assert end["artifact_id"].startswith("sha256:")
+    assert len(end["result"]) <= 8192
+    [result] = results(stub)
+    assert "200000" in result
+    assert len(result) < 100_000
+    entry = (await client.request("get_messages"))["messages"][2]
+    assert (entry["text"], entry["artifact_id"]) == (result, end["artifact_id"])
+
+
 async def test_a_missing_file_is_a_result(client: Client, events: Events, stub: StubModel) -> None:
     run = await run_calls(client, events, stub, ("read", {"path": "not-there.txt"}))
     [warning] = of_type(run, "warning")
