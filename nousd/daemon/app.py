@@ -64,6 +64,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
     async with trio.open_nursery() as nursery:
         runs = Runs(
             nursery=nursery,
+            reread=sessions.get,
             store=parts.store,
             log=log,
             clock=parts.clock,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 import trio
@@ -19,7 +20,7 @@ from nousd.daemon.clock import Clock
 from nousd.daemon.history import load_context
 from nousd.daemon.log import Log, Ticket
 from nousd.daemon.sessions import LiveSession
-from nousd.errors import NousdError, RunFailed, StoreError
+from nousd.errors import NousdError, RunFailed
 from nousd.machine import decisions, queue
 from nousd.machine.lifecycle import Ledger, Phase, owed_ends
 from nousd.machine.queue import Turn
@@ -57,9 +58,6 @@ class RunDriver:
         self.run_id = run_id
         self.ledger = Ledger(live.session_id, run_id)
         self.shown = Ledger(live.session_id, run_id)
-        self.status: EndStatus | None = None
-        self.error: RunFailed | None = None
-        self.first_seq = 0
         self.ended = trio.Event()
         self._services = services
         self._own_prompt = own_prompt
@@ -73,31 +71,22 @@ class RunDriver:
 
     def begin(self, decided: Sequence[Event]) -> Ticket:
         """Puts the events that start the run into the log."""
-        self.live.run = self
         ticket = self._decide(decided)
-
-        def settled(ticket: Ticket) -> None:
-            if ticket.stored is not None:
-                self.first_seq = ticket.stored[0].seq
-
-        ticket.when_settled(settled)
+        self.live.run = self
         return ticket
 
     async def drive(self) -> None:
-        """Carries the run out to its end. Never raises."""
+        """Carries the run out to its end, unless the session is lost meanwhile. Never raises."""
         outcome = None
         with self._scope:
             outcome = await boundary.contained(self._turns, f"run {self.run_id}")
-        if not isinstance(outcome, StoreError) and self.ledger.phase is not Phase.ENDED:
+        if not self.live.lost and self.ledger.phase is not Phase.ENDED:
             self._end_early(outcome)
-        with trio.CancelScope(shield=True), trio.move_on_after(_CLOSING_SECONDS):
+        with trio.move_on_after(_CLOSING_SECONDS):
             await boundary.contained(self._last_ticket.wait_committed, f"end of {self.run_id}")
-        if isinstance(outcome, StoreError):
-            _log.error("run %s stopped: %s", self.run_id, outcome)
-            self.live.lost = True
-            self.error = boundary.run_failure(outcome)
-        self.live.run = None
-        self.ended.set()
+        # The next run may have been accepted while this one's end was on its way to the disk.
+        if self.live.run is self:
+            self.live.run = None
 
     def stop(self, status: EndStatus) -> None:
         """Ends the run early: its task is cancelled and closes what is open."""
@@ -154,16 +143,15 @@ class RunDriver:
         cause: str | None = None
         if failure is not None:
             status = "error"
-            self.error = boundary.run_failure(failure)
-            cause = self.error.cause or self.error.message
-            remarks.append(self._error_event(self.error))
+            failed = boundary.run_failure(failure)
+            cause = failed.cause or failed.message
+            remarks.append(self._error_event(failed))
         elif self.ledger.phase in (Phase.TURN, Phase.MESSAGE):
             remarks.append(
                 events.Warning(
                     **self.ledger.where, code="provider_aborted", message="request_aborted"
                 )
             )
-        self.status = status
         ends = owed_ends(
             self.ledger,
             status,
@@ -174,7 +162,6 @@ class RunDriver:
         self._decide([*remarks, *ends])
 
     def _agent_end(self, status: EndStatus) -> events.AgentEnd:
-        self.status = status
         return events.AgentEnd(session_id=self.live.session_id, run_id=self.run_id, status=status)
 
     def _error_event(self, failure: RunFailed) -> events.Error:
@@ -270,6 +257,7 @@ class Runs:
 
     Args:
         nursery: where the runs' tasks live.
+        reread: reads a lost session from the log again, which closes its run there.
         default_model: used by sessions that name none for this provider.
         context_tokens_max: how much of a transcript is ever read for a model call.
     """
@@ -278,6 +266,7 @@ class Runs:
         self,
         *,
         nursery: trio.Nursery,
+        reread: Callable[[str], Awaitable[object]],
         store: Store,
         log: Log,
         clock: Clock,
@@ -294,6 +283,7 @@ class Runs:
         self.provider_name = provider_name
         self.context_tokens_max = context_tokens_max
         self._nursery = nursery
+        self._reread = reread
         self._default_model = default_model
         self._extension_tools = extension_tools
         self._active: dict[str, RunDriver] = {}
@@ -321,8 +311,20 @@ class Runs:
         return driver, ticket
 
     async def _drive(self, driver: RunDriver) -> None:
-        await driver.drive()
+        # Only ``stop`` ends a run early: so its ends are written, whatever cancels the daemon.
+        with trio.CancelScope(shield=True):
+            await driver.drive()
+            if driver.live.lost:
+                _log.error("run %s lost its session, which is read again", driver.run_id)
+                await boundary.contained(partial(self._end_in_log, driver), "closing a lost run")
         del self._active[driver.run_id]
+        driver.ended.set()
+
+    async def _end_in_log(self, driver: RunDriver) -> None:
+        """Gives a run that could not write its end one; whoever watches waits for it."""
+        with trio.move_on_after(_CLOSING_SECONDS):
+            await self.store.flush()
+            await self._reread(driver.live.session_id)
 
     def find(self, run_id: str) -> RunDriver | None:
         """Returns an active run."""

@@ -18,7 +18,7 @@ import trio
 
 from nousd.daemon.clock import Clock
 from nousd.daemon.log import Log, Ticket
-from nousd.errors import CommandRejected, InvalidPayload, SessionNotFound
+from nousd.errors import CommandRejected, InvalidPayload, SessionNotFound, StoreError
 from nousd.machine import session as machine
 from nousd.machine.session import SessionState
 from nousd.store.interface import Artifact, Defaults, SessionRow, Store
@@ -68,7 +68,16 @@ class LiveSession:
     def decide(
         self, decided: Sequence[events.Event], *, artifacts: Sequence[Artifact] = ()
     ) -> Ticket:
-        """Makes events happen to this session. Returns at once; the ticket tells of the commit."""
+        """Makes events happen to this session. Returns at once; the ticket tells of the commit.
+
+        Raises:
+            StoreError: an earlier commit failed, so that this was decided on what never came to be.
+            SessionNotFound: it was deleted meanwhile.
+        """
+        if self.lost:
+            raise StoreError("an earlier commit of the session failed")
+        if self.state.deleted:
+            raise _not_found(self.session_id)
         now = self._clock.now()
         for event in decided:
             self.state = machine.apply(self.state, event, now)
@@ -94,9 +103,8 @@ class LiveSession:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing would be missed if this object were dropped."""
-        running = self.run is not None or (self.state.run is not None and not self.lost)
-        return not running and self.in_flight == 0
+        """Whether nothing is on its way that knows this object."""
+        return self.run is None and self.in_flight == 0
 
 
 class Sessions:
@@ -143,9 +151,10 @@ class Sessions:
             if session_id in self._live:
                 # Its last commit failed: what the log has is what counts, and its run must end.
                 await self._recover(session_id=session_id)
+                del self._live[session_id]
             row = await self._store.session(session_id)
             if row is None:
-                raise SessionNotFound(f"no session has the id {session_id}")
+                raise _not_found(session_id)
             pending = await self._store.pending_inputs(session_id)
             state = _state_of(row, pending)
             return self._keep(LiveSession(state, self._log, self._clock))
@@ -154,10 +163,10 @@ class Sessions:
         live = self._live.get(session_id)
         if live is None:
             return None
-        if live.state.deleted:
-            raise SessionNotFound(f"no session has the id {session_id}")
         if live.lost and live.is_idle:
             return None
+        if live.state.deleted:
+            raise _not_found(session_id)
         self._live.move_to_end(session_id)
         return live
 
@@ -165,7 +174,7 @@ class Sessions:
         self._live[live.session_id] = live
         if len(self._live) > _IDLE_SESSIONS_MAX:
             for session_id, candidate in list(self._live.items()):
-                if candidate.is_idle and candidate is not live:
+                if candidate.is_idle and not candidate.lost and candidate is not live:
                     del self._live[session_id]
                 if len(self._live) <= _IDLE_SESSIONS_MAX:
                     break
@@ -294,19 +303,22 @@ class Sessions:
         )
 
     def _now_active(self, session_id: str | None, ticket: Ticket) -> None:
-        before = self.active_id
         self.active_id = session_id
 
         def settled(ticket: Ticket) -> None:
             if ticket.failure is None:
                 self.committed_active_id = session_id
             elif self.active_id == session_id:
-                self.active_id = before
+                self.active_id = self.committed_active_id
 
         ticket.when_settled(settled)
 
 
 _INHERITED: Final = ("steering_mode", "follow_up_mode", "active_tools", "provider", "model")
+
+
+def _not_found(session_id: str) -> SessionNotFound:
+    return SessionNotFound(f"no session has the id {session_id}")
 
 
 def _started(state: SessionState) -> str:
