@@ -38,6 +38,7 @@ HANDLERS: Final[dict[str, Handler]] = {
     "delete_session": sessions.delete_session,
     "list_runs": reading.list_runs,
     "get_run": reading.get_run,
+    "get_events": reading.get_events,
     "get_queue": inputs.get_queue,
     "clear_queue": inputs.clear_queue,
     "promote": inputs.promote,

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.results import run_result
 from nousd.daemon.sessions import LiveSession
-from nousd.errors import CommandRejected, CommandTimedOut, ProviderFailed
+from nousd.errors import CommandRejected, CommandTimedOut, ProviderFailed, SessionError
 from nousd.machine import decisions, queue
 from nousd.wire import commands
 from nousd.wire.optional import or_unset
@@ -66,6 +66,8 @@ async def _result_of(core: Core, reply: Deferred | Accepted) -> Result:
         if timer.cancelled_caught:
             raise CommandTimedOut("command timed out", details={"run_id": accepted.run_id})
     result = await run_result(core.store, accepted)
+    if result.status == "running":
+        raise SessionError("the run's end could not be written", details={"run_id": result.run_id})
     if result.status in ("error", "timeout"):
         record = await core.store.run(result.run_id)
         cause = None if record is None or record.error is UNSET else record.error
@@ -89,10 +91,11 @@ async def _hand_in(
     core: Core, command: commands.Steer | commands.FollowUp, kind: Literal["steer", "follow_up"]
 ) -> Reply:
     likely = await _likely_session(core, command)
-    repeated = likely and await _repeated(core, likely, command)
-    if repeated:
+    if likely is not None and (repeated := await _repeated(core, likely, command)):
         return repeated
     live = await core.sessions.run_target(command.session_id, command.expected_run_id)
+    if live is not likely and (repeated := await _repeated(core, live, command)):
+        return repeated
     queued = QueuedInput(
         input_id=core.clock.new_id("in"),
         kind=kind,

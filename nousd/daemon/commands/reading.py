@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd import __version__
 from nousd.daemon.core import Core, Plain, Reply
+from nousd.daemon.event_filters import event_filter, position
 from nousd.errors import CommandRejected
 from nousd.machine import queue
 from nousd.machine.session import SessionState
 from nousd.wire import commands
 from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS, FROZEN_EVENTS
-from nousd.wire.limits import LIMITS
+from nousd.wire.limits import LIMITS, PAGE_BYTES_MAX
 from nousd.wire.optional import or_unset
 from nousd.wire.responses import (
     ActiveRun,
     Capabilities,
+    Events,
     OpenMessage,
     Pong,
     Run,
@@ -93,6 +96,20 @@ async def get_run(core: Core, command: commands.GetRun) -> Reply:
     if record is None:
         raise CommandRejected("run_not_found")
     return Run(run=record)
+
+
+async def get_events(core: Core, command: commands.GetEvents) -> Reply:
+    """Reads a page of the log."""
+    head = core.hub.head
+    after = 0 if command.after is None else position(command.after, head=head)
+    page = await core.store.events_after(
+        after, event_filter(command), limit=command.limit, bytes_max=PAGE_BYTES_MAX
+    )
+    return Events(
+        events=tuple(msgspec.Raw(stored.line.rstrip(b"\n")) for stored in page),
+        next=cursor(page[-1].seq if page else head),
+        head=cursor(head),
+    )
 
 
 async def get_capabilities(core: Core, _command: commands.GetCapabilities) -> Reply:

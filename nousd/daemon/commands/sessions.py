@@ -173,6 +173,7 @@ async def compact_session(core: Core, command: commands.CompactSession) -> Reply
     summary = await runtime.summarise(
         cut, model=core.runs.model_of(live.state), instruction=instruction
     )
+    live = await core.sessions.get(live.session_id)
     decisions.require_idle(live.state)
     if live.state.leaf_id != leaf_id:
         raise CommandRejected("session_changed")
