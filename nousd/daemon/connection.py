@@ -7,6 +7,8 @@ its own commands and nothing else.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import trio
@@ -40,66 +42,64 @@ class _Connection:
         self._core = core
         self._stream = stream
         self._outbox = Outbox()
-        self._reading = trio.CancelScope()
-        self._watching = trio.CancelScope()
+        self._receiving = trio.CancelScope()
 
     async def serve(self) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._write)
-            nursery.start_soon(self._stop_reading_at_close)
-            with self._reading:
-                await self._read()
-            self._outbox.close()
-            self._watching.cancel()
+            nursery.start_soon(self._stop_receiving_at_close)
+            nursery.start_soon(self._read)
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await self._outbox.run(self._stream)
+            nursery.cancel_scope.cancel()
 
-    async def _stop_reading_at_close(self) -> None:
-        with self._watching:
-            await self._core.closing.wait()
-            self._reading.cancel()
-
-    async def _write(self) -> None:
-        try:
-            await self._outbox.run(self._stream)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._reading.cancel()
+    async def _stop_receiving_at_close(self) -> None:
+        await self._core.closing.wait()
+        self._receiving.cancel()
 
     async def _read(self) -> None:
+        """Handles what the client sends until it has said all or the daemon closes."""
         splitter = LineSplitter(self._core.line_bytes_max)
-        while True:
-            try:
-                chunk = await self._stream.receive_some(READ_BYTES)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                return
-            for line in splitter.feed(chunk) if chunk else splitter.end():
-                await self._outbox.wait_room()
-                await self._handle(line)
-            if not chunk:
-                return
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while (chunk := await self._receive()) is not None:
+                for line in splitter.feed(chunk) if chunk else splitter.end():
+                    await self._outbox.wait_room()
+                    await self._handle(line)
+                if not chunk:
+                    break
+        self._outbox.close()
+
+    async def _receive(self) -> bytes | bytearray | None:
+        """Returns the next bytes, none at the end of input, or None once the daemon closes."""
+        with trio.CancelScope() as self._receiving:
+            if not self._core.closing.is_set():
+                return await self._stream.receive_some(READ_BYTES)
+        return None
 
     async def _handle(self, line: bytes | LineTooLong) -> None:
-        request_id = ""
-        what = "a command"
-
-        async def answered() -> bytes | Deferred:
-            nonlocal request_id, what
-            request = _decoded(line, self._core.line_bytes_max)
-            request_id, what = request.id, request.type[:40]
-            reply = await self._reply(request)
-            return reply if isinstance(reply, Deferred) else _encoded(request_id, reply)
-
-        outcome = await boundary.contained(answered, what)
+        request = await boundary.contained(partial(self._decoded, line), "a line")
+        if isinstance(request, NousdError):
+            self._outbox.put(_refusal("", request))
+            return
+        outcome = await boundary.contained(partial(self._answered, request), request.type[:40])
         if isinstance(outcome, bytes):
             self._outbox.put(outcome)
         elif isinstance(outcome, Deferred):
-            await self._answer_when_committed(request_id, outcome)
+            await self._answer_when_committed(request.id, outcome)
         else:
-            self._outbox.put(_refusal(request_id, outcome))
+            self._outbox.put(_refusal(request.id, outcome))
 
-    async def _reply(self, request: Request) -> Reply:
+    async def _decoded(self, line: bytes | LineTooLong) -> Request:
+        if isinstance(line, LineTooLong):
+            limit = self._core.line_bytes_max
+            raise InvalidCommand(f"line_too_long: a line has at most {limit} bytes")
+        return decode_request(line)
+
+    async def _answered(self, request: Request) -> bytes | Deferred:
         command = decode_payload(request)
         if self._core.stopping:
             raise ShuttingDown("the daemon is stopping")
-        return await HANDLERS[request.type](self._core, command)
+        reply = await HANDLERS[request.type](self._core, command)
+        return reply if isinstance(reply, Deferred) else _encoded(request.id, reply)
 
     async def _answer_when_committed(self, request_id: str, reply: Deferred) -> None:
         """Queues the answer in the moment of the commit, before the events go out."""
@@ -113,12 +113,6 @@ class _Connection:
 
         reply.ticket.when_settled(settled)
         await done.wait()
-
-
-def _decoded(line: bytes | LineTooLong, line_bytes_max: int) -> Request:
-    if isinstance(line, LineTooLong):
-        raise InvalidCommand(f"line_too_long: a line has at most {line_bytes_max} bytes")
-    return decode_request(line)
 
 
 def _encoded(request_id: str, reply: Reply) -> bytes:
