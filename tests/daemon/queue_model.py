@@ -1,0 +1,221 @@
+"""The queue rules of protocol/v1.md once more, as a checker that reads nothing but the log.
+
+Every event is fed in the order of the log, which is the order in which things were decided. So the
+checker knows at each moment what is pending, and what has to be consumed next; whatever way several
+clients, a model and tools got in each other's way. It shares no code with the daemon.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.lifecycle import LifecycleChecker
+
+Payload = dict[str, Any]
+
+MODE_OF = {"steer": "steering_mode", "follow_up": "follow_up_mode"}
+
+
+@dataclass
+class QueueModel:
+    """What one session's log says so far. ``pending`` is in the order of acceptance."""
+
+    pending: list[Payload] = field(default_factory=list)
+    accepted: list[str] = field(default_factory=list)
+    consumed: list[str] = field(default_factory=list)
+    cleared: list[str] = field(default_factory=list)
+    modes: dict[str, str] = field(
+        default_factory=lambda: dict.fromkeys(MODE_OF.values(), "one-at-a-time")
+    )
+    run_id: str | None = None
+    aborting: bool = False
+    leaf: Payload | None = None
+    seq: int = 0
+    lifecycle: LifecycleChecker = field(default_factory=LifecycleChecker)
+    _own_prompt: str | None = None
+    _said: Payload = field(default_factory=dict)
+    _owed_results: set[str] = field(default_factory=set)
+
+    def feed(self, line: bytes) -> None:
+        """Takes the next line of the log.
+
+        Raises:
+            AssertionError: a rule is broken.
+        """
+        self.lifecycle.feed(line)
+        event = json.loads(line)
+        self.seq = int(event["id"].removeprefix("evt-"))
+        rule = _RULES.get(event["type"])
+        if rule is not None:
+            rule(self, event["payload"])
+
+    @property
+    def in_order(self) -> list[str]:
+        """The pending inputs in the order in which they will be consumed."""
+        kinds = ("steer", "prompt", "follow_up")
+        return [item["input_id"] for kind in kinds for item in self.of_kind(kind)]
+
+    def of_kind(self, kind: str) -> list[Payload]:
+        return [item for item in self.pending if item["kind"] == kind]
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether a run could go on from the leaf without any input."""
+        if self.leaf is None or self.leaf["type"] == "compaction":
+            return False
+        return self.leaf["role"] != "assistant" or self.leaf["stop_reason"] not in (
+            "stop",
+            "length",
+        )
+
+    def next_turn(self) -> list[str]:
+        """The inputs that the next turn has to consume."""
+        own = [item for item in self.pending if item["input_id"] == self._own_prompt]
+        for kind in ("steer", "prompt", "follow_up"):
+            waiting = own or self.of_kind(kind)
+            if waiting:
+                count = None if self.modes.get(MODE_OF.get(kind, "")) == "all" else 1
+                return [item["input_id"] for item in waiting[:count]]
+        return []
+
+    def take(self, inputs: list[Payload]) -> list[str]:
+        """Removes inputs, each of which must be pending."""
+        ids = [item["input_id"] for item in inputs]
+        known = [item["input_id"] for item in self.pending]
+        assert set(ids) <= set(known), f"{ids} are not all pending: {known}"
+        assert len(set(ids)) == len(ids), f"twice in one event: {ids}"
+        self.pending = [item for item in self.pending if item["input_id"] not in ids]
+        return ids
+
+    def check_no_steer_bites(self, what: str) -> None:
+        biting = [item for item in self.of_kind("steer") if item.get("run_id") == self.run_id]
+        assert not biting, f"{what} although a steer of this run waits: {biting}"
+
+
+# --- the rules, one per event ------------------------------------------------------------------
+
+
+def _agent_start(model: QueueModel, payload: Payload) -> None:
+    assert model.run_id is None, "two runs at a time"
+    model.run_id = payload["run_id"]
+    own = [item for item in model.of_kind("prompt") if item["run_id"] == model.run_id]
+    model._own_prompt = own[0]["input_id"] if own else None
+
+
+def _agent_end(model: QueueModel, payload: Payload) -> None:
+    assert model.run_id == payload["run_id"]
+    if payload["status"] == "completed":
+        assert not model.pending, f"a completed run left {model.in_order}"
+        assert not model._owed_results, f"calls without results: {model._owed_results}"
+    if model.aborting:
+        assert payload["status"] in ("cancelled", "interrupted")
+        assert not model.pending, f"an aborted run left {model.in_order}"
+    model.run_id, model.aborting = None, False
+    model._owed_results.clear()
+
+
+def _run_aborting(model: QueueModel, payload: Payload) -> None:
+    assert model.run_id == payload["run_id"]
+    assert not model.aborting, "aborted twice"
+    model.aborting = True
+
+
+def _turn_start(model: QueueModel, _: Payload) -> None:
+    assert not model.aborting, "a turn begins in a run that is being aborted"
+
+
+def _message_start(model: QueueModel, payload: Payload) -> None:
+    if payload["role"] == "user":
+        model._said = payload
+
+
+def _queue_update(model: QueueModel, payload: Payload) -> None:
+    _CHANGES[payload["change"]](model, payload)
+    counts = {kind: len(model.of_kind(kind)) for kind in ("steer", "follow_up")}
+    assert payload["pending_counts"] == counts, f"counted {counts}: {payload}"
+
+
+def _accepted(model: QueueModel, payload: Payload) -> None:
+    (item,) = payload["inputs"]
+    assert item["input_id"] not in model.accepted, "accepted twice"
+    assert not model.aborting, "accepted by a run that is being aborted"
+    if item["kind"] == "prompt":
+        assert model.run_id is None, "a prompt during a run"
+    else:
+        assert item["run_id"] == model.run_id, "accepted by a run that is not there"
+    model.accepted.append(item["input_id"])
+    model.pending.append(item)
+
+
+def _promoted(model: QueueModel, payload: Payload) -> None:
+    (item,) = payload["inputs"]
+    before = [other["kind"] for other in model.pending if other["input_id"] == item["input_id"]]
+    assert (before, item["kind"]) == (["follow_up"], "steer")
+    assert model.run_id in (None, item["run_id"]), "promoted for another run"
+    model.take([item])
+    model.pending.append(item)
+
+
+def _consumed(model: QueueModel, payload: Payload) -> None:
+    inputs = payload["inputs"]
+    ids = [item["input_id"] for item in inputs]
+    assert not model.aborting, "consumed by a run that is being aborted"
+    assert ids == model.next_turn(), f"consumed {ids}, but it is the turn of {model.next_turn()}"
+    assert model._said["input_ids"] == ids
+    assert model._said["turn_kind"] == inputs[0]["kind"]
+    assert model._said["text"] == "\n".join(item["text"] for item in inputs)
+    model.consumed += model.take(inputs)
+
+
+def _cleared(model: QueueModel, payload: Payload) -> None:
+    ids = [item["input_id"] for item in payload["inputs"]]
+    assert ids == [name for name in model.in_order if name in ids], "not in the order of turns"
+    if model.aborting:
+        assert ids == model.in_order, "an abort empties everything"
+    model.cleared += model.take(payload["inputs"])
+
+
+def _session_updated(model: QueueModel, payload: Payload) -> None:
+    model.modes.update({key: payload[key] for key in MODE_OF.values() if key in payload})
+
+
+def _entry_appended(model: QueueModel, payload: Payload) -> None:
+    entry = payload["entry"]
+    before = None if model.leaf is None else model.leaf["id"]
+    assert entry.get("parent_id") == before, "an entry hangs on the leaf"
+    model.leaf = entry
+    model._owed_results |= {call["tool_call_id"] for call in entry.get("tool_calls", ())}
+    model._owed_results.discard(entry.get("tool_call_id"))
+
+
+def _tool_call_started(model: QueueModel, _: Payload) -> None:
+    model.check_no_steer_bites("a tool call begins")
+
+
+def _status(model: QueueModel, payload: Payload) -> None:
+    if payload["message"].startswith("await_next"):
+        model.check_no_steer_bites("the model is asked again")
+
+
+_CHANGES: dict[str, Callable[[QueueModel, Payload], None]] = {
+    "accepted": _accepted,
+    "promoted": _promoted,
+    "consumed": _consumed,
+    "cleared": _cleared,
+}
+
+_RULES: dict[str, Callable[[QueueModel, Payload], None]] = {
+    "agent_start": _agent_start,
+    "agent_end": _agent_end,
+    "run_aborting": _run_aborting,
+    "turn_start": _turn_start,
+    "message_start": _message_start,
+    "queue_update": _queue_update,
+    "session_updated": _session_updated,
+    "entry_appended": _entry_appended,
+    "tool_call_started": _tool_call_started,
+    "status": _status,
+}

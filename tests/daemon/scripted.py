@@ -1,0 +1,178 @@
+"""A model and a tool that do nothing until the test says what: for tests where order is everything.
+
+::
+
+    provider = ScriptedProvider()
+    ...                                   # the daemon's run asks the model and waits
+    provider.answer(says("hello"))        # now it streams, and ends
+
+What is asked for while nothing was told waits; ``waiting`` says so. No clock, no network, no thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+import trio
+
+from nousd.machine.model_input import ModelInput
+from nousd.providers.interface import (
+    Finished,
+    Piece,
+    Receive,
+    TextDelta,
+    ToolCallPiece,
+)
+from nousd.tools.arguments import struct_arguments
+from nousd.tools.function_tool import FunctionTool
+from nousd.tools.interface import ToolContext, ToolResult
+
+T = TypeVar("T")
+
+
+class Held(Generic[T]):
+    """Calls that wait for what the test decides, one decision for each."""
+
+    def __init__(self) -> None:
+        self._decided: list[T] = []
+        self._parked = trio.lowlevel.ParkingLot()
+        self.entered = 0
+
+    @property
+    def waiting(self) -> bool:
+        return len(self._parked) > 0
+
+    def decide(self, outcome: T) -> None:
+        """Lets the call that waits, or else the next one, go on."""
+        self._decided.append(outcome)
+        self._parked.unpark()
+
+    async def outcome(self) -> T:
+        self.entered += 1
+        while not self._decided:
+            await self._parked.park()
+        return self._decided.pop(0)
+
+
+Outcome = Callable[[Receive], Awaitable[None]]
+"""What one model call does."""
+
+
+def says(*texts: str) -> Outcome:
+    """A model call that streams those texts, one delta each."""
+
+    async def play(receive: Receive) -> None:
+        pieces: list[Piece] = [TextDelta(text) for text in texts]
+        for piece in [*pieces, Finished("stop")]:
+            await receive(piece)
+
+    return play
+
+
+def asks_for_tools(count: int = 1, name: str = "work") -> Outcome:
+    """A model call that asks for that many calls of one tool."""
+
+    async def play(receive: Receive) -> None:
+        for number in range(count):
+            await receive(ToolCallPiece(f"own-{number}", name, "{}"))
+        await receive(Finished("tool_use"))
+
+    return play
+
+
+def fails(error: Exception, *texts: str) -> Outcome:
+    """A model call that fails, perhaps after it has said something."""
+
+    async def play(receive: Receive) -> None:
+        for text in texts:
+            await receive(TextDelta(text))
+        raise error
+
+    return play
+
+
+class ScriptedProvider:
+    """See ``providers.interface.Provider``."""
+
+    name: Final = "scripted"
+    default_model: Final = "scripted-model"
+
+    def __init__(self) -> None:
+        self.calls: Held[Outcome] = Held()
+        self.requests: list[ModelInput] = []
+
+    @property
+    def waiting(self) -> bool:
+        return self.calls.waiting
+
+    def answer(self, *outcomes: Outcome) -> None:
+        for outcome in outcomes:
+            self.calls.decide(outcome)
+
+    def context_window(self, model: str) -> int:
+        return 100_000
+
+    async def generate(self, request: ModelInput, receive: Receive) -> None:
+        self.requests.append(request)
+        outcome = await self.calls.outcome()
+        await outcome(receive)
+
+    async def aclose(self) -> None:
+        pass
+
+
+class _NoArguments(msgspec.Struct):
+    pass
+
+
+ToolOutcome = Callable[[ToolContext], Awaitable[ToolResult]]
+"""What one tool call does."""
+
+
+def gives(text: str = "done", *, is_error: bool = False) -> ToolOutcome:
+    async def play(_: ToolContext) -> ToolResult:
+        return ToolResult(text, is_error=is_error)
+
+    return play
+
+
+def breaks(error: Exception) -> ToolOutcome:
+    async def play(_: ToolContext) -> ToolResult:
+        raise error
+
+    return play
+
+
+class ScriptedTool:
+    """A tool called ``work``; ``tool`` is what a daemon is given."""
+
+    def __init__(self) -> None:
+        self.calls: Held[ToolOutcome] = Held()
+        self.tool = FunctionTool(
+            name="work",
+            description="Does what the test says.",
+            source="scripted",
+            arguments=struct_arguments(_NoArguments, {}),
+            function=self._run,
+        )
+
+    @property
+    def waiting(self) -> bool:
+        return self.calls.waiting
+
+    def finish(self, *outcomes: ToolOutcome) -> None:
+        for outcome in outcomes:
+            self.calls.decide(outcome)
+
+    async def _run(self, _: Any, context: ToolContext) -> ToolResult:
+        outcome = await self.calls.outcome()
+        return await outcome(context)
+
+
+def numbered(prefix: str) -> Callable[[], str]:
+    """Returns a maker of texts that never repeat."""
+    numbers = itertools.count(1)
+    return lambda: f"{prefix}{next(numbers)}"

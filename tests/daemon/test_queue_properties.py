@@ -1,0 +1,453 @@
+"""The whole daemon against the queue rules: whatever clients, model and tools do, in whatever order.
+
+Each example is a list of operations on a daemon in memory. Some are waited for, and some only for a
+few turns of the event loop, so that commands, model answers and tool results get in each other's way
+at any point; every so often the daemon is killed and started again on the same log. The log itself is
+what is checked (``queue_model``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from nousd.errors import ProviderError, StoreError, ToolError
+from nousd.store import memory
+from nousd.store.interface import Batch, EventFilter, Store, StoredEvent
+from tests.daemon.queue_model import QueueModel
+from tests.daemon.scripted import (
+    Outcome,
+    ScriptedProvider,
+    ScriptedTool,
+    ToolOutcome,
+    asks_for_tools,
+    breaks,
+    fails,
+    gives,
+    says,
+)
+from tests.daemon_harness import Daemon, FakeClock, memory_daemon
+
+# --- a daemon that can be killed -------------------------------------------------------------
+
+
+class Mortal:
+    """A store as one process sees it: once the process is killed, nothing it does reaches the log.
+
+    The disk may pause. What was submitted meanwhile is committed when it goes on; a kill loses it.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._is_dead = False
+        self._held: list[Batch] = []
+        self._released = trio.lowlevel.ParkingLot()
+        self.is_paused = False
+
+    def pause(self) -> None:
+        self.is_paused = True
+
+    def write_held(self) -> None:
+        """Lets through what waits now; a disk that pauses goes on pausing."""
+        held, self._held = self._held, []
+        for batch in held:
+            self._submit(batch)
+        self._released.unpark_all()
+
+    def go_on(self) -> None:
+        self.is_paused = False
+        self.write_held()
+
+    def kill(self) -> None:
+        self._is_dead = True
+        self.go_on()
+
+    def submit(self, batch: Batch) -> None:
+        if self.is_paused:
+            self._held.append(batch)
+        else:
+            self._submit(batch)
+
+    def _submit(self, batch: Batch) -> None:
+        if self._is_dead:
+            token = trio.lowlevel.current_trio_token()
+            token.run_sync_soon(batch.on_failure, StoreError("killed"))
+        else:
+            self._store.submit(batch)
+
+    async def flush(self) -> None:
+        while self._held:
+            await self._released.park()
+        await self._store.flush()
+
+    async def events_after(
+        self, after: int, wanted: EventFilter, *, limit: int, bytes_max: int
+    ) -> tuple[StoredEvent, ...]:
+        if self._is_dead:
+            return ()
+        return await self._store.events_after(after, wanted, limit=limit, bytes_max=bytes_max)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@dataclass
+class World:
+    """A log, the daemon that runs on it at present, and what its clients were told."""
+
+    log: Store
+    workdir: Path
+    clock: FakeClock = field(default_factory=FakeClock)
+    model: QueueModel = field(default_factory=QueueModel)
+    acknowledged: list[str] = field(default_factory=list)
+    given_back: list[str] = field(default_factory=list)
+    provider: ScriptedProvider = field(default_factory=ScriptedProvider)
+    tool: ScriptedTool = field(default_factory=ScriptedTool)
+    texts: Any = field(default_factory=lambda: map("text {}".format, itertools.count(1)))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[_Life]:
+        """Starts the daemon; leaving the block kills it."""
+        self.provider, self.tool = ScriptedProvider(), ScriptedTool()
+        mortal = Mortal(self.log)
+        async with (
+            memory_daemon(
+                workdir=self.workdir,
+                provider=self.provider,
+                store=mortal,
+                clock=self.clock,
+                tools=[self.tool.tool],
+            ) as daemon,
+            trio.open_nursery() as clients,
+        ):
+            yield _Life(self, daemon, mortal, clients)
+            mortal.kill()
+            clients.cancel_scope.cancel()
+
+    async def read_log(self) -> None:
+        """Feeds what is new in the log to the model."""
+        await self.log.flush()
+        while page := await self.log.events_after(
+            self.model.seq, EventFilter(), limit=1000, bytes_max=2**24
+        ):
+            for stored in page:
+                self.model.feed(stored.line)
+
+
+@dataclass
+class _Life:
+    """One life of the daemon.
+
+    Args:
+        is_quiet: everything begun so far has come to its end, or waits for the test.
+        is_alone: the present operation began in quiet and is waited for, so its outcome is certain.
+    """
+
+    world: World
+    daemon: Daemon
+    disk: Mortal
+    clients: trio.Nursery
+    is_quiet: bool = True
+    is_alone: bool = True
+
+    async def operate(self, name: str, ticks: int | None = None) -> None:
+        """Does something, and lets the loop turn so often; None waits for all it leads to."""
+        self.is_alone, self.is_quiet = self.is_quiet and ticks is None, False
+        await OPERATIONS[name](self)
+        for _ in range(ticks or 0):
+            await trio.lowlevel.checkpoint()
+        if ticks is None:
+            await self.settle()
+
+    async def settle(self) -> None:
+        await wait_all_tasks_blocked()
+        await self.world.read_log()
+        self.is_quiet = not self.disk.is_paused
+
+    def send(
+        self, type: str, expected: str | None, check: Callable[[Any], None], **payload: Any
+    ) -> None:
+        """Sends a command on a connection of its own.
+
+        Args:
+            expected: the word it has to be refused with; None if it has to be accepted. What is not
+                sent alone may be either.
+        """
+        expectation = (expected,) if self.is_alone else None
+
+        async def ask() -> None:
+            client = await self.daemon.connect()
+            answer = await client.answer(await client.ask(type, **payload))
+            refused = None if answer["ok"] else answer["error"]["message"]
+            assert expectation in (None, (refused,)), f"{type}: {answer}, not {expectation}"
+            assert refused in (None, *REFUSALS), answer
+            if answer["ok"]:
+                check(answer["payload"])
+            await client.aclose()
+
+        self.clients.start_soon(ask)
+
+
+REFUSALS = (
+    "run_in_progress",
+    "no_active_run",
+    "nothing_to_resume",
+    "input_not_found",
+    "input_not_promotable",
+)
+
+# --- operations ------------------------------------------------------------------------------
+
+Operation = Callable[[_Life], Awaitable[None]]
+
+
+def hand_in(kind: str) -> Operation:
+    async def operate(life: _Life) -> None:
+        world, model = life.world, life.world.model
+        if kind == "prompt":
+            expected = "run_in_progress" if model.run_id else None
+        else:
+            expected = None if model.run_id else "no_active_run"
+        life.send(
+            kind,
+            expected,
+            lambda payload: world.acknowledged.append(payload["input_id"]),
+            text=next(world.texts),
+            **({"wait": False} if kind == "prompt" else {}),
+        )
+
+    return operate
+
+
+def take_back(type: str, **payload: Any) -> Operation:
+    async def operate(life: _Life) -> None:
+        expected = None if type != "abort" or life.world.model.run_id else "no_active_run"
+
+        def check(answer: Any) -> None:
+            life.world.given_back.extend(item["input_id"] for item in answer["cleared"])
+
+        life.send(type, expected, check, **payload)
+
+    return operate
+
+
+def promote(index: int) -> Operation:
+    async def operate(life: _Life) -> None:
+        pending = life.world.model.pending
+        if index < len(pending):
+            item = pending[index]
+            expected = None if item["kind"] == "follow_up" else "input_not_promotable"
+            life.send("promote", expected, lambda _: None, input_id=item["input_id"])
+        else:
+            life.send("promote", "input_not_found", lambda _: None, input_id="nobody's")
+
+    return operate
+
+
+def set_mode(which: str, mode: str) -> Operation:
+    async def operate(life: _Life) -> None:
+        life.send(which, None, lambda _: None, mode=mode)
+
+    return operate
+
+
+async def resume(life: _Life) -> None:
+    model = life.world.model
+    expected = None if model.pending or model.unanswered else "nothing_to_resume"
+    life.send("resume", "run_in_progress" if model.run_id else expected, lambda _: None)
+
+
+async def get_queue(life: _Life) -> None:
+    """Reads the queue; read alone it must be what the log says."""
+    is_alone, expected = life.is_alone, life.world.model.in_order
+
+    def check(answer: Any) -> None:
+        listed = [item["input_id"] for item in answer["inputs"]]
+        assert not is_alone or listed == expected
+
+    life.send("get_queue", None, check)
+
+
+def model_does(outcome: Outcome) -> Operation:
+    async def operate(life: _Life) -> None:
+        if life.world.provider.waiting:
+            life.world.provider.answer(outcome)
+
+    return operate
+
+
+def tool_does(outcome: ToolOutcome) -> Operation:
+    async def operate(life: _Life) -> None:
+        if life.world.tool.waiting:
+            life.world.tool.finish(outcome)
+
+    return operate
+
+
+async def disk_pauses(life: _Life) -> None:
+    life.disk.pause()
+
+
+async def disk_writes(life: _Life) -> None:
+    life.disk.write_held()
+
+
+async def disk_goes_on(life: _Life) -> None:
+    life.disk.go_on()
+
+
+OPERATIONS: dict[str, Operation] = {
+    "prompt": hand_in("prompt"),
+    "steer": hand_in("steer"),
+    "follow_up": hand_in("follow_up"),
+    "abort": take_back("abort"),
+    "clear": take_back("clear_queue"),
+    "clear_steers": take_back("clear_queue", kind="steer"),
+    "clear_follow_ups": take_back("clear_queue", kind="follow_up"),
+    "promote_0": promote(0),
+    "promote_1": promote(1),
+    "promote_2": promote(2),
+    "steers_all": set_mode("set_steering_mode", "all"),
+    "steers_one": set_mode("set_steering_mode", "one-at-a-time"),
+    "follow_ups_all": set_mode("set_follow_up_mode", "all"),
+    "follow_ups_one": set_mode("set_follow_up_mode", "one-at-a-time"),
+    "resume": resume,
+    "get_queue": get_queue,
+    "model_says": model_does(says("some ", "words")),
+    "model_says_nothing": model_does(says()),
+    "model_wants_1": model_does(asks_for_tools(1)),
+    "model_wants_3": model_does(asks_for_tools(3)),
+    "model_fails": model_does(fails(ProviderError("no"))),
+    "model_fails_late": model_does(fails(ProviderError("no"), "half an ans")),
+    "tool_works": tool_does(gives()),
+    "tool_fails": tool_does(breaks(ToolError("no"))),
+    "disk_pauses": disk_pauses,
+    "disk_writes": disk_writes,
+    "disk_goes_on": disk_goes_on,
+}
+
+OFTEN = ("prompt", "steer", "follow_up", "tool_works", "disk_writes")
+MODEL = ("model_says", "model_wants_1", "model_wants_3")
+
+Steps = list[tuple[str, int | None]]
+"""Operations, each with how many turns of the loop follow it (``_Life.operate``)."""
+
+NAMES = st.sampled_from([*OPERATIONS, *3 * OFTEN, *3 * MODEL])
+STEPS = st.lists(st.tuples(NAMES, st.none() | st.integers(0, 12)), min_size=2, max_size=30)
+
+LIVES = st.lists(STEPS, min_size=1, max_size=3)
+"""Between two lives the daemon is killed."""
+
+
+# --- the property ----------------------------------------------------------------------------
+
+
+async def live(lives: list[Steps], workdir: Path) -> World:
+    async with memory.open_store() as log:
+        world = World(log, workdir)
+        for number, steps in enumerate(lives):
+            async with world.running() as life:
+                if number == 0:
+                    await (await daemon_client(life)).request("new_session")
+                await life.settle()
+                await check_restart(life, is_first=number == 0)
+                for name, ticks in steps:
+                    await life.operate(name, ticks)
+                if number == len(lives) - 1:
+                    await finish(life)
+            await world.read_log()
+        world.model.lifecycle.finish()
+        check_accounts(world)
+    return world
+
+
+async def daemon_client(life: _Life) -> Any:
+    return await life.daemon.connect()
+
+
+async def check_restart(life: _Life, *, is_first: bool) -> None:
+    """Asserts that nothing runs by itself, and that the queue is what the log says."""
+    model = life.world.model
+    assert model.run_id is None
+    assert not life.world.provider.requests
+    if not is_first:
+        client = await daemon_client(life)
+        listed = (await client.request("get_queue"))["inputs"]
+        assert [item["input_id"] for item in listed] == model.in_order
+        assert (await client.request("get_state"))["run_state"] == "idle"
+
+
+async def finish(life: _Life) -> None:
+    """Lets everything that is accepted be consumed."""
+    model = life.world.model
+    await life.operate("disk_goes_on")
+    for _ in range(500):
+        if model.run_id is None and not model.pending:
+            return
+        if model.run_id is None:
+            await life.operate("resume")
+        await life.operate("model_says")
+        await life.operate("tool_works")
+    raise AssertionError(f"this never ends: {model}")
+
+
+def check_accounts(world: World) -> None:
+    """Asserts that each input was accepted once and consumed or given back, once."""
+    model = world.model
+    assert sorted(model.consumed + model.cleared) == sorted(model.accepted)
+    assert not model.pending
+    # A kill may come between the commit and the answer; never the other way round.
+    assert set(world.acknowledged) <= set(model.accepted)
+    assert len(set(world.acknowledged)) == len(world.acknowledged)
+    assert set(world.given_back) <= set(model.cleared)
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("workdir")
+
+
+def quietly(*names: str) -> Steps:
+    return [(name, None) for name in names]
+
+
+def at_once(*names: str) -> Steps:
+    return [(name, 0) for name in names]
+
+
+ALMOST_OVER = ("prompt", "disk_pauses", "model_says", "disk_writes")
+"""After this a run has decided on its end, which is not on the disk yet."""
+
+
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(LIVES)
+@example([quietly("prompt", "steer", "follow_up", "model_says", "model_says", "model_says")])
+@example([quietly("prompt", "model_wants_3", "steer", "tool_works", "model_says")])
+@example([quietly("prompt", "model_wants_1", "steer", "tool_works", "model_says")])
+@example([quietly("prompt", "follow_up", "follow_up", "promote_1", "model_wants_1", "model_says")])
+@example([quietly("prompt", "steers_all", "steer", "steer", "model_says", "model_fails", "resume")])
+@example([quietly("prompt", "steer", "model_fails", "prompt", "model_wants_1", "tool_works")])
+@example([at_once("prompt", "abort"), at_once("prompt", "steer"), quietly("resume", "clear")])
+@example([quietly("prompt", "steer", "follow_up"), quietly("resume", "get_queue")])
+@example([quietly(*ALMOST_OVER, "prompt", "disk_goes_on", "abort")])
+@example([quietly(*ALMOST_OVER, "steer", "follow_up"), quietly("resume", "model_says")])
+@example([quietly("disk_pauses", "prompt", "disk_writes"), quietly("resume", "model_says")])
+@example([[*quietly("prompt"), *at_once("model_says", "follow_up", "steer", "prompt", "abort")]])
+def test_an_accepted_input_is_consumed_or_given_back_once_and_in_order(
+    workdir: Path, lives: list[Steps]
+) -> None:
+    trio.run(live, lives, workdir, clock=MockClock(autojump_threshold=0))
