@@ -78,19 +78,21 @@ class _Talk:
 
     def converse(self) -> int:
         """Takes lines until the user leaves, the input ends or the daemon goes away."""
-        interrupted = False
+        interrupts = 0
         while not self._leaving and self._lost is None:
             try:
+                if interrupts == 1:
+                    self._interrupt()
                 self._take(self._read())
-                interrupted = False
+                interrupts = 0
             except EOFError:
                 self._finish()
                 self._leaving = True
             except KeyboardInterrupt:
-                self._leaving = interrupted
-                interrupted = True
-                if not self._leaving:
-                    self._interrupt()
+                interrupts += 1
+                self._leaving = interrupts > 1
+        # Whoever keeps pressing Ctrl-C wants what is happening already.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._leaving = True
         self._left.set()
         return FAILED if self._lost else DONE

@@ -8,7 +8,6 @@ here is ignored, as v1 has it.
 from __future__ import annotations
 
 import select
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -17,19 +16,17 @@ import trio
 
 from nousd.daemon import boundary
 from nousd.daemon.core import Core
-from nousd.errors import CommandRejected, InvalidCommand, InvalidPayload, NousdError
+from nousd.daemon.event_filters import FROZEN, event_filter, position
+from nousd.errors import InvalidCommand, NousdError
 from nousd.store.interface import EventFilter
 from nousd.wire.codec import convert_payload, decode_request, encode_error, encode_response
-from nousd.wire.events import EVENTS, FROZEN_EVENTS
 from nousd.wire.framing import LineSplitter, LineTooLong
 from nousd.wire.responses import Subscribed
-from nousd.wire.subscribe import Subscribe, cursor, cursor_seq
+from nousd.wire.subscribe import Subscribe, cursor
 
 READ_BYTES: Final = 16 * 1024
 SUBSCRIBE_BYTES_MAX: Final = 64 * 1024
 """A longer line on this socket is nothing we know, and is skipped."""
-
-_FROZEN: Final = frozenset(FROZEN_EVENTS)
 
 
 _HEARD_MAX: Final = 16
@@ -61,7 +58,7 @@ class _Feed:
     def __init__(self, core: Core, stream: trio.abc.Stream) -> None:
         self._core = core
         self._stream = stream
-        self._current = _Subscription(core.hub.head, EventFilter(types=_FROZEN))
+        self._current = _Subscription(core.hub.head, EventFilter(types=FROZEN))
         self._heard: list[_Heard] = []
         self._answered = trio.Event()
         self._idle = trio.CancelScope()
@@ -143,10 +140,8 @@ class _Feed:
 
     def _subscribed(self, request_id: str, command: Subscribe) -> _Heard:
         head = self._core.hub.head
-        after = head if command.after is None else cursor_seq(command.after)
-        if after > head:
-            raise CommandRejected("cursor_beyond_head", details={"head": cursor(head)})
-        wanted = EventFilter(command.session_id, command.run_id, _types(command.types))
+        after = head if command.after is None else position(command.after, head=head)
+        wanted = event_filter(command)
         answer = encode_response(request_id, Subscribed(cursor=cursor(after), head=cursor(head)))
         return _Heard(answer, _Subscription(after, wanted))
 
@@ -163,12 +158,3 @@ async def _wait_hung_up(stream: trio.abc.Stream) -> None:
     gone = select.POLLHUP | select.POLLERR
     while not any(happened & gone for _, happened in poll.poll(0)):  # noqa: ASYNC110
         await trio.sleep(_HANG_UP_POLL_SECONDS)
-
-
-def _types(names: str | Iterable[str]) -> frozenset[str] | None:
-    if isinstance(names, str):
-        return _FROZEN if names == "v1" else None
-    for name in names:
-        if name not in EVENTS:
-            raise InvalidPayload(f"types has no event type {name}")
-    return frozenset(names)

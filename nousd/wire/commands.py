@@ -26,6 +26,13 @@ Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 PageSize = Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX)]
 """Rows wanted in one answer."""
 
+# The lookahead is for Python, where $ also matches before a trailing LF.
+Cursor = Annotated[str, Meta(pattern=r"^evt-[0-9]{1,18}$(?!\n)", examples=["evt-120"])]
+"""A place in the log, such as ``evt-120``; ``evt-0`` is before everything."""
+
+EventTypes = Literal["v1", "all"] | tuple[Name, ...]
+"""The thirteen frozen types, all, or those that are named."""
+
 QueueMode = Literal["one-at-a-time", "all"]
 """How a queue is emptied into turns (protocol/v1.md, "Queues")."""
 
@@ -203,6 +210,16 @@ class GetRun(Command, frozen=True, kw_only=True):
     run_id: Name
 
 
+class GetEvents(Command, frozen=True, kw_only=True):
+    """Reads a page of the log: events after a cursor, filtered as a subscription is."""
+
+    after: Cursor | None = None
+    session_id: Name | None = None
+    run_id: Name | None = None
+    types: EventTypes = "v1"
+    limit: PageSize = PAGE_ROWS_MAX
+
+
 class GetQueue(Command, frozen=True, kw_only=True):
     """Reads the inputs that were accepted and not yet consumed, in the order they will be."""
 
@@ -266,6 +283,7 @@ COMMANDS: Final[dict[str, type[Command]]] = {
     "delete_session": DeleteSession,
     "list_runs": ListRuns,
     "get_run": GetRun,
+    "get_events": GetEvents,
     "get_queue": GetQueue,
     "clear_queue": ClearQueue,
     "promote": Promote,

@@ -234,6 +234,16 @@ class Run(Response, frozen=True, kw_only=True):
     run: RunRecord
 
 
+class Events(Response, frozen=True, kw_only=True):
+    """A page of the log: whole event lines. ``next`` is the cursor to go on from; a page without
+    events has reached ``head``, the newest event there is.
+    """
+
+    events: tuple[msgspec.Raw, ...]
+    next: str
+    head: str
+
+
 class Queue(Response, frozen=True, kw_only=True):
     """Pending inputs in the order in which turns would consume them."""
 
@@ -293,6 +303,7 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "session_deleted": SessionDeleted,
     "runs": Runs,
     "run": Run,
+    "events": Events,
     "queue": Queue,
     "tools": Tools,
     "capabilities": Capabilities,

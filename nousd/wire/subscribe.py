@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from msgspec import Meta
-
-from nousd.wire.commands import Command, Name
+from nousd.wire.commands import Command, Cursor, EventTypes, Name
 
 
 class Subscribe(Command, frozen=True, kw_only=True):
@@ -20,13 +16,10 @@ class Subscribe(Command, frozen=True, kw_only=True):
         types: ``v1`` (the thirteen frozen ones), ``all``, or a list of names.
     """
 
-    # The lookahead is for Python, where $ also matches before a trailing LF.
-    after: Annotated[str, Meta(pattern=r"^evt-[0-9]{1,18}$(?!\n)", examples=["evt-120"])] | None = (
-        None
-    )
+    after: Cursor | None = None
     session_id: Name | None = None
     run_id: Name | None = None
-    types: Literal["v1", "all"] | tuple[Name, ...] = "v1"
+    types: EventTypes = "v1"
 
 
 def cursor(seq: int) -> str:

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
@@ -41,3 +42,11 @@ def nousctl(
         return Outcome(int(caught.value.code or 0), captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def interrupts_stay_as_they_are() -> Iterator[None]:
+    """A client that leaves turns Ctrl-C off, for good in a process of its own."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from tests.cli.conftest import Nousctl
-from tests.fake_daemon import FakeDaemon, event, ok, refused
+from tests.fake_daemon import FakeDaemon, Reply, event, ok, refused
 
 
 def a_run(run_id: str, *, start: int, status: str = "completed") -> list[bytes]:
@@ -133,41 +131,43 @@ def fill_log(daemon: FakeDaemon, *, cursor: str = "evt-0") -> None:
         daemon.publish(line)
 
 
-@pytest.mark.parametrize(
-    ("argv", "numbers"),
-    [
-        ([], [2, 4, 5]),
-        (["--types", "all"], [1, 2, 4, 5, 7]),
-        (["--types", "agent_start,queue_update"], [2, 5, 7]),
-        (["--types", "all", "--session", "b"], [5, 7]),
-        (["--types", "all", "--run", "run-1"], [2, 4]),
-    ],
-)
-def test_events_prints_what_there_is_and_stops(
-    daemon: FakeDaemon, nousctl: Nousctl, argv: list[str], numbers: list[int]
-) -> None:
-    fill_log(daemon)
-    outcome = nousctl("events", *argv)
+def page(lines: list[bytes], head: int) -> Reply:
+    """Answers with those events."""
+    found = [json.loads(line) for line in lines]
+    after = found[-1]["id"] if found else f"evt-{head}"
+    return ok("events", {"events": found, "next": after, "head": f"evt-{head}"})
+
+
+def pages(*replies: Reply) -> Reply:
+    """Answers each request with the next reply."""
+    left = iter(replies)
+    return lambda request: next(left)(request)  # noqa: PLW0108 - a reply for each
+
+
+def test_events_prints_page_after_page_and_stops(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    daemon.on["get_events"] = pages(page(LOG[:2], 7), page(LOG[2:], 7), page([], 7))
+    outcome = nousctl("events", "--types", "agent_start,agent_end", "--session", "a")
     assert outcome.code == 0
-    shown = [json.loads(line)["id"] for line in outcome.out.splitlines()]
-    assert shown == [f"evt-{number}" for number in numbers]
+    assert [json.loads(line) for line in outcome.out.splitlines()] == list(map(json.loads, LOG))
+    wanted = {"types": ["agent_start", "agent_end"], "session_id": "a"}
+    assert [request["payload"] for request in daemon.heard] == [
+        wanted,
+        {**wanted, "after": "evt-2"},
+        {**wanted, "after": "evt-7"},
+    ]
 
 
 def test_events_behind_the_newest_one_are_none(daemon: FakeDaemon, nousctl: Nousctl) -> None:
-    daemon.on["subscribe"] = ok("subscribed", {"cursor": "evt-7", "head": "evt-7"})
+    daemon.on["get_events"] = page([], 7)
     assert nousctl("events", "--after", "evt-7") == (0, "", "")
-    assert daemon.heard[0]["payload"] == {"after": "evt-7", "types": "all"}
 
 
 def test_events_stop_at_what_was_newest_when_they_were_asked_for(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
-    # The newest event then is gone (its session was deleted): a later one tells as well.
-    daemon.on["subscribe"] = ok("subscribed", {"cursor": "evt-0", "head": "evt-6"})
-    for line in LOG:
-        daemon.publish(line)
+    daemon.on["get_events"] = pages(page(LOG[:3], 4), page(LOG[3:], 7))
     shown = nousctl("events", "--types", "all").out
-    assert json.loads(shown.splitlines()[-1])["id"] == "evt-5"
+    assert json.loads(shown.splitlines()[-1])["id"] == "evt-4"
 
 
 def test_events_follow_until_the_daemon_goes_away(daemon: FakeDaemon, nousctl: Nousctl) -> None:

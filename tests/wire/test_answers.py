@@ -34,6 +34,11 @@ def sample(type_: Any) -> Any:
     return _sample(schema, components)
 
 
+def converted(values: Any, type_: Any) -> Any:
+    """Returns the struct of these values, through JSON, because some fields keep it raw."""
+    return msgspec.json.decode(msgspec.json.encode(values), type=type_)
+
+
 def _sample(schema: dict[str, Any], components: dict[str, Any]) -> Any:
     if "$ref" in schema:
         return _sample(components[schema["$ref"]], components)
@@ -58,12 +63,12 @@ def event_line(event: Event, seq: int = 7) -> bytes:
 
 @pytest.mark.parametrize("name", RESPONSES)
 def test_every_response_is_one_line_to_the_schema(name: str) -> None:
-    payload = msgspec.convert(sample(RESPONSES[name]), RESPONSES[name])
+    payload = converted(sample(RESPONSES[name]), RESPONSES[name])
     line = encode_response("r-1", payload)
     answer = check_response(line)
     assert list(answer) == ["v", "id", "type", "payload", "ok"]
     assert (answer["v"], answer["id"], answer["type"], answer["ok"]) == ("1", "r-1", name, True)
-    assert msgspec.convert(answer["payload"], RESPONSES[name]) == payload
+    assert converted(answer["payload"], RESPONSES[name]) == payload
 
 
 @pytest.mark.parametrize("name", EVENTS)
@@ -82,7 +87,8 @@ def test_required_keys_are_never_left_out(name: str) -> None:
     struct: type[Any] = {**EVENTS, **RESPONSES}[name]
     required = {field.name for field in msgspec.structs.fields(struct) if field.required}
     values = sample(struct)
-    encoded = msgspec.to_builtins(msgspec.convert({key: values[key] for key in required}, struct))
+    least = converted({key: values[key] for key in required}, struct)
+    encoded = msgspec.json.decode(msgspec.json.encode(least))
     assert set(encoded) == required
 
 

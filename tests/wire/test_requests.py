@@ -310,6 +310,13 @@ FAULTS: dict[str, Faults] = {
     "branch_session": [*SESSION_FAULTS, ({"parent_id": 4}, "parent_id must be a string")],
     "list_sessions": PAGE_FAULTS,
     "list_runs": [*PAGE_FAULTS, *SESSION_FAULTS],
+    "get_events": [
+        *PAGE_FAULTS,
+        *SESSION_FAULTS,
+        ({"run_id": 4}, "run_id must be a string"),
+        *[({"types": value}, "types must be all or v1 or an array") for value in ("some", 4)],
+        *[({"after": value}, "after must be a string like evt-120") for value in ("msg-1", 4)],
+    ],
     "get_queue": SESSION_FAULTS,
     "clear_queue": [
         *SESSION_FAULTS,

@@ -1,0 +1,43 @@
+"""From what a client writes about the events it wants to what the store and the hub understand."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nousd.errors import CommandRejected, InvalidPayload
+from nousd.store.interface import EventFilter
+from nousd.wire.commands import GetEvents
+from nousd.wire.events import EVENTS, FROZEN_EVENTS
+from nousd.wire.subscribe import Subscribe, cursor, cursor_seq
+
+FROZEN: Final = frozenset(FROZEN_EVENTS)
+
+
+def event_filter(wish: Subscribe | GetEvents) -> EventFilter:
+    """Returns the filter that a subscription or a page request describes.
+
+    Raises:
+        InvalidPayload: it names an event type that there is not.
+    """
+    return EventFilter(wish.session_id, wish.run_id, _types(wish.types))
+
+
+def _types(names: str | tuple[str, ...]) -> frozenset[str] | None:
+    if isinstance(names, str):
+        return FROZEN if names == "v1" else None
+    for name in names:
+        if name not in EVENTS:
+            raise InvalidPayload(f"types has no event type {name}")
+    return frozenset(names)
+
+
+def position(after: str, *, head: int) -> int:
+    """Returns the number behind which a reader wants to go on.
+
+    Raises:
+        CommandRejected: ``cursor_beyond_head``; ``details.head`` names the newest event.
+    """
+    seq = cursor_seq(after)
+    if seq > head:
+        raise CommandRejected("cursor_beyond_head", details={"head": cursor(head)})
+    return seq
