@@ -71,16 +71,19 @@ class Log:
         self._hub = hub
         self._clock = clock
 
-    def submit(self, events: Sequence[Event], *, artifacts: Sequence[Artifact] = ()) -> Ticket:
-        """Sends events, together and in order, on their way into the log."""
+    def encode(self, events: Sequence[Event]) -> tuple[Record, ...]:
+        """Stamps and encodes events. Whatever can fail does so here, before anything has happened."""
+        ts = self._clock.now()
+        return tuple(_record(event, ts) for event in events)
+
+    def submit(self, records: tuple[Record, ...], *, artifacts: Sequence[Artifact] = ()) -> Ticket:
+        """Sends encoded events, together and in order, on their way into the log."""
         ticket = Ticket()
 
         def committed(stored: tuple[StoredEvent, ...]) -> None:
             ticket.settle(stored)
             self._hub.publish(stored)
 
-        ts = self._clock.now()
-        records = tuple(_record(event, ts) for event in events)
         self._store.submit(Batch(records, committed, ticket.settle, tuple(artifacts)))
         return ticket
 

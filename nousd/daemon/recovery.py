@@ -43,7 +43,7 @@ async def close_open_runs(
             leaf_id=None if row is None else row.leaf_id,
             now=clock.now(),
         )
-        await log.submit(ends).wait_committed()
+        await log.submit(log.encode(ends)).wait_committed()
         _log.info("run %s was interrupted and is now closed", run.run_id)
     return len(open_runs)
 

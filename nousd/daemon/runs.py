@@ -235,12 +235,8 @@ class RunDriver:
     # --- into the log ------------------------------------------------------------------------
 
     def _decide(self, decided: Sequence[Event]) -> Ticket:
-        for event in decided:
-            self.ledger.note(event)
-            if self._context is not None and isinstance(event, events.EntryAppended):
-                self._context = in_context([*self._context, event.entry])
         artifacts, self._artifacts = self._artifacts, []
-        ticket = self.live.decide(decided, artifacts=artifacts)
+        ticket = self.live.decide(decided, artifacts=artifacts, follow=self._follow)
 
         def settled(ticket: Ticket) -> None:
             if ticket.failure is None:
@@ -250,6 +246,12 @@ class RunDriver:
         ticket.when_settled(settled)
         self._last_ticket = ticket
         return ticket
+
+    def _follow(self, decided: Sequence[Event]) -> None:
+        for event in decided:
+            self.ledger.note(event)
+            if self._context is not None and isinstance(event, events.EntryAppended):
+                self._context = in_context([*self._context, event.entry])
 
 
 class Runs:

@@ -10,7 +10,7 @@ and the session is read from the log again.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -66,9 +66,18 @@ class LiveSession:
         return self.state.session_id
 
     def decide(
-        self, decided: Sequence[events.Event], *, artifacts: Sequence[Artifact] = ()
+        self,
+        decided: Sequence[events.Event],
+        *,
+        artifacts: Sequence[Artifact] = (),
+        follow: Callable[[Sequence[events.Event]], None] = lambda _: None,
     ) -> Ticket:
         """Makes events happen to this session. Returns at once; the ticket tells of the commit.
+
+        Should anything be raised, nothing has happened.
+
+        Args:
+            follow: called with the events when they are certain to be submitted, unless it raises.
 
         Raises:
             StoreError: an earlier commit failed, so that this was decided on what never came to be.
@@ -78,12 +87,15 @@ class LiveSession:
             raise StoreError("an earlier commit of the session failed")
         if self.state.deleted:
             raise _not_found(self.session_id)
+        records = self._log.encode(decided)
         now = self._clock.now()
-        for event in decided:
-            self.state = machine.apply(self.state, event, now)
         after = self.state
+        for event in decided:
+            after = machine.apply(after, event, now)
+        follow(decided)
+        ticket = self._log.submit(records, artifacts=artifacts)
+        self.state = after
         self.in_flight += 1
-        ticket = self._log.submit(decided, artifacts=artifacts)
 
         def settled(ticket: Ticket) -> None:
             self.in_flight -= 1
@@ -281,7 +293,10 @@ class Sessions:
         """Changes settings of a session and of those created after; without a session, only those."""
         session_id = "" if live is None else live.session_id
         event = events.SessionUpdated(session_id=session_id, **settings)
-        ticket = self._log.submit((event,)) if live is None else live.decide((event,))
+        if live is None:
+            ticket = self._log.submit(self._log.encode((event,)))
+        else:
+            ticket = live.decide((event,))
         self.defaults = _with_settings(self.defaults, settings)
         return ticket
 

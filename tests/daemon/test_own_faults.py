@@ -1,0 +1,50 @@
+"""A fault of ours ends at most the run or the command it happened in, never the daemon."""
+
+from __future__ import annotations
+
+import pytest
+
+from nousd.wire import events as wire
+from nousd.wire.codec import encode_event_tail
+from tests.daemon_harness import Client, Events, of_type
+
+ANSWER = "stub-reply"
+
+
+def break_encoding_once(monkeypatch: pytest.MonkeyPatch, kind: type[wire.Event]) -> None:
+    """Makes the first event of that kind (of messages: the answer's) impossible to encode."""
+    due = [kind]
+
+    def encode_or_fail(event: wire.Event, ts: str) -> bytes:
+        if due and isinstance(event, due[0]) and getattr(event, "text", ANSWER) == ANSWER:
+            due.clear()
+            raise ValueError("a fault of ours")
+        return encode_event_tail(event, ts)
+
+    monkeypatch.setattr("nousd.daemon.log.encode_event_tail", encode_or_fail)
+
+
+@pytest.mark.parametrize("kind", [wire.MessageUpdate, wire.MessageEnd, wire.TurnEnd, wire.AgentEnd])
+async def test_an_event_that_cannot_be_written_ends_its_run_and_nothing_else(
+    kind: type[wire.Event], client: Client, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_encoding_once(monkeypatch, kind)
+    await client.request("prompt", text="go", wait=False)
+    run = await events.run()
+    [error] = of_type(run, "error")
+    assert error["code"] == "internal_error"
+    assert "a fault of ours" not in str(run)
+    assert run[-1]["payload"]["status"] == "error"
+    assert (await client.request("get_state"))["run_state"] == "idle"
+    assert (await client.request("prompt", text="again"))["output"] == ANSWER
+
+
+async def test_a_run_whose_start_cannot_be_written_is_refused_and_leaves_the_session_free(
+    client: Client, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_encoding_once(monkeypatch, wire.AgentStart)
+    error = await client.refusal("prompt", text="go")
+    assert (error["code"], error["message"]) == ("internal_error", "internal error")
+    state = await client.request("get_state")
+    assert (state["run_state"], state["pending_counts"]) == ("idle", {"steer": 0, "follow_up": 0})
+    assert (await client.request("prompt", text="again"))["output"] == ANSWER
