@@ -138,6 +138,7 @@ class Sessions:
         self.active_id = defaults.active_session_id
         self.committed_active_id = defaults.active_session_id
         self.defaults = defaults
+        self._committed_defaults = defaults
         self._store = store
         self._log = log
         self._clock = clock
@@ -298,6 +299,14 @@ class Sessions:
         else:
             ticket = live.decide((event,))
         self.defaults = _with_settings(self.defaults, settings)
+
+        def settled(ticket: Ticket) -> None:
+            if ticket.failure is None:
+                self._committed_defaults = _with_settings(self._committed_defaults, settings)
+            else:
+                self.defaults = self._committed_defaults
+
+        ticket.when_settled(settled)
         return ticket
 
     def _created(
