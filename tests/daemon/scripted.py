@@ -11,7 +11,6 @@ What is asked for while nothing was told waits; ``waiting`` says so. No clock, n
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Generic, TypeVar
 
@@ -49,6 +48,10 @@ class Held(Generic[T]):
         """Lets the call that waits, or else the next one, go on."""
         self._decided.append(outcome)
         self._parked.unpark()
+
+    def forget(self) -> None:
+        """Takes back what was decided and no call has taken."""
+        self._decided.clear()
 
     async def outcome(self) -> T:
         self.entered += 1
@@ -170,9 +173,3 @@ class ScriptedTool:
     async def _run(self, _: Any, context: ToolContext) -> ToolResult:
         outcome = await self.calls.outcome()
         return await outcome(context)
-
-
-def numbered(prefix: str) -> Callable[[], str]:
-    """Returns a maker of texts that never repeat."""
-    numbers = itertools.count(1)
-    return lambda: f"{prefix}{next(numbers)}"
