@@ -149,7 +149,7 @@ async def daemon(place: Path, *flags: str) -> AsyncIterator[Path]:
     """Runs the daemon; gives the path of its command socket."""
     path = place / "s"
     argv = ["serve", "--socket", str(path), "--state-dir", str(place / "state"), *flags]
-    with process(PYTHON, "-m", "nousd.cli.daemon_main", *argv):
+    with process(PYTHON, "-m", "nousd", *argv):
         await _connectable(path)
         yield path
 

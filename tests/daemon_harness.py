@@ -12,7 +12,8 @@
 and a fake clock. Both live in the test's own loop. When the block is left the daemon is shut down and
 its whole log is checked: every run that was ever started has balanced ends.
 
-Every wait is bounded by ``WAIT_SECONDS``. The client knows the wire and nothing of the daemon.
+Every wait is bounded by ``WAIT_SECONDS``. The client knows the wire and nothing of the daemon. Every
+line it reads, and every line of the log, is checked against the schemas.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from nousd.tools.builtins import builtin_tools
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import Tool
 from tests.lifecycle import LifecycleChecker
+from tests.validation import check_event, check_response
 
 WAIT_SECONDS: Final = 15
 """How long one thing may take. Only a failing test waits that long."""
@@ -88,10 +90,14 @@ class Wire:
                     raise EOFError("the daemon has closed the connection")
                 self._received += chunk
                 assert len(self._received) <= LINE_BYTES_MAX
-        line = bytes(self._received[:end])
+        line = bytes(self._received[: end + 1])
         del self._received[: end + 1]
-        message: dict[str, Any] = json.loads(line)
-        return message
+        # Only answers say whether they are good, and they say it last.
+        return (
+            check_response(line)
+            if b'"ok":' in line and "ok" in json.loads(line)
+            else check_event(line)
+        )
 
     async def aclose(self) -> None:
         await self.stream.aclose()
@@ -382,6 +388,7 @@ async def check_log(store: Store) -> None:
     after = 0
     while page := await store.events_after(after, EventFilter(), limit=10_000, bytes_max=2**24):
         for stored in page:
+            check_event(stored.line)
             checker.feed(stored.line)
         after = page[-1].seq
     checker.finish()

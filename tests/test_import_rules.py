@@ -141,6 +141,8 @@ def _internal_fault(imported: Import, module: str, own: str) -> str | None:
 def _room_of(module: str) -> str | None:
     """Returns the first name below ``nousd``, or None for the package itself."""
     parts = module.split(".")
+    if module == "nousd.__main__":
+        return "cli"
     return None if len(parts) == 1 or parts[1].startswith("__") else parts[1]
 
 

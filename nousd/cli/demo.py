@@ -147,7 +147,7 @@ def _command(folder: Path, socket_path: Path) -> list[str]:
         "--provider": "mock",
     }
     words = [str(word) for option in options.items() for word in option]
-    return [sys.executable, "-m", "nousd.cli.daemon_main", "serve", *words]
+    return [sys.executable, "-m", "nousd", "serve", *words]
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], socket_path: Path, log: Path) -> None:

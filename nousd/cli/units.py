@@ -60,7 +60,7 @@ def _program() -> str:
     beside = Path(sys.executable).with_name("nousd")
     if beside.exists():
         return _quoted(str(beside))
-    return f"{_quoted(sys.executable)} -m nousd.cli.daemon_main"
+    return f"{_quoted(sys.executable)} -m nousd"
 
 
 def _quoted(word: str) -> str:

@@ -9,7 +9,9 @@ from nousd.machine import transcript
 from nousd.store.interface import Store
 from nousd.wire.entries import CompactionEntry, Entry, parent_of
 
-_PAGE_ENTRIES: Final = 256
+_FIRST_PAGE_ENTRIES: Final = 32
+"""Doubled with each further page, so that what is read is little more than what is needed."""
+
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -24,13 +26,15 @@ async def load_context(
     path: list[Entry] = []
     tokens = 0
     cursor = leaf_id
+    limit = _FIRST_PAGE_ENTRIES
     while cursor is not None:
-        page = await store.path(session_id, cursor, limit=_PAGE_ENTRIES, bytes_max=_PAGE_BYTES)
+        page = await store.path(session_id, cursor, limit=limit, bytes_max=_PAGE_BYTES)
         path[:0] = page.entries
         tokens += transcript.estimate_tokens(page.entries)
         if not page.has_more or _reaches_kept_entry(path) or tokens > tokens_max:
             break
         cursor = parent_of(page.entries[0])
+        limit *= 2
     return transcript.in_context(path)
 
 

@@ -138,7 +138,13 @@ class _PrivateRotatingFile(RotatingFileHandler):
 
 
 def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    """Opens a file as it is, or makes it private, whatever bits the umask would take."""
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return os.open(path, flags)
+    os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
 # --- from the event loop to the writing thread -----------------------------------------------

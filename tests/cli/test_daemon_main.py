@@ -139,5 +139,5 @@ def test_paths_in_a_unit_are_quoted_for_systemd(
 ) -> None:
     monkeypatch.setattr(sys, "executable", f'{tmp_path}/my $dir/100%/"python3"')
     assert units._program() == (
-        f'"{tmp_path}/my $$dir/100%%/\\"python3\\"" -m nousd.cli.daemon_main'
+        f'"{tmp_path}/my $$dir/100%%/\\"python3\\"" -m nousd'
     )

@@ -57,7 +57,7 @@ class Place:
     def command(self, **changed: Path) -> list[str]:
         """Returns the command line; ``changed`` replaces the socket or the state folder."""
         paths = {"socket": self.socket, "state_dir": self.state, "workdir": self.work, **changed}
-        command = [sys.executable, "-m", "nousd.cli.daemon_main", "serve", "--allow-exec"]
+        command = [sys.executable, "-m", "nousd", "serve", "--allow-exec"]
         for name, path in paths.items():
             command += [f"--{name.replace('_', '-')}", str(path)]
         if self.stub is not None:

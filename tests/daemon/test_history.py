@@ -9,8 +9,20 @@ import pytest
 import trio
 
 from nousd.providers.interface import Provider
+from nousd.providers.registry import make_provider
 from nousd.runtimes.native.loop import NativeSettings
-from tests.daemon_harness import Client, Daemon, Events, Payload, of_type, socket_daemon
+from nousd.store import memory
+from nousd.store.interface import Path as StoredPath
+from nousd.store.interface import Store
+from tests.daemon_harness import (
+    Client,
+    Daemon,
+    Events,
+    Payload,
+    memory_daemon,
+    of_type,
+    socket_daemon,
+)
 from tests.stub_model import Gate, StubModel, text_reply, tool_reply
 
 
@@ -232,3 +244,41 @@ async def test_a_long_history_is_read_in_pages(client: Client) -> None:
         page = await client.request("get_messages", limit=3, before=page["before"])
     assert read == everything
     assert len(everything) == 8
+
+
+class _CountingStore:
+    """A store that counts the entries it gives out along paths; everything else passes through."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+        self.entries_read = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def path(
+        self, session_id: str, leaf_id: str, *, limit: int, bytes_max: int
+    ) -> StoredPath:
+        found = await self._inner.path(session_id, leaf_id, limit=limit, bytes_max=bytes_max)
+        self.entries_read += len(found.entries)
+        return found
+
+
+async def test_a_prompt_reads_what_the_model_is_told_however_long_the_session_is(
+    tmp_path: Path,
+) -> None:
+    native = NativeSettings(context_window=400, keep_recent_tokens=100)
+    async with memory.open_store() as inner:
+        store = _CountingStore(inner)
+        async with memory_daemon(
+            workdir=tmp_path, provider=make_provider("mock"), store=store, native=native
+        ) as daemon:
+            client = await daemon.connect()
+            reads = []
+            for number in range(120):
+                before = store.entries_read
+                await client.request("prompt", text=f"[[text answer {number}]]")
+                reads.append(store.entries_read - before)
+            total = len((await client.request("get_tree"))["nodes"])
+    assert total > 240
+    assert max(reads) <= 96
