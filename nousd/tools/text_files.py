@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final
 
 import trio
@@ -89,7 +89,8 @@ def replace_file(place: Place, data: bytes) -> None:
     temporary = f".{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, 0o666, dir_fd=place.folder)
-    try:
+    with ExitStack() as undo:
+        undo.callback(_discard, temporary, place)
         with os.fdopen(descriptor, "wb") as file:
             if old is not None:
                 _keep_owner_and_mode(descriptor, old)
@@ -97,11 +98,13 @@ def replace_file(place: Place, data: bytes) -> None:
             file.flush()
             os.fsync(descriptor)
         os.replace(temporary, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=place.folder)
-        raise
+        undo.pop_all()
     _sync_folder(place)
+
+
+def _discard(temporary: str, place: Place) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=place.folder)
 
 
 def _keep_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
