@@ -1,0 +1,228 @@
+"""The hub: history and live events as one stream, for any number of readers at any speed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from nousd.daemon import hub as hub_module
+from nousd.daemon.clock import Clock
+from nousd.daemon.hub import Hub, matches
+from nousd.daemon.log import Log
+from nousd.store import memory, sqlite
+from nousd.store.interface import EventFilter, Store, StoredEvent
+from nousd.wire import events
+from tests.daemon_harness import FakeClock
+
+ALL = EventFilter()
+
+
+class Bench:
+    """A log with a hub on it."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.store = store
+        self.hub = Hub(store)
+        self.log = Log(store, self.hub, clock)
+
+    def publish(self, count: int, *, session_id: str = "s", text: str = "x") -> None:
+        for _ in range(count):
+            event = events.Status(session_id=session_id, run_id=f"run-{session_id}", message=text)
+            self.log.submit(self.log.encode([event]))
+
+    async def publish_now(self, count: int, **more: str) -> None:
+        self.publish(count, **more)
+        await self.store.flush()
+
+    async def read_to_head(self, after: int, wanted: EventFilter = ALL) -> list[int]:
+        """Reads page by page, as a subscriber does, and returns the events' numbers."""
+        seqs: list[int] = []
+        while after < self.hub.head:
+            lines, reached = await self.hub.page_after(after, wanted)
+            assert reached > after, "a page without progress"
+            seqs += map(seq_of, lines)
+            after = reached
+        return seqs
+
+
+def seq_of(line: bytes) -> int:
+    return int(line.removeprefix(b'{"v":"1","id":"evt-').partition(b'"')[0])
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    if request.param == "memory":
+        async with memory.open_store() as store:
+            yield Bench(store, FakeClock())
+    else:
+        async with sqlite.open_store(tmp_path / "log.db") as store:
+            yield Bench(store, FakeClock())
+
+
+@pytest.fixture
+def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub_module, "WINDOW_EVENTS_MAX", 64)
+    monkeypatch.setattr(hub_module, "PAGE_EVENTS", 10)
+
+
+def window_of(hub: Hub) -> list[int]:
+    return [event.seq for event in hub._events]
+
+
+async def test_a_reader_at_the_head_gets_what_comes_next(bench: Bench) -> None:
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench.hub.wait_after, bench.hub.head)
+            await wait_all_tasks_blocked()
+            assert nursery.child_tasks, "there is nothing to wake up for"
+            bench.publish(1)
+        lines, reached = await bench.hub.page_after(0, ALL)
+    assert list(map(seq_of, lines)) == [1]
+    assert reached == bench.hub.head == 1
+    assert await bench.hub.page_after(reached, ALL) == ([], reached)
+
+
+async def test_the_window_gives_the_very_lines_of_the_log(bench: Bench) -> None:
+    await bench.publish_now(5)
+    lines, _ = await bench.hub.page_after(2, ALL)
+    stored = await bench.store.events_after(2, ALL, limit=10, bytes_max=10_000)
+    assert lines == [event.line for event in stored]
+
+
+async def test_what_has_left_the_window_comes_from_the_log(
+    bench: Bench, small_window: None
+) -> None:
+    await bench.publish_now(300)
+    assert window_of(bench.hub)[0] > 200
+    assert await bench.read_to_head(0) == list(range(1, 301))
+
+
+async def test_every_cursor_continues_without_gap_or_duplicate_across_the_seam(
+    bench: Bench, small_window: None
+) -> None:
+    await bench.publish_now(100)
+    for after in range(101):
+        assert await bench.read_to_head(after) == list(range(after + 1, 101))
+
+
+async def test_the_window_keeps_to_its_bounds_and_drops_the_oldest(
+    bench: Bench, small_window: None
+) -> None:
+    for _ in range(200):
+        await bench.publish_now(1)
+        window = window_of(bench.hub)
+        assert len(window) <= 64
+        assert window == list(range(window[0], bench.hub.head + 1))
+        assert bench.hub._bytes == sum(len(event.line) for event in bench.hub._events)
+    assert len(window) >= 24, "half of the window stays"
+
+
+async def test_the_window_is_bounded_in_bytes_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_module, "WINDOW_BYTES_MAX", 10_000)
+    for _ in range(20):
+        await bench.publish_now(1, text="x" * 2000)
+        assert bench.hub._bytes <= 10_000
+    await bench.publish_now(1, text="x" * 20_000)
+    assert window_of(bench.hub) == [], "one event that is larger than the window is not kept"
+    assert bench.hub.head == 21
+    assert await bench.read_to_head(0) == list(range(1, 22))
+    await bench.publish_now(1)
+    assert await bench.read_to_head(20) == [21, 22]
+
+
+@pytest.mark.parametrize("published_before", [0, 200])
+async def test_filters_hold_in_the_window_and_in_the_log(
+    bench: Bench, small_window: None, published_before: int
+) -> None:
+    for number in range(20):
+        await bench.publish_now(1, session_id="a" if number % 3 == 0 else "b")
+    await bench.publish_now(published_before, session_id="c")
+    expected = [number + 1 for number in range(20) if number % 3 == 0]
+    assert await bench.read_to_head(0, EventFilter(session_id="a")) == expected
+    assert await bench.read_to_head(0, EventFilter(run_id="run-a")) == expected
+    assert await bench.read_to_head(0, EventFilter(types=frozenset({"error"}))) == []
+    none = EventFilter(session_id="a", run_id="run-b")
+    assert await bench.read_to_head(0, none) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_wanted"),
+    [
+        (EventFilter(), True),
+        (EventFilter(session_id="s"), True),
+        (EventFilter(session_id="t"), False),
+        (EventFilter(run_id="r"), True),
+        (EventFilter(run_id="q"), False),
+        (EventFilter(types=frozenset({"status", "error"})), True),
+        (EventFilter(types=frozenset({"error"})), False),
+        (EventFilter(types=frozenset()), False),
+        (EventFilter("s", "r", frozenset({"status"})), True),
+        (EventFilter("s", "q", frozenset({"status"})), False),
+    ],
+)
+def test_an_event_is_wanted_if_all_of_a_filter_is(wanted: EventFilter, is_wanted: bool) -> None:
+    assert matches(StoredEvent(1, "status", "s", "r", b""), wanted) is is_wanted
+
+
+async def test_an_event_that_is_in_the_log_but_not_yet_told_is_told_when_it_is_its_turn(
+    bench: Bench,
+) -> None:
+    await bench.publish_now(3)
+    # A hub that has not heard of the newest event: the callback that tells it is still to come.
+    late = Hub(bench.store)
+    late._before = 2
+    assert await late.page_after(0, ALL) == (
+        [e.line for e in await bench.store.events_after(0, ALL, limit=2, bytes_max=10_000)],
+        2,
+    )
+
+
+async def test_a_hub_on_an_old_log_begins_at_its_head(bench: Bench, small_window: None) -> None:
+    await bench.publish_now(30)
+    again = Hub(bench.store)
+    assert again.head == bench.store.head == 30
+    assert await again.page_after(30, ALL) == ([], 30)
+    lines, reached = await again.page_after(0, ALL)
+    assert list(map(seq_of, lines)) == list(range(1, 11))
+    assert reached == 10
+
+
+async def test_readers_of_any_speed_see_everything_while_it_is_published_at_full_speed(
+    bench: Bench, small_window: None
+) -> None:
+    total = 3000
+    seen: dict[int, list[int]] = {pause: [] for pause in (0, 1, 7, 50)}
+
+    async def read(pause: int) -> None:
+        after = 0
+        while after < total:
+            await bench.hub.wait_after(after)
+            lines, after = await bench.hub.page_after(after, ALL)
+            seen[pause] += map(seq_of, lines)
+            for _ in range(pause):
+                await trio.lowlevel.checkpoint()
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            for pause in seen:
+                nursery.start_soon(read, pause)
+            for _ in range(total // 6):
+                bench.publish(6)
+                await trio.lowlevel.checkpoint()
+    for read_by in seen.values():
+        assert read_by == list(range(1, total + 1))
+
+
+async def test_a_reader_that_never_reads_holds_nothing_and_catches_up(
+    bench: Bench, small_window: None
+) -> None:
+    stalled_at = bench.hub.head
+    await bench.publish_now(1000)
+    assert len(window_of(bench.hub)) <= 64
+    assert await bench.read_to_head(stalled_at) == list(range(1, 1001))
