@@ -38,11 +38,17 @@ class Held(Generic[T]):
     def __init__(self) -> None:
         self._decided: list[T] = []
         self._parked = trio.lowlevel.ParkingLot()
-        self.entered = 0
+        self._watchers = trio.lowlevel.ParkingLot()
 
     @property
     def waiting(self) -> bool:
         return len(self._parked) > 0
+
+    async def wait_waiting(self) -> None:
+        """Waits until a call waits."""
+        with trio.fail_after(15):
+            while not self.waiting:
+                await self._watchers.park()
 
     def decide(self, outcome: T) -> None:
         """Lets the call that waits, or else the next one, go on."""
@@ -54,8 +60,8 @@ class Held(Generic[T]):
         self._decided.clear()
 
     async def outcome(self) -> T:
-        self.entered += 1
         while not self._decided:
+            self._watchers.unpark_all()
             await self._parked.park()
         return self._decided.pop(0)
 

@@ -1,0 +1,247 @@
+"""The command socket: one answer for each line, in order, whatever stands on the line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from nousd.daemon.app import shut_down
+from nousd.daemon.commands import HANDLERS
+from tests.daemon.scripted import ScriptedProvider, says
+from tests.daemon_harness import Client, Daemon, memory_daemon, socket_daemon
+
+
+@pytest.fixture
+def model() -> ScriptedProvider:
+    return ScriptedProvider()
+
+
+async def unspeakable(_: dict[str, Any]) -> Any:
+    return {"no JSON": object()}
+
+
+@pytest.fixture(params=["memory", "sockets"])
+async def daemon(
+    request: pytest.FixtureRequest, short_folder: Path, model: ScriptedProvider
+) -> AsyncIterator[Daemon]:
+    """A daemon whose model does what the test says."""
+    options: Any = {"provider": model, "extension_commands": {"unspeakable": unspeakable}}
+    run = (
+        memory_daemon(workdir=short_folder, **options)
+        if request.param == "memory"
+        else socket_daemon(short_folder, **options)
+    )
+    async with run as daemon:
+        yield daemon
+
+
+def line(request_id: str, type: str, **payload: Any) -> bytes:
+    return (
+        json.dumps({"v": "1", "id": request_id, "type": type, "payload": payload}).encode() + b"\n"
+    )
+
+
+async def answers(client: Client, count: int) -> list[dict[str, Any]]:
+    return [await client.receive() for _ in range(count)]
+
+
+# --- order -----------------------------------------------------------------------------------
+
+
+async def test_pipelined_lines_are_answered_in_order_good_and_bad_ones(client: Client) -> None:
+    await client.send(
+        line("a", "ping")
+        + line("b", "new_session", name="n")
+        + b"no json\n"
+        + line("c", "frobnicate")
+        + line("d", "prompt")
+        + line("e", "get_state", session_id="nobody's")
+        + line("f", "get_state")
+    )
+    told = [
+        (answer["id"], answer["type"] if answer["ok"] else answer["error"]["code"])
+        for answer in await answers(client, 7)
+    ]
+    assert told == [
+        ("a", "pong"),
+        ("b", "session"),
+        ("", "invalid_command"),
+        ("c", "invalid_command"),
+        ("d", "invalid_payload"),
+        ("e", "session_not_found"),
+        ("f", "state"),
+    ]
+
+
+async def test_a_line_may_come_byte_by_byte(client: Client) -> None:
+    for byte in line("a", "ping"):
+        await client.send(bytes([byte]))
+    assert (await client.receive())["id"] == "a"
+
+
+async def test_thousands_of_pings_may_be_written_before_any_answer_is_read(client: Client) -> None:
+    count = 5000
+    with trio.fail_after(30):
+        await client.send(b"".join(line(f"p{number}", "ping") for number in range(count)))
+        told = await answers(client, count)
+    assert [answer["id"] for answer in told] == [f"p{number}" for number in range(count)]
+
+
+async def test_a_command_sees_what_the_one_before_it_did(client: Client) -> None:
+    await client.send(line("a", "new_session", name="n") + line("b", "get_state"))
+    created, state = await answers(client, 2)
+    assert state["payload"]["session_id"] == created["payload"]["session_id"]
+
+
+async def test_a_waited_for_prompt_holds_up_its_own_connection_only(
+    daemon: Daemon, client: Client, model: ScriptedProvider
+) -> None:
+    await client.send(line("a", "prompt", text="go") + line("b", "ping"))
+    other = await daemon.connect()
+    await model.calls.wait_waiting()
+    assert (await other.request("get_state"))["run_state"] == "running"
+    model.answer(says("done"))
+    assert [answer["type"] for answer in await answers(client, 2)] == ["result", "pong"]
+
+
+# --- lines -----------------------------------------------------------------------------------
+
+
+async def test_a_last_line_without_a_line_feed_is_answered(
+    short_folder: Path, model: ScriptedProvider
+) -> None:
+    async with socket_daemon(short_folder, provider=model) as daemon:
+        client = await daemon.connect()
+        assert isinstance(client.stream, trio.SocketStream)
+        await client.send(line("a", "ping") + line("b", "ping").rstrip(b"\n"))
+        await client.stream.send_eof()
+        assert [answer["id"] for answer in await answers(client, 2)] == ["a", "b"]
+        with pytest.raises(EOFError):
+            await client.receive()
+
+
+async def test_a_line_too_long_is_one_error_and_life_goes_on(daemon: Daemon) -> None:
+    daemon.core.line_bytes_max = 200
+    client = await daemon.connect()
+    await client.send(line("a", "ping", text="x" * 1000) + line("b", "ping"))
+    too_long, pong = await answers(client, 2)
+    assert too_long["id"] == ""
+    assert too_long["error"] == {
+        "code": "invalid_command",
+        "message": "line_too_long: a line has at most 200 bytes",
+    }
+    assert pong["id"] == "b"
+
+
+# --- faults of ours --------------------------------------------------------------------------
+
+
+async def test_a_fault_of_ours_is_told_with_the_requests_id_and_logged_with_its_name(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setitem(HANDLERS, "get_tree", broken)
+    error = await client.refusal("get_tree")
+    assert error == {
+        "code": "internal_error",
+        "message": "internal error",
+        "cause": "get_tree failed; the daemon's log says more",
+    }
+    assert "a fault of ours in get_tree" in caplog.text
+    assert "ZeroDivisionError: a bug" in caplog.text
+    assert await client.request("ping") == {"message": "pong"}
+
+
+async def test_an_answer_that_is_no_json_is_a_fault_of_ours(client: Client) -> None:
+    error = await client.refusal("extension_command", name="unspeakable")
+    assert error["code"] == "internal_error"
+    assert await client.request("ping") == {"message": "pong"}
+
+
+async def test_a_fault_while_a_line_is_decoded_ends_nothing(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: bytes) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("nousd.daemon.connection.decode_request", broken)
+        await client.send(line("a", "ping"))
+        answer = await client.receive()
+    assert (answer["id"], answer["error"]["code"]) == ("", "internal_error")
+    assert await client.request("ping") == {"message": "pong"}
+
+
+# --- coming and going ------------------------------------------------------------------------
+
+
+async def test_a_run_outlives_the_connection_that_waits_for_it(
+    daemon: Daemon, client: Client, model: ScriptedProvider
+) -> None:
+    events = await daemon.watch()
+    await client.ask("prompt", text="go")
+    await model.calls.wait_waiting()
+    await client.aclose()
+    await wait_all_tasks_blocked()
+    model.answer(says("done"))
+    assert (await events.run())[-1]["payload"]["status"] == "completed"
+
+
+async def test_a_stopping_daemon_takes_no_more_commands_but_says_so(
+    daemon: Daemon, client: Client
+) -> None:
+    daemon.core.stopping = True
+    await client.send(line("a", "new_session") + line("b", "frobnicate"))
+    refused, unknown = await answers(client, 2)
+    assert (refused["id"], refused["error"]["code"]) == ("a", "shutting_down")
+    assert unknown["error"]["code"] == "invalid_command"
+    assert daemon.core.hub.head == 0
+
+
+async def test_at_the_end_a_waited_for_prompt_is_answered_before_the_connection_closes(
+    daemon: Daemon, client: Client, model: ScriptedProvider
+) -> None:
+    idle = await daemon.connect()
+    await client.send(line("a", "prompt", text="go") + line("b", "ping"))
+    await model.calls.wait_waiting()
+    await shut_down(daemon.core)
+    result, refused = await answers(client, 2)
+    assert (result["id"], result["payload"]["status"]) == ("a", "interrupted")
+    assert (refused["id"], refused["error"]["code"]) == ("b", "shutting_down")
+    for connection in (client, idle):
+        with pytest.raises(EOFError):
+            await connection.receive()
+
+
+async def test_half_a_line_at_the_end_is_no_command(daemon: Daemon, client: Client) -> None:
+    await client.send(line("a", "ping").rstrip(b"\n"))
+    await wait_all_tasks_blocked()
+    await shut_down(daemon.core)
+    with pytest.raises(EOFError):
+        await client.receive()
+
+
+# --- resending beside the active session -----------------------------------------------------
+
+
+@pytest.mark.parametrize("type", ["steer", "follow_up"])
+@pytest.mark.parametrize("names_session", [False, True])
+async def test_an_input_for_the_only_run_is_taken_once_also_beside_the_active_session(
+    type: str, names_session: bool, client: Client, model: ScriptedProvider
+) -> None:
+    started = await client.request("prompt", text="go", wait=False)
+    await client.request("new_session")
+    target = {"session_id": started["session_id"]} if names_session else {}
+    first = await client.request(type, text="once", client_message_id="m1", **target)
+    again = await client.request(type, text="once", client_message_id="m1", **target)
+    assert again == first
+    queue = await client.request("get_queue", session_id=started["session_id"])
+    assert [item["text"] for item in queue["inputs"]] == ["once"]

@@ -1,0 +1,284 @@
+"""The event socket: what one subscriber gets, from where on, and what its own words do to that."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from nousd.daemon.app import shut_down
+from nousd.daemon.feed import SUBSCRIBE_BYTES_MAX, serve_events
+from nousd.wire.events import EVENTS, FROZEN_EVENTS
+from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, gives, says
+from tests.daemon_harness import Client, Daemon, Event, Events, memory_daemon, socket_daemon, types
+
+
+@pytest.fixture
+def model() -> ScriptedProvider:
+    return ScriptedProvider()
+
+
+@pytest.fixture
+def tool() -> ScriptedTool:
+    return ScriptedTool()
+
+
+@pytest.fixture(params=["memory", "sockets"])
+async def daemon(
+    request: pytest.FixtureRequest, short_folder: Path, model: ScriptedProvider, tool: ScriptedTool
+) -> AsyncIterator[Daemon]:
+    """A daemon whose model and tool do what the test says."""
+    run = (
+        memory_daemon(workdir=short_folder, provider=model, tools=[tool.tool])
+        if request.param == "memory"
+        else socket_daemon(short_folder, provider=model, tools=[tool.tool])
+    )
+    async with run as daemon:
+        yield daemon
+
+
+async def converse(client: Client, model: ScriptedProvider, tool: ScriptedTool) -> str:
+    """Makes a run with a tool call and a settings change, and returns its id."""
+    await client.request("set_steering_mode", mode="all")
+    model.answer(asks_for_tools(1), says("hel", "lo"))
+    tool.finish(gives("done"))
+    run_id: str = (await client.request("prompt", text="go"))["run_id"]
+    return run_id
+
+
+async def everything_so_far(daemon: Daemon) -> list[Event]:
+    head = daemon.core.hub.head
+    events = await daemon.watch(after="evt-0", types="all")
+    return [await events.next() for _ in range(head)]
+
+
+async def read(events: Events, count: int) -> list[Event]:
+    return [await events.next() for _ in range(count)]
+
+
+# --- what a subscriber gets ------------------------------------------------------------------
+
+
+async def test_who_says_nothing_gets_the_frozen_types_from_now_on(
+    daemon: Daemon, client: Client, model: ScriptedProvider, tool: ScriptedTool
+) -> None:
+    await converse(client, model, tool)
+    head = daemon.core.hub.head
+    silent = await daemon.listen()
+    await converse(client, model, tool)
+    everything = await everything_so_far(daemon)
+    expected = [event for event in everything[head:] if event["type"] in FROZEN_EVENTS]
+    assert await read(silent, len(expected)) == expected
+    assert set(types(everything)) > set(types(expected)), "there was nothing to leave out"
+
+
+@pytest.mark.parametrize("after", ["0", "middle", "head"])
+async def test_a_cursor_says_where_to_go_on(
+    after: str, daemon: Daemon, client: Client, model: ScriptedProvider, tool: ScriptedTool
+) -> None:
+    await converse(client, model, tool)
+    head = daemon.core.hub.head
+    seq = {"0": 0, "middle": head // 2, "head": head}[after]
+    events = Events((await daemon.listen()).stream)
+    told = await events.subscribe(after=f"evt-{seq}", types="all")
+    assert told == {"cursor": f"evt-{seq}", "head": f"evt-{head}"}
+    await converse(client, model, tool)
+    expected = (await everything_so_far(daemon))[seq:]
+    assert await read(events, len(expected)) == expected
+
+
+async def test_without_a_cursor_only_what_is_new_comes(daemon: Daemon, client: Client) -> None:
+    await client.request("new_session", name="old")
+    events = await daemon.watch(types="all")
+    await client.request("new_session", name="new")
+    assert (await events.next())["payload"]["name"] == "new"
+
+
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"types": "v1"},
+    {"types": "all"},
+    {"types": ["message_update", "session_created"]},
+    {"session_id": "$session"},
+    {"run_id": "$run"},
+    {"session_id": "$session", "types": ["agent_end"]},
+    {"session_id": "$session", "run_id": "$run", "types": "all"},
+]
+
+
+@pytest.mark.parametrize("wish", FILTERS, ids=str)
+async def test_a_filter_leaves_out_what_was_not_asked_for_and_nothing_else(
+    wish: dict[str, Any],
+    daemon: Daemon,
+    client: Client,
+    model: ScriptedProvider,
+    tool: ScriptedTool,
+) -> None:
+    session = (await client.request("new_session"))["session_id"]
+    run = await converse(client, model, tool)
+    await converse(client, model, tool)
+    await client.request("new_session")
+    await converse(client, model, tool)
+    asked = {
+        key: {"$session": session, "$run": run}.get(value, value)
+        if isinstance(value, str)
+        else value
+        for key, value in wish.items()
+    }
+    kinds = asked.get("types", "v1")
+    allowed = (
+        {"v1": set(FROZEN_EVENTS), "all": set(EVENTS)}[kinds]
+        if kinds in ("v1", "all")
+        else set(kinds)
+    )
+    expected = [
+        event
+        for event in await everything_so_far(daemon)
+        if event["type"] in allowed
+        and asked.get("session_id") in (None, event["payload"]["session_id"])
+        and asked.get("run_id") in (None, event["payload"].get("run_id"))
+    ]
+    events = await daemon.watch(after="evt-0", **asked)
+    assert expected
+    assert await read(events, len(expected)) == expected
+    await events.send({"v": "1", "id": "next", "type": "subscribe", "payload": {}})
+    assert (await events.receive())["id"] == "next", "there was more than was asked for"
+
+
+# --- what a subscriber says ------------------------------------------------------------------
+
+
+async def test_a_new_subscription_replaces_the_one_before(daemon: Daemon, client: Client) -> None:
+    events = await daemon.watch(types=["session_created"])
+    await client.request("new_session", name="one")
+    assert (await events.next())["payload"]["name"] == "one"
+    await events.subscribe(types=["session_updated"], after="evt-0")
+    await client.request("new_session", name="two")
+    await client.request("rename_session", name="three")
+    assert (await events.next())["payload"]["name"] == "three"
+
+
+BAD: list[tuple[dict[str, Any], str, str]] = [
+    ({"after": "evt-999"}, "command_rejected", "cursor_beyond_head"),
+    ({"after": "120"}, "invalid_payload", "after must be"),
+    ({"after": 120}, "invalid_payload", "after must be"),
+    ({"types": "some"}, "invalid_payload", "types must be"),
+    ({"types": ["no_such_event"]}, "invalid_payload", "types has no event type no_such_event"),
+    ({"types": 1}, "invalid_payload", "types must be"),
+    ({"session_id": 1}, "invalid_payload", "session_id must be"),
+    ({"run_id": "x" * 300}, "invalid_payload", "run_id is too long"),
+]
+
+
+@pytest.mark.parametrize(("payload", "code", "message"), BAD, ids=[str(row[0])[:40] for row in BAD])
+async def test_a_bad_subscription_is_an_error_and_the_old_one_stays(
+    payload: dict[str, Any], code: str, message: str, daemon: Daemon, client: Client
+) -> None:
+    events = await daemon.watch(types=["session_created"])
+    await events.send({"v": "1", "id": "bad", "type": "subscribe", "payload": payload})
+    answer = await events.receive()
+    assert (answer["id"], answer["ok"], answer["error"]["code"]) == ("bad", False, code)
+    assert answer["error"]["message"].startswith(message)
+    await client.request("new_session", name="still here")
+    assert (await events.next())["payload"]["name"] == "still here"
+
+
+IGNORED = [
+    b"\n",
+    b"hello\n",
+    b"\xff\xfe\x00\n",
+    b"[]\n",
+    b'{"v":"1","id":"x","type":"ping"}\n',
+    b'{"v":"2","id":"x","type":"subscribe"}\n',
+    b'{"type":"subscribe","payload":{}}\n',
+    b"x" * (SUBSCRIBE_BYTES_MAX + 1) + b"\n",
+]
+
+
+@pytest.mark.parametrize("noise", IGNORED, ids=lambda noise: repr(noise[:40]))
+async def test_whatever_else_is_said_is_ignored(
+    noise: bytes, daemon: Daemon, client: Client
+) -> None:
+    events = await daemon.watch(types=["session_created"])
+    await events.send(noise)
+    await client.request("new_session", name="one")
+    assert (await events.next())["payload"]["name"] == "one"
+    await events.subscribe(types=["session_created"])
+
+
+async def test_a_subscription_may_come_in_pieces_and_end_without_a_line_feed(
+    daemon: Daemon, client: Client
+) -> None:
+    events = await daemon.listen()
+    line = b'{"v":"1","id":"s","type":"subscribe","payload":{"types":["session_created"]}}'
+    for index in range(len(line)):
+        await events.send(line[index : index + 1])
+    await events.send(b"\n")
+    assert (await events.receive())["type"] == "subscribed"
+    await client.request("new_session", name="one")
+    assert (await events.next())["type"] == "session_created"
+
+
+async def test_very_many_subscriptions_at_once_are_answered_one_by_one(daemon: Daemon) -> None:
+    events = await daemon.listen()
+    lines = [
+        b'{"v":"1","id":"s%d","type":"subscribe","payload":{"types":["error"]}}\n' % number
+        for number in range(500)
+    ]
+
+    async def talk() -> None:
+        await events.send(b"".join(lines))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(talk)
+        answers = [await events.receive() for _ in lines]
+    assert [answer["id"] for answer in answers] == [f"s{number}" for number in range(500)]
+
+
+# --- coming and going ------------------------------------------------------------------------
+
+
+async def test_who_has_nothing_more_to_say_goes_on_listening(
+    short_folder: Path, model: ScriptedProvider
+) -> None:
+    async with socket_daemon(short_folder, provider=model) as daemon:
+        events = await daemon.watch(types=["session_created"])
+        assert isinstance(events.stream, trio.SocketStream)
+        await events.stream.send_eof()
+        await wait_all_tasks_blocked()
+        await (await daemon.connect()).request("new_session", name="heard")
+        assert (await events.next())["payload"]["name"] == "heard"
+
+
+@pytest.mark.parametrize("says_so_first", [False, True])
+async def test_who_has_hung_up_is_not_served_any_longer(
+    says_so_first: bool, tmp_path: Path, model: ScriptedProvider, autojump_clock: MockClock
+) -> None:
+    async with memory_daemon(workdir=tmp_path, provider=model) as daemon:
+        ours, theirs = map(trio.SocketStream, trio.socket.socketpair())
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(serve_events, daemon.core, theirs)
+                await wait_all_tasks_blocked()
+                if says_so_first:
+                    await ours.send_eof()
+                    await wait_all_tasks_blocked()
+                    assert nursery.child_tasks
+                await ours.aclose()
+        await theirs.aclose()
+
+
+async def test_at_the_end_everything_is_told_before_the_connection_closes(
+    daemon: Daemon, client: Client, model: ScriptedProvider
+) -> None:
+    events = await daemon.watch()
+    await client.request("prompt", text="go", wait=False)
+    await model.calls.wait_waiting()
+    await shut_down(daemon.core)
+    assert (await events.run())[-1]["payload"]["status"] == "interrupted"
+    with pytest.raises(EOFError):
+        await events.next()
