@@ -1,0 +1,232 @@
+"""The start after a kill: what was open in the log is closed, once, and nothing else is touched."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nousd.daemon import recovery
+from nousd.daemon.hub import Hub
+from nousd.daemon.log import Log
+from nousd.daemon.recovery import close_open_runs
+from nousd.machine.queue import pending_counts
+from nousd.store import memory, sqlite
+from nousd.store.interface import EventFilter, Store
+from nousd.wire import events
+from nousd.wire.codec import decode_event
+from nousd.wire.entries import MessageEntry
+from nousd.wire.responses import QueuedInput
+from tests.daemon_harness import FakeClock, check_log
+
+Events = list[events.Event]
+
+
+class Bench:
+    """A log as a killed process may have left it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.clock = FakeClock()
+        self.log = Log(store, Hub(store), self.clock)
+
+    async def write(self, happened: Sequence[events.Event]) -> None:
+        await self.log.submit(self.log.encode(happened)).wait_committed()
+
+    async def recover(self, **session: str) -> int:
+        return await close_open_runs(self.store, self.log, self.clock, **session)
+
+    async def types_after(self, seq: int) -> list[str]:
+        stored = await self.store.events_after(seq, EventFilter(), limit=1000, bytes_max=2**20)
+        return [event.type for event in stored]
+
+    async def leaf(self, session_id: str) -> MessageEntry:
+        row = await self.store.session(session_id)
+        assert row is not None
+        assert row.leaf_id is not None
+        entry = await self.store.entry(session_id, row.leaf_id)
+        assert isinstance(entry, MessageEntry)
+        return entry
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Bench]:
+    if request.param == "memory":
+        async with memory.open_store() as store:
+            yield Bench(store)
+    else:
+        async with sqlite.open_store(tmp_path / "log.db") as store:
+            yield Bench(store)
+
+
+# --- what a process can leave behind -----------------------------------------------------------
+
+
+def run_key(session: str) -> Any:
+    return {"session_id": session, "run_id": f"run-{session}"}
+
+
+def started(session: str = "s") -> Events:
+    """A session with a prompt and a run that has just started."""
+    prompt = QueuedInput(
+        input_id=f"in-{session}", kind="prompt", text="go", run_id=f"run-{session}"
+    )
+    return [
+        events.SessionCreated(session_id=session, created_at="t"),
+        events.QueueUpdate(
+            **run_key(session),
+            change="accepted",
+            inputs=(prompt,),
+            pending_counts=pending_counts((prompt,)),
+        ),
+        events.AgentStart(**run_key(session), runtime="native", model="m"),
+    ]
+
+
+def turn(session: str = "s") -> Events:
+    """A turn that has said the user's message."""
+    where: Any = run_key(session) | {"turn_id": "1"}
+    entry = MessageEntry(
+        id=f"user-{session}",
+        role="user",
+        text="go",
+        run_id=f"run-{session}",
+        turn_kind="prompt",
+        created_at="t",
+    )
+    return [
+        events.TurnStart(**where),
+        events.MessageStart(
+            **where, message_id=entry.id, role="user", text="go", turn_kind="prompt"
+        ),
+        events.EntryAppended(session_id=session, run_id=f"run-{session}", entry=entry),
+        events.MessageEnd(**where, message_id=entry.id, text="go"),
+    ]
+
+
+def message(session: str = "s", deltas: int = 2) -> Events:
+    """An answer that has begun to stream."""
+    where: Any = run_key(session) | {"turn_id": "1", "message_id": f"answer-{session}"}
+    return [
+        events.MessageStart(**where, role="assistant"),
+        *[events.MessageUpdate(**where, delta=f"{number} ") for number in range(deltas)],
+    ]
+
+
+def tool(session: str = "s") -> Events:
+    """A tool call that may have had an effect."""
+    call: Any = run_key(session) | {"turn_id": "1", "tool_call_id": "c.0", "tool_name": "bash"}
+    return [
+        events.ToolExecutionStart(**call, args={}),
+        events.ToolCallStarted(**call),
+        events.ToolExecutionUpdate(**call, delta="output"),
+    ]
+
+
+def aborting() -> Events:
+    return [events.RunAborting(**run_key("s"))]
+
+
+LEFT: dict[str, tuple[Events, list[str]]] = {
+    "just started": (started(), ["agent_end"]),
+    "in a turn": (started() + turn(), ["turn_end", "agent_end"]),
+    "in an answer": (
+        started() + turn() + message(),
+        ["message_end", "entry_appended", "turn_end", "agent_end"],
+    ),
+    "in a tool call": (
+        started() + turn() + tool(),
+        ["tool_execution_end", "entry_appended", "turn_end", "agent_end"],
+    ),
+    "being aborted": (
+        started() + turn() + message() + aborting(),
+        ["message_end", "entry_appended", "turn_end", "agent_end"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("left", "owed"), LEFT.values(), ids=LEFT)
+async def test_what_was_open_is_closed_as_interrupted(
+    left: Events, owed: list[str], bench: Bench
+) -> None:
+    await bench.write(left)
+    head = bench.store.head
+    assert await bench.recover() == 1
+    assert await bench.types_after(head) == owed
+    await check_log(bench.store)
+    record = await bench.store.run("run-s")
+    assert record is not None
+    assert record.status == "interrupted"
+    assert await bench.store.open_runs() == ()
+
+
+async def test_closing_again_closes_nothing(bench: Bench) -> None:
+    await bench.write(started() + turn())
+    assert await bench.recover() == 1
+    head = bench.store.head
+    assert await bench.recover() == 0
+    assert bench.store.head == head
+
+
+async def test_an_empty_log_has_nothing_to_close(bench: Bench) -> None:
+    assert await bench.recover() == 0
+    assert bench.store.head == 0
+
+
+async def test_a_partial_answer_is_kept_where_the_session_stood(bench: Bench) -> None:
+    await bench.write(started() + turn() + message())
+    await bench.recover()
+    leaf = await bench.leaf("s")
+    assert (leaf.id, leaf.parent_id) == ("answer-s", "user-s")
+    assert (leaf.text, leaf.stop_reason, leaf.turn_kind) == ("0 1 ", "interrupted", "prompt")
+
+
+async def test_a_call_that_may_have_had_an_effect_has_a_result_that_says_so(bench: Bench) -> None:
+    await bench.write(started() + turn() + tool())
+    await bench.recover()
+    leaf = await bench.leaf("s")
+    assert (leaf.id, leaf.parent_id) == ("c.0.result", "user-s")
+    assert (leaf.text, leaf.is_error, leaf.executed) == ("tool_error: interrupted", True, True)
+
+
+async def test_what_no_turn_has_consumed_is_still_pending(bench: Bench) -> None:
+    await bench.write(started())
+    await bench.recover()
+    assert [item.input_id for item in await bench.store.pending_inputs("s")] == ["in-s"]
+
+
+async def test_every_sessions_run_is_closed(bench: Bench) -> None:
+    for session in ("a", "b", "c"):
+        await bench.write(started(session) + turn(session) + message(session))
+    assert await bench.recover() == 3
+    await check_log(bench.store)
+    for session in ("a", "b", "c"):
+        assert (await bench.leaf(session)).id == f"answer-{session}"
+
+
+async def test_one_sessions_run_can_be_closed_alone(bench: Bench) -> None:
+    await bench.write([*started("a"), *started("b")])
+    assert await bench.recover(session_id="b") == 1
+    assert [run.run_id for run in await bench.store.open_runs()] == ["run-a"]
+
+
+async def test_a_run_of_any_length_is_walked_page_by_page(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_PAGE_EVENTS", 7)
+    await bench.write(started() + turn() + message(deltas=100))
+    await bench.write(started("other") + turn("other"))
+    assert await bench.recover() == 2
+    assert (await bench.leaf("s")).text == "".join(f"{number} " for number in range(100))
+
+
+async def test_the_ends_are_events_like_any_other(bench: Bench) -> None:
+    await bench.write(started() + turn())
+    head = bench.store.head
+    await bench.recover()
+    *_, last = await bench.store.events_after(head, EventFilter(), limit=10, bytes_max=10_000)
+    assert last.seq == bench.store.head
+    assert (last.session_id, last.run_id) == ("s", "run-s")
+    assert decode_event(last.line).type == "agent_end"
