@@ -32,6 +32,7 @@ async def run_result(store: Store, accepted: Accepted) -> Result:
     ):
         summary.add(page)
         after = page[-1].seq
+    summary.join_deltas()
     return Result(
         output=summary.output,
         events=tuple(summary.events),
@@ -52,6 +53,7 @@ class _Summary:
         self.status: Any = "running"
         self.truncated = False
         self._assistants: set[str] = set()
+        self._deltas: list[str] = []
 
     def add(self, page: Iterable[StoredEvent]) -> None:
         for stored in page:
@@ -60,11 +62,20 @@ class _Summary:
             self._look_for_outcome(event.type, payload)
             flat = _flattened(event.type, event.id, event.ts, payload)
             if self.events and _continues(self.events[-1], flat):
-                self.events[-1] = _joined(self.events[-1], flat)
+                self._deltas.append(str(flat.delta))
             elif len(self.events) < RESULT_EVENTS_MAX:
+                self.join_deltas()
                 self.events.append(flat)
             else:
                 self.truncated = True
+
+    def join_deltas(self) -> None:
+        """Gives the last event the deltas that followed it; all at once, however many there are."""
+        if self._deltas:
+            last = self.events[-1]
+            delta = "".join([str(last.delta), *self._deltas])
+            self.events[-1] = msgspec.structs.replace(last, delta=delta)
+            self._deltas.clear()
 
     def _look_for_outcome(self, type_: str, payload: dict[str, Any]) -> None:
         if type_ == "message_start" and payload["role"] == "assistant":
@@ -88,7 +99,3 @@ def _continues(first: FlatEvent, second: FlatEvent) -> bool:
         and first.message_id == second.message_id
         and first.tool_call_id == second.tool_call_id
     )
-
-
-def _joined(first: FlatEvent, second: FlatEvent) -> FlatEvent:
-    return msgspec.structs.replace(first, delta=f"{first.delta}{second.delta}")
