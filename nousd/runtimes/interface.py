@@ -86,8 +86,8 @@ class Runtime(Protocol):
         """
         ...
 
-    def plan_cut(self, context: Sequence[Entry]) -> Cut | None:
-        """Returns where this runtime would cut a transcript, or None if nothing can be cut off."""
+    def plan_cut(self, context: Sequence[Entry], *, model: str) -> Cut | None:
+        """Returns where to cut a transcript for that model, or None if nothing can be cut off."""
         ...
 
     async def summarise(self, cut: Cut, *, model: str, instruction: str | None) -> str:

@@ -166,7 +166,7 @@ async def compact_session(core: Core, command: commands.CompactSession) -> Reply
     context = await load_context(
         core.store, live.session_id, leaf_id, tokens_max=core.runs.context_tokens_max
     )
-    cut = runtime.plan_cut(context)
+    cut = runtime.plan_cut(context, model=core.runs.model_of(live.state))
     if cut is None:
         raise CommandRejected("nothing_to_compact")
     instruction = (command.instruction or "").strip() or None

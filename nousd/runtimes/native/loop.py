@@ -32,7 +32,8 @@ class NativeSettings(msgspec.Struct, frozen=True, kw_only=True):
         model_calls_max: model calls per turn before the turn is given up.
         context_window: tokens; 0 asks the provider.
         compact_at: share of the window past which the transcript is compacted by itself.
-        keep_recent_tokens: about how much of the newest transcript a compaction keeps.
+        keep_recent_tokens: about how much of the newest transcript a compaction keeps, but at most
+            half of what a model is given before it is compacted.
     """
 
     system: str = ""
@@ -111,9 +112,11 @@ class NativeRuntime:
 
     # --- compaction --------------------------------------------------------------------------
 
-    def plan_cut(self, context: Sequence[Entry]) -> compaction.Cut | None:
+    def plan_cut(self, context: Sequence[Entry], *, model: str) -> compaction.Cut | None:
         """See ``Runtime.plan_cut``."""
-        return compaction.plan_cut(context, self._settings.keep_recent_tokens)
+        # In a small window, what is kept must leave room for what comes.
+        room = int(self._settings.compact_at * self._window(model)) // 2
+        return compaction.plan_cut(context, min(self._settings.keep_recent_tokens, room))
 
     async def summarise(self, cut: compaction.Cut, *, model: str, instruction: str | None) -> str:
         """See ``Runtime.summarise``."""
@@ -123,7 +126,7 @@ class NativeRuntime:
         return await write_summary(self._provider, request, cut)
 
     async def _compact(self, host: TurnHost, trigger: str) -> bool:
-        cut = self.plan_cut(await host.context())
+        cut = self.plan_cut(await host.context(), model=host.model)
         if cut is None:
             return False
         summary = await self.summarise(cut, model=host.model, instruction=None)
