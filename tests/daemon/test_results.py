@@ -1,0 +1,61 @@
+"""The result of a waited-for run: the same whoever asks, joined, bounded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nousd.daemon import results
+from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, gives, says
+from tests.daemon_harness import memory_daemon
+
+Flat = list[dict[str, Any]]
+
+
+async def result_of(workdir: Path, provider: ScriptedProvider, tool: ScriptedTool) -> Any:
+    async with memory_daemon(workdir=workdir, provider=provider, tools=[tool.tool]) as daemon:
+        client = await daemon.connect()
+        asked: dict[str, Any] = {"text": "go", "client_message_id": "m"}
+        result = await client.request("prompt", **asked)
+        assert await client.request("prompt", **asked) == result
+        return result
+
+
+def deltas(events: Flat) -> list[str]:
+    return [event["delta"] for event in events if event["type"] == "message_update"]
+
+
+async def test_neighbouring_deltas_are_joined_however_many_there_are(tmp_path: Path) -> None:
+    provider, tool = ScriptedProvider(), ScriptedTool()
+    words = [f"{number} " for number in range(4_000)]
+    provider.answer(says(*words))
+    result = await result_of(tmp_path, provider, tool)
+    assert deltas(result["events"]) == ["".join(words)]
+    assert result["output"] == "".join(words)
+    assert result["status"] == "completed"
+    assert "events_truncated" not in result
+
+
+async def test_deltas_of_different_messages_stay_apart(tmp_path: Path) -> None:
+    provider, tool = ScriptedProvider(), ScriptedTool()
+    provider.answer(asks_for_tools(2), says("one ", "two"), says("unasked"))
+    tool.finish(gives("a"), gives("b"))
+    result = await result_of(tmp_path, provider, tool)
+    updates = [e["delta"] for e in result["events"] if e["type"] == "tool_execution_update"]
+    assert (updates, deltas(result["events"])) == (["a", "b"], ["one two"])
+    assert {event["turn"] for event in result["events"] if "turn" in event} == {1}
+
+
+async def test_a_result_has_no_more_events_than_its_bound_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "RESULT_EVENTS_MAX", 5)
+    provider, tool = ScriptedProvider(), ScriptedTool()
+    provider.answer(asks_for_tools(3), says("the end"))
+    tool.finish(*[gives() for _ in range(3)])
+    result = await result_of(tmp_path, provider, tool)
+    assert len(result["events"]) == 5
+    assert result["events_truncated"] is True
+    assert (result["output"], result["status"]) == ("the end", "completed")
