@@ -210,9 +210,7 @@ async def test_whatever_else_is_said_is_ignored(
     await events.subscribe(types=["session_created"])
 
 
-async def test_a_subscription_may_come_in_pieces_and_end_without_a_line_feed(
-    daemon: Daemon, client: Client
-) -> None:
+async def test_a_subscription_may_come_byte_by_byte(daemon: Daemon, client: Client) -> None:
     events = await daemon.listen()
     line = b'{"v":"1","id":"s","type":"subscribe","payload":{"types":["session_created"]}}'
     for index in range(len(line)):
@@ -254,6 +252,17 @@ async def test_who_has_nothing_more_to_say_goes_on_listening(
         assert (await events.next())["payload"]["name"] == "heard"
 
 
+async def test_the_last_word_may_be_a_subscription_without_a_line_feed(
+    short_folder: Path, model: ScriptedProvider
+) -> None:
+    async with socket_daemon(short_folder, provider=model) as daemon:
+        events = await daemon.listen()
+        assert isinstance(events.stream, trio.SocketStream)
+        await events.send(b'{"v":"1","id":"s","type":"subscribe","payload":{}}')
+        await events.stream.send_eof()
+        assert (await events.receive())["type"] == "subscribed"
+
+
 @pytest.mark.parametrize("says_so_first", [False, True])
 async def test_who_has_hung_up_is_not_served_any_longer(
     says_so_first: bool, tmp_path: Path, model: ScriptedProvider, autojump_clock: MockClock
@@ -282,3 +291,10 @@ async def test_at_the_end_everything_is_told_before_the_connection_closes(
     assert (await events.run())[-1]["payload"]["status"] == "interrupted"
     with pytest.raises(EOFError):
         await events.next()
+
+
+async def test_at_the_end_who_is_owed_nothing_is_let_go(daemon: Daemon) -> None:
+    idle = await daemon.listen()
+    await shut_down(daemon.core)
+    with pytest.raises(EOFError):
+        await idle.next()
