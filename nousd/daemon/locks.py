@@ -32,8 +32,13 @@ def lock_socket(path: Path) -> Iterator[None]:
     Raises:
         ConfigError: another daemon holds it (with its pid), or the lock file is unusable.
     """
-    with _hold(path.with_name(f"{path.name}.lock"), f"the socket {path}"):
+    with _hold(socket_lock_file(path), f"the socket {path}"):
         yield
+
+
+def socket_lock_file(path: Path) -> Path:
+    """Returns the file that guards a command socket and its event socket."""
+    return path.with_name(f"{path.name}.lock")
 
 
 @contextmanager

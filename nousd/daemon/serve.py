@@ -28,7 +28,7 @@ from nousd.daemon.connection import serve_commands
 from nousd.daemon.core import Core
 from nousd.daemon.feed import serve_events
 from nousd.daemon.folders import prepare_chosen_folder, prepare_own_folder
-from nousd.daemon.locks import lock_socket, lock_state_folder
+from nousd.daemon.locks import lock_socket, lock_state_folder, socket_lock_file
 from nousd.daemon.logs import configure_logging
 from nousd.daemon.redaction import Redactor
 from nousd.daemon.settings import Settings
@@ -116,18 +116,7 @@ async def _opened_parts(settings: Settings) -> AsyncIterator[Parts]:
     from nousd.tools.builtins import builtin_tools
     from nousd.tools.confine import Confinement
 
-    hidden = tuple(
-        path
-        for path in (
-            settings.state_dir,
-            settings.socket,
-            settings.events_socket,
-            settings.config_file,
-            settings.log_file,
-        )
-        if path is not None
-    )
-    confinement = Confinement(settings.workdir, hidden)
+    confinement = Confinement(settings.workdir, _out_of_reach(settings))
     extensions = load_extensions(settings.extension, demo=settings.enable_demo_extension)
     provider = make_provider(
         settings.provider,
@@ -153,6 +142,24 @@ async def _opened_parts(settings: Settings) -> AsyncIterator[Parts]:
             )
         finally:
             await provider.aclose()
+
+
+def _out_of_reach(settings: Settings) -> tuple[Path, ...]:
+    """Returns what no file tool may see or make, also where it lies inside the workdir.
+
+    A lock file that is replaced guards nothing. A settings file counts although it is not there: one
+    that a model wrote would be obeyed by the next start.
+    """
+    places = (
+        settings.state_dir,
+        settings.socket,
+        settings.events_socket,
+        socket_lock_file(settings.socket),
+        settings.config_file,
+        locations.default_config_file(),
+        settings.log_file,
+    )
+    return tuple(path for path in places if path is not None)
 
 
 def _native_settings(settings: Settings) -> NativeSettings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import trio
 
 from tests.daemon.process_harness import Place, running
+from tests.daemon_harness import of_type
 
 
 @pytest.fixture
@@ -43,6 +45,22 @@ async def test_a_file_where_a_socket_should_be_is_left_alone(suffix: str, place:
     assert code == 2
     assert "is not a socket" in words
     assert await precious.read_text() == "precious"
+
+
+async def test_what_guards_the_daemon_is_out_of_reach_of_tools_also_inside_the_workdir(
+    place: Place, short_folder: Path
+) -> None:
+    place.options = ("--workdir", str(short_folder))
+    async with running(place):
+        inside = ("run/nous.sock.lock", "run/new.txt", "state/new.txt", "nousd/config.toml")
+        calls = [{"path": path, "content": "mine"} for path in inside]
+        client, events = await place.connect(), await place.watch()
+        text = " ".join(f"[[tool write {json.dumps(call)}]]" for call in calls)
+        assert (await client.request("prompt", text=text))["status"] == "completed"
+        ends = of_type(await events.run(), "tool_execution_end")
+        assert [end["is_error"] for end in ends] == [True, False, True, True]
+    assert not (short_folder / "nousd" / "config.toml").exists()
+    assert "mine" not in (short_folder / "run" / "nous.sock.lock").read_text()
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o777], ids="{:04o}".format)
