@@ -28,7 +28,7 @@ RESULT_BYTES_MAX: Final = 1024 * 1024
 """Bytes of a command's result as JSON: it has to fit into one line of the protocol."""
 
 ExtensionFunction = Callable[[Any], Awaitable[Any]]
-"""Takes a command's payload (anything but an object counts as {}), returns plain JSON data."""
+"""Takes a command's payload (anything but an object counts as {}), returns an object of plain JSON."""
 
 
 class Extensions(msgspec.Struct, frozen=True):
@@ -103,7 +103,8 @@ class ExtensionApi:
         """Adds a command for ``extension_command``.
 
         Args:
-            handler: called with the payload, a dict; plain or async; returns JSON data.
+            handler: called with the payload, a dict; plain or async; returns a dict of JSON data, or
+                nothing, which counts as an empty one.
 
         Raises:
             ConfigError: if the name is taken, or anything here is unusable.
@@ -164,12 +165,18 @@ def _tool_result(result: object) -> ToolResult:
     return ToolResult(text=cut.text, is_error=result.is_error, full=result.full or cut.full)
 
 
-def _plain(result: object) -> Any:
-    """Returns the result as it will stand on the wire, apart from whatever the extension keeps."""
+def _plain(result: object) -> dict[str, Any]:
+    """Returns the result as it will stand on the wire, apart from whatever the extension keeps.
+
+    What a client reads is always an object: v1 clients decode no other payload.
+    """
     try:
         encoded = msgspec.json.encode(result)
     except (TypeError, ValueError, RecursionError) as error:
         raise ExtensionError(f"returned what is no JSON: {error}") from error
     if len(encoded) > RESULT_BYTES_MAX:
         raise ExtensionError(f"returned more than {RESULT_BYTES_MAX} bytes")
-    return msgspec.json.decode(encoded)
+    plain = {} if result is None else msgspec.json.decode(encoded)
+    if not isinstance(plain, dict):
+        raise ExtensionError(f"returned {type(result).__name__}; it must be a dict")
+    return plain

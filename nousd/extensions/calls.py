@@ -43,8 +43,9 @@ async def call(
     with trio.move_on_after(timeout_seconds):
         try:
             return await _result(handler, args, threads)
-        # The one broad except of its kind: foreign code raises what it likes.
-        except (Exception, SystemExit) as error:
+        # The one broad except of its kind: foreign code raises what it likes. Not even a
+        # KeyboardInterrupt is the user's: the daemon takes SIGINT as a message.
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             raise ExtensionError(described(error)) from error
     raise ExtensionError(f"did not return within {timeout_seconds:g} seconds")
 

@@ -176,18 +176,21 @@ def test_registering_later_is_an_error(write: Write) -> None:
 
 
 async def test_a_plain_handler_runs_in_a_thread_and_an_async_one_in_the_loop() -> None:
-    async def in_the_loop(payload: dict[str, Any]) -> str:
+    def thread(_payload: dict[str, Any]) -> dict[str, str]:
+        return {"thread": threading.current_thread().name}
+
+    async def in_the_loop(payload: dict[str, Any]) -> dict[str, str]:
         await trio.lowlevel.checkpoint()
-        return threading.current_thread().name
+        return thread(payload)
 
     class AsyncObject:
-        async def __call__(self, payload: dict[str, Any]) -> str:
+        async def __call__(self, payload: dict[str, Any]) -> dict[str, str]:
             return await in_the_loop(payload)
 
-    ours = threading.current_thread().name
+    ours = thread({})
     assert await command(in_the_loop) == ours
     assert await command(AsyncObject()) == ours
-    assert await command(lambda payload: threading.current_thread().name) != ours
+    assert await command(thread) != ours
 
 
 async def test_a_handler_gets_a_payload_of_its_own() -> None:
@@ -221,6 +224,7 @@ def raising_in_the_loop(error: BaseException) -> Callable[..., Any]:
     [
         (ValueError("no\nway"), "plugin: ValueError: no way"),
         (SystemExit(3), "plugin: SystemExit: 3"),
+        (KeyboardInterrupt(), "plugin: KeyboardInterrupt"),
         (
             Unspeakable(),
             "plugin: tests.extensions.test_extensions.Unspeakable: <exception str() failed>",
@@ -252,6 +256,19 @@ async def test_a_result_that_is_no_json_is_an_error_of_the_call(result: object) 
     assert caught.value.cause.startswith("plugin: returned what is no JSON: ")
 
 
+@pytest.mark.parametrize(("result", "kind"), [([1], "list"), ("text", "str"), (3, "int")])
+async def test_a_result_that_is_no_object_is_an_error_of_the_call(
+    result: object, kind: str
+) -> None:
+    with pytest.raises(CommandRejected) as caught:
+        await command(lambda payload: result)
+    assert caught.value.cause == f"plugin: returned {kind}; it must be a dict"
+
+
+async def test_a_command_that_returns_nothing_answers_an_empty_object() -> None:
+    assert await command(lambda payload: None) == {}
+
+
 async def test_a_result_that_holds_itself_is_an_error_of_the_call() -> None:
     endless: list[Any] = []
     endless.append(endless)
@@ -260,10 +277,10 @@ async def test_a_result_that_holds_itself_is_an_error_of_the_call() -> None:
 
 
 async def test_a_result_may_be_as_large_as_the_limit_and_no_larger() -> None:
-    fits = "x" * (RESULT_BYTES_MAX - 2)
-    assert await command(lambda payload: fits) == fits
+    fits = "x" * (RESULT_BYTES_MAX - len('{"a":""}'))
+    assert await command(lambda payload: {"a": fits}) == {"a": fits}
     with pytest.raises(CommandRejected) as caught:
-        await command(lambda payload: fits + "x")
+        await command(lambda payload: {"a": fits + "x"})
     assert caught.value.cause == "plugin: returned more than 1048576 bytes"
 
 
@@ -289,10 +306,10 @@ async def test_a_plain_handler_that_hangs_is_given_up_and_harms_no_other() -> No
 
     def register(api: ExtensionApi) -> None:
         api.command("hang", lambda payload: released.wait(20), timeout_seconds=0.05)
-        api.command("quick", lambda payload: "quick", timeout_seconds=0.05)
+        api.command("quick", lambda payload: {}, timeout_seconds=0.05)
 
     found = registered(register)
-    other = registered(lambda api: api.command("c", lambda payload: "fine"))
+    other = registered(lambda api: api.command("c", lambda payload: {"is": "fine"}))
     try:
         with trio.fail_after(20):
             for _ in range(THREADS_MAX):
@@ -301,7 +318,7 @@ async def test_a_plain_handler_that_hangs_is_given_up_and_harms_no_other() -> No
                 assert caught.value.cause == "plugin: did not return within 0.05 seconds"
             with pytest.raises(CommandRejected):  # all places of this extension are taken
                 await found.commands["quick"]({})
-            assert await other.commands["c"]({}) == "fine"
+            assert await other.commands["c"]({}) == {"is": "fine"}
     finally:
         released.set()
 
