@@ -37,6 +37,8 @@ async def contained(call: Callable[[], Awaitable[T]], what: str) -> T | NousdErr
     try:
         return await call()
     except NousdError as error:
+        level = logging.ERROR if isinstance(error, StoreError) else logging.DEBUG
+        _log.log(level, "%s: %s", what, error)
         return error
     except Exception:  # noqa: BLE001 - the boundary
         _log.exception("a fault of ours in %s", what)

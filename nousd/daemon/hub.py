@@ -31,8 +31,9 @@ PAGE_BYTES: Final = 1024 * 1024
 class Hub:
     """The shared window and the wish to know when it grows.
 
-    Invariants: the window's numbers grow strictly; ``head`` is the number of its last event, or of
-    the last one before it; every event up to ``head`` is committed.
+    Invariants: the window's numbers grow strictly and lie behind ``_before``; ``head`` is the number of
+    the last event that was published, and every event up to it is committed; what lies between
+    ``_before`` and ``head`` and is not in the window was deleted.
     """
 
     def __init__(self, store: Store) -> None:
@@ -41,12 +42,13 @@ class Hub:
         self._events: list[StoredEvent] = []
         self._bytes = 0
         self._before = store.head
+        self._head = store.head
         self._grown = trio.Event()
 
     @property
     def head(self) -> int:
         """The number of the last event that was published."""
-        return self._seqs[-1] if self._seqs else self._before
+        return self._head
 
     def publish(self, events: Iterable[StoredEvent]) -> None:
         """Adds committed events and wakes whoever waits for them."""
@@ -54,9 +56,16 @@ class Hub:
             self._seqs.append(event.seq)
             self._events.append(event)
             self._bytes += len(event.line)
+            self._head = event.seq
         self._trim()
         self._grown.set()
         self._grown = trio.Event()
+
+    def forget(self, session_id: str) -> None:
+        """Drops a session's events from the window, as the log has."""
+        self._events = [event for event in self._events if event.session_id != session_id]
+        self._seqs = [event.seq for event in self._events]
+        self._bytes = sum(len(event.line) for event in self._events)
 
     async def wait_after(self, cursor: int) -> None:
         """Returns once there is an event behind ``cursor``."""
@@ -84,7 +93,8 @@ class Hub:
     def _window_after(self, cursor: int, wanted: EventFilter) -> tuple[list[bytes], int]:
         start = bisect_right(self._seqs, cursor)
         stretch = self._events[start : start + PAGE_EVENTS]
-        return [event.line for event in stretch if matches(event, wanted)], stretch[-1].seq
+        reached = stretch[-1].seq if stretch else self._head
+        return [event.line for event in stretch if matches(event, wanted)], reached
 
     def _trim(self) -> None:
         """Drops the oldest half once a bound is passed, so that the cost per event is constant."""

@@ -7,7 +7,8 @@ The event loop only ever puts a record into a bounded queue; one thread formats 
 disk, a stopped terminal or a pipe that nobody reads would otherwise hold up every client. When the
 queue is full lines are dropped, and how many is the next thing that is logged.
 
-Nothing here is called per event: a busy run logs a line at its start and one at its end.
+Nothing here is called per event: the daemon logs its start and stop and its faults; verbose, also what it
+refused.
 """
 
 from __future__ import annotations

@@ -33,6 +33,8 @@ async def close_open_runs(
     Args:
         session_id: only this session's runs. None: all, as at a start.
     """
+    # Ends that are on their way already must not be written twice.
+    await store.flush()
     open_runs = [run for run in await store.open_runs() if session_id in (None, run.session_id)]
     for run in open_runs:
         ledger = await _walk(store, run)

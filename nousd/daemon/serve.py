@@ -8,6 +8,7 @@ flushed, locks released last.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -51,6 +52,8 @@ _GRACE_SECONDS: Final = 1.0
 
 _SWITCH_SECONDS: Final = 0.0005
 """How long a worker thread may hold the interpreter: the default of 5 ms is felt as delay."""
+
+_log: Final = logging.getLogger(__name__)
 
 _SYSTEM_PROMPT: Final = (
     "You are an agent that helps with work on the user's computer. Use the tools to look before you "
@@ -189,11 +192,14 @@ async def _serve_until_told_to_stop(
             connections.start_soon(_accept, listeners.command, partial(serve_commands, core))
             connections.start_soon(_accept, listeners.events, partial(serve_events, core))
             notifier.ready(f"pid {os.getpid()}")
-            await anext(aiter(signals))
+            _log.info("listening on %s", listeners.command.socket.getsockname())
+            told = await anext(aiter(signals))
             notifier.stopping()
+            _log.info("stopping: %s", signal.Signals(told).name)
             await shut_down(core)
             await doors.aclose()
         connections.cancel_scope.deadline = trio.current_time() + _GRACE_SECONDS
+    _log.info("stopped")
 
 
 async def _accept(

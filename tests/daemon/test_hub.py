@@ -176,7 +176,7 @@ async def test_an_event_that_is_in_the_log_but_not_yet_told_is_told_when_it_is_i
     await bench.publish_now(3)
     # A hub that has not heard of the newest event: the callback that tells it is still to come.
     late = Hub(bench.store)
-    late._before = 2
+    late._before = late._head = 2
     assert await late.page_after(0, ALL) == (
         [e.line for e in await bench.store.events_after(0, ALL, limit=2, bytes_max=10_000)],
         2,
@@ -226,3 +226,22 @@ async def test_a_reader_that_never_reads_holds_nothing_and_catches_up(
     await bench.publish_now(1000)
     assert len(window_of(bench.hub)) <= 64
     assert await bench.read_to_head(stalled_at) == list(range(1, 1001))
+
+
+async def test_what_is_forgotten_is_gone_from_the_window_and_breaks_no_reader(
+    bench: Bench,
+) -> None:
+    await bench.publish_now(3, session_id="kept")
+    await bench.publish_now(4, session_id="gone")
+    head = bench.hub.head
+    bench.hub.forget("gone")
+    assert bench.hub.head == head
+    for cursor in range(head):
+        lines, after = await bench.hub.page_after(cursor, ALL)
+        seen = list(map(seq_of, lines))
+        while after < head:
+            lines, after = await bench.hub.page_after(after, ALL)
+            seen += map(seq_of, lines)
+        assert seen == [seq for seq in (1, 2, 3) if seq > cursor]
+    await bench.publish_now(1, session_id="kept")
+    assert await bench.read_to_head(2) == [3, head + 1]

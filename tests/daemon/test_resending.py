@@ -8,7 +8,7 @@ import pytest
 
 from nousd.providers.interface import Provider
 from tests.daemon_harness import Client, Daemon, Events, of_type, socket_daemon
-from tests.stub_model import Gate, StubModel, text_reply
+from tests.stub_model import Gate, StubModel, hanging_reply, text_reply
 
 
 @pytest.mark.behaviour("resending_is_idempotent")
@@ -107,3 +107,19 @@ async def test_an_id_is_remembered_over_a_restart(
         again = await client.request("prompt", text="go", wait=False, client_message_id="m1")
         assert again == first
         assert len(stub.requests) == 1
+
+
+async def test_a_promoted_follow_up_sent_again_after_a_restart_is_acknowledged_as_before(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    stub.script(hanging_reply())
+    follow_up = {"text": "later", "client_message_id": "m-1"}
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client = await daemon.connect()
+        await client.request("prompt", text="go", wait=False)
+        await stub.next_request()
+        first = await client.request("follow_up", **follow_up)
+        await client.request("promote", input_id=first["input_id"])
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client = await daemon.connect()
+        assert await client.request("follow_up", **follow_up) == first

@@ -207,6 +207,21 @@ async def test_an_unknown_leaf_is_refused_and_leaves_no_trace(client: Client) ->
     assert await client.request("get_tree") == before
 
 
+async def test_an_unknown_leaf_creates_no_session(client: Client) -> None:
+    """A first prompt that is refused has done nothing."""
+    error = await client.refusal("prompt", text="hello", leaf_id="no-such-leaf")
+    assert error["message"] == "leaf_not_found"
+    assert (await client.request("list_sessions"))["sessions"] == []
+
+
+async def test_a_deleted_session_is_in_no_replay(client: Client, daemon: Daemon) -> None:
+    """What was deleted cannot be read back, neither from the log nor from memory."""
+    session_id = (await client.request("prompt", text="secret words"))["session_id"]
+    await client.request("delete_session", session_id=session_id)
+    replay = await daemon.watch(after="evt-0", types="all")
+    assert (await replay.next())["type"] == "session_deleted"
+
+
 async def test_a_stream_may_last_as_long_as_it_goes_on(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
 import trio
 from msgspec import UNSET
 
@@ -13,6 +14,7 @@ from nousd.daemon.sessions import LiveSession
 from nousd.errors import CommandRejected, CommandTimedOut, ProviderFailed, SessionError
 from nousd.machine import decisions, queue
 from nousd.wire import commands
+from nousd.wire.entries import Entry
 from nousd.wire.optional import or_unset
 from nousd.wire.responses import Accepted, Queue, QueuedInput, Result
 from nousd.wire.subscribe import cursor
@@ -21,10 +23,10 @@ from nousd.wire.subscribe import cursor
 async def prompt(core: Core, command: commands.Prompt) -> Reply:
     """Starts a run; creates the first session if none is active."""
     live = await core.sessions.target(command.session_id)
-    if live is None:
-        live, _ = core.sessions.create()
     if command.leaf_id is not None:
         await require_entry(core, live, command.leaf_id)
+    if live is None:
+        live, _ = core.sessions.create()
     reply = await _repeated(core, live, command) or _start(core, live, command)
     return await _result_of(core, reply) if command.wait else reply
 
@@ -136,8 +138,7 @@ async def abort(core: Core, command: commands.Abort) -> Reply:
 async def resume(core: Core, command: commands.Resume) -> Reply:
     """Starts a run on what is pending, or on an unanswered leaf."""
     live = await core.sessions.require(command.session_id)
-    leaf_id = live.state.leaf_id
-    leaf = None if leaf_id is None else await core.store.entry(live.session_id, leaf_id)
+    leaf = await _leaf(core, live)
     run_id = core.clock.new_id("run")
     decided = decisions.resume_run(
         live.state,
@@ -148,6 +149,18 @@ async def resume(core: Core, command: commands.Resume) -> Reply:
     )
     _, ticket = core.runs.start(live, run_id, decided, own_prompt=None)
     return Deferred(ticket, Accepted(command="resume", run_id=run_id, session_id=live.session_id))
+
+
+async def _leaf(core: Core, live: LiveSession) -> Entry | None:
+    """Returns the leaf that the caller may decide on without another await."""
+    while True:
+        leaf_id = live.state.leaf_id
+        if leaf_id is None:
+            return None
+        await core.store.flush()
+        leaf = await core.store.entry(live.session_id, leaf_id)
+        if live.state.leaf_id == leaf_id:
+            return leaf
 
 
 async def get_queue(core: Core, command: commands.GetQueue) -> Reply:
@@ -211,10 +224,15 @@ async def _repeated(
     known = live.accepted.get(command.client_message_id)
     if known is not None:
         return known
-    return None if row is None else _acknowledgement(live, row.input)
+    if row is None:
+        return None
+    # A follow-up that was promoted meanwhile was acknowledged as a follow-up.
+    was_promoted = row.input.kind == "steer" and isinstance(command, commands.FollowUp)
+    kind = "follow_up" if was_promoted else row.input.kind
+    return _acknowledgement(live, msgspec.structs.replace(row.input, kind=kind))
 
 
-async def require_entry(core: Core, live: LiveSession, entry_id: str) -> None:
-    """Raises CommandRejected ``leaf_not_found`` unless the session has that entry."""
-    if await core.store.entry(live.session_id, entry_id) is None:
+async def require_entry(core: Core, live: LiveSession | None, entry_id: str) -> None:
+    """Raises CommandRejected ``leaf_not_found`` unless there is a session and it has that entry."""
+    if live is None or await core.store.entry(live.session_id, entry_id) is None:
         raise CommandRejected("leaf_not_found")

@@ -8,6 +8,7 @@ from nousd.daemon.commands.inputs import require_entry
 from nousd.daemon.commands.reading import run_state
 from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.history import load_context
+from nousd.daemon.log import Ticket
 from nousd.daemon.sessions import LiveSession
 from nousd.errors import CommandRejected, InvalidPayload
 from nousd.machine import compaction, decisions
@@ -63,6 +64,12 @@ async def delete_session(core: Core, command: commands.DeleteSession) -> Reply:
     live = await core.sessions.get(command.session_id)
     decisions.require_idle(live.state)
     ticket = core.sessions.delete(live)
+
+    def settled(ticket: Ticket) -> None:
+        if ticket.failure is None:
+            core.hub.forget(live.session_id)
+
+    ticket.when_settled(settled)
     return Deferred(ticket, SessionDeleted(session_id=live.session_id, deleted=True))
 
 
