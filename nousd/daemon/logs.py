@@ -7,8 +7,8 @@ The event loop only ever puts a record into a bounded queue; one thread formats 
 disk, a stopped terminal or a pipe that nobody reads would otherwise hold up every client. When the
 queue is full lines are dropped, and how many is the next thing that is logged.
 
-Nothing here is called per event: the daemon logs its start and stop and its faults; verbose, also what it
-refused.
+Nothing here is called per event: what is logged is the daemon's start and stop and its faults; verbose,
+also every refusal.
 """
 
 from __future__ import annotations

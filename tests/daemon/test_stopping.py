@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,26 @@ async def test_a_stop_does_not_wait_for_idle_clients(place: Place) -> None:
             with pytest.raises(EOFError):
                 await connection.receive()
         assert sorted(path.name for path in place.socket.parent.iterdir()) == ["nous.sock.lock"]
+
+
+async def test_the_log_says_where_the_daemon_listened_and_why_it_stopped(place: Place) -> None:
+    async with running(place) as process:
+        assert await process.stop() == 0
+    log = [json.loads(line) for line in (place.folder / "daemon.log").read_text().splitlines()]
+    assert [line["message"] for line in log if line["level"] == "info"] == [
+        f"listening on {place.socket}",
+        "stopping: SIGTERM",
+        "stopped",
+    ]
+
+
+async def test_a_verbose_log_names_what_was_refused(short_folder: Path) -> None:
+    place = Place(short_folder, options=("--verbose",))
+    async with running(place) as process:
+        client = await place.connect()
+        await client.refusal("steer", text="too late")
+        assert await process.stop() == 0
+    assert "steer: no_active_run" in (place.folder / "daemon.log").read_text()
 
 
 async def test_a_stop_does_not_wait_for_clients_that_never_read(
