@@ -43,7 +43,10 @@ PIPELINE_MAX: Final = 1024
 """Responses of one connection waiting to be read; past it we stop reading its commands."""
 
 LIMITS: Final[dict[str, tuple[int, str]]] = {
-    "line_bytes_max": (LINE_BYTES_MAX, "invalid_command: line_too_long"),
+    "line_bytes_max": (
+        LINE_BYTES_MAX,
+        "invalid_command: line_too_long: a line has at most 8388608 bytes",
+    ),
     "nesting_max": (NESTING_MAX, "invalid_command: invalid_json: nested deeper than 256 levels"),
     "text_chars_max": (TEXT_CHARS_MAX, "invalid_payload: text is too long: at most 4194304"),
     "name_chars_max": (NAME_CHARS_MAX, "invalid_payload: <field> is too long: at most 256"),
