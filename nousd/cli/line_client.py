@@ -21,6 +21,8 @@ from nousd.client.answers import Answer, ReceivedEvent
 from nousd.client.blocking import Connection, Subscription
 from nousd.errors import ClientError, Refused
 
+_PROMPT: Final = "> "
+
 _RACES: Final = frozenset({"run_in_progress", "no_active_run"})
 """Refusals that mean: the run began, or ended, while the line was being typed."""
 
@@ -104,7 +106,7 @@ class _Talk:
                 raise KeyboardInterrupt
             self._reading = True
         try:
-            return input("> " if self._terminal else "")
+            return input(_PROMPT if self._terminal else "")
         finally:
             with self._changed:
                 self._reading = False
@@ -223,6 +225,9 @@ class _Talk:
             elif event.type == "agent_end":
                 self._ended.append(event.payload["run_id"])
                 self._running = None
+                if self._terminal and self._reading:
+                    # The one that waits for the next line was scrolled away by the answer.
+                    print(_PROMPT, end="", flush=True)
             self._changed.notify_all()
 
     def _lose(self, error: ClientError) -> None:

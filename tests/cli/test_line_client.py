@@ -283,6 +283,17 @@ def test_at_a_terminal_ctrl_c_aborts_and_a_second_one_leaves(
     assert [command for command, _ in sent(daemon)] == ["prompt", "abort"]
 
 
+def test_at_a_terminal_the_prompt_comes_again_behind_an_answer(
+    daemon: FakeDaemon, terminal: Terminal
+) -> None:
+    daemon.on["prompt"] = ok("accepted", {"command": "prompt", "run_id": "run-1"})
+    terminal.wait_for("> ")
+    terminal.type("hello\n")
+    terminal.wait_for("> ")
+    a_run(daemon, "run-1", "the answer")
+    terminal.wait_for("the answer\r\n> ")
+
+
 def test_at_a_terminal_a_daemon_that_goes_away_ends_the_wait_for_a_line(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:
