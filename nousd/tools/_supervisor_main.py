@@ -38,6 +38,10 @@ def main(arguments: list[str]) -> None:
     # Orphans of the command become our children, whatever group or session they moved to.
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     wake = _wake_on_signals()
+    if _is_hung_up(control):
+        # The daemon died or gave up while this program started: nothing may begin any more.
+        _say(control, f"exited {-signal.SIGTERM}")
+        return
     child = _start(arguments[first:], environment)
     _say(control, f"started {child}")
     command = Command(child, wake)
@@ -61,6 +65,12 @@ def _wake_on_signals() -> int:
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     return wake
+
+
+def _is_hung_up(control: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _start(program: list[str], environment: dict[str, str]) -> int:

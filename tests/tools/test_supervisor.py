@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,22 @@ async def test_a_program_that_is_not_there_is_exit_code_127(tmp_path: Path) -> N
     )
     assert ended == Ended(code=127)
     assert b"".join(output) == b"/no/such/program: No such file or directory\n"
+
+
+async def test_nothing_begins_once_the_daemon_is_gone(tmp_path: Path) -> None:
+    daemon, control = socket.socketpair()
+    daemon.close()
+    program = REPOSITORY / "nousd" / "tools" / "_supervisor_main.py"
+    with control, trio.fail_after(20):
+        await trio.run_process(
+            [
+                *(sys.executable, "-I", "-S", str(program)),
+                *(str(control.fileno()), "500", "0", "/bin/sh", "-c", "echo ran > effect"),
+            ],
+            cwd=tmp_path,
+            pass_fds=[control.fileno()],
+        )
+    assert not (tmp_path / "effect").exists()
 
 
 async def test_the_environment_is_what_was_given_and_no_more(tmp_path: Path) -> None:
