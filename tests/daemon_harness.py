@@ -78,7 +78,11 @@ class Wire:
             await self.stream.send_all(data)
 
     async def receive(self) -> dict[str, Any]:
-        """Returns the next line.
+        """Returns the next line, decoded."""
+        return decoded(await self.receive_line())
+
+    async def receive_line(self) -> bytes:
+        """Returns the next line with its LF.
 
         Raises:
             EOFError: the daemon has closed the connection.
@@ -92,15 +96,17 @@ class Wire:
                 assert len(self._received) <= LINE_BYTES_MAX
         line = bytes(self._received[: end + 1])
         del self._received[: end + 1]
-        # Only answers say whether they are good, and they say it last.
-        return (
-            check_response(line)
-            if b'"ok":' in line and "ok" in json.loads(line)
-            else check_event(line)
-        )
+        return line
 
     async def aclose(self) -> None:
         await self.stream.aclose()
+
+
+def decoded(line: bytes) -> dict[str, Any]:
+    """Returns a line of the daemon's, checked against the schemas: an answer or an event."""
+    # Only answers say whether they are good.
+    is_answer = b'"ok":' in line and "ok" in json.loads(line)
+    return check_response(line) if is_answer else check_event(line)
 
 
 class Client(Wire):
@@ -144,6 +150,20 @@ class Events(Wire):
     def __init__(self, stream: trio.abc.Stream) -> None:
         super().__init__(stream)
         self._since_run: list[Event] = []
+        self._checker = LifecycleChecker()
+        self._begun: set[Any] = set()
+        self._sees_all = True
+
+    async def receive(self) -> Event:
+        """Returns the next line; events of runs seen from their start are checked for balance."""
+        line = await self.receive_line()
+        message = decoded(line)
+        run_id = message["payload"].get("run_id") if "ok" not in message else None
+        if message["type"] == "agent_start":
+            self._begun.add(run_id)
+        if run_id in self._begun and self._sees_all:
+            self._checker.feed(line)
+        return message
 
     async def subscribe(self, **payload: Any) -> Payload:
         """Subscribes, and returns what ``subscribed`` says; what came before counts for nothing."""
@@ -152,6 +172,8 @@ class Events(Wire):
             pass
         assert answer["type"] == "subscribed", answer
         self._since_run.clear()
+        self._checker, self._begun = LifecycleChecker(), set()
+        self._sees_all = isinstance(payload.get("types", "v1"), str)
         subscribed: Payload = answer["payload"]
         return subscribed
 

@@ -29,6 +29,8 @@ WAYS: list[tuple[str, Pace]] = [
     ("sockets", "bytes"),
     ("sockets", "pipelined"),
     ("memory", "lines"),
+    ("memory", "bytes"),
+    ("memory", "pipelined"),
 ]
 
 

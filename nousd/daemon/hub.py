@@ -24,8 +24,9 @@ WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
 """The window's bound. A burst that passes it sends slow subscribers to the log, nothing worse."""
 
 PAGE_EVENTS: Final = 4096
-PAGE_BYTES: Final = 1024 * 1024
-"""What one step of one subscriber gets at most: it bounds a joined write."""
+PAGE_BYTES: Final = 128 * 1024
+"""What one step of one subscriber gets at most (one event always fits). It bounds a joined write, and
+so what a subscriber that does not read holds in memory."""
 
 
 class Hub:
@@ -92,9 +93,19 @@ class Hub:
 
     def _window_after(self, cursor: int, wanted: EventFilter) -> tuple[list[bytes], int]:
         start = bisect_right(self._seqs, cursor)
-        stretch = self._events[start : start + PAGE_EVENTS]
-        reached = stretch[-1].seq if stretch else self._head
-        return [event.line for event in stretch if matches(event, wanted)], reached
+        lines: list[bytes] = []
+        room = PAGE_BYTES
+        for event in self._events[start : start + PAGE_EVENTS]:
+            if matches(event, wanted):
+                room -= len(event.line)
+                if room < 0 and lines:
+                    break
+                lines.append(event.line)
+            cursor = event.seq
+        else:
+            # The last events of the window may have been deleted.
+            cursor = self._head if start + PAGE_EVENTS >= len(self._events) else cursor
+        return lines, cursor
 
     def _trim(self) -> None:
         """Drops the oldest half once a bound is passed, so that the cost per event is constant."""

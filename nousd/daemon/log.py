@@ -8,6 +8,7 @@ could not read.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from nousd.errors import StoreError
 from nousd.store.interface import Artifact, Batch, Record, Store, StoredEvent
 from nousd.wire.codec import encode_event_tail
 from nousd.wire.events import EVENT_TYPES, Event
+
+_log = logging.getLogger(__name__)
 
 
 class Ticket:
@@ -80,11 +83,15 @@ class Log:
         """Sends encoded events, together and in order, on their way into the log."""
         ticket = Ticket()
 
+        def failed(failure: StoreError) -> None:
+            _log.error("a commit failed: %s", failure)
+            ticket.settle(failure)
+
         def committed(stored: tuple[StoredEvent, ...]) -> None:
             ticket.settle(stored)
             self._hub.publish(stored)
 
-        self._store.submit(Batch(records, committed, ticket.settle, tuple(artifacts)))
+        self._store.submit(Batch(records, committed, failed, tuple(artifacts)))
         return ticket
 
     async def wait_room(self) -> None:

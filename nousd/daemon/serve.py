@@ -83,6 +83,8 @@ async def _serve(settings: Settings) -> None:
     passed = take_passed_sockets()
     redactor = Redactor([settings.api_key.reveal()] if settings.api_key else [])
     async with AsyncExitStack() as stack:
+        # From the first moment on: a signal that comes while we start is obeyed once we have.
+        signals = stack.enter_context(trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
         stack.enter_context(
             configure_logging(settings.log_file, verbose=settings.verbose, redactor=redactor)
         )
@@ -95,7 +97,7 @@ async def _serve(settings: Settings) -> None:
         doors = await stack.enter_async_context(AsyncExitStack())
         listeners = await doors.enter_async_context(open_listeners(settings.socket, passed))
         core = await stack.enter_async_context(open_core(parts))
-        await _serve_until_told_to_stop(core, listeners, doors, notifier)
+        await _serve_until_told_to_stop(core, listeners, doors, signals, notifier)
 
 
 def _prepare_folders(settings: Settings) -> None:
@@ -185,19 +187,22 @@ def _system_prompt(path: Path | None, workdir: Path) -> str:
 
 
 async def _serve_until_told_to_stop(
-    core: Core, listeners: Listeners, doors: AsyncExitStack, notifier: Notifier
+    core: Core,
+    listeners: Listeners,
+    doors: AsyncExitStack,
+    signals: AsyncIterator[int],
+    notifier: Notifier,
 ) -> None:
     async with trio.open_nursery() as connections:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            connections.start_soon(_accept, listeners.command, partial(serve_commands, core))
-            connections.start_soon(_accept, listeners.events, partial(serve_events, core))
-            notifier.ready(f"pid {os.getpid()}")
-            _log.info("listening on %s", listeners.command.socket.getsockname())
-            told = await anext(aiter(signals))
-            notifier.stopping()
-            _log.info("stopping: %s", signal.Signals(told).name)
-            await shut_down(core)
-            await doors.aclose()
+        connections.start_soon(_accept, listeners.command, partial(serve_commands, core))
+        connections.start_soon(_accept, listeners.events, partial(serve_events, core))
+        notifier.ready(f"pid {os.getpid()}")
+        _log.info("listening on %s", listeners.command.socket.getsockname())
+        told = await anext(signals)
+        notifier.stopping()
+        _log.info("stopping: %s", signal.Signals(told).name)
+        await shut_down(core)
+        await doors.aclose()
         connections.cancel_scope.deadline = trio.current_time() + _GRACE_SECONDS
     _log.info("stopped")
 

@@ -1,7 +1,4 @@
-"""The tool ``read``: a page of a text file.
-
-What is cut is not kept in ``ToolResult.full``: the file itself is there to read on from.
-"""
+"""The tool ``read``: a page of a text file."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from nousd.tools.arguments import INTEGER_MAX, PATH_ALIASES
 from nousd.tools.confine import Confinement, explained, shown
 from nousd.tools.function_tool import builtin
 from nousd.tools.interface import ToolContext, ToolResult
-from nousd.tools.output import BYTES_MAX, LINES_MAX
+from nousd.tools.output import BYTES_MAX, FULL_BYTES_MAX, LINES_MAX
 from nousd.tools.text_files import BINARY_PROBE_BYTES, binary_kind
 
 _CHUNK_BYTES: Final = 1024 * 1024
@@ -34,18 +31,22 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class Page(NamedTuple):
-    """Lines of a file, without their LF; ``cut`` if the last one is only its beginning."""
+    """Lines of a file, without their LF; ``cut`` if the last one is only its beginning.
+
+    ``data`` is what was read of the file from the first of them on.
+    """
 
     lines: list[bytes]
     more: bool
     cut: bool
+    data: bytes
 
 
 async def _read(args: Read, context: ToolContext) -> ToolResult:
-    return ToolResult(text=await trio.to_thread.run_sync(_text, context.confinement, args))
+    return await trio.to_thread.run_sync(_result, context.confinement, args)
 
 
-def _text(confinement: Confinement, args: Read) -> str:
+def _result(confinement: Confinement, args: Read) -> ToolResult:
     with (
         explained("read", args.path),
         confinement.locate(args.path) as place,
@@ -55,12 +56,13 @@ def _text(confinement: Confinement, args: Read) -> str:
         if (kind := binary_kind(probe)) is not None:
             raise ToolError(f"read_failed: {shown(args.path)} is {kind}, not text")
         if not probe:
-            return "(empty file)"
+            return ToolResult("(empty file)")
         file.seek(len(_BOM) if probe.startswith(_BOM) else 0)
         begun = _skip_lines(file, args)
         page = _page(file, begun, min(args.limit or LINES_MAX, LINES_MAX))
+        full = _whole(file, page.data, args.limit) if _is_cut(page, args) else None
     text = b"\n".join(page.lines).decode("utf-8", "replace")
-    return text + _note(page, args.offset)
+    return ToolResult(text + _note(page, args.offset), full=full)
 
 
 def _skip_lines(file: BinaryIO, args: Read) -> bytes:
@@ -106,8 +108,24 @@ def _page(file: BinaryIO, begun: bytes, lines_max: int) -> Page:
     lines = lines[:lines_max]
     fitting = _fitting(lines)
     if fitting == 0:
-        return Page([lines[0][:BYTES_MAX]], more or len(lines) > 1, cut=True)
-    return Page(lines[:fitting], more or fitting < len(lines), cut=False)
+        return Page([lines[0][:BYTES_MAX]], more or len(lines) > 1, cut=True, data=data)
+    return Page(lines[:fitting], more or fitting < len(lines), cut=False, data=data)
+
+
+def _is_cut(page: Page, args: Read) -> bool:
+    """Whether less is shown than was asked for."""
+    asked_for_less = args.limit is not None and len(page.lines) == args.limit
+    return page.cut or (page.more and not asked_for_less)
+
+
+def _whole(file: BinaryIO, begun: bytes, lines_max: int | None) -> bytes:
+    """Returns what was asked for, up to what an artifact may hold."""
+    data = bytearray(begun)
+    while len(data) < FULL_BYTES_MAX and (chunk := file.read(_CHUNK_BYTES)):
+        trio.from_thread.check_cancelled()
+        data += chunk
+    whole = bytes(data[:FULL_BYTES_MAX])
+    return whole if lines_max is None else b"\n".join(whole.split(b"\n", lines_max)[:lines_max])
 
 
 def _fitting(lines: list[bytes]) -> int:

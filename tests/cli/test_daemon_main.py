@@ -138,6 +138,4 @@ def test_paths_in_a_unit_are_quoted_for_systemd(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "executable", f'{tmp_path}/my $dir/100%/"python3"')
-    assert units._program() == (
-        f'"{tmp_path}/my $$dir/100%%/\\"python3\\"" -m nousd'
-    )
+    assert units._program() == (f'"{tmp_path}/my $$dir/100%%/\\"python3\\"" -m nousd')

@@ -129,3 +129,30 @@ async def test_what_cannot_be_read_says_why(bench: Bench) -> None:
         with pytest.raises(ToolError) as caught:
             await bench.call("read", path=path)
         assert str(caught.value) == f"read_failed: {path}: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("args", "first", "last"),
+    [({}, 1, 3000), ({"offset": 11}, 11, 3000), ({"offset": 11, "limit": 2500}, 11, 2510)],
+)
+async def test_what_the_bounds_cut_off_is_kept_whole(
+    bench: Bench, args: dict[str, int], first: int, last: int
+) -> None:
+    bench.put("a.txt", numbered(3000))
+    result = await bench.call("read", path="a.txt", **args)
+    assert result.full is not None
+    kept = result.full.decode().splitlines()
+    assert (kept[0], kept[-1], len(kept)) == (f"line {first}", f"line {last}", last - first + 1)
+
+
+async def test_what_was_not_asked_for_is_not_kept(bench: Bench) -> None:
+    bench.put("a.txt", numbered(3000))
+    for args in ({"limit": 20}, {"offset": 2990}):
+        result = await bench.call("read", path="a.txt", **args)
+        assert result.full is None
+
+
+async def test_a_line_that_is_too_long_is_kept_whole(bench: Bench) -> None:
+    bench.put("a.txt", "x" * 200_000 + "\nend\n")
+    result = await bench.call("read", path="a.txt", limit=1)
+    assert result.full == b"x" * 200_000

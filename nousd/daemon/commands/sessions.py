@@ -87,7 +87,9 @@ async def list_sessions(core: Core, command: commands.ListSessions) -> Reply:
 async def set_leaf(core: Core, command: commands.SetLeaf) -> Reply:
     """Moves the place that new work continues from."""
     live = await core.sessions.require(command.session_id)
+    decisions.require_idle(live.state)
     await require_entry(core, live, command.leaf_id)
+    # Once more: a run may have started while the entry was looked for.
     decisions.require_idle(live.state)
     moved = events.SessionUpdated(session_id=live.session_id, leaf_id=command.leaf_id)
     answer = Leaf(session_id=live.session_id, leaf_id=command.leaf_id)
