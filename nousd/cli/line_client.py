@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from nousd.cli.render import as_text
-from nousd.cli.watch import DONE, FAILED, Options, show_event, shown
+from nousd.cli.watch import DONE, FAILED, Options, RunPrinter, shown
 from nousd.client.answers import Answer, ReceivedEvent
 from nousd.client.blocking import Connection, Subscription
 from nousd.errors import ClientError, Refused
@@ -53,6 +53,7 @@ class _Talk:
         if self._terminal:
             with suppress(ImportError):
                 import readline  # noqa: F401  (importing it is what gives input() its line editing)
+        self._printer = RunPrinter()
         self._changed = threading.Condition()
         self._running: str | None = None
         self._ended: deque[str] = deque(maxlen=_ENDED_RUNS_MAX)
@@ -218,7 +219,7 @@ class _Talk:
             "follow_up",
         }:
             self._say(f"> {event.payload['text']}")
-        show_event(event)
+        self._printer.show(event)
         with self._changed:
             if event.type == "agent_start":
                 self._running = event.payload["run_id"]

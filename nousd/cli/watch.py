@@ -76,35 +76,57 @@ def _of_run(events: Iterable[ReceivedEvent], run_id: str) -> Iterator[ReceivedEv
 
 def _shown_to_the_end(events: Iterable[ReceivedEvent], options: Options) -> int:
     status = ""
+    printer = RunPrinter()
     for event in events:
         if options.json:
             print_line(event.line)
         else:
-            show_event(event)
+            printer.show(event)
         if event.type == "agent_end":
             status = event.payload.get("status", "")
     return DONE if status == "completed" else FAILED
 
 
-def show_event(event: ReceivedEvent) -> None:
-    """Prints what a person wants to see of an event: the answer on output, the rest on error."""
-    payload = event.payload
-    match event.type:
-        case "message_update":
-            print(shown(payload["delta"]), end="", flush=True)
-        case "message_end" if payload.get("stop_reason"):
+class RunPrinter:
+    """Prints what a person wants to see of runs: answers on output, the rest on error.
+
+    Each remark begins on a line of its own, also in the middle of an answer.
+    """
+
+    def __init__(self) -> None:
+        self._in_line = False
+
+    def show(self, event: ReceivedEvent) -> None:
+        """Prints one event."""
+        payload = event.payload
+        match event.type:
+            case "message_update":
+                print(shown(payload["delta"]), end="", flush=True)
+                self._in_line = not payload["delta"].endswith("\n")
+            case "message_end":
+                self._end_line()
+            case "tool_execution_start":
+                self._remark(f"[{payload['tool_name']}] {snippet(str(payload.get('args', '')))}")
+            case "tool_execution_end":
+                outcome = "failed" if payload.get("is_error") else "done"
+                result = snippet(payload.get("result", ""))
+                self._remark(f"[{payload['tool_name']}] {outcome}: {result}")
+            case "warning":
+                self._remark(f"warning: {payload['code']}: {payload['message']}")
+            case "error":
+                cause = payload["cause"]
+                self._remark(f"error: {payload['code']}: {payload['message']} ({cause})")
+            case "agent_end" if payload.get("status") != "completed":
+                self._remark(f"the run ended: {payload.get('status')}")
+
+    def _remark(self, text: str) -> None:
+        self._end_line()
+        say(text)
+
+    def _end_line(self) -> None:
+        if self._in_line:
             print(flush=True)
-        case "tool_execution_start":
-            say(f"[{payload['tool_name']}] {snippet(str(payload.get('args', '')))}")
-        case "tool_execution_end":
-            outcome = "failed" if payload.get("is_error") else "done"
-            say(f"[{payload['tool_name']}] {outcome}: {snippet(payload.get('result', ''))}")
-        case "warning":
-            say(f"warning: {payload['code']}: {payload['message']}")
-        case "error":
-            say(f"error: {payload['code']}: {payload['message']} ({payload['cause']})")
-        case "agent_end" if payload.get("status") != "completed":
-            say(f"the run ended: {payload.get('status')}")
+            self._in_line = False
 
 
 # --- trace and events ------------------------------------------------------------------------
