@@ -136,7 +136,9 @@ def folder() -> Iterator[Path]:
 @contextmanager
 def process(*argv: str) -> Iterator[subprocess.Popen[str]]:
     """Runs a program for as long as the block lasts."""
-    running = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    running = subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
+    )
     try:
         yield running
     finally:

@@ -309,7 +309,7 @@ class Runs:
         driver = RunDriver(live, run_id, self, own_prompt=own_prompt)
         ticket = driver.begin(decided)
         self._active[run_id] = driver
-        _log.info("run %s started in session %s", run_id, live.session_id)
+        _log.debug("run %s started in session %s", run_id, live.session_id)
         self._nursery.start_soon(self._drive, driver)
         return driver, ticket
 
@@ -320,7 +320,7 @@ class Runs:
             if driver.live.lost:
                 _log.error("run %s lost its session, which is read again", driver.run_id)
                 await boundary.contained(partial(self._end_in_log, driver), "closing a lost run")
-        _log.info("run %s is over", driver.run_id)
+        _log.debug("run %s is over", driver.run_id)
         del self._active[driver.run_id]
         driver.ended.set()
 
