@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from nousd.errors import (
-    ContextOverflow,
     InternalError,
     NousdError,
     ProviderError,
@@ -60,8 +59,4 @@ def run_failure(error: NousdError) -> RunFailed:
     """Returns the error as a run's ``error`` event tells it."""
     if isinstance(error, RunFailed):
         return error
-    if isinstance(error, ContextOverflow):
-        return RunFailed("context_too_large", "the input is too long for the model", str(error))
-    if isinstance(error, ProviderError):
-        return RunFailed("provider_error", "provider stream returned error", str(error))
     return RunFailed("internal_error", "internal error", str(error))

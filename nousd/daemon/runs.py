@@ -81,7 +81,10 @@ class RunDriver:
         with self._scope:
             outcome = await boundary.contained(self._turns, f"run {self.run_id}")
         if not self.live.lost and self.ledger.phase is not Phase.ENDED:
-            self._end_early(outcome)
+            ended = await boundary.contained(partial(self._end_early, outcome), "the end of a run")
+            if ended is not None:
+                # Ends that fail here are owed to the log, like those of a killed process.
+                self.live.lost = True
         with trio.move_on_after(_CLOSING_SECONDS):
             await boundary.contained(self._last_ticket.wait_committed, f"end of {self.run_id}")
         # The next run may have been accepted while this one's end was on its way to the disk.
@@ -137,7 +140,7 @@ class RunDriver:
         self._decide(ends)
         return turn
 
-    def _end_early(self, failure: NousdError | None) -> None:
+    async def _end_early(self, failure: NousdError | None) -> None:
         status: EndStatus = self._stopped_as
         remarks: list[Event] = []
         cause: str | None = None

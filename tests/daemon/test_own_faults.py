@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 
 from nousd.wire import events as wire
 from nousd.wire.codec import encode_event_tail
 from tests.daemon_harness import Client, Events, of_type
+from tests.stub_model import StubModel, error_reply
 
 ANSWER = "stub-reply"
 
@@ -47,4 +50,20 @@ async def test_a_run_whose_start_cannot_be_written_is_refused_and_leaves_the_ses
     assert (error["code"], error["message"]) == ("internal_error", "internal error")
     state = await client.request("get_state")
     assert (state["run_state"], state["pending_counts"]) == ("idle", {"steer": 0, "follow_up": 0})
+    assert (await client.request("prompt", text="again"))["output"] == ANSWER
+
+
+async def test_a_run_whose_early_end_fails_is_closed_in_the_log_and_the_daemon_lives(
+    client: Client, events: Events, stub: StubModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: object, **_named: object) -> NoReturn:
+        raise ValueError("a fault of ours")
+
+    stub.script(error_reply(400, "no"))
+    with monkeypatch.context() as broken:
+        broken.setattr("nousd.daemon.runs.owed_ends", fail)
+        await client.request("prompt", text="go", wait=False)
+        run = await events.run()
+    assert run[-1]["payload"]["status"] == "interrupted"
+    assert (await client.request("get_state"))["run_state"] == "idle"
     assert (await client.request("prompt", text="again"))["output"] == ANSWER
