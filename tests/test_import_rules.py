@@ -35,7 +35,8 @@ WORLD = "time datetime random secrets uuid socket os trio"
 
 ROOMS: dict[str, Room] = {
     "errors": room(),
-    "locations": room(libraries="platformdirs"),
+    "places": room("errors", "platformdirs"),
+    "config": room("errors places wire.limits", "msgspec"),
     "wire": room("errors", "msgspec", WORLD),
     "machine": room("wire errors", "msgspec", WORLD),
     "views": room("wire"),
@@ -45,14 +46,17 @@ ROOMS: dict[str, Room] = {
     "runtimes": room("wire machine tools providers errors", "msgspec trio"),
     "extensions": room("wire tools errors", "msgspec trio"),
     "daemon": room(
-        "wire machine views store tools providers runtimes extensions errors locations",
+        "wire machine views store tools providers runtimes extensions errors places config",
         "msgspec apsw httpx2 trio",
     ),
-    "admin": room("store machine views wire errors locations", "msgspec apsw trio"),
-    "client": room("wire errors locations", "anyio msgspec"),
+    "admin": room(
+        "store machine views wire errors places config providers tools client",
+        "msgspec apsw trio httpx2",
+    ),
+    "client": room("wire errors places", "anyio msgspec"),
     "bridge": room("client views wire errors", "starlette hypercorn anyio trio prometheus_client"),
     "sdk": room("client views wire errors", "anyio"),
-    "cli": room("client sdk admin errors locations", "typer anyio"),
+    "cli": room("client sdk admin errors places config", "typer anyio"),
     "tui": room("client", "textual"),
 }
 """room -> what it may import, besides itself and the standard library."""
@@ -62,7 +66,7 @@ ALONE: dict[str, frozenset[str]] = {
 }
 """The one module that may start the daemon, and only inside of its functions."""
 
-LAZY = frozenset({"admin", "daemon", "bridge"})
+LAZY = frozenset({"admin", "daemon", "bridge", "config"})
 """Rooms that ``cli`` may only import inside of functions, so that ``nousctl ping`` starts fast."""
 
 

@@ -19,7 +19,6 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from nousd import locations
 from nousd.cli import watch
 from nousd.cli.arguments import Argument, function_of, given_values
 from nousd.cli.render import as_text
@@ -27,6 +26,7 @@ from nousd.cli.verbs import PROMPT, SESSION, VERBS, Verb
 from nousd.cli.watch import FAILED, Options
 from nousd.client.blocking import Connection
 from nousd.errors import ClientError, DaemonUnreachable
+from nousd.places import locations
 
 NO_DAEMON: Final = 3
 

@@ -17,7 +17,7 @@ import typer
 from nousd.cli.arguments import Argument, function_of
 
 if TYPE_CHECKING:
-    from nousd.daemon.setting_values import SettingInfo
+    from nousd.config.values import SettingInfo
 
 _CONFIG: Final = Argument(
     "config",
@@ -44,13 +44,13 @@ is wrong with one, wherever it came from."""
 
 def command() -> Callable[..., None]:
     """Returns the function behind ``nousd serve``, with a flag for each setting."""
-    from nousd.daemon.settings import SETTINGS
+    from nousd.config.settings import SETTINGS
 
     return function_of([*map(_flag, SETTINGS.values()), _CONFIG, _PRINT_CONFIG], _serve)
 
 
 def _flag(info: SettingInfo) -> Argument:
-    from nousd.daemon.settings import flag_of
+    from nousd.config.settings import flag_of
 
     kind, metavar = _KINDS.get(info.type, (str, "|".join(info.words)))
     flag = flag_of(info.name)
@@ -62,14 +62,14 @@ def _flag(info: SettingInfo) -> Argument:
 
 
 def _help(info: SettingInfo) -> str:
-    from nousd.daemon.settings import DEFAULTS
+    from nousd.config.settings import DEFAULTS
 
     default = DEFAULTS.get(info.name)
     return f"{info.help} [default: {default}]" if default not in (None, False, ()) else info.help
 
 
 def _serve(values: dict[str, Any]) -> None:
-    from nousd.daemon.settings import report, resolve
+    from nousd.config.settings import report, resolve
 
     config = values.pop("config")
     print_config = values.pop("print_config")

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from nousd import locations
 from nousd.client.answers import (
     REQUEST_TIMEOUT_SECONDS,
     Answer,
@@ -29,6 +28,7 @@ from nousd.client.answers import (
     whole_line,
 )
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost, DaemonUnreachable
+from nousd.places import locations
 from nousd.wire.framing import LineTooLong
 
 _READ_BYTES: Final = 256 * 1024

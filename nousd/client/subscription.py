@@ -16,7 +16,6 @@ import anyio
 import anyio.abc
 import msgspec
 
-from nousd import locations
 from nousd.client.answers import (
     REQUEST_TIMEOUT_SECONDS,
     Answer,
@@ -28,6 +27,7 @@ from nousd.client.answers import (
 )
 from nousd.client.connection import open_stream
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost
+from nousd.places import locations
 from nousd.wire.events import EVENTS, Event
 from nousd.wire.framing import LineTooLong
 from nousd.wire.responses import Subscribed

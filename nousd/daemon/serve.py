@@ -20,7 +20,7 @@ from typing import Final
 
 import trio
 
-from nousd import locations
+from nousd.config.settings import Settings
 from nousd.daemon import boundary
 from nousd.daemon.accept import serve_connections
 from nousd.daemon.app import Parts, open_core, shut_down
@@ -28,11 +28,8 @@ from nousd.daemon.clock import SystemClock
 from nousd.daemon.connection import serve_commands
 from nousd.daemon.core import Core
 from nousd.daemon.feed import serve_events
-from nousd.daemon.folders import prepare_chosen_folder, prepare_own_folder
-from nousd.daemon.locks import lock_socket, lock_state_folder, socket_lock_file
 from nousd.daemon.logs import configure_logging
 from nousd.daemon.redaction import Redactor
-from nousd.daemon.settings import Settings
 from nousd.daemon.sockets import Listeners, open_listeners, socket_paths
 from nousd.daemon.systemd import (
     Notifier,
@@ -40,12 +37,13 @@ from nousd.daemon.systemd import (
     take_passed_sockets,
 )
 from nousd.errors import CommandRejected, ConfigError
+from nousd.places import locations
+from nousd.places.folders import prepare_chosen_folder, prepare_own_folder
+from nousd.places.locks import lock_socket, lock_state_folder, socket_lock_file
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.sqlite import open_store
 from nousd.wire.codec import encode_error
 from nousd.wire.limits import CONNECTIONS_MAX
-
-DATABASE_NAME: Final = "nousd.db"
 
 _GRACE_SECONDS: Final = 1.0
 """How long connections may take to write what they owe once all runs have ended."""
@@ -132,7 +130,7 @@ async def _opened_parts(settings: Settings) -> AsyncIterator[Parts]:
         idle_timeout_seconds=settings.idle_timeout_seconds,
         attempts_max=settings.retry_attempts,
     )
-    async with open_store(settings.state_dir / DATABASE_NAME) as store:
+    async with open_store(locations.database_file(settings.state_dir)) as store:
         try:
             yield Parts(
                 store=store,

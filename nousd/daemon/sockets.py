@@ -3,7 +3,7 @@
 The rules, in the order in which they matter:
 
 - Nothing is removed but a socket of our own user on which nobody answers, and only by the holder of
-  the socket's lock (``nousd.daemon.locks``). A file, a link, a folder, a living socket stay.
+  the socket's lock (``nousd.places.locks``). A file, a link, a folder, a living socket stay.
 - A socket has mode 0600 the moment it appears: it is bound under a umask of 0177. Creating it
   elsewhere and renaming it would do as well, but a rename replaces whatever has come to the place
   meanwhile, and a bind never does.
@@ -31,7 +31,7 @@ import trio
 
 from nousd.daemon.systemd import PassedSockets
 from nousd.errors import ConfigError
-from nousd.locations import events_socket
+from nousd.places.locations import events_socket
 
 SUN_PATH_BYTES: Final = 108 if sys.platform == "linux" else 104
 """Room for a socket's path in ``struct sockaddr_un``, with the NUL at its end."""

@@ -11,8 +11,8 @@ import pytest
 
 from nousd import __version__
 from nousd.cli import daemon_main, units
+from nousd.config.settings import SETTINGS, Settings, flag_of
 from nousd.daemon import serve as serving
-from nousd.daemon.settings import SETTINGS, Settings, flag_of
 from nousd.errors import ConfigError, NousdError, StoreTooNew
 from tests.cli.conftest import Outcome
 

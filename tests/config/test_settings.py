@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from nousd import locations
-from nousd.daemon.settings import (
+from nousd.config.settings import (
     CONFIG_FILE_BYTES_MAX,
     SETTINGS,
     Settings,
@@ -17,6 +16,7 @@ from nousd.daemon.settings import (
     variable_of,
 )
 from nousd.errors import ConfigError
+from nousd.places import locations
 
 
 @pytest.fixture(autouse=True)

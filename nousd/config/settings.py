@@ -22,9 +22,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_typ
 import msgspec
 from msgspec import Meta, field
 
-from nousd import locations
-from nousd.daemon.setting_values import Given, SettingInfo, read_value
+from nousd.config.values import Given, SettingInfo, read_value
 from nousd.errors import ConfigError
+from nousd.places import locations
 from nousd.wire.limits import LINE_BYTES_MAX, NAME_CHARS_MAX
 
 CONFIG_FILE_BYTES_MAX: Final = 1024 * 1024

@@ -2,7 +2,7 @@
 
 The daemon and its clients must come to the same answer without talking to each other, so the answer
 is made here, once, and only from what both can see: the user and the user's environment. Nothing is
-created or opened here. Beside ``nousd.errors`` this is the only module that every room may import.
+created or opened here.
 """
 
 from __future__ import annotations
@@ -38,6 +38,11 @@ def default_state_dir() -> Path:
     import platformdirs
 
     return platformdirs.user_state_path(_APP)
+
+
+def database_file(state_dir: Path) -> Path:
+    """Returns the path of the log in a state folder."""
+    return state_dir / "nousd.db"
 
 
 def default_config_file() -> Path:

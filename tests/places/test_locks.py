@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from nousd.daemon.locks import lock_socket, lock_state_folder
 from nousd.errors import ConfigError
+from nousd.places.locks import lock_socket, lock_state_folder
 
 HOLD = """
 import sys
 from pathlib import Path
-from nousd.daemon.locks import lock_state_folder
+from nousd.places.locks import lock_state_folder
 with lock_state_folder(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nousd.daemon.folders import prepare_chosen_folder, prepare_own_folder
 from nousd.errors import ConfigError
+from nousd.places.folders import prepare_chosen_folder, prepare_own_folder
 
 SOMEBODY_ELSE = 65_534
 

@@ -1,0 +1,1 @@
+"""What the user may choose, and which of four places decides."""
