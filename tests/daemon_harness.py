@@ -389,6 +389,7 @@ def make_parts(
     native: NativeSettings | None = None,
     extension_commands: Mapping[str, ExtensionHandler] | None = None,
     command_timeout: float = 600.0,
+    stale_seconds: float = 120.0,
     clock: Clock | None = None,
 ) -> Parts:
     """Returns what a daemon with every built-in tool, and ``tools``, is made of."""
@@ -401,6 +402,7 @@ def make_parts(
         extension_commands=extension_commands or {},
         native=native or NativeSettings(),
         command_timeout=command_timeout,
+        stale_seconds=stale_seconds,
     )
 
 

@@ -98,6 +98,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(gt=0, le=86_400, description="Seconds a prompt with wait:true is waited for."),
     ] = 600.0
+    run_stale_ms: Annotated[
+        int,
+        Meta(
+            ge=30_000,
+            le=600_000,
+            description="Milliseconds without a sign of life after which a run is ended.",
+        ),
+    ] = 120_000
     extension: Annotated[
         tuple[Path, ...], Meta(max_length=64, description="Extension module to load. Repeatable.")
     ] = ()
@@ -117,7 +125,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 50
     idle_timeout_seconds: Annotated[
         float,
-        Meta(gt=0, le=86_400, description="Seconds a model stream may be silent."),
+        Meta(
+            gt=0,
+            le=86_400,
+            description="Seconds a model stream may be silent; run_stale_ms ends its run as well.",
+        ),
     ] = 300.0
     context_window: Annotated[
         int,
@@ -183,6 +195,10 @@ def flag_of(name: str) -> str:
 def variable_of(name: str) -> str:
     """Returns the environment variable of a setting."""
     return f"NOUSD_{name.upper()}"
+
+
+_ALIASES: Final = {"run_stale_ms": "TANDEM_RUN_STALE_MS"}
+"""setting -> a variable of another program that means the same, and counts where ours is not set."""
 
 
 def resolve(
@@ -299,9 +315,10 @@ def _from_file(table: Mapping[str, Any], path: Path | None) -> dict[str, Given]:
 
 def _from_environment(environ: Mapping[str, str], here: Path) -> dict[str, Given]:
     return {
-        name: Given(text, f"environment {variable_of(name)}", here)
+        name: Given(text, f"environment {variable}", here)
         for name in SETTINGS
-        if (text := environ.get(variable_of(name)))
+        for variable in (_ALIASES.get(name, ""), variable_of(name))
+        if (text := environ.get(variable))
     }
 
 

@@ -45,6 +45,7 @@ class Parts(msgspec.Struct, kw_only=True):
     extension_commands: Mapping[str, ExtensionHandler] = {}
     native: NativeSettings = NativeSettings()
     command_timeout: float = 600.0
+    stale_seconds: float = 120.0
     line_bytes_max: int = LINE_BYTES_MAX
 
 
@@ -75,7 +76,9 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
                 tool.name for tool in parts.tools if tool.source != "builtin"
             ),
             context_tokens_max=_CONTEXT_WINDOWS_READ * _window(parts),
+            stale_seconds=parts.stale_seconds,
         )
+        nursery.start_soon(runs.stop_stale_runs)
         core = Core(
             store=parts.store,
             hub=hub,
@@ -92,6 +95,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             yield core
         finally:
             await shut_down(core)
+            nursery.cancel_scope.cancel()
 
 
 async def shut_down(core: Core) -> None:
@@ -103,7 +107,7 @@ async def shut_down(core: Core) -> None:
 
 
 def _native_runtime(parts: Parts, tools: Mapping[str, Tool]) -> NativeRuntime:
-    calls = CallRunner(tools, lambda emit: ToolContext(parts.confinement, emit))
+    calls = CallRunner(tools, partial(ToolContext, parts.confinement))
     return NativeRuntime(parts.provider, tools, calls, parts.native)
 
 

@@ -11,7 +11,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -63,6 +63,8 @@ class RunDriver:
         self._own_prompt = own_prompt
         self._scope = trio.CancelScope()
         self._stopped_as: EndStatus = "cancelled"
+        self._seen = trio.current_time()
+        self._quiet_until = 0.0
         self._context: list[Entry] | None = None
         self._artifacts: list[Artifact] = []
         self._last_ticket = Ticket()
@@ -92,9 +94,15 @@ class RunDriver:
             self.live.run = None
 
     def stop(self, status: EndStatus) -> None:
-        """Ends the run early: its task is cancelled and closes what is open."""
-        self._stopped_as = status
-        self._scope.cancel()
+        """Ends the run early: its task is cancelled and closes what is open. The first stop counts."""
+        if not self._scope.cancel_called:
+            self._stopped_as = status
+            self._scope.cancel()
+
+    @property
+    def stale_at(self) -> float:
+        """When the run is to be given up if nothing is seen of it before; trio's time."""
+        return max(self._seen, self._quiet_until) + self._services.stale_seconds
 
     async def _turns(self) -> None:
         # Aborted before it began, it has no turn: the abort has given its prompt back.
@@ -149,6 +157,9 @@ class RunDriver:
             failed = boundary.run_failure(failure)
             cause = failed.cause or failed.message
             remarks.append(self._error_event(failed))
+        elif status == "timeout":
+            cause = f"nothing happened for {self._services.stale_seconds * 1000:.0f} ms"
+            remarks.append(events.Warning(**self._where, code="run_stale", message=cause))
         elif self.ledger.phase in (Phase.TURN, Phase.MESSAGE):
             remarks.append(
                 events.Warning(
@@ -168,18 +179,17 @@ class RunDriver:
         return events.AgentEnd(session_id=self.live.session_id, run_id=self.run_id, status=status)
 
     def _error_event(self, failure: RunFailed) -> events.Error:
-        where = self.ledger.where
-        if self.ledger.phase is Phase.RUN:
-            return events.Error(
-                session_id=where["session_id"],
-                run_id=where["run_id"],
-                code=failure.code,
-                message=failure.message,
-                cause=failure.cause,
-            )
         return events.Error(
-            **where, code=failure.code, message=failure.message, cause=failure.cause
+            **self._where, code=failure.code, message=failure.message, cause=failure.cause
         )
+
+    @property
+    def _where(self) -> dict[str, Any]:
+        """The keys of a remark: those of the turn that is open, else those of the run."""
+        where: dict[str, Any] = {**self.ledger.where}
+        if self.ledger.phase is Phase.RUN:
+            del where["turn_id"]
+        return where
 
     # --- the runtime's side (TurnHost) -------------------------------------------------------
 
@@ -207,6 +217,11 @@ class RunDriver:
         digest = await trio.to_thread.run_sync(lambda: hashlib.sha256(data).hexdigest())
         self._artifacts.append(Artifact(f"sha256:{digest}", media_type, data))
         return self._artifacts[-1].id
+
+    def expect_quiet(self, seconds: float) -> None:
+        """See ``TurnHost.expect_quiet``."""
+        self._seen = trio.current_time()
+        self._quiet_until = self._seen + seconds
 
     def steer_bites(self) -> bool:
         """See ``TurnHost.steer_bites``."""
@@ -251,8 +266,11 @@ class RunDriver:
         return ticket
 
     def _follow(self, decided: Sequence[Event]) -> None:
+        self._seen = trio.current_time()
         for event in decided:
             self.ledger.note(event)
+            if isinstance(event, events.ToolExecutionEnd):
+                self._quiet_until = 0.0
             if self._context is not None and isinstance(event, events.EntryAppended):
                 self._context = in_context([*self._context, event.entry])
 
@@ -265,6 +283,7 @@ class Runs:
         reread: reads a lost session from the log again, which closes its run there.
         default_model: used by sessions that name none for this provider.
         context_tokens_max: how much of a transcript is ever read for a model call.
+        stale_seconds: after how long without a sign of life a run is given up.
     """
 
     def __init__(
@@ -280,6 +299,7 @@ class Runs:
         default_model: str,
         extension_tools: frozenset[str],
         context_tokens_max: int,
+        stale_seconds: float,
     ) -> None:
         self.store = store
         self.log = log
@@ -287,6 +307,7 @@ class Runs:
         self.runtime = runtime
         self.provider_name = provider_name
         self.context_tokens_max = context_tokens_max
+        self.stale_seconds = stale_seconds
         self._nursery = nursery
         self._reread = reread
         self._default_model = default_model
@@ -340,6 +361,19 @@ class Runs:
     def active(self) -> list[RunDriver]:
         """Returns the active runs, oldest first."""
         return list(self._active.values())
+
+    async def stop_stale_runs(self) -> None:
+        """Ends, for as long as it runs itself, every run without a sign of life for too long."""
+        while True:
+            now = trio.current_time()
+            # A run that begins meanwhile is not stale before this.
+            next_look = now + self.stale_seconds
+            for driver in self.active():
+                if driver.stale_at <= now:
+                    driver.stop("timeout")
+                else:
+                    next_look = min(next_look, driver.stale_at)
+            await trio.sleep_until(next_look)
 
     async def stop_all(self, status: EndStatus) -> None:
         """Ends every run early and waits until all are over."""

@@ -141,6 +141,7 @@ async def _opened_parts(settings: Settings) -> AsyncIterator[Parts]:
                 extension_commands=extensions.commands,
                 native=_native_settings(settings),
                 command_timeout=settings.command_timeout,
+                stale_seconds=settings.run_stale_ms / 1000,
                 line_bytes_max=settings.line_bytes_max,
             )
         finally:

@@ -81,6 +81,7 @@ class ExtensionApi:
             raise ConfigError(f"extension {self._extension}: tool {name} exists already")
 
         async def run(args: Any, context: ToolContext) -> ToolResult:
+            context.expect_quiet(timeout_seconds)
             try:
                 result = await call(
                     handler, args, context, timeout_seconds=timeout_seconds, threads=self._threads

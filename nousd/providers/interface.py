@@ -69,7 +69,11 @@ class Retrying(msgspec.Struct, frozen=True):
     delay_seconds: float
 
 
-Piece = TextDelta | ReasoningDelta | ToolCallPiece | Finished | Retrying
+class Alive(msgspec.Struct, frozen=True):
+    """The server sent something that is no piece yet, such as a part of a long tool call."""
+
+
+Piece = TextDelta | ReasoningDelta | ToolCallPiece | Finished | Retrying | Alive
 
 Receive = Callable[[Piece], Awaitable[None]]
 """Takes one piece; may wait, which slows the reading of the stream."""

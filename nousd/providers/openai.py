@@ -29,6 +29,7 @@ from nousd.providers.delivery import Put, deliver
 from nousd.providers.interface import (
     CONNECT_TIMEOUT_SECONDS,
     IDLE_TIMEOUT_SECONDS,
+    Alive,
     Receive,
 )
 from nousd.providers.openai_chat import encode_chat, tool_aliases
@@ -204,8 +205,12 @@ async def _read(response: httpx2.Response, stream: ChatStream, put: Put) -> None
     """Puts the pieces of the response until the answer is finished or the input ends."""
     async with _chunks_of(response) as chunks:
         async for chunk in chunks:
+            nothing_yet = True
             for piece in stream.feed(chunk):
+                nothing_yet = False
                 await put(piece)
+            if nothing_yet:
+                await put(Alive())
             if stream.finished:
                 break
 

@@ -15,7 +15,7 @@ import trio
 
 from nousd.errors import ProviderError
 from nousd.machine.model_input import ModelInput
-from nousd.providers.interface import Piece, Provider, Receive, Retrying
+from nousd.providers.interface import Alive, Piece, Provider, Receive, Retrying
 
 ATTEMPTS_MAX: Final = 3
 """Attempts in all, the first included."""
@@ -64,7 +64,7 @@ class RetryingProvider:
 
         async def note_and_receive(piece: Piece) -> None:
             nonlocal answered
-            answered = True
+            answered = answered or not isinstance(piece, Alive)
             await receive(piece)
 
         for attempt in range(1, self._attempts_max + 1):

@@ -49,6 +49,12 @@ class TurnHost(Protocol):
         """
         ...
 
+    def expect_quiet(self, seconds: float) -> None:
+        """Says that the run is alive, and that it will be although nothing may be seen of it for so
+        many seconds. A run of which nothing is seen for long is given up.
+        """
+        ...
+
     def steer_bites(self) -> bool:
         """Whether a steer of this run waits: then no further tool or model call may begin."""
         ...

@@ -42,6 +42,7 @@ class Bash(msgspec.Struct, frozen=True):
 
 async def _bash(args: Bash, context: ToolContext) -> ToolResult:
     _refuse_impossible(args.command)
+    context.expect_quiet(args.timeout)
     collector = OutputCollector()
     stream = OutputStream(context.emit)
 

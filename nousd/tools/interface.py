@@ -18,6 +18,14 @@ from nousd.tools.confine import Confinement
 Emit = Callable[[str], Awaitable[None]]
 """Takes a piece of output as it appears; may wait, which slows the tool down."""
 
+ExpectQuiet = Callable[[float], None]
+"""Is told that nothing need be seen for so many seconds, because a limit of the caller's own ends what
+it does by then."""
+
+
+def nobody_waits(_seconds: float) -> None:
+    """An ``ExpectQuiet`` of whoever is not waiting for signs of life."""
+
 
 class ToolContext(msgspec.Struct, frozen=True):
     """The surroundings of one call.
@@ -25,10 +33,13 @@ class ToolContext(msgspec.Struct, frozen=True):
     Args:
         confinement: the only way to a file: what it refuses, a file tool cannot reach.
         emit: streams output to whoever watches. What a tool never emits, it says in its result.
+        expect_quiet: a tool that ends by itself after a time says so here when it begins; one that
+            says nothing, neither here nor with ``emit``, is given up with its run after a while.
     """
 
     confinement: Confinement
     emit: Emit
+    expect_quiet: ExpectQuiet = nobody_waits
 
     @property
     def workdir(self) -> Path:

@@ -49,6 +49,7 @@ async def search(
     Raises:
         ToolError: if it is impossible, takes too long or fails.
     """
+    context.expect_quiet(seconds_max)
     collector = OutputCollector()
     ended = await run_supervised(
         [

@@ -106,6 +106,16 @@ def test_relative_paths_of_the_file_start_at_the_file_and_others_where_we_are(ho
     assert resolve({"socket": "a.sock"}, {}, file).settings.socket == home / "a.sock"
 
 
+def test_another_program_s_variable_counts_where_ours_is_not_set() -> None:
+    foreign = {"TANDEM_RUN_STALE_MS": "40000"}
+    resolved = resolve({}, foreign)
+    assert resolved.settings.run_stale_ms == 40_000
+    assert resolved.origins["run_stale_ms"] == "environment TANDEM_RUN_STALE_MS"
+    assert resolve({}, {**foreign, "NOUSD_RUN_STALE_MS": "50000"}).settings.run_stale_ms == 50_000
+    with pytest.raises(ConfigError, match=r"at least 30000 .*TANDEM_RUN_STALE_MS"):
+        resolve({}, {"TANDEM_RUN_STALE_MS": "29999"})
+
+
 # --- every setting in every place ----------------------------------------------------------------
 
 WRITTEN: dict[str, tuple[str, str, Any]] = {
@@ -118,6 +128,7 @@ WRITTEN: dict[str, tuple[str, str, Any]] = {
     "system_prompt": (__file__, f'"{__file__}"', Path(__file__)),
     "allow_exec": ("yes", "true", True),
     "command_timeout": ("1.5", "1.5", 1.5),
+    "run_stale_ms": ("30000", "30000", 30_000),
     "extension": (f"{__file__}:/", f'["{__file__}", "/"]', (Path(__file__), Path("/"))),
     "enable_demo_extension": ("1", "true", True),
     "line_bytes_max": ("2048", "2048", 2048),

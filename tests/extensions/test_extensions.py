@@ -14,7 +14,7 @@ import trio.testing
 
 from nousd.errors import CommandRejected, ConfigError, ToolArgumentsInvalid, ToolError
 from nousd.extensions.api import RESULT_BYTES_MAX, ExtensionApi, Extensions
-from nousd.extensions.calls import THREADS_MAX
+from nousd.extensions.calls import THREADS_MAX, TIMEOUT_SECONDS
 from nousd.extensions.loader import load_extensions
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import ToolContext, ToolResult
@@ -57,9 +57,12 @@ async def tool(
     async def emit(text: str) -> None:
         raise AssertionError(text)
 
-    context = ToolContext(confinement=Confinement(Path("/")), emit=emit)
+    quiet_seconds: list[float] = []
+    context = ToolContext(Confinement(Path("/")), emit, quiet_seconds.append)
     with trio.fail_after(20):
-        return await found.run(found.validated(args or {}), context)
+        result = await found.run(found.validated(args or {}), context)
+    assert quiet_seconds == [options.get("timeout_seconds", TIMEOUT_SECONDS)]
+    return result
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import trio
 
 from nousd.machine.model_input import ModelInput, ModelMessage, ToolSpec, UserMessage
 from nousd.providers.interface import (
+    Alive,
     Finished,
     Piece,
     Provider,
@@ -32,13 +33,15 @@ def ask(
 
 
 class Collector:
-    """A receiver that keeps what it was given."""
+    """A receiver that keeps what it was given, except for mere signs of life: they come as they like."""
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
         self._grown = trio.Event()
 
     async def __call__(self, piece: Piece) -> None:
+        if isinstance(piece, Alive):
+            return
         self.pieces.append(piece)
         self._grown.set()
         self._grown = trio.Event()

@@ -31,8 +31,11 @@ class Bench:
         (self.hidden / "log.db").write_text(SECRET)
         self.registry = ToolRegistry(builtin_tools(allow_exec=True))
         self.emitted: list[str] = []
+        self.quiet_seconds: list[float] = []
         self.context = ToolContext(
-            confinement=Confinement(self.work, (self.hidden,)), emit=self._emit
+            confinement=Confinement(self.work, (self.hidden,)),
+            emit=self._emit,
+            expect_quiet=self.quiet_seconds.append,
         )
 
     async def _emit(self, text: str) -> None:

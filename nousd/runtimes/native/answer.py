@@ -15,6 +15,7 @@ from nousd.errors import ContextOverflow, ProviderError, RunFailed
 from nousd.machine.lifecycle import tool_calls_of
 from nousd.machine.model_input import ModelInput
 from nousd.providers.interface import (
+    Alive,
     Finished,
     Piece,
     Provider,
@@ -114,6 +115,8 @@ class _Answer:
                 await self._retrying(piece)
             case Finished():
                 self._finished = piece
+            case Alive():
+                self._host.expect_quiet(0.0)
 
     async def _open(self) -> str:
         if self.message_id is None:
@@ -127,6 +130,7 @@ class _Answer:
 
     async def _retrying(self, retry: Retrying) -> None:
         self.retried = True
+        self._host.expect_quiet(retry.delay_seconds)
         text = (
             f"{self._provider.name} retry attempt {retry.attempt}/{retry.attempts_max} "
             f"after {retry.cause}"

@@ -19,7 +19,7 @@ from nousd.runtimes.interface import TurnHost
 from nousd.runtimes.native.answer import ask_model, provider_failed
 from nousd.runtimes.native.summary import write_summary
 from nousd.runtimes.native.tool_calls import CallRunner
-from nousd.tools.interface import Tool
+from nousd.tools.interface import ExpectQuiet, Tool, nobody_waits
 from nousd.wire import events
 from nousd.wire.entries import Entry, ToolCall
 
@@ -120,16 +120,21 @@ class NativeRuntime:
 
     async def summarise(self, cut: compaction.Cut, *, model: str, instruction: str | None) -> str:
         """See ``Runtime.summarise``."""
+        return await self._summary(cut, model, instruction, nobody_waits)
+
+    async def _summary(
+        self, cut: compaction.Cut, model: str, instruction: str | None, expect_quiet: ExpectQuiet
+    ) -> str:
         request = compaction.summary_request(
             cut, model=model, instruction=instruction, window=self._window(model)
         )
-        return await write_summary(self._provider, request, cut)
+        return await write_summary(self._provider, request, cut, expect_quiet)
 
     async def _compact(self, host: TurnHost, trigger: str) -> bool:
         cut = self.plan_cut(await host.context(), model=host.model)
         if cut is None:
             return False
-        summary = await self.summarise(cut, model=host.model, instruction=None)
+        summary = await self._summary(cut, host.model, None, host.expect_quiet)
         entry = compaction.compaction_entry(
             cut,
             summary,

@@ -7,7 +7,8 @@ import logging
 from nousd.errors import ProviderError
 from nousd.machine import compaction
 from nousd.machine.model_input import ModelInput
-from nousd.providers.interface import Piece, Provider, TextDelta
+from nousd.providers.interface import Piece, Provider, Retrying, TextDelta
+from nousd.tools.interface import ExpectQuiet
 
 _log = logging.getLogger(__name__)
 
@@ -15,13 +16,16 @@ _COLLECT_CHARS_MAX = 4 * compaction.SUMMARY_CHARS_MAX
 """A model that does not stop writing is not listened to further."""
 
 
-async def write_summary(provider: Provider, request: ModelInput, cut: compaction.Cut) -> str:
+async def write_summary(
+    provider: Provider, request: ModelInput, cut: compaction.Cut, expect_quiet: ExpectQuiet
+) -> str:
     """Returns the model's summary, or the mechanical one if the model fails or says nothing."""
     texts: list[str] = []
     collected = 0
 
     async def receive(piece: Piece) -> None:
         nonlocal collected
+        expect_quiet(piece.delay_seconds if isinstance(piece, Retrying) else 0.0)
         if isinstance(piece, TextDelta) and collected < _COLLECT_CHARS_MAX:
             collected += len(piece.text)
             texts.append(piece.text)

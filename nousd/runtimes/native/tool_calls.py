@@ -16,7 +16,7 @@ from nousd.errors import ToolArgumentsInvalid, ToolError
 from nousd.machine.lifecycle import tool_result_entry
 from nousd.runtimes.interface import TurnHost
 from nousd.runtimes.native.answer import RAW_ARGUMENTS
-from nousd.tools.interface import Emit, Tool, ToolContext, ToolResult
+from nousd.tools.interface import Emit, ExpectQuiet, Tool, ToolContext, ToolResult
 from nousd.wire import events
 from nousd.wire.entries import ToolCall
 
@@ -41,11 +41,14 @@ class CallRunner:
 
     Args:
         tools: by name.
-        make_context: gives a tool its surroundings, with the given place for its output.
+        make_context: gives a tool its surroundings, with the given places for its output and for
+            what it says of its own limit.
     """
 
     def __init__(
-        self, tools: Mapping[str, Tool], make_context: Callable[[Emit], ToolContext]
+        self,
+        tools: Mapping[str, Tool],
+        make_context: Callable[[Emit, ExpectQuiet], ToolContext],
     ) -> None:
         self._tools = tools
         self._make_context = make_context
@@ -67,7 +70,9 @@ class CallRunner:
         )
         output = _Output(host, call)
         try:
-            result = await admission.tool.run(admission.args, self._make_context(output.emit))
+            result = await admission.tool.run(
+                admission.args, self._make_context(output.emit, host.expect_quiet)
+            )
         except ToolError as error:
             await self._fail(host, call, _Refused(error.code, str(error)))
         except OSError as error:
