@@ -15,6 +15,9 @@ a whole block, in the transaction that first needs a number beyond it, and that 
 a clean close lowers it to the exact next number. So a number that was ever seen is never given to
 another event, also when events that were not synced are lost with the power.
 
+Chores. Between two groups the thread may be given other work on the log, such as the joining of old
+deltas. A chore is one transaction, as short as a group; its failure is its own, and fails no batch.
+
 The thread knows neither trio nor callbacks.
 """
 
@@ -23,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Any, Final
 
 import apsw
 import msgspec
@@ -36,10 +39,16 @@ from nousd.store._pending import Outcome, batch_bytes
 from nousd.store.interface import Batch, StoredEvent
 from nousd.wire.codec import number_event
 from nousd.wire.events import DELTA_EVENTS
+from nousd.wire.lifting import EVENT_SCHEMA_VERSION
 
 NUMBERS_PER_BLOCK: Final = 100_000
 """Numbers reserved with one fsync: a gap of at most this many after a crash, and one sync per this
 many deltas."""
+
+_INSERT_EVENT: Final = f"""
+    INSERT INTO events (schema_version, seq, type, session_id, run_id, line)
+    VALUES ({EVENT_SCHEMA_VERSION}, ?, ?, ?, ?, ?)
+"""
 
 GROUP_EVENTS_MAX: Final = 4096
 GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -52,6 +61,19 @@ class Job(msgspec.Struct, frozen=True):
 
     epoch: int
     batch: Batch
+
+
+class Chore(msgspec.Struct, frozen=True):
+    """Work on the log that is no batch.
+
+    Args:
+        work: called in the writer's thread, inside of a transaction of its own.
+        report: called there with what ``work`` returned once that is committed, or with a StoreError:
+            then nothing of it is in the log.
+    """
+
+    work: Callable[[apsw.Connection], Any]
+    report: Callable[[Any], None]
 
 
 class _Stop:
@@ -72,7 +94,7 @@ class Writer:
     """
 
     def __init__(self, connection: apsw.Connection, next_seq: int, report: Report) -> None:
-        self.jobs: SimpleQueue[Job | _Stop] = SimpleQueue()
+        self.jobs: SimpleQueue[Job | Chore | _Stop] = SimpleQueue()
         self._connection = connection
         self._report = report
         self._epoch = 0
@@ -82,6 +104,7 @@ class Writer:
         self._next = next_seq
         self._reserved = next_seq
         self._must_truncate = False
+        self._chore: Chore | None = None
 
     def run(self) -> None:
         """Commits until ``STOP`` is taken from the queue, then closes the connection."""
@@ -90,6 +113,7 @@ class Writer:
                 group = self._take_group()
                 if group:
                     self._report(self._outcomes(group), self._epoch)
+                self._do_chore()
                 self._truncate_wal()
             self._write_exact_next()
         finally:
@@ -103,6 +127,9 @@ class Writer:
         while True:
             if isinstance(job, _Stop):
                 self._stopping = True
+                return group
+            if isinstance(job, Chore):
+                self._chore = job
                 return group
             group.append(job)
             events += len(job.batch.records)
@@ -153,7 +180,7 @@ class Writer:
 
     def _write(self, batches: list[Batch], stored: list[tuple[StoredEvent, ...]]) -> None:
         self._connection.executemany(
-            "INSERT INTO events (seq, type, session_id, run_id, line) VALUES (?, ?, ?, ?, ?)",
+            _INSERT_EVENT,
             [
                 (event.seq, event.type, event.session_id, event.run_id, event.line)
                 for events in stored
@@ -167,6 +194,24 @@ class Writer:
                 for change in row_changes(record.event, event.seq, record.ts):
                     _row_writes.apply(self._connection, change)
                     self._must_truncate |= isinstance(change, ForgetSession)
+
+    def _do_chore(self) -> None:
+        """Does the chore that closed the group, if one did."""
+        chore, self._chore = self._chore, None
+        if chore is None:
+            return
+        self._undo_open_transaction()
+        outcome: Any
+        try:
+            self._synchronize(fully=False)
+            self._connection.execute("BEGIN")
+            outcome = chore.work(self._connection)
+            self._connection.execute("COMMIT")
+        except (apsw.Error, msgspec.MsgspecError) as error:
+            self._undo_open_transaction()
+            outcome = StoreError(f"the log could not be written: {error}")
+            outcome.__cause__ = error
+        chore.report(outcome)
 
     def _write_next(self, seq: int) -> None:
         self._connection.execute("UPDATE log_state SET next_seq = ?", (seq,))
