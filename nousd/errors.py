@@ -13,7 +13,10 @@
     │   └── InternalError            a fault of ours
     ├── ConfigError                  a setting is unusable: one line, exit code 2
     ├── StoreError                   the log could not be read or written
-    │   └── StoreTooNew              written by a newer version; left untouched
+    │   ├── StoreTooNew              written by a newer version; left untouched
+    │   ├── WriteFailed              a commit failed; nothing of it is in the log
+    │   │   └── StoreFull            ... because the disk is full
+    │   └── StoreInDoubt             a commit failed; it may turn up after a restart, whole
     ├── ProviderError                a model call failed
     │   └── ContextOverflow          ... because its input was too long for the model
     ├── RunFailed                    a run cannot go on; becomes its `error` event
@@ -144,6 +147,22 @@ class StoreError(NousdError):
 
 class StoreTooNew(StoreError):
     """The database was written by a newer version of nousd and was left untouched."""
+
+
+class WriteFailed(StoreError):
+    """A commit failed. Nothing of it is in the log, nor ever will be."""
+
+
+class StoreFull(WriteFailed):
+    """A commit failed because the disk, or the user's share of it, is full."""
+
+
+class StoreInDoubt(StoreError):
+    """A commit failed, and so did finding out what became of it.
+
+    After a restart all of it may be in the log, or nothing. Sent again under the same client message
+    id, an input is accepted once in both cases.
+    """
 
 
 class ProviderError(NousdError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Final, NamedTuple
 
 import apsw
 
-from nousd.errors import StoreError, StoreTooNew
+from nousd.errors import StoreError, StoreFull, StoreTooNew
 from nousd.store.migrations import APPLICATION_ID, MIGRATIONS, Migration, migrate
 
 Connect = Callable[[str], apsw.Connection]
@@ -25,6 +26,8 @@ WAL_PAGES: Final = 4000
 """Pages (16 MiB) in the WAL at which its content moves to the database file. Four times SQLite's
 own default: fewer of the syncs that come with it, for a file that is still small."""
 
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
 WAL_BYTES_KEPT: Final = 64 * 1024 * 1024
 """What a WAL that grew behind a slow reader is cut to once it is empty."""
 
@@ -35,11 +38,14 @@ class Opened(NamedTuple):
     Args:
         head: the number of the newest event, 0 in an empty log.
         next_seq: the first number that was certainly never given to an event.
+        was_closed: whether it is as its last user left it on purpose. If not, what it shows may not
+            be on the disk yet.
     """
 
     connection: apsw.Connection
     head: int
     next_seq: int
+    was_closed: bool
 
 
 def open_for_writing(
@@ -49,27 +55,44 @@ def open_for_writing(
 
     Raises:
         StoreTooNew, StoreError: see ``inspect``; or the file cannot be made, opened or migrated.
+        StoreFull: for that the disk has no space; nothing was changed.
     """
     inspect(path, version_max=len(migrations))
     _make_private(path)
+    was_closed = not _has_content(_side_file(path, "-wal"))
     try:
-        with contextlib.ExitStack() as undo:
-            connection = connect(str(path))
-            undo.callback(connection.close)
-            connection.set_busy_timeout(BUSY_MS_MAX)
-            connection.pragma("secure_delete", True)
-            migrate(connection, migrations)
-            connection.pragma("journal_mode", "WAL")
-            connection.pragma("journal_size_limit", WAL_BYTES_KEPT)
-            connection.wal_autocheckpoint(WAL_PAGES)
-            head, next_seq = connection.execute(_POSITION).get
-            undo.pop_all()
+        connection = connect(str(path))
     except apsw.Error as error:
         raise StoreError(f"{path} cannot be opened: {error}") from error
-    return Opened(connection, head, next_seq)
+    with contextlib.ExitStack() as undo:
+        undo.callback(connection.close)
+        try:
+            head, next_seq = _prepare(connection, migrations)
+        except apsw.Error as error:
+            kind = StoreFull if is_for_want_of_space(error, connection) else StoreError
+            raise kind(f"{path} cannot be opened: {error}") from error
+        undo.pop_all()
+    return Opened(connection, head, next_seq, was_closed)
+
+
+def _prepare(connection: apsw.Connection, migrations: Sequence[Migration]) -> tuple[int, int]:
+    connection.set_busy_timeout(BUSY_MS_MAX)
+    connection.pragma("secure_delete", True)
+    migrate(connection, migrations)
+    connection.pragma("journal_mode", "WAL")
+    connection.pragma("journal_size_limit", WAL_BYTES_KEPT)
+    head, next_seq = connection.execute(_POSITION).get
+    return head, next_seq
 
 
 _POSITION: Final = "SELECT coalesce((SELECT max(seq) FROM events), 0), next_seq FROM log_state"
+
+
+def is_for_want_of_space(error: apsw.Error, connection: apsw.Connection) -> bool:
+    """Whether the disk, or the user's share of it, is full; asked right after the failure."""
+    if isinstance(error, apsw.IOError):
+        return connection.system_errno in _NO_SPACE
+    return isinstance(error, apsw.FullError)
 
 
 def open_for_reading(path: pathlib.Path) -> apsw.Connection:
@@ -92,7 +115,7 @@ def inspect(path: pathlib.Path, *, version_max: int = len(MIGRATIONS)) -> None:
     if not header:
         return
     if not header.startswith(_MAGIC) or len(header) < _HEADER_BYTES:
-        if _journal_of(path).exists():
+        if _side_file(path, "-journal").exists():
             # The making of the database was cut short; SQLite undoes it on opening.
             return
         raise StoreError(f"{path} is no SQLite database: it begins with {header[:16]!r}")
@@ -118,8 +141,15 @@ def _header(path: pathlib.Path) -> bytes:
         raise StoreError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _journal_of(path: pathlib.Path) -> pathlib.Path:
-    return path.with_name(path.name + "-journal")
+def _side_file(path: pathlib.Path, suffix: str) -> pathlib.Path:
+    return path.with_name(path.name + suffix)
+
+
+def _has_content(path: pathlib.Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def _number(header: bytes, offset: int) -> int:

@@ -1,4 +1,4 @@
-"""The one thread that writes: group commit, numbers, and what a failed commit takes with it.
+"""The one thread that writes: group commit, and what a failed commit takes with it.
 
 Theory of operation. The event loop hands over batches, the thread takes all that are waiting (up to a
 bound) and commits them as one transaction, then tells the loop with one call what became of each.
@@ -10,45 +10,31 @@ that was submitted before the loop learned of it must fail too. Each batch carri
 a failure makes the writer's epoch larger than that of the failed group, and what arrives with a
 smaller one is failed unseen. The loop takes over the new epoch together with the failure.
 
-Numbers. ``log_state.next_seq`` says from where the next start of the daemon may number. It is raised by
-a whole block, in the transaction that first needs a number beyond it, and that transaction is synced;
-a clean close lowers it to the exact next number. So a number that was ever seen is never given to
-another event, also when events that were not synced are lost with the power.
+A full disk. While the reserve is not in place, nothing is begun: a batch that is not owed is refused
+unless the space for the reserve can be had again. So the first input for which there is room ends the
+trouble, without a timer. Batches that are owed are decided on the log alone; they are tried in any
+case, also behind a failure.
 
 Chores. Between two groups the thread may be given other work on the log, such as the joining of old
-deltas. A chore is one transaction, as short as a group; its failure is its own, and fails no batch.
+deltas: one transaction, as short as a group, whose failure is its own and fails no batch.
 
-The thread knows neither trio nor callbacks.
+The thread knows neither trio nor callbacks, nor what a transaction is made of (``_commits``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import takewhile
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import apsw
 import msgspec
 
-from nousd.errors import StoreError
-from nousd.machine.projection import ForgetSession, row_changes
-from nousd.store import _row_writes
-from nousd.store._database import BUSY_MS_MAX
+from nousd.errors import StoreError, StoreFull, StoreInDoubt, WriteFailed
+from nousd.store._commits import Commits
 from nousd.store._pending import Outcome, batch_bytes
-from nousd.store.interface import Batch, StoredEvent
-from nousd.wire.codec import number_event
-from nousd.wire.events import DELTA_EVENTS
-from nousd.wire.lifting import EVENT_SCHEMA_VERSION
-
-NUMBERS_PER_BLOCK: Final = 100_000
-"""Numbers reserved with one fsync: a gap of at most this many after a crash, and one sync per this
-many deltas."""
-
-_INSERT_EVENT: Final = f"""
-    INSERT INTO events (schema_version, seq, type, session_id, run_id, line)
-    VALUES ({EVENT_SCHEMA_VERSION}, ?, ?, ?, ?, ?)
-"""
+from nousd.store._reserve import Reserve
+from nousd.store.interface import Batch
 
 GROUP_EVENTS_MAX: Final = 4096
 GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -87,23 +73,16 @@ Report = Callable[[Sequence[Outcome], int], None]
 
 
 class Writer:
-    """Owns the writing connection. ``run`` is the thread; ``jobs`` is the way to it.
+    """``run`` is the thread; ``jobs`` is the way to it."""
 
-    Invariants between groups: no event has the number ``_next`` or a larger one, nor ever had;
-    ``_next <= _reserved``; where they differ, ``_reserved`` is on the disk as ``next_seq``.
-    """
-
-    def __init__(self, connection: apsw.Connection, next_seq: int, report: Report) -> None:
+    def __init__(self, commits: Commits, reserve: Reserve, report: Report) -> None:
         self.jobs: SimpleQueue[Job | Chore | _Stop] = SimpleQueue()
-        self._connection = connection
+        self._commits = commits
+        self._reserve = reserve
         self._report = report
         self._epoch = 0
-        self._failure = StoreError("nothing failed yet")
+        self._failure: StoreError = WriteFailed("nothing failed yet")
         self._stopping = False
-        self._synchronous = ""
-        self._next = next_seq
-        self._reserved = next_seq
-        self._must_truncate = False
         self._chore: Chore | None = None
 
     def run(self) -> None:
@@ -114,10 +93,9 @@ class Writer:
                 if group:
                     self._report(self._outcomes(group), self._epoch)
                 self._do_chore()
-                self._truncate_wal()
-            self._write_exact_next()
+                self._commits.tidy()
         finally:
-            self._connection.close()
+            self._commits.close()
 
     def _take_group(self) -> list[Job]:
         """Waits for a job, and takes those that are waiting behind it."""
@@ -142,143 +120,68 @@ class Writer:
                 return group
 
     def _outcomes(self, group: list[Job]) -> list[Outcome]:
-        stale = sum(1 for _ in takewhile(lambda job: job.epoch < self._epoch, group))
-        outcomes: list[Outcome] = [self._failure] * stale
-        batches = [job.batch for job in group[stale:]]
-        if not batches:
-            return outcomes
+        """Commits a group; what is owed in it gets a second try once the reserve was given back."""
+        had_reserve = self._reserve.in_place
+        outcomes = self._attempt(group)
+        if had_reserve and not self._reserve.in_place:
+            owed = [index for index, job in enumerate(group) if _can_repeat(job, outcomes[index])]
+            again = self._attempt([group[index] for index in owed])
+            for index, outcome in zip(owed, again, strict=True):
+                outcomes[index] = outcome
+        return outcomes
+
+    def _attempt(self, jobs: list[Job]) -> list[Outcome]:
+        """Commits, as one transaction, what may be; returns what became of each job."""
+        refusals = self._refusals(jobs)
+        batches = [job.batch for job, no in zip(jobs, refusals, strict=True) if no is None]
         try:
-            return [*outcomes, *self._commit(batches)]
-        except apsw.Error as error:
-            self._failure = StoreError(f"the log could not be written: {error}")
-            self._failure.__cause__ = error
-            self._epoch = group[-1].epoch + 1
-            return [self._failure] * len(group)
+            stored = iter(self._commits.commit(batches) if batches else ())
+        except StoreError as failure:
+            self._fail_what_follows(jobs, failure)
+            return [failure if no is None else no for no in refusals]
+        return [next(stored) if no is None else no for no in refusals]
 
-    def _commit(self, batches: list[Batch]) -> list[tuple[StoredEvent, ...]]:
-        """Commits the batches as one transaction.
+    def _refusals(self, jobs: list[Job]) -> list[StoreError | None]:
+        """Returns for each job why it is not even tried, if it is not."""
+        is_stale = [job.epoch < self._epoch and not job.batch.owed for job in jobs]
+        stale_failure = self._failure
+        is_new = [
+            not stale and not job.batch.owed for stale, job in zip(is_stale, jobs, strict=True)
+        ]
+        full: StoreError | None = None
+        if any(is_new) and not self._reserve.place():
+            full = StoreFull(
+                f"the space for the log's reserve is missing: {self._reserve.obstacle}"
+            )
+            self._fail_what_follows(jobs, full)
+        return [
+            stale_failure if stale else full if new else None
+            for stale, new in zip(is_stale, is_new, strict=True)
+        ]
 
-        Raises:
-            apsw.Error: nothing of it is in the log, and no number was used up.
-        """
-        stored = _numbered(batches, self._next)
-        after = self._next + sum(len(events) for events in stored)
-        reserved = self._reserved if after <= self._reserved else after + NUMBERS_PER_BLOCK
-        self._undo_open_transaction()
-        self._synchronize(fully=reserved != self._reserved or any(map(_is_durable, batches)))
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            if reserved != self._reserved:
-                self._write_next(reserved)
-            self._write(batches, stored)
-            self._connection.execute("COMMIT")
-        except apsw.Error:
-            self._undo_open_transaction()
-            raise
-        self._next, self._reserved = after, reserved
-        return stored
-
-    def _write(self, batches: list[Batch], stored: list[tuple[StoredEvent, ...]]) -> None:
-        self._connection.executemany(
-            _INSERT_EVENT,
-            [
-                (event.seq, event.type, event.session_id, event.run_id, event.line)
-                for events in stored
-                for event in events
-            ],
+    def _fail_what_follows(self, jobs: list[Job], failure: StoreError) -> None:
+        """Fails what was submitted before the loop can know of the failure of these jobs."""
+        self._epoch = max(self._epoch, jobs[-1].epoch + 1)
+        # Unlike that group, what follows it was certainly not written.
+        self._failure = (
+            WriteFailed("an earlier commit failed")
+            if isinstance(failure, StoreInDoubt)
+            else failure
         )
-        for batch, events in zip(batches, stored, strict=True):
-            for artifact in batch.artifacts:
-                _row_writes.put_artifact(self._connection, artifact)
-            for record, event in zip(batch.records, events, strict=True):
-                for change in row_changes(record.event, event.seq, record.ts):
-                    _row_writes.apply(self._connection, change)
-                    self._must_truncate |= isinstance(change, ForgetSession)
 
     def _do_chore(self) -> None:
         """Does the chore that closed the group, if one did."""
         chore, self._chore = self._chore, None
         if chore is None:
             return
-        self._undo_open_transaction()
-        outcome: Any
         try:
-            self._synchronize(fully=False)
-            self._connection.execute("BEGIN")
-            outcome = chore.work(self._connection)
-            self._connection.execute("COMMIT")
-        except (apsw.Error, msgspec.MsgspecError) as error:
-            self._undo_open_transaction()
-            outcome = StoreError(f"the log could not be written: {error}")
-            outcome.__cause__ = error
+            outcome = self._commits.do(chore.work)
+        except StoreError as failure:
+            outcome = failure
         chore.report(outcome)
 
-    def _write_next(self, seq: int) -> None:
-        self._connection.execute("UPDATE log_state SET next_seq = ?", (seq,))
 
-    def _synchronize(self, *, fully: bool) -> None:
-        """Sets whether commits from now on are on the disk when they return."""
-        wanted = "FULL" if fully else "NORMAL"
-        if wanted != self._synchronous:
-            # Not through `execute`: its cache would skip the preparing, which is what sets it.
-            self._connection.pragma("synchronous", wanted)
-            self._synchronous = wanted
-
-    def _undo_open_transaction(self) -> None:
-        """Rolls back what a failure left open; if that fails too, the next group tries again."""
-        if not self._connection.in_transaction:
-            return
-        try:
-            self._connection.execute("ROLLBACK")
-        except apsw.Error:
-            return
-
-    def _truncate_wal(self) -> None:
-        """Removes deleted content from the WAL too; a reader that is busy puts it off."""
-        if not self._must_truncate:
-            return
-        self._connection.set_busy_timeout(0)
-        try:
-            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            self._must_truncate = False
-        except apsw.Error:
-            return
-        finally:
-            self._connection.set_busy_timeout(BUSY_MS_MAX)
-
-    def _write_exact_next(self) -> None:
-        """Gives back the rest of the block. If it fails, the next start leaves a gap: no harm."""
-        if self._next == self._reserved:
-            return
-        self._undo_open_transaction()
-        try:
-            self._synchronize(fully=True)
-            self._write_next(self._next)
-        except apsw.Error:
-            return
-
-
-def _numbered(batches: list[Batch], seq: int) -> list[tuple[StoredEvent, ...]]:
-    """Returns the events of each batch, numbered from ``seq`` on."""
-    stored = []
-    for batch in batches:
-        events = tuple(
-            StoredEvent(
-                number,
-                record.type,
-                record.session_id,
-                record.run_id,
-                number_event(number, record.tail),
-            )
-            for number, record in enumerate(batch.records, seq)
-        )
-        seq += len(events)
-        stored.append(events)
-    return stored
-
-
-def _is_durable(batch: Batch) -> bool:
-    """Whether its commit must be on the disk before anybody is told."""
-    if batch.artifacts or not batch.records:
-        return True
-    return any(record.type not in DELTA_EVENTS for record in batch.records)
+def _can_repeat(job: Job, outcome: Outcome) -> bool:
+    """Whether a batch is decided on the log alone, and certainly not in it."""
+    is_certain = isinstance(outcome, StoreError) and not isinstance(outcome, StoreInDoubt)
+    return job.batch.owed and is_certain

@@ -76,13 +76,17 @@ class Batch(msgspec.Struct, frozen=True):
     Args:
         on_commit: called in the event loop with the stored events once they are committed; durably,
             unless every record is a delta.
-        on_failure: called instead if the commit failed; the counter did not move.
+        on_failure: called instead if the commit failed: with ``StoreInDoubt`` if it may turn out
+            after a restart that it did not, else it is certain that it did.
+        owed: what ends a run that nobody carries on, decided on the log alone. It is committed also
+            behind a batch that failed, and if need be into the space that is kept for it.
     """
 
     records: tuple[Record, ...]
     on_commit: Callable[[tuple[StoredEvent, ...]], None]
     on_failure: Callable[[StoreError], None]
     artifacts: tuple[Artifact, ...] = ()
+    owed: bool = False
 
 
 class EventFilter(msgspec.Struct, frozen=True):
@@ -159,7 +163,7 @@ class Store(Protocol):
         """Queues a batch for the next commit. Never waits; exactly one callback will be called,
         later and never inside this call, also when the caller is cancelled meanwhile. Batches that
         were queued behind a failed one fail as well, because they were decided on a state that never
-        came to be. In a store that is closing every batch fails.
+        came to be, unless they are ``owed``. In a store that is closing every batch fails.
         """
         ...
 

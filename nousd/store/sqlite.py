@@ -10,16 +10,18 @@ from __future__ import annotations
 import pathlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import apsw
 import msgspec
 import trio
 
-from nousd.errors import StoreError
+from nousd.errors import StoreError, StoreFull
 from nousd.store import _queries
-from nousd.store._database import Connect, Opened, open_for_reading, open_for_writing
+from nousd.store._commits import Commits
+from nousd.store._database import Connect, open_for_reading, open_for_writing
 from nousd.store._pending import Outcome, PendingBatches
+from nousd.store._reserve import Reserve
 from nousd.store._writer import STOP, Job, Writer
 from nousd.store.interface import (
     Artifact,
@@ -38,6 +40,9 @@ from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
 READERS_MAX: Final = 4
 """Connections that read at the same time; further reads wait for one."""
 
+RESERVE_SUFFIX: Final = ".reserve"
+"""Ends the name of the file beside the database that keeps space for the ends of open runs."""
+
 T = TypeVar("T")
 
 
@@ -52,15 +57,35 @@ async def open_store(
 
     Raises:
         StoreTooNew: a newer version wrote it; it was not touched.
+        StoreFull: the disk has not even the space to open it.
         StoreError: it is not ours, or cannot be opened.
     """
-    opened = await trio.to_thread.run_sync(open_for_writing, path, connect)
-    store = SqliteStore(opened, _Readers(path))
+    store = SqliteStore(await trio.to_thread.run_sync(_open, path, connect), _Readers(path))
     try:
         yield store
     finally:
         with trio.CancelScope(shield=True):
             await store.aclose()
+
+
+class _Opened(NamedTuple):
+    head: int
+    commits: Commits
+    reserve: Reserve
+
+
+def _open(path: pathlib.Path, connect: Connect) -> _Opened:
+    """Opens the log, into its reserve if the disk has no other space even for that."""
+    reserve = Reserve(path.with_suffix(RESERVE_SUFFIX))
+    try:
+        opened = open_for_writing(path, connect)
+    except StoreFull:
+        reserve.give_back()
+        opened = open_for_writing(path, connect)
+    commits = Commits(opened, reserve)
+    commits.begin()
+    reserve.place()
+    return _Opened(opened.head, commits, reserve)
 
 
 class _Readers:
@@ -121,13 +146,13 @@ class _End(Protocol):
 class SqliteStore:
     """See ``interface.Store``."""
 
-    def __init__(self, opened: Opened, readers: _Readers) -> None:
+    def __init__(self, opened: _Opened, readers: _Readers) -> None:
         self._pending = PendingBatches(opened.head)
         self._readers = readers
         self._token = trio.lowlevel.current_trio_token()
         self._epoch = 0
         self._refusal: StoreError | None = None
-        self._writer = Writer(opened.connection, opened.next_seq, self._report)
+        self._writer = Writer(opened.commits, opened.reserve, self._report)
         self._writer_end: _End | None = None
         self._writer_ended = trio.Event()
         trio.lowlevel.start_thread_soon(self._writer.run, self._deliver, "nousd log writer")

@@ -53,7 +53,7 @@ async def breakable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
         )
 
 
-async def test_a_failed_batch_leaves_nothing_and_its_numbers_are_free(
+async def test_a_failed_batch_leaves_nothing_and_what_comes_next_has_a_larger_number(
     breakable: Breakable,
 ) -> None:
     store = breakable.store
@@ -68,7 +68,8 @@ async def test_a_failed_batch_leaves_nothing_and_its_numbers_are_free(
     assert await store.entry("s1", "e1") is None
     assert await store.run("r1") is None
     (stored,) = await append(store, delta())
-    assert stored.seq == 2
+    assert stored.seq >= 2
+    assert [event.seq for event in await whole_log(store)] == [1, stored.seq]
 
 
 async def test_all_that_was_queued_with_a_failed_batch_fails_in_order(
@@ -99,7 +100,7 @@ async def test_a_callback_that_learns_of_a_failure_can_submit_again(breakable: B
     await store.flush()
     assert outcomes.names == ["first", "again"]
     assert outcomes.failed == ["first"]
-    assert outcomes.seqs("again") == [1]
+    assert outcomes.seqs("again") == [event.seq for event in await whole_log(store)]
 
 
 async def test_a_store_fails_as_often_as_it_must_and_then_works(breakable: Breakable) -> None:
@@ -111,4 +112,4 @@ async def test_a_store_fails_as_often_as_it_must_and_then_works(breakable: Break
         assert store.pending_bytes == 0
     breakable.mend()
     stored = await append(store, created(), run_started())
-    assert [event.seq for event in stored] == [1, 2]
+    assert await whole_log(store) == stored

@@ -1,0 +1,331 @@
+"""The writing connection: groups of batches as transactions, their numbers, and failures made certain.
+
+Numbers. ``log_state.next_seq`` says from where the next start of the daemon may number. It is raised by
+a whole block, in the transaction that first needs a number beyond it, and that transaction is synced;
+a clean close lowers it to the exact next number. So a number that was ever seen is never given to
+another event, also when events that were not synced are lost with the power.
+
+Doubt. A ``COMMIT`` that fails may leave all of its frames in the WAL: this process does not see them,
+because the index of the WAL was not moved, but the next one would, when it builds the index anew. So
+before anything is said of such a group the log is read, and a small synced transaction of our own is
+committed. Was the group there, that makes it durable. Was it not, that takes the place of its first
+frame, and as every frame is chained to those before it the rest can never count again. While that
+fails too, the group is in doubt: nothing else is committed before it succeeds, and should the process
+die first, the next one finds the group whole or finds nothing of it.
+
+Suspicion. After a sync that failed the kernel may take pages for written that never were, and no later
+sync would say so. The WAL is then not trusted with another commit until its content was copied to
+the database and synced there, and it was begun anew.
+
+Nothing is known here of threads, or of who asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from nousd.errors import StoreError, StoreFull, StoreInDoubt, WriteFailed
+from nousd.machine.projection import ForgetSession, row_changes
+from nousd.store import _row_writes
+from nousd.store._database import BUSY_MS_MAX, WAL_PAGES, Opened, is_for_want_of_space
+from nousd.store._reserve import Reserve
+from nousd.store.interface import Batch, StoredEvent
+from nousd.wire.codec import number_event
+from nousd.wire.events import DELTA_EVENTS
+from nousd.wire.lifting import EVENT_SCHEMA_VERSION
+
+NUMBERS_PER_BLOCK: Final = 100_000
+"""Numbers reserved with one fsync: a gap of at most this many after a crash, and one sync per this
+many deltas."""
+
+_INSERT_EVENT: Final = """
+    INSERT INTO events (seq, type, session_id, run_id, line, schema_version)
+    VALUES (?, ?, ?, ?, ?, ?)
+"""
+
+
+class Commits:
+    """Owns the writing connection, and gives the reserve back when a commit needs the space.
+
+    Invariants between commits: no event has the number ``_next`` or a larger one, nor ever had;
+    unless a group is in doubt, ``_next <= _reserved``, and where they differ ``_reserved`` is on the
+    disk as ``next_seq``.
+    """
+
+    def __init__(self, opened: Opened, reserve: Reserve) -> None:
+        self._connection = opened.connection
+        self._reserve = reserve
+        self._synchronous = ""
+        self._next = opened.next_seq
+        self._reserved = opened.next_seq
+        # What an unclean end left in the WAL may not be on the disk yet, and will be promised.
+        self._in_doubt = not opened.was_closed
+        self._is_suspect = False
+        self._must_truncate = False
+        self._wal_pages = 0
+        self._checkpoint_at = WAL_PAGES
+        self._connection.set_wal_hook(self._note_wal_pages)
+
+    # --- committing --------------------------------------------------------------------------
+
+    def commit(self, batches: Sequence[Batch]) -> list[tuple[StoredEvent, ...]]:
+        """Commits the batches as one transaction, and returns their events with their numbers.
+
+        Raises:
+            StoreFull, WriteFailed: nothing of it is in the log, and nothing of it ever will be.
+            StoreInDoubt: all of it may turn out to be in the log after a restart, or nothing.
+        """
+        try:
+            self._settle()
+            stored, reserved = self._begin(batches)
+        except apsw.Error as error:
+            raise self._undone(error) from error
+        try:
+            self._connection.execute("COMMIT")
+        except apsw.Error as error:
+            self._look_into(error, stored)
+        else:
+            self._reserved = reserved
+            self._next = _behind(stored, self._next)
+        return stored
+
+    def do(self, work: Callable[[apsw.Connection], Any]) -> Any:
+        """Commits what ``work`` changes, as one transaction; returns what it returned.
+
+        Nobody is told of it, so no doubt comes of a failure: what it does must be right whether it
+        turns up after a restart or not. It is not done while the space of the reserve is missing.
+
+        Raises:
+            StoreError: this process will see nothing of it.
+        """
+        if not self._reserve.place():
+            raise StoreFull(f"the space for the log's reserve is missing: {self._reserve.obstacle}")
+        try:
+            self._settle()
+            self._synchronize(fully=False)
+            self._connection.execute("BEGIN")
+            outcome = work(self._connection)
+            self._connection.execute("COMMIT")
+        except (apsw.Error, msgspec.MsgspecError) as error:
+            self._note_failed_sync(error)
+            self._try_to_roll_back()
+            raise WriteFailed(f"the log could not be changed: {error}") from error
+        return outcome
+
+    def _begin(self, batches: Sequence[Batch]) -> tuple[list[tuple[StoredEvent, ...]], int]:
+        """Writes the batches into a transaction that is still open; returns what to commit."""
+        stored = _numbered(batches, self._next)
+        after = _behind(stored, self._next)
+        reserved = self._reserved if after <= self._reserved else after + NUMBERS_PER_BLOCK
+        self._synchronize(fully=reserved != self._reserved or any(map(_is_durable, batches)))
+        self._connection.execute("BEGIN IMMEDIATE")
+        if reserved != self._reserved:
+            self._write_next(reserved)
+        self._write(batches, stored)
+        return stored, reserved
+
+    def _write(self, batches: Sequence[Batch], stored: list[tuple[StoredEvent, ...]]) -> None:
+        self._connection.executemany(
+            _INSERT_EVENT,
+            [
+                (
+                    event.seq,
+                    event.type,
+                    event.session_id,
+                    event.run_id,
+                    event.line,
+                    EVENT_SCHEMA_VERSION,
+                )
+                for events in stored
+                for event in events
+            ],
+        )
+        for batch, events in zip(batches, stored, strict=True):
+            for artifact in batch.artifacts:
+                _row_writes.put_artifact(self._connection, artifact)
+            for record, event in zip(batch.records, events, strict=True):
+                for change in row_changes(record.event, event.seq, record.ts):
+                    _row_writes.apply(self._connection, change)
+                    self._must_truncate |= isinstance(change, ForgetSession)
+
+    def _write_next(self, seq: int) -> None:
+        self._connection.execute("UPDATE log_state SET next_seq = ?", (seq,))
+
+    def _synchronize(self, *, fully: bool) -> None:
+        """Sets whether commits from now on are on the disk when they return."""
+        wanted = "FULL" if fully else "NORMAL"
+        if wanted != self._synchronous:
+            # Not through `execute`: its cache would skip the preparing, which is what sets it.
+            self._connection.pragma("synchronous", wanted)
+            self._synchronous = wanted
+
+    # --- failures ----------------------------------------------------------------------------
+
+    def _undone(self, error: apsw.Error) -> StoreError:
+        """Takes back what a failure left open; returns what it is to the callers."""
+        failure = self._judged(error)
+        self._try_to_roll_back()
+        return failure
+
+    def _try_to_roll_back(self) -> None:
+        try:
+            self._roll_back()
+        except apsw.Error as error:
+            self._note_failed_sync(error)  # the next commit begins with trying again
+
+    def _look_into(self, error: apsw.Error, stored: list[tuple[StoredEvent, ...]]) -> None:
+        """Returns if the group whose ``COMMIT`` failed is in the log all the same, and durably so.
+
+        Raises:
+            StoreFull, WriteFailed: it is not, and never will be.
+            StoreInDoubt: that cannot be said.
+        """
+        failure = self._judged(error)
+        self._in_doubt = True
+        self._next = _behind(stored, self._next)
+        try:
+            self._roll_back()
+            is_there = self._is_in_log(stored)
+            self._settle()
+        except apsw.Error as another:
+            self._judged(another)
+            raise StoreInDoubt(f"{failure}; whether it was written is not known") from error
+        if not is_there:
+            raise failure from error
+
+    def _judged(self, error: apsw.Error) -> StoreError:
+        """Notes what an error says of the disk, and returns it in the words of the store."""
+        self._note_failed_sync(error)
+        if is_for_want_of_space(error, self._connection):
+            self._reserve.give_back()
+            return StoreFull(f"the log could not be written: {error}")
+        return WriteFailed(f"the log could not be written: {error}")
+
+    def _note_failed_sync(self, error: Exception) -> None:
+        self._is_suspect |= _extended_code(error) == apsw.SQLITE_IOERR_FSYNC
+
+    def _is_in_log(self, stored: list[tuple[StoredEvent, ...]]) -> bool:
+        """Whether a group is there. One without events is as if it were not: it changes nothing to
+        write its artifacts again.
+        """
+        seqs = [event.seq for events in stored for event in events]
+        found = self._connection.execute(
+            "SELECT 1 FROM events WHERE seq = ?", (max(seqs, default=0),)
+        )
+        return found.get is not None
+
+    def _settle(self) -> None:
+        """Makes the log certain and trustworthy again, unless it is.
+
+        Raises:
+            apsw.Error: it is not.
+        """
+        self._roll_back()
+        if self._is_suspect:
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self._is_suspect = False
+        if self._in_doubt:
+            self._synchronize(fully=True)
+            # SQLite writes no frame for a row that stays as it is.
+            reserved = max(self._next, self._reserved) + 1
+            self._write_next(reserved)
+            self._reserved = reserved
+            self._in_doubt = False
+
+    def begin(self) -> None:
+        """Makes certain, if it can be, what an unclean end has left, before anybody reads it."""
+        if self._in_doubt and self._emptied_wal():
+            self._in_doubt = False
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    # --- the WAL -----------------------------------------------------------------------------
+
+    def tidy(self) -> None:
+        """Moves what the WAL holds to the database once it is much, or holds deleted content.
+
+        A failure costs no more than the space of the WAL; later ones make up for it.
+        """
+        if self._must_truncate:
+            self._must_truncate = not self._emptied_wal()
+        elif self._wal_pages >= self._checkpoint_at:
+            moved = self._checkpointed(apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self._checkpoint_at = WAL_PAGES + (0 if moved else self._wal_pages)
+
+    def _emptied_wal(self) -> bool:
+        return self._checkpointed(apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+    def _checkpointed(self, mode: int) -> bool:
+        """Moves the WAL's content; returns whether that went well. Does not wait for readers."""
+        self._connection.set_busy_timeout(0)
+        try:
+            self._connection.wal_checkpoint(mode=mode)
+        except apsw.Error as error:
+            self._note_failed_sync(error)
+            return False
+        finally:
+            self._connection.set_busy_timeout(BUSY_MS_MAX)
+        return True
+
+    def _note_wal_pages(self, _: object, __: str, pages: int) -> int:
+        self._wal_pages = pages
+        return apsw.SQLITE_OK
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Gives back the rest of the block and closes the connection.
+
+        If the former fails, the next start leaves a gap in the numbers: no harm.
+        """
+        try:
+            self._settle()
+            if self._next != self._reserved:
+                self._synchronize(fully=True)
+                self._write_next(self._next)
+        except apsw.Error:
+            return
+        finally:
+            self._connection.close()
+
+
+def _extended_code(error: Exception) -> int:
+    # An attribute of the instances only, where the code is SQLite's own.
+    code: int = getattr(error, "extendedresult", apsw.SQLITE_OK)
+    return code
+
+
+def _behind(stored: list[tuple[StoredEvent, ...]], seq: int) -> int:
+    return seq + sum(len(events) for events in stored)
+
+
+def _numbered(batches: Sequence[Batch], seq: int) -> list[tuple[StoredEvent, ...]]:
+    """Returns the events of each batch, numbered from ``seq`` on."""
+    stored = []
+    for batch in batches:
+        events = tuple(
+            StoredEvent(
+                number,
+                record.type,
+                record.session_id,
+                record.run_id,
+                number_event(number, record.tail),
+            )
+            for number, record in enumerate(batch.records, seq)
+        )
+        seq += len(events)
+        stored.append(events)
+    return stored
+
+
+def _is_durable(batch: Batch) -> bool:
+    """Whether its commit must be on the disk before anybody is told."""
+    if batch.artifacts or not batch.records:
+        return True
+    return any(record.type not in DELTA_EVENTS for record in batch.records)

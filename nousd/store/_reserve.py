@@ -1,0 +1,100 @@
+"""Disk space put by for the ends of open runs: a file that holds nothing but its blocks.
+
+While it is in place there is room for what must still be written once the disk has none: then the
+blocks go back to the filesystem. When that is, and what they pay for, is not known here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+RESERVE_BYTES: Final = 4 * 1024 * 1024
+"""Pays for the ends of a few hundred runs, a few pages of the WAL each, or for those of one with a long
+answer or two."""
+
+_ZEROS: Final = bytes(64 * 1024)
+_BLOCK_BYTES: Final = 512  # the unit of ``st_blocks``, whatever the filesystem's own is
+_NO_FALLOCATE: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+
+
+class Reserve:
+    """The file at ``path``, with blocks or without.
+
+    ``in_place``: ``size`` bytes of the disk are ours to give back. ``obstacle``: why they are not, in
+    words.
+    """
+
+    def __init__(self, path: pathlib.Path, size: int = RESERVE_BYTES) -> None:
+        self.in_place = False
+        self.obstacle = "it was never asked for"
+        self._path = path
+        self._size = size
+
+    def place(self) -> bool:
+        """Takes the space from the filesystem unless it is ours already; returns ``in_place``."""
+        if self.in_place:
+            return True
+        try:
+            with _opened(self._path) as handle:
+                if not _is_allocated(handle, self._size):
+                    _allocate(handle, self._size)
+        except OSError as error:
+            self.obstacle = error.strerror or str(error)
+        else:
+            self.in_place = True
+        return self.in_place
+
+    def give_back(self) -> None:
+        """Gives the space back, all that there is of it."""
+        self.in_place = False
+        try:
+            with _opened(self._path) as handle:
+                os.ftruncate(handle, 0)
+        except OSError as error:
+            self.obstacle = error.strerror or str(error)
+
+
+@contextmanager
+def _opened(path: pathlib.Path) -> Iterator[int]:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.fchmod(handle, 0o600)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _is_allocated(handle: int, size: int) -> bool:
+    """Whether the file has its blocks: a copy of a state folder may have lost them."""
+    status = os.fstat(handle)
+    return status.st_size == size and status.st_blocks * _BLOCK_BYTES >= size
+
+
+def _allocate(handle: int, size: int) -> None:
+    """Gives the file its blocks.
+
+    Raises:
+        OSError: there are not as many, and it has none.
+    """
+    try:
+        os.ftruncate(handle, 0)
+        _fill(handle, size)
+        os.fsync(handle)
+    except OSError:
+        os.ftruncate(handle, 0)
+        raise
+
+
+def _fill(handle: int, size: int) -> None:
+    try:
+        os.posix_fallocate(handle, 0, size)
+    except OSError as error:
+        if error.errno not in _NO_FALLOCATE:
+            raise
+        while (left := size - os.lseek(handle, 0, os.SEEK_CUR)) > 0:
+            os.write(handle, _ZEROS[:left])
