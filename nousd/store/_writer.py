@@ -18,6 +18,9 @@ case, also behind a failure.
 Chores. Between two groups the thread may be given other work on the log, such as the joining of old
 deltas: one transaction, as short as a group, whose failure is its own and fails no batch.
 
+Chores. Between two groups the thread may be given other work on the log, such as the joining of old
+deltas. A chore is one transaction, as short as a group; its failure is its own, and fails no batch.
+
 The thread knows neither trio nor callbacks, nor what a transaction is made of (``_commits``).
 """
 
@@ -47,6 +50,19 @@ class Job(msgspec.Struct, frozen=True):
 
     epoch: int
     batch: Batch
+
+
+class Chore(msgspec.Struct, frozen=True):
+    """Work on the log that is no batch.
+
+    Args:
+        work: called in the writer's thread, inside of a transaction of its own.
+        report: called there with what ``work`` returned once that is committed, or with a StoreError:
+            then nothing of it is in the log.
+    """
+
+    work: Callable[[apsw.Connection], Any]
+    report: Callable[[Any], None]
 
 
 class Chore(msgspec.Struct, frozen=True):
@@ -93,6 +109,7 @@ class Writer:
                 if group:
                     self._report(self._outcomes(group), self._epoch)
                 self._do_chore()
+                self._do_chore()
                 self._commits.tidy()
         finally:
             self._commits.close()
@@ -109,6 +126,9 @@ class Writer:
             if isinstance(job, Chore):
                 self._chore = job
                 return group
+            if isinstance(job, Chore):
+                self._chore = job
+                return group
             group.append(job)
             events += len(job.batch.records)
             size += batch_bytes(job.batch)
@@ -118,6 +138,23 @@ class Writer:
                 job = self.jobs.get_nowait()
             except Empty:
                 return group
+
+    def _do_chore(self) -> None:
+        """Does the chore that closed the group, if one did. A full disk has no room for it."""
+        chore, self._chore = self._chore, None
+        if chore is None:
+            return
+        outcome: Any
+        try:
+            if not self._reserve.in_place:
+                raise self._no_space()
+            outcome = self._commits.perform(chore.work)
+        except StoreError as failure:
+            outcome = failure
+        chore.report(outcome)
+
+    def _no_space(self) -> StoreFull:
+        return StoreFull(f"the space for the log's reserve is missing: {self._reserve.obstacle}")
 
     def _outcomes(self, group: list[Job]) -> list[Outcome]:
         """Commits a group; what is owed in it gets a second try once the reserve was given back."""

@@ -220,7 +220,9 @@ def names_in(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
-async def test_a_clean_close_leaves_no_gap_and_no_side_files_but_the_reserve(tmp_path: Path) -> None:
+async def test_a_clean_close_leaves_no_gap_and_no_side_files_but_the_reserve(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "log.db"
     assert await open_and_append(path, created(), delta()) == [1, 2]
     assert names_in(tmp_path) == ["log.db", "log.reserve"]
