@@ -105,11 +105,15 @@ class RunDriver:
         return max(self._seen, self._quiet_until) + self._services.stale_seconds
 
     async def _turns(self) -> None:
+        started = self._last_ticket
+        # Read while the start is on its way to the disk.
+        await self.context()
         # Aborted before it began, it has no turn: the abort has given its prompt back.
         await trio.lowlevel.checkpoint_if_cancelled()
         turn: Turn | None = self._next_turn() or Turn("resume", ())
         while turn is not None:
-            await self._begin_turn(turn)
+            self._begin_turn(turn)
+            await started.wait_committed()
             await self._services.runtime.run_turn(self)
             # A stop that came while this task was already on its way must not look like an end.
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -124,10 +128,13 @@ class RunDriver:
             follow_up=state.follow_up_mode,
         )
 
-    async def _begin_turn(self, turn: Turn) -> None:
+    def _begin_turn(self, turn: Turn) -> None:
+        """Puts the turn's beginning on its way into the log. The model is asked meanwhile: what it
+        says comes behind this in the log, and a tool call waits for both.
+        """
         clock = self._services.clock
-        await self.commit(
-            *decisions.begin_turn(
+        self._decide(
+            decisions.begin_turn(
                 self.live.state,
                 turn,
                 run_id=self.run_id,
@@ -207,9 +214,9 @@ class RunDriver:
         """See ``TurnHost.commit``."""
         await self._decide(decided).wait_committed()
 
-    async def stream(self, event: Event) -> None:
+    async def stream(self, *decided: Event) -> None:
         """See ``TurnHost.stream``."""
-        self._decide((event,))
+        self._decide(decided)
         await self._services.log.wait_room()
 
     async def keep(self, data: bytes, media_type: str) -> str:
@@ -234,6 +241,9 @@ class RunDriver:
     async def context(self) -> Sequence[Entry]:
         """See ``TurnHost.context``."""
         if self._context is None:
+            if self.live.committed.leaf_id != self.leaf_id:
+                # The store shows what is committed, and the leaf is not yet.
+                await self._services.store.flush()
             self._context = await load_context(
                 self._services.store,
                 self.live.session_id,
@@ -260,6 +270,9 @@ class RunDriver:
             if ticket.failure is None:
                 for event in decided:
                     self.shown.note(event)
+            else:
+                # Nothing that it does from now on could be written.
+                self._scope.cancel()
 
         ticket.when_settled(settled)
         self._last_ticket = ticket

@@ -43,9 +43,9 @@ class TurnHost(Protocol):
         """Stores bytes too big for an event together with the next commit; returns their id."""
         ...
 
-    async def stream(self, event: Event) -> None:
-        """Puts an event into the log in order, without waiting for the disk; waits only if the log
-        is far behind.
+    async def stream(self, *events: Event) -> None:
+        """Puts events into the log together and in order, without waiting for the disk; waits only if
+        the log is far behind.
         """
         ...
 
@@ -85,7 +85,7 @@ class Runtime(Protocol):
         ...
 
     async def run_turn(self, host: TurnHost) -> None:
-        """Carries out the turn whose user message was just committed.
+        """Carries out the turn whose user message is in the log, or on its way there.
 
         Raises:
             RunFailed: the run cannot go on.
