@@ -1,0 +1,61 @@
+"""How much memory the daemon holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from .client import commands, subscription
+from .ping import PING
+from .programs import Daemon, daemon, folder, helper, model_flags
+from .report import Row, at_most
+from .streaming import check_burst, watch_run
+
+_IDLE_MB: Final = 45.0
+_FLOODED_MB: Final = 80.0
+_FLOODS: Final = 10
+_DELTAS_PER_FLOOD: Final = 50_000
+_READERS: Final = 4
+_SETTLE_SECONDS: Final = 1.0
+
+
+async def rows() -> list[Row]:
+    """The daemon's memory once it has answered a ping, and after ten floods: 50,000 deltas each, every
+    one an event of its own, to four subscribers that read and one that never does. Resident is what
+    the process has in memory, proportional is that with shared pages divided among those who share
+    them. MB are 10^6 bytes, and beside the figures stands what is allowed.
+    """
+    with folder() as place, helper("model_stub") as api_base:
+        async with daemon(place, *model_flags(api_base)) as running:
+            async with commands(running.socket) as connection:
+                await connection.exchange(PING)
+            await trio.sleep(_SETTLE_SECONDS)
+            idle = _memory_mb(running.pid)
+            async with subscription(running.events, types="all"):
+                for _ in range(_FLOODS):
+                    await _flood(running)
+            await trio.sleep(_SETTLE_SECONDS)
+            flooded = _memory_mb(running.pid)
+    return [
+        Row(f"{when}, {kind}", figures[key], allowed, "MB", "what is allowed", at_most(1))
+        for when, figures, allowed in (
+            ("idle memory", idle, _IDLE_MB),
+            ("after ten floods", flooded, _FLOODED_MB),
+        )
+        for kind, key in (("resident", "Rss"), ("proportional", "Pss"))
+    ]
+
+
+async def _flood(running: Daemon) -> None:
+    _, recordings = await watch_run(running, f"mixed {_DELTAS_PER_FLOOD}", _READERS)
+    for recording in recordings:
+        check_burst(recording, _DELTAS_PER_FLOOD, joined_ok=False)
+
+
+def _memory_mb(pid: int) -> dict[str, float]:
+    """Returns the sums of ``smaps_rollup``, by their names there."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    fields = [line.split() for line in lines]
+    return {name.rstrip(":"): int(kib) * 1024 / 1e6 for name, kib, _ in fields}

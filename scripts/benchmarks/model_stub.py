@@ -1,0 +1,147 @@
+"""The model: a server on loopback that answers as the last message of a request tells it to.
+
+    burst N        N numbered deltas (see ``numbered``), as fast as the network takes them
+    mixed N        the same, text and reasoning in turns, so that no two neighbours can be joined
+    pace RATE N    N deltas, RATE in a second, each the time at which it was sent and a space
+    stamp          one delta: the time at which the last byte of the request was here
+    hold           no answer, until the client has gone
+    anything else  one delta
+
+Times are ``time.monotonic_ns``, which is one clock for all processes of the machine. Not HTTP: just
+enough of it for a client that behaves.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from functools import cache
+from itertools import cycle
+from typing import Final
+
+import msgspec
+import trio
+
+
+def numbered(count: int) -> Iterator[str]:
+    """Yields the texts of a burst's deltas."""
+    return (f"{number:05d} " for number in range(count))
+
+
+class _Message(msgspec.Struct):
+    role: str = ""
+    content: str | None = None
+
+
+class _Request(msgspec.Struct):
+    messages: list[_Message] = []
+
+
+_HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+_USAGE: Final = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
+
+
+def _framed(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def _event(**chunk: object) -> bytes:
+    return _framed(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+
+
+def _delta(text: str, field: str = "content") -> bytes:
+    return _event(choices=[{"index": 0, "delta": {field: text}, "finish_reason": None}])
+
+
+_TAIL: Final = (
+    _event(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
+    + _event(choices=[], usage=_USAGE)
+    + _framed(b"data: [DONE]\n\n")
+    + b"0\r\n\r\n"
+)
+
+
+@cache
+def _burst(count: int) -> bytes:
+    return b"".join(map(_delta, numbered(count)))
+
+
+@cache
+def _mixed(count: int) -> bytes:
+    fields = cycle(("content", "reasoning_content"))
+    return b"".join(map(_delta, numbered(count), fields))
+
+
+class _Connection:
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._rest = b""
+
+    async def serve(self) -> None:
+        while (body := await self._read_body()) is not None:
+            arrived = time.monotonic_ns()
+            messages = msgspec.json.decode(body, type=_Request).messages
+            words = (messages[-1].content or "").split() if messages else []
+            await self._answer(words, arrived)
+
+    async def _read_body(self) -> bytes | None:
+        """Returns the body of the next request, None if there is none."""
+        while b"\r\n\r\n" not in self._rest:
+            if not await self._read_more():
+                return None
+        head, _, self._rest = self._rest.partition(b"\r\n\r\n")
+        fields = dict(line.split(b":", 1) for line in head.lower().split(b"\r\n")[1:])
+        length = int(fields[b"content-length"])
+        while len(self._rest) < length:
+            if not await self._read_more():
+                return None
+        body, self._rest = self._rest[:length], self._rest[length:]
+        return body
+
+    async def _read_more(self) -> bool:
+        chunk = await self._stream.receive_some(256 * 1024)
+        self._rest += chunk
+        return bool(chunk)
+
+    async def _answer(self, words: list[str], arrived: int) -> None:
+        match words:
+            case ["burst", count]:
+                await self._stream.send_all(_HEAD + _burst(int(count)) + _TAIL)
+            case ["mixed", count]:
+                await self._stream.send_all(_HEAD + _mixed(int(count)) + _TAIL)
+            case ["pace", rate, count]:
+                await self._stream.send_all(_HEAD)
+                await self._send_paced(float(rate), int(count))
+                await self._stream.send_all(_TAIL)
+            case ["hold"]:
+                await self._stream.receive_some(1)
+            case _:
+                text = str(arrived) if words == ["stamp"] else "ok"
+                await self._stream.send_all(_HEAD + _delta(text) + _TAIL)
+
+    async def _send_paced(self, rate: float, count: int) -> None:
+        start = trio.current_time()
+        for number in range(count):
+            await trio.sleep_until(start + number / rate)
+            await self._stream.send_all(_delta(f"{time.monotonic_ns()} "))
+
+
+async def _serve(stream: trio.SocketStream) -> None:
+    try:
+        await _Connection(stream).serve()
+    except trio.BrokenResourceError:
+        return  # The client went away in the middle, as clients may.
+
+
+async def main() -> None:
+    """Serves until it is killed; prints its address."""
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    print(f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/v1", flush=True)
+    await trio.serve_listeners(_serve, listeners)
+
+
+if __name__ == "__main__":
+    trio.run(main)
