@@ -89,6 +89,7 @@ class MessageStart(TurnEvent, frozen=True, kw_only=True):
 class MessageUpdate(TurnEvent, frozen=True, kw_only=True):
     message_id: str
     delta: str
+    joined_from: str | UnsetType = UNSET
 
 
 class MessageEnd(TurnEvent, frozen=True, kw_only=True):
@@ -109,6 +110,7 @@ class ToolExecutionUpdate(TurnEvent, frozen=True, kw_only=True):
     tool_call_id: str
     tool_name: str
     delta: str
+    joined_from: str | UnsetType = UNSET
 
 
 class ToolExecutionEnd(TurnEvent, frozen=True, kw_only=True):
@@ -206,6 +208,7 @@ class ReasoningUpdate(TurnEvent, frozen=True, kw_only=True):
 
     delta: str
     message_id: str
+    joined_from: str | UnsetType = UNSET
 
 
 class ToolCallStarted(TurnEvent, frozen=True, kw_only=True):
@@ -260,4 +263,8 @@ EVENT_TYPES: Final[dict[type[Event], str]] = {struct: name for name, struct in E
 DELTA_EVENTS: Final[frozenset[str]] = frozenset(
     {"message_update", "tool_execution_update", "reasoning_update"}
 )
-"""Committed without fsync: their texts are in the ``*_end`` that follows."""
+"""Committed without fsync: their texts are in the ``*_end`` that follows.
+
+Once they are old, one of each type stands for all of a message (``machine.retention``): its
+``joined_from`` is the cursor of the first event that it stands for.
+"""
