@@ -127,7 +127,8 @@ def promote(state: SessionState, input_id: str) -> Events:
     if state.run is None:
         steer = msgspec.structs.replace(queued, kind="steer")
         return (_update(state, "promoted", (steer,), UNSET),)
-    steer = msgspec.structs.replace(queued, kind="steer", run_id=state.run.run_id)
+    # Which run accepted it stays: whoever sends it again gets its first acknowledgement.
+    steer = msgspec.structs.replace(queued, kind="steer", promoted_run_id=state.run.run_id)
     return (_update(state, "promoted", (steer,), state.run.run_id),)
 
 

@@ -51,11 +51,14 @@ def pending_counts(queue: Inputs) -> PendingCounts:
 
 
 def steer_bites(queue: Inputs, run_id: str) -> bool:
-    """Whether a steer of this very run is pending.
+    """Whether a steer of this very run is pending: accepted by it, or promoted during it.
 
     One left over from an earlier run only queues: whoever sent it did not see what is running now.
     """
-    return any(queued.kind == "steer" and queued.run_id == run_id for queued in queue)
+    return any(
+        queued.kind == "steer" and run_id in (queued.run_id, queued.promoted_run_id)
+        for queued in queue
+    )
 
 
 def next_turn(

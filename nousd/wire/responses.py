@@ -27,7 +27,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class QueuedInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An accepted input. ``kind`` is ``prompt``, ``steer`` or ``follow_up``; ``leaf_id`` is the leaf a
-    prompt was accepted on.
+    prompt was accepted on, ``promoted_run_id`` the run that a promoted follow-up became a steer of.
     """
 
     input_id: str
@@ -37,6 +37,7 @@ class QueuedInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     client_message_id: str | UnsetType = UNSET
     leaf_id: str | UnsetType = UNSET
     accepted_at: str | UnsetType = UNSET
+    promoted_run_id: str | UnsetType = UNSET
 
 
 class PendingCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,6 +290,16 @@ class Subscribed(Response, frozen=True, kw_only=True):
     head: str
 
 
+class Keepalive(Response, frozen=True, kw_only=True):
+    """Follows ``subscribed``, with its id, whenever nothing was written for ``keepalive_seconds``.
+
+    ``cursor`` is how far the subscriber has come, past events that its filter left out, too.
+    """
+
+    cursor: str
+    head: str
+
+
 RESPONSES: Final[dict[str, type[Response]]] = {
     "pong": Pong,
     "accepted": Accepted,
@@ -308,6 +319,7 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "tools": Tools,
     "capabilities": Capabilities,
     "subscribed": Subscribed,
+    "keepalive": Keepalive,
 }
 """type on the wire -> payload struct. ``extension_result`` has whatever the extension returned."""
 

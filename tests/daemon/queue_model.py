@@ -91,7 +91,11 @@ class QueueModel:
         return ids
 
     def check_no_steer_bites(self, what: str) -> None:
-        biting = [item for item in self.of_kind("steer") if item.get("run_id") == self.run_id]
+        biting = [
+            item
+            for item in self.of_kind("steer")
+            if self.run_id in (item.get("run_id"), item.get("promoted_run_id"))
+        ]
         assert not biting, f"{what} although a steer of this run waits: {biting}"
 
 
@@ -154,7 +158,7 @@ def _promoted(model: QueueModel, payload: Payload) -> None:
     (item,) = payload["inputs"]
     before = [other["kind"] for other in model.pending if other["input_id"] == item["input_id"]]
     assert (before, item["kind"]) == (["follow_up"], "steer")
-    assert model.run_id in (None, item["run_id"]), "promoted for another run"
+    assert item.get("promoted_run_id") == model.run_id, "promoted for another run"
     model.take([item])
     model.pending.append(item)
 

@@ -109,6 +109,24 @@ async def test_an_id_is_remembered_over_a_restart(
         assert len(stub.requests) == 1
 
 
+async def test_a_follow_up_promoted_in_a_later_run_keeps_its_first_acknowledgement(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    stub.script(hanging_reply(), hanging_reply())
+    follow_up = {"text": "later", "client_message_id": "m-1"}
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client = await daemon.connect()
+        await client.request("prompt", text="go", wait=False)
+        await stub.next_request()
+        first = await client.request("follow_up", **follow_up)
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client = await daemon.connect()
+        later = await client.request("prompt", text="go on", wait=False)
+        assert later["run_id"] != first["run_id"]
+        await client.request("promote", input_id=first["input_id"])
+        assert await client.request("follow_up", **follow_up) == first
+
+
 async def test_a_promoted_follow_up_sent_again_after_a_restart_is_acknowledged_as_before(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:

@@ -290,7 +290,7 @@ def test_a_promoted_follow_up_is_the_newest_steer_of_the_run() -> None:
         session_id="s",
         run_id="run-1",
         change="promoted",
-        inputs=(queued("f1", "steer", "run-1"),),
+        inputs=(queued("f1", "steer", "run-0", promoted_run_id="run-1"),),
         pending_counts=PendingCounts(steer=2, follow_up=1),
     )
     promoted = after(state, (update,)).queue
