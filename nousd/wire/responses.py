@@ -237,12 +237,13 @@ class Run(Response, frozen=True, kw_only=True):
 
 class Events(Response, frozen=True, kw_only=True):
     """A page of the log: whole event lines. ``next`` is the cursor to go on from; a page without
-    events has reached ``head``, the newest event there is.
+    events has reached ``head``, the newest event there is. ``pruned``: as in ``Subscribed``.
     """
 
     events: tuple[msgspec.Raw, ...]
     next: str
     head: str
+    pruned: Literal[True] | UnsetType = UNSET
 
 
 class Queue(Response, frozen=True, kw_only=True):
@@ -284,10 +285,11 @@ class Capabilities(Response, frozen=True, kw_only=True):
 
 
 class Subscribed(Response, frozen=True, kw_only=True):
-    """Answers ``subscribe`` on the event socket."""
+    """Answers ``subscribe`` on the event socket. ``pruned``: deltas around the cursor were joined."""
 
     cursor: str
     head: str
+    pruned: Literal[True] | UnsetType = UNSET
 
 
 class Keepalive(Response, frozen=True, kw_only=True):
