@@ -172,7 +172,13 @@ class Store(Protocol):
         ...
 
     async def events_after(
-        self, after: int, wanted: EventFilter, *, limit: int, bytes_max: int
+        self,
+        after: int,
+        wanted: EventFilter,
+        *,
+        limit: int,
+        bytes_max: int,
+        until: int | None = None,
     ) -> tuple[StoredEvent, ...]:
         """Returns matching events with ``after < seq <= head`` in order, at least one if there is any.
 
@@ -183,11 +189,30 @@ class Store(Protocol):
 
     async def defaults(self) -> Defaults: ...
 
+        ``until`` ends the search earlier, so that one that finds little takes no long time.
     async def session(self, session_id: str) -> SessionRow | None:
         """Returns None for an unknown and for a deleted session."""
         ...
 
     async def sessions(self, *, limit: int, before: str | None) -> tuple[SessionRow, ...]:
+    async def is_pruned(self, cursor: int, wanted: EventFilter) -> bool:
+        """Whether a matching event behind ``cursor`` stands for deltas up to ``cursor``, too.
+
+        Then a reader that goes on from there is told something again (protocol/v1.md, "Retention").
+        """
+        ...
+
+    async def prune_deltas(self, *, ended_before: str) -> Pruned:
+        """Joins deltas of messages and tool executions that ended before a time (RFC 3339 UTC).
+
+        One short step; whoever wants it all calls again while there is ``more``. It is in nobody's way
+        and changes nothing but lines: an event keeps its number, and what a fold makes of the log.
+
+        Raises:
+            StoreError: nothing was changed.
+        """
+        ...
+
         """Most recently updated first; ``before`` is the last session id of the page above."""
         ...
 

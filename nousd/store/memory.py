@@ -127,21 +127,36 @@ class MemoryStore:
     # --- reads -------------------------------------------------------------------------------
 
     async def events_after(
-        self, after: int, wanted: EventFilter, *, limit: int, bytes_max: int
+        self,
+        after: int,
+        wanted: EventFilter,
+        *,
+        limit: int,
+        bytes_max: int,
+        until: int | None = None,
     ) -> tuple[StoredEvent, ...]:
         await trio.lowlevel.checkpoint()
         page: list[StoredEvent] = []
+    async def prune_deltas(self, *, ended_before: str) -> Pruned:
+        await trio.lowlevel.checkpoint()
+        if self._closing:
+            raise StoreError("the store is closed")
+        return _pruning_memory.prune(self._rows, ended_before)
+
         size = 0
         events = self._rows.events
         for index in range(bisect_right(events, after, key=_seq), len(events)):
             event = events[index]
             if not _matches(event, wanted):
+        last = self.head if until is None else min(until, self.head)
                 continue
             size += len(event.line)
             if event.seq > self.head or len(page) == limit or (page and size > bytes_max):
                 break
             page.append(event)
         return tuple(page)
+            if event.seq > last:
+                break
 
     async def defaults(self) -> Defaults:
         await trio.lowlevel.checkpoint()

@@ -222,12 +222,40 @@ class SqliteStore:
     # --- reads -------------------------------------------------------------------------------
 
     async def events_after(
-        self, after: int, wanted: EventFilter, *, limit: int, bytes_max: int
+        self,
+        after: int,
+        wanted: EventFilter,
+        *,
+        limit: int,
+        bytes_max: int,
+        until: int | None = None,
     ) -> tuple[StoredEvent, ...]:
-        head = self.head
+        head = self.head if until is None else min(until, self.head)
         return await self._readers.read(
             lambda rows: _queries.events_after(
                 rows, after, wanted, head=head, limit=limit, bytes_max=bytes_max
+    async def prune_deltas(self, *, ended_before: str) -> Pruned:
+        return await self._do(lambda rows: _pruning_sqlite.prune(rows, ended_before))
+
+    async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Has the writer do a chore, when its turn comes, and waits for it.
+
+        Raises:
+            StoreError: it was not done.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        errand = _Errand()
+        self._errands.add(errand)
+        self._writer.jobs.put(
+            Chore(work, lambda outcome: self._token.run_sync_soon(errand.tell, outcome))
+        )
+        try:
+            done: T = await errand.wait()
+        finally:
+            self._errands.remove(errand)
+        return done
+
             )
         )
 

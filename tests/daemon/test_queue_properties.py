@@ -91,11 +91,11 @@ class Mortal:
         await self._store.flush()
 
     async def events_after(
-        self, after: int, wanted: EventFilter, *, limit: int, bytes_max: int
+        self, after: int, wanted: EventFilter, **bounds: Any
     ) -> tuple[StoredEvent, ...]:
         if self._is_dead:
             return ()
-        return await self._store.events_after(after, wanted, limit=limit, bytes_max=bytes_max)
+        return await self._store.events_after(after, wanted, **bounds)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

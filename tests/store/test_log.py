@@ -201,6 +201,15 @@ async def test_matching_events_are_found_behind_many_that_do_not_match(store: St
     assert found.seq == 501
 
 
+@pytest.mark.parametrize(("until", "found"), [(1, []), (2, [2]), (3, [2, 3]), (9, [2, 3]), (0, [])])
+async def test_a_search_ends_where_it_is_told_to_and_at_the_head(
+    store: Store, until: int, found: list[int]
+) -> None:
+    await append(store, *(delta(str(number)) for number in range(3)))
+    page = await store.events_after(1, EVERYTHING, until=until, limit=9, bytes_max=NO_BOUND)
+    assert [event.seq for event in page] == found
+
+
 # --- closing -----------------------------------------------------------------------------------
 
 OPENERS = ["memory", "sqlite"]
