@@ -59,15 +59,7 @@ def events_after(
     limit: int,
     bytes_max: int,
 ) -> tuple[StoredEvent, ...]:
-    types = None if wanted.types is None else msgspec.json.encode(sorted(wanted.types)).decode()
-    values = {
-        "after": after,
-        "head": head,
-        "types": types,
-        "limit": limit,
-        "session_id": wanted.session_id,
-        "run_id": wanted.run_id,
-    }
+    values = {"after": after, "head": head, "limit": limit, **_filter_values(wanted)}
     page: list[StoredEvent] = []
     size = 0
     for row in connection.execute(_events_query(wanted), values):
@@ -83,6 +75,26 @@ def _events_query(wanted: EventFilter) -> str:
     if wanted.run_id is not None:
         return _EVENTS_OF_RUN
     return _EVENTS_ALL if wanted.session_id is None else _EVENTS_OF_SESSION
+
+
+_JOINED_FROM_BEFORE: Final = """
+    SELECT 1 FROM events INDEXED BY events_joined
+    WHERE joined_from IS NOT NULL AND seq > :after AND joined_from <= :after
+    AND (:session_id IS NULL OR session_id = :session_id)
+    AND (:run_id IS NULL OR run_id = :run_id)
+    AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
+    LIMIT 1
+"""
+
+
+def is_pruned(connection: apsw.Connection, cursor: int, wanted: EventFilter) -> bool:
+    values = {"after": cursor, **_filter_values(wanted)}
+    return connection.execute(_JOINED_FROM_BEFORE, values).get is not None
+
+
+def _filter_values(wanted: EventFilter) -> dict[str, str | None]:
+    types = None if wanted.types is None else msgspec.json.encode(sorted(wanted.types)).decode()
+    return {"types": types, "session_id": wanted.session_id, "run_id": wanted.run_id}
 
 
 def defaults(connection: apsw.Connection) -> Defaults:

@@ -97,6 +97,13 @@ class EventFilter(msgspec.Struct, frozen=True):
     types: frozenset[str] | None = None
 
 
+class Pruned(msgspec.Struct, frozen=True):
+    """What a step of pruning did: lines that are no more, and whether there may be further ones."""
+
+    deltas: int
+    more: bool
+
+
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """A session as its events left it; None where nothing was set."""
 
@@ -184,6 +191,24 @@ class Store(Protocol):
 
         ``bytes_max`` bounds the sum of the lines, except that the first one always fits. Fewer than
         ``limit`` does not mean that there are no more; none does.
+        """
+        ...
+
+    async def is_pruned(self, cursor: int, wanted: EventFilter) -> bool:
+        """Whether a matching event behind ``cursor`` stands for deltas up to ``cursor``, too.
+
+        Then a reader that goes on from there is told something again (protocol/v1.md, "Retention").
+        """
+        ...
+
+    async def prune_deltas(self, *, ended_before: str) -> Pruned:
+        """Joins deltas of messages and tool executions that ended before a time (RFC 3339 UTC).
+
+        One short step; whoever wants it all calls again while there is ``more``. It is in nobody's way
+        and changes nothing but lines: an event keeps its number, and what a fold makes of the log.
+
+        Raises:
+            StoreError: nothing was changed.
         """
         ...
 

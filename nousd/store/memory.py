@@ -16,6 +16,7 @@ import trio
 
 from nousd.errors import StoreError
 from nousd.machine.projection import row_changes
+from nousd.store import _pruning_memory
 from nousd.store._pending import Outcome, PendingBatches
 from nousd.store._rows import Rows
 from nousd.store.interface import (
@@ -25,6 +26,7 @@ from nousd.store.interface import (
     EventFilter,
     InputRow,
     Path,
+    Pruned,
     SessionRow,
     Store,
     StoredEvent,
@@ -124,6 +126,12 @@ class MemoryStore:
                 rows.apply(change)
         return tuple(stored)
 
+    async def prune_deltas(self, *, ended_before: str) -> Pruned:
+        await trio.lowlevel.checkpoint()
+        if self._closing:
+            raise StoreError("the store is closed")
+        return _pruning_memory.prune(self._rows, ended_before)
+
     # --- reads -------------------------------------------------------------------------------
 
     async def events_after(
@@ -157,6 +165,16 @@ class MemoryStore:
         return tuple(page)
             if event.seq > last:
                 break
+
+    async def is_pruned(self, cursor: int, wanted: EventFilter) -> bool:
+        await trio.lowlevel.checkpoint()
+        events = self._rows.events
+        behind = islice(events, bisect_right(events, cursor, key=_seq), None)
+        joined_from = self._rows.joined_from
+        return any(
+            joined_from.get(event.seq, event.seq) <= cursor and _matches(event, wanted)
+            for event in behind
+        )
 
     async def defaults(self) -> Defaults:
         await trio.lowlevel.checkpoint()
