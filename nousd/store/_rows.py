@@ -34,6 +34,8 @@ class Rows:
 
     def __init__(self) -> None:
         self.events: list[StoredEvent] = []
+        self.joined_from: dict[int, int] = {}
+        self.pruned_seq = 0
         self.sessions: dict[str, SessionRow] = {}
         self.touched: dict[str, int] = {}
         self.entries: dict[str, dict[str, EntryRow]] = defaultdict(dict)

@@ -148,7 +148,25 @@ _LOG_AND_ROWS: Final = (
     "CREATE INDEX artifact_uses_by_artifact ON artifact_uses (artifact_id)",
 )
 
-MIGRATIONS: Final[Sequence[Migration]] = (m001_log_and_rows,)
+
+def m002_joined_deltas(connection: apsw.Connection) -> None:
+    """Old deltas are joined, and the lines of events have a second version.
+
+    ``joined_from`` is set where a line stands for several: the number of the first event that it stands
+    for. ``pruned_seq`` is how far the joining has come. Of the lines' versions see
+    ``nousd.wire.lifting``; no line is changed here.
+    """
+    for statement in _JOINED_DELTAS:
+        connection.execute(statement)
+
+
+_JOINED_DELTAS: Final = (
+    "ALTER TABLE events ADD COLUMN joined_from INTEGER",
+    "CREATE INDEX events_joined ON events (seq, joined_from) WHERE joined_from IS NOT NULL",
+    "ALTER TABLE log_state ADD COLUMN pruned_seq INTEGER NOT NULL DEFAULT 0",
+)
+
+MIGRATIONS: Final[Sequence[Migration]] = (m001_log_and_rows, m002_joined_deltas)
 """In the order in which they are applied; the schema's version is how many were."""
 
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 import pathlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import apsw
 import msgspec
 import trio
 
 from nousd.errors import StoreError, StoreFull
-from nousd.store import _queries
+from nousd.store import _pruning_sqlite, _queries
 from nousd.store._commits import Commits
 from nousd.store._database import Connect, open_for_reading, open_for_writing
 from nousd.store._pending import Outcome, PendingBatches
 from nousd.store._reserve import Reserve
-from nousd.store._writer import STOP, Job, Writer
+from nousd.store._writer import STOP, Chore, Job, Writer
 from nousd.store.interface import (
     Artifact,
     Batch,
@@ -30,6 +30,7 @@ from nousd.store.interface import (
     EventFilter,
     InputRow,
     Path,
+    Pruned,
     SessionRow,
     Store,
     StoredEvent,
@@ -143,6 +144,25 @@ class _End(Protocol):
     def unwrap(self) -> None: ...
 
 
+class _Errand:
+    """A chore that somebody waits for; the first word on it counts."""
+
+    def __init__(self) -> None:
+        self._outcome: Any = None
+        self._told = trio.Event()
+
+    def tell(self, outcome: Any) -> None:
+        if not self._told.is_set():
+            self._outcome = outcome
+            self._told.set()
+
+    async def wait(self) -> Any:
+        await self._told.wait()
+        if isinstance(self._outcome, StoreError):
+            raise self._outcome
+        return self._outcome
+
+
 class SqliteStore:
     """See ``interface.Store``."""
 
@@ -152,6 +172,7 @@ class SqliteStore:
         self._token = trio.lowlevel.current_trio_token()
         self._epoch = 0
         self._refusal: StoreError | None = None
+        self._errands: set[_Errand] = set()
         self._writer = Writer(opened.commits, opened.reserve, self._report)
         self._writer_end: _End | None = None
         self._writer_ended = trio.Event()
@@ -176,6 +197,8 @@ class SqliteStore:
         self._writer_end = end
         self._refusal = self._refusal or StoreError("the log's writer has stopped")
         self._pending.fail_all(self._refusal)
+        for errand in self._errands:
+            errand.tell(self._refusal)
         self._writer_ended.set()
 
     def _refuse(self) -> None:
@@ -204,6 +227,28 @@ class SqliteStore:
 
     async def flush(self) -> None:
         await self._pending.wait_settled()
+
+    async def prune_deltas(self, *, ended_before: str) -> Pruned:
+        return await self._do(lambda rows: _pruning_sqlite.prune(rows, ended_before))
+
+    async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Has the writer do a chore, when its turn comes, and waits for it.
+
+        Raises:
+            StoreError: it was not done.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        errand = _Errand()
+        self._errands.add(errand)
+        self._writer.jobs.put(
+            Chore(work, lambda outcome: self._token.run_sync_soon(errand.tell, outcome))
+        )
+        try:
+            done: T = await errand.wait()
+        finally:
+            self._errands.remove(errand)
+        return done
 
     async def aclose(self) -> None:
         """Commits what is queued, and closes the file; whatever is submitted from now on fails.
@@ -234,30 +279,11 @@ class SqliteStore:
         return await self._readers.read(
             lambda rows: _queries.events_after(
                 rows, after, wanted, head=head, limit=limit, bytes_max=bytes_max
-    async def prune_deltas(self, *, ended_before: str) -> Pruned:
-        return await self._do(lambda rows: _pruning_sqlite.prune(rows, ended_before))
-
-    async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Has the writer do a chore, when its turn comes, and waits for it.
-
-        Raises:
-            StoreError: it was not done.
-        """
-        if self._refusal is not None:
-            raise self._refusal
-        errand = _Errand()
-        self._errands.add(errand)
-        self._writer.jobs.put(
-            Chore(work, lambda outcome: self._token.run_sync_soon(errand.tell, outcome))
-        )
-        try:
-            done: T = await errand.wait()
-        finally:
-            self._errands.remove(errand)
-        return done
-
             )
         )
+
+    async def is_pruned(self, cursor: int, wanted: EventFilter) -> bool:
+        return await self._readers.read(lambda rows: _queries.is_pruned(rows, cursor, wanted))
 
     async def defaults(self) -> Defaults:
         return await self._readers.read(_queries.defaults)

@@ -1,0 +1,85 @@
+"""Old deltas: which lines of the log become one, and what that one says.
+
+The deltas of a finished message or tool execution say nothing that its end does not, so once they are
+old, one line of each type stands for all of them. It is the last one, with the whole text: its number
+is one that every reader who saw a part of them has yet to come to, and a replay is still a valid run.
+``joined_from`` names the first event that it stands for, so that such a reader knows where its text
+begins.
+
+When something is old, and how lines are found and written, is not known here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.wire.codec import decode_event, encode_event_tail, number_event
+from nousd.wire.events import EVENTS
+from nousd.wire.subscribe import cursor, cursor_seq
+
+STARTS: Final = frozenset({"message_start", "tool_execution_start"})
+ENDS: Final = frozenset({"message_end", "tool_execution_end"})
+"""What deltas stand between. In a run at most one of them is open, so whatever deltas of the run lie
+between an end and the start before it belong together."""
+
+
+class Line(NamedTuple):
+    """An event's line as it stands in the log."""
+
+    seq: int
+    type: str
+    line: bytes
+
+
+class Joined(NamedTuple):
+    """``line`` is to stand at ``seq`` for what was told from ``first`` on; ``gone`` are no more."""
+
+    seq: int
+    first: int
+    line: bytes
+    gone: tuple[int, ...]
+
+
+def join(newest_first: Iterable[Line]) -> tuple[Joined, ...]:
+    """Joins the deltas of a message or tool execution that has ended, each type by itself.
+
+    A delta without a second one of its type stays as it is. Of many deltas the newest may be joined
+    now and the others to them later: what was joined can be joined again.
+    """
+    by_type: dict[str, list[Line]] = defaultdict(list)
+    for delta in newest_first:
+        by_type[delta.type].append(delta)
+    return tuple(_joined(deltas) for deltas in by_type.values() if len(deltas) > 1)
+
+
+class _Told(msgspec.Struct, frozen=True):
+    delta: str
+    joined_from: str | UnsetType = UNSET
+
+
+class _DeltaLine(msgspec.Struct, frozen=True):
+    payload: _Told
+
+
+_decoder: Final = msgspec.json.Decoder(_DeltaLine)
+
+
+def _joined(newest_first: Sequence[Line]) -> Joined:
+    last, *gone = newest_first
+    told = [_decoder.decode(event.line).payload for event in reversed(newest_first)]
+    first = newest_first[-1].seq
+    if told[0].joined_from is not UNSET:
+        first = cursor_seq(told[0].joined_from)
+    event = decode_event(last.line)
+    whole = msgspec.structs.replace(
+        msgspec.json.decode(event.payload, type=EVENTS[last.type]),
+        delta="".join(piece.delta for piece in told),
+        joined_from=cursor(first),
+    )
+    line = number_event(last.seq, encode_event_tail(whole, event.ts))
+    return Joined(last.seq, first, line, tuple(event.seq for event in gone))

@@ -1,0 +1,86 @@
+"""One step of pruning, the same for every store: walk on, find ends, join what lies before them.
+
+Where the walk has come is kept with the log, so that each part of it is gone through once. It halts
+before the first end that is too young, and goes on from there next time. A step is short, because the
+commits of others wait for it. How events are kept is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from nousd.machine.retention import ENDS, STARTS, Joined, Line, join
+from nousd.store.interface import Pruned
+
+EVENTS_PER_STEP: Final = 4096
+DELTAS_PER_STEP: Final = 1000
+"""A step is over when it is past one of these: a few milliseconds. Of a message with more deltas the
+newest are joined first, and further steps join the others to them."""
+
+
+class Place(NamedTuple):
+    """An event on the way; the events ``ENDS`` have a run."""
+
+    seq: int
+    type: str
+    run_id: str | None
+
+
+class EventTable(Protocol):
+    """The events of a store, inside of a transaction."""
+
+    def places_after(self, seq: int, limit: int) -> Sequence[Place]:
+        """Returns the next events behind ``seq``, in order."""
+        ...
+
+    def time_of(self, seq: int) -> str:
+        """Returns the ``ts`` of an event."""
+        ...
+
+    def deltas_before(self, run_id: str | None, seq: int) -> Iterable[Line]:
+        """Gives a run's events of the types ``STARTS`` and ``DELTA_EVENTS`` before ``seq``, the newest
+        first, as far as somebody asks.
+        """
+        ...
+
+    def replace(self, joined: Joined) -> None:
+        """Puts one line in the place of many."""
+        ...
+
+
+def walk(events: EventTable, pruned_seq: int, ended_before: str | None) -> tuple[Pruned, int]:
+    """Does one step; returns also how far the walk has come.
+
+    Args:
+        pruned_seq: how far it had come before.
+        ended_before: RFC 3339 UTC; what ended then or later is left alone. None: nothing is.
+    """
+    deltas = 0
+    places = events.places_after(pruned_seq, EVENTS_PER_STEP)
+    for place in places:
+        if place.type in ENDS:
+            if ended_before is not None and events.time_of(place.seq) >= ended_before:
+                return Pruned(deltas, more=False), pruned_seq
+            if deltas >= DELTAS_PER_STEP:
+                return Pruned(deltas, more=True), pruned_seq
+            found, are_all = _deltas_of(events, place)
+            for joined in join(found):
+                events.replace(joined)
+                deltas += len(joined.gone)
+            if not are_all:
+                return Pruned(deltas, more=True), pruned_seq
+        pruned_seq = place.seq
+    return Pruned(deltas, more=len(places) == EVENTS_PER_STEP), pruned_seq
+
+
+def _deltas_of(events: EventTable, end: Place) -> tuple[list[Line], bool]:
+    """Returns the newest deltas of what ended there, and whether they are all."""
+    found: list[Line] = []
+    for event in events.deltas_before(end.run_id, end.seq):
+        if event.type in STARTS:
+            break
+        if len(found) == DELTAS_PER_STEP:
+            return found, False
+        found.append(event)
+    return found, True

@@ -1,0 +1,56 @@
+"""Pruning in memory: the events as the walk sees them, in a list."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from nousd.machine.retention import STARTS, Joined, Line
+from nousd.store._pruning import Place, walk
+from nousd.store._rows import Rows
+from nousd.store.interface import Pruned, StoredEvent
+from nousd.wire.codec import decode_event
+from nousd.wire.events import DELTA_EVENTS
+
+
+def prune(rows: Rows, ended_before: str | None) -> Pruned:
+    """Does one step; see ``_pruning.walk``."""
+    pruned, rows.pruned_seq = walk(_Events(rows), rows.pruned_seq, ended_before)
+    return pruned
+
+
+class _Events:
+    """See ``_pruning.EventTable``."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def places_after(self, seq: int, limit: int) -> Sequence[Place]:
+        events = self._rows.events
+        start = bisect_right(events, seq, key=_seq)
+        return [Place(event.seq, event.type, event.run_id) for event in events[start:][:limit]]
+
+    def time_of(self, seq: int) -> str:
+        return decode_event(self._rows.events[self._index(seq)].line).ts
+
+    def deltas_before(self, run_id: str | None, seq: int) -> Iterator[Line]:
+        for event in reversed(self._rows.events[: self._index(seq)]):
+            if event.run_id == run_id and event.type in DELTA_EVENTS | STARTS:
+                yield Line(event.seq, event.type, event.line)
+
+    def replace(self, joined: Joined) -> None:
+        rows = self._rows
+        index = self._index(joined.seq)
+        rows.events[index] = msgspec.structs.replace(rows.events[index], line=joined.line)
+        rows.joined_from[joined.seq] = joined.first
+        gone = set(joined.gone)
+        rows.events = [event for event in rows.events if event.seq not in gone]
+
+    def _index(self, seq: int) -> int:
+        return bisect_left(self._rows.events, seq, key=_seq)
+
+
+def _seq(event: StoredEvent) -> int:
+    return event.seq

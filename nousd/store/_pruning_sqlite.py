@@ -1,0 +1,60 @@
+"""Pruning on SQLite: the events as the walk sees them, on the writing connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import apsw
+import msgspec
+
+from nousd.machine.retention import STARTS, Joined, Line
+from nousd.store._pruning import Place, walk
+from nousd.store.interface import Pruned
+from nousd.wire.codec import decode_event
+from nousd.wire.events import DELTA_EVENTS
+from nousd.wire.lifting import EVENT_SCHEMA_VERSION, lift
+
+
+def prune(connection: apsw.Connection, ended_before: str | None) -> Pruned:
+    """Does one step, inside the transaction that is open; see ``_pruning.walk``."""
+    begun_at = connection.execute("SELECT pruned_seq FROM log_state").get
+    pruned, reached = walk(_Events(connection), begun_at, ended_before)
+    if reached != begun_at:
+        connection.execute("UPDATE log_state SET pruned_seq = ?", (reached,))
+    return pruned
+
+
+_PLACES: Final = "SELECT seq, type, run_id FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
+_LINE: Final = "SELECT line FROM events WHERE seq = ?"
+_DELTAS: Final = """
+    SELECT seq, type, line, schema_version FROM events
+    WHERE run_id = :run_id AND seq < :seq AND type IN (SELECT value FROM json_each(:types))
+    ORDER BY seq DESC
+"""
+_TYPES: Final = msgspec.json.encode(sorted(DELTA_EVENTS | STARTS)).decode()
+_DELETE: Final = "DELETE FROM events WHERE seq = ?"
+_REPLACE: Final = "UPDATE events SET line = ?, joined_from = ?, schema_version = ? WHERE seq = ?"
+
+
+class _Events:
+    """See ``_pruning.EventTable``."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    def places_after(self, seq: int, limit: int) -> Sequence[Place]:
+        return [Place(*row) for row in self._connection.execute(_PLACES, (seq, limit))]
+
+    def time_of(self, seq: int) -> str:
+        return decode_event(self._connection.execute(_LINE, (seq,)).get).ts
+
+    def deltas_before(self, run_id: str | None, seq: int) -> Iterator[Line]:
+        values = {"run_id": run_id, "seq": seq, "types": _TYPES}
+        for found, type_, line, version in self._connection.execute(_DELTAS, values):
+            yield Line(found, type_, lift(line, version))
+
+    def replace(self, joined: Joined) -> None:
+        self._connection.executemany(_DELETE, [(seq,) for seq in joined.gone])
+        values = (joined.line, joined.first, EVENT_SCHEMA_VERSION, joined.seq)
+        self._connection.execute(_REPLACE, values)
