@@ -375,9 +375,10 @@ async def socket_daemon(
 
 @asynccontextmanager
 async def _checked_core(parts: Parts) -> AsyncIterator[Core]:
+    head = parts.store.head
     async with open_core(parts) as core:
         yield core
-    await check_log(parts.store)
+    await check_log(parts.store, complete_after=head)
 
 
 def make_parts(
@@ -406,9 +407,13 @@ def make_parts(
     )
 
 
-async def check_log(store: Store) -> None:
-    """Asserts that the log holds balanced runs and nothing else."""
-    checker = LifecycleChecker()
+async def check_log(store: Store, *, complete_after: int | None = None) -> None:
+    """Asserts that the log holds balanced runs and nothing else.
+
+    Args:
+        complete_after: see ``LifecycleChecker``.
+    """
+    checker = LifecycleChecker(complete_after=complete_after)
     after = 0
     while page := await store.events_after(after, EventFilter(), limit=10_000, bytes_max=2**24):
         for stored in page:

@@ -3,6 +3,10 @@
 Feed one ``LifecycleChecker`` every event line of a stream from its start; runs may be interleaved. It
 is written from protocol/v1.md ("Lifecycle") alone and imports nothing of the daemon, so that it
 cannot share a mistake with it.
+
+A stream may leave out types that its reader did not ask for, and a log may be of an earlier version:
+so what must be there beside the frozen types is asked only of runs for which ``complete_after`` says
+so. What is there must be in order in any case.
 """
 
 from __future__ import annotations
@@ -24,23 +28,44 @@ class _Message:
 
 
 @dataclass
+class _Call:
+    """A tool call whose execution was started; ``decision`` is the type of the event that told it."""
+
+    id: str
+    name: str
+    attempt: int | None = None
+    denied_by_source: bool = False
+    decision: str | None = None
+    started: bool = False
+    completed: bool = False
+
+
+@dataclass
 class _Run:
     """What is open in a run: at most one turn; in it at most one message or one tool call."""
 
     session_id: str
+    complete: bool = False
     turns_started: int = 0
     turn_id: str | None = None
     message: _Message | None = None
-    tool_call_id: str | None = None
+    call: _Call | None = None
+    model_asked: bool = False
     ended: bool = False
     message_ids: set[str] = field(default_factory=set)
     tool_call_ids: set[str] = field(default_factory=set)
 
 
 class LifecycleChecker:
-    """Raises AssertionError at the first event that breaks a rule, naming the event and the rule."""
+    """Raises AssertionError at the first event that breaks a rule, naming the event and the rule.
 
-    def __init__(self) -> None:
+    Args:
+        complete_after: runs that start behind this event number tell everything that is specified.
+            None: no run need do so.
+    """
+
+    def __init__(self, *, complete_after: int | None = None) -> None:
+        self._complete_after = complete_after
         self._runs: dict[str, _Run] = {}
         self._last_seq = -1
 
@@ -73,7 +98,8 @@ class LifecycleChecker:
             return
         if type_ == "agent_start":
             assert run_id not in self._runs, f"second agent_start of {run_id}"
-            self._runs[run_id] = _Run(payload["session_id"])
+            complete = self._complete_after is not None and seq > self._complete_after
+            self._runs[run_id] = _Run(payload["session_id"], complete)
             return
         run = self._runs.get(run_id)
         if run is None or run.ended:
@@ -105,18 +131,22 @@ def _turn_start(run: _Run, payload: Payload) -> None:
 def _turn_end(run: _Run, payload: Payload) -> None:
     _in_turn(run, payload)
     assert run.message is None, "turn_end while a message is open"
-    assert run.tool_call_id is None, "turn_end while a tool runs"
+    assert run.call is None, "turn_end while a tool runs"
+    run.model_asked = False
     run.turn_id = None
 
 
 def _message_start(run: _Run, payload: Payload) -> None:
     _in_turn(run, payload)
     assert run.message is None, "message_start while a message is open"
-    assert run.tool_call_id is None, "message_start while a tool runs"
+    assert run.call is None, "message_start while a tool runs"
     assert payload["message_id"] not in run.message_ids, "a message_id was used twice"
     run.message_ids.add(payload["message_id"])
     role = payload["role"]
     assert role != "user" or "text" in payload, "a user's message_start has no text"
+    if role == "assistant":
+        assert run.model_asked or not run.complete, "an answer without a model_input"
+        run.model_asked = False
     run.message = _Message(payload["message_id"], role, payload.get("text", ""))
 
 
@@ -140,23 +170,98 @@ def _open_message(run: _Run, payload: Payload) -> _Message:
     return run.message
 
 
+def _model_input(run: _Run, payload: Payload) -> None:
+    _in_turn(run, payload)
+    assert run.message is None, "a model is asked while a message is open"
+    assert run.call is None, "a model is asked while a tool runs"
+    assert len(payload.get("omitted", [])) <= payload["omitted_count"], "more omitted than counted"
+    run.model_asked = True
+
+
 def _tool_start(run: _Run, payload: Payload) -> None:
     _in_turn(run, payload)
     assert run.message is None, "a tool starts while a message is open"
-    assert run.tool_call_id is None, f"tool call {run.tool_call_id} is still running"
+    assert run.call is None, f"tool call {run.call and run.call.id} is still running"
     assert payload["tool_call_id"] not in run.tool_call_ids, "a tool_call_id was used twice"
     run.tool_call_ids.add(payload["tool_call_id"])
-    run.tool_call_id = payload["tool_call_id"]
+    run.call = _Call(payload["tool_call_id"], payload["tool_name"])
+
+
+def _open_call(run: _Run, payload: Payload) -> _Call:
+    _in_turn(run, payload)
+    assert run.call is not None, "no tool call is running"
+    assert payload["tool_call_id"] == run.call.id, f"{run.call.id} is the running call"
+    assert payload["tool_name"] == run.call.name, f"the running call is of {run.call.name}"
+    return run.call
+
+
+def _requested(run: _Run, payload: Payload) -> None:
+    call = _open_call(run, payload)
+    assert call.attempt is None, "a call is requested twice"
+    assert not call.started, "a call is requested after it was started"
+    assert payload["attempt"] >= 1, "attempts count from 1"
+    call.attempt = payload["attempt"]
+
+
+def _undecided(run: _Run, payload: Payload) -> _Call:
+    call = _open_call(run, payload)
+    assert call.attempt is not None, "the call was not requested"
+    assert payload["attempt"] == call.attempt, f"attempt {call.attempt} is the one requested"
+    assert call.decision is None, "the call is decided already"
+    return call
+
+
+def _evaluated(run: _Run, payload: Payload) -> None:
+    call = _undecided(run, payload)
+    assert not call.denied_by_source, "a further source is asked after one denied"
+    call.denied_by_source = payload["decision"] == "deny"
+
+
+def _approved(run: _Run, payload: Payload) -> None:
+    call = _undecided(run, payload)
+    assert not call.denied_by_source, "a call is approved that a source denies"
+    call.decision = "approved"
+
+
+def _denied(run: _Run, payload: Payload) -> None:
+    _undecided(run, payload).decision = "denied"
+
+
+def _started(run: _Run, payload: Payload) -> None:
+    call = _open_call(run, payload)
+    assert not call.started, "a call is started twice"
+    if call.attempt is not None:
+        assert payload["attempt"] == call.attempt, f"attempt {call.attempt} is the one requested"
+        assert call.decision == "approved", "a call is started that was not approved"
+    call.started = True
+
+
+def _completed(run: _Run, payload: Payload) -> None:
+    call = _open_call(run, payload)
+    assert call.started, "a call is completed that was not started"
+    assert not call.completed, "a call is completed twice"
+    assert ("duration_ms" in payload) != ("stop_reason" in payload), (
+        "a call came to its end or was cut off"
+    )
+    call.completed = True
 
 
 def _tool_update(run: _Run, payload: Payload) -> None:
-    _in_turn(run, payload)
-    assert run.tool_call_id == payload["tool_call_id"], f"{run.tool_call_id} is the running call"
+    call = _open_call(run, payload)
+    assert not call.completed, "output of a call that is completed"
+    if call.attempt is not None:
+        assert call.started or call.decision == "denied", "output of a call that does not run"
 
 
 def _tool_end(run: _Run, payload: Payload) -> None:
-    _tool_update(run, payload)
-    run.tool_call_id = None
+    call = _open_call(run, payload)
+    if call.attempt is not None:
+        assert call.decision is not None, "the call was never decided"
+        assert call.started == payload["executed"], "executed is not whether it was started"
+        assert call.started == call.completed, "a call that was started is not completed"
+    else:
+        assert not run.complete, "the call was never requested"
+    run.call = None
 
 
 def _aside(run: _Run, payload: Payload) -> None:
@@ -165,7 +270,7 @@ def _aside(run: _Run, payload: Payload) -> None:
         _in_turn(run, payload)
 
 
-_RULES: dict[str, Callable[[_Run, Payload], None]] = {
+_RULES: dict[str, Callable[[_Run, Payload], object]] = {
     "agent_end": _agent_end,
     "turn_start": _turn_start,
     "turn_end": _turn_end,
@@ -173,7 +278,15 @@ _RULES: dict[str, Callable[[_Run, Payload], None]] = {
     "message_update": _message_update,
     "message_end": _message_end,
     "reasoning_update": _in_turn,
+    "model_input": _model_input,
     "tool_execution_start": _tool_start,
+    "tool_call_requested": _requested,
+    "tool_call_policy_evaluated": _evaluated,
+    "permission_requested": _undecided,
+    "tool_call_approved": _approved,
+    "tool_call_denied": _denied,
+    "tool_call_started": _started,
+    "tool_call_completed": _completed,
     "tool_execution_update": _tool_update,
     "tool_execution_end": _tool_end,
     "status": _aside,

@@ -26,6 +26,20 @@ def tool(kind: str, id_: str = "c", **more: Any) -> Step:
     return f"tool_execution_{kind}", payload | more
 
 
+def call(kind: str, **more: Any) -> Step:
+    payload = {"run_id": "r", "turn_id": "1", "tool_call_id": "c", "tool_name": "read"}
+    return kind, payload | {"attempt": 1} | more
+
+
+ASKED: Step = ("model_input", {"run_id": "r", "turn_id": "1", "omitted_count": 0})
+REQUESTED = call("tool_call_requested")
+ALLOWED = call("tool_call_policy_evaluated", source="registry", decision="allow")
+REFUSED = call("tool_call_policy_evaluated", source="session", decision="deny")
+APPROVED = call("tool_call_approved")
+DENIED = call("tool_call_denied")
+STARTED = call("tool_call_started")
+COMPLETED = call("tool_call_completed", duration_ms=1)
+
 USER = [message("start", "u", role="user", text="hi"), message("end", "u", text="hi")]
 ASSISTANT = [
     message("start", role="assistant"),
@@ -33,7 +47,18 @@ ASSISTANT = [
     message("update", delta="b"),
     message("end", text="ab"),
 ]
-TOOL = [tool("start"), tool("update", delta="x"), tool("end")]
+TOOL = [tool("start"), tool("update", delta="x"), tool("end", executed=True)]
+RAN = [
+    TOOL[0],
+    REQUESTED,
+    ALLOWED,
+    APPROVED,
+    STARTED,
+    TOOL[1],
+    COMPLETED,
+    TOOL[2],
+]
+NOT_RUN = [TOOL[0], REQUESTED, ALLOWED, REFUSED, DENIED, TOOL[1], tool("end", executed=False)]
 WHOLE = [START, TURN, *USER, *ASSISTANT, *TOOL, TURN_END, END]
 
 
@@ -52,8 +77,8 @@ def lines(steps: list[Step], first_id: int = 1) -> list[bytes]:
     ]
 
 
-def check(steps: list[Step]) -> LifecycleChecker:
-    checker = LifecycleChecker()
+def check(steps: list[Step], **options: Any) -> LifecycleChecker:
+    checker = LifecycleChecker(**options)
     for line in lines(steps):
         checker.feed(line)
     checker.finish()
@@ -116,7 +141,7 @@ def test_gaps_in_the_ids_pass() -> None:
         ([START, TURN, TOOL[0], tool("start", "d")], "tool call c is still running"),
         ([START, TURN, TOOL[0], ASSISTANT[0]], "message_start while a tool runs"),
         ([START, TURN, TOOL[0], TURN_END], "turn_end while a tool runs"),
-        ([START, TURN, TOOL[2]], "None is the running call"),
+        ([START, TURN, TOOL[2]], "no tool call is running"),
         ([START, TURN, TOOL[0], tool("update", "d", delta="")], "c is the running call"),
         ([START, TURN, *TOOL, TOOL[0]], "a tool_call_id was used twice"),
         ([START, TOOL[0]], "outside of a turn"),
@@ -128,6 +153,77 @@ def test_gaps_in_the_ids_pass() -> None:
 def test_an_imbalance_is_named(steps: list[Step], complaint: str) -> None:
     with pytest.raises(AssertionError, match=complaint):
         check(steps)
+
+
+def in_turn(*steps: Step) -> list[Step]:
+    return [START, TURN, *USER, *steps, TURN_END, END]
+
+
+@pytest.mark.parametrize("calls", [RAN, NOT_RUN], ids=["run", "not run"])
+def test_a_call_that_is_told_whole_passes(calls: list[Step]) -> None:
+    check(in_turn(ASKED, *ASSISTANT, *calls), complete_after=0)
+
+
+def test_a_run_of_an_earlier_version_need_not_tell_all() -> None:
+    earlier = [START, TURN, *USER, *ASSISTANT, TOOL[0], STARTED, *TOOL[1:], TURN_END, END]
+    check(earlier)
+    check(earlier, complete_after=1)
+    with pytest.raises(AssertionError, match="an answer without a model_input"):
+        check(earlier, complete_after=0)
+
+
+def test_a_call_that_was_not_requested_is_named_where_all_must_be_told() -> None:
+    with pytest.raises(AssertionError, match="the call was never requested"):
+        check(in_turn(TOOL[0], STARTED, COMPLETED, TOOL[2]), complete_after=0)
+
+
+NOT_EXECUTED = tool("end", executed=False)
+
+
+@pytest.mark.parametrize(
+    ("steps", "complaint"),
+    [
+        ([REQUESTED], "no tool call is running"),
+        ([TOOL[0], call("tool_call_requested", tool_call_id="d")], "c is the running call"),
+        ([TOOL[0], call("tool_call_requested", tool_name="ls")], "the running call is of read"),
+        ([TOOL[0], call("tool_call_requested", attempt=0)], "attempts count from 1"),
+        ([TOOL[0], REQUESTED, REQUESTED], "requested twice"),
+        ([TOOL[0], STARTED, REQUESTED], "requested after it was started"),
+        ([TOOL[0], ALLOWED], "was not requested"),
+        ([TOOL[0], REQUESTED, call("tool_call_approved", attempt=2)], "attempt 1 is the one"),
+        ([TOOL[0], REQUESTED, REFUSED, ALLOWED], "a further source is asked after one denied"),
+        ([TOOL[0], REQUESTED, REFUSED, APPROVED], "a call is approved that a source denies"),
+        ([TOOL[0], REQUESTED, APPROVED, DENIED], "decided already"),
+        ([TOOL[0], REQUESTED, DENIED, DENIED], "decided already"),
+        ([TOOL[0], REQUESTED, APPROVED, ALLOWED], "decided already"),
+        ([TOOL[0], REQUESTED, APPROVED, call("permission_requested")], "decided already"),
+        ([TOOL[0], REQUESTED, STARTED], "that was not approved"),
+        ([TOOL[0], REQUESTED, DENIED, STARTED], "that was not approved"),
+        ([TOOL[0], REQUESTED, APPROVED, call("tool_call_started", attempt=2)], "attempt 1 is"),
+        ([TOOL[0], REQUESTED, APPROVED, STARTED, STARTED], "started twice"),
+        ([TOOL[0], REQUESTED, TOOL[1]], "output of a call that does not run"),
+        ([TOOL[0], REQUESTED, APPROVED, TOOL[1]], "output of a call that does not run"),
+        ([TOOL[0], REQUESTED, APPROVED, COMPLETED], "completed that was not started"),
+        ([*RAN[:-1], COMPLETED], "completed twice"),
+        ([*RAN[:-1], TOOL[1]], "output of a call that is completed"),
+        ([*RAN[:-2], call("tool_call_completed")], "came to its end or was cut off"),
+        (
+            [*RAN[:-2], call("tool_call_completed", duration_ms=1, stop_reason="aborted")],
+            "came to its end or was cut off",
+        ),
+        ([*RAN[:-2], TOOL[2]], "not completed"),
+        ([*RAN[:-1], NOT_EXECUTED], "executed is not whether"),
+        ([*NOT_RUN[:-1], TOOL[2]], "executed is not whether"),
+        ([TOOL[0], REQUESTED, NOT_EXECUTED], "never decided"),
+        ([ASKED, ASSISTANT[0], ASKED], "a model is asked while a message is open"),
+        ([TOOL[0], ASKED], "a model is asked while a tool runs"),
+        ([("model_input", ASKED[1] | {"omitted": [{}]})], "more omitted than counted"),
+        ([ASKED, *ASSISTANT, message("start", "m2", role="assistant")], "without a model_input"),
+    ],
+)
+def test_a_call_told_wrongly_is_named(steps: list[Step], complaint: str) -> None:
+    with pytest.raises(AssertionError, match=complaint):
+        check(in_turn(*steps), complete_after=0)
 
 
 def test_ids_must_grow() -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from nousd.daemon.clock import Clock
 from nousd.daemon.log import Log
-from nousd.machine.lifecycle import Ledger, owed_ends
+from nousd.machine.lifecycle import LOGGED, Ledger, owed_ends
 from nousd.store.interface import EventFilter, Store
 from nousd.wire.codec import decode_event
 from nousd.wire.events import EVENTS, Event
@@ -51,7 +51,7 @@ async def close_open_runs(
 
 
 async def _walk(store: Store, run: RunRecord) -> Ledger:
-    ledger = Ledger(run.session_id, run.run_id)
+    ledger = Ledger(run.session_id, run.run_id, LOGGED)
     after = 0
     while page := await store.events_after(
         after, EventFilter(run_id=run.run_id), limit=_PAGE_EVENTS, bytes_max=_PAGE_BYTES

@@ -1,15 +1,20 @@
 """Which events a run may have next, and which ends it owes.
 
-A run is a bracket language: run > turn > (message | tool). ``TRANSITIONS`` is that language as a table;
-``Ledger`` walks it over a run's events, remembers what is open, and can say at any moment which events
-would close it. The daemon uses it when a run is stopped from outside, and the next start uses the same
-code on the events that a killed process left in the log: there is one way to end a run early.
+A run is a bracket language: run > turn > (message | tool call). ``TRANSITIONS`` is that language as a
+table; ``Ledger`` walks it over a run's events, remembers what is open, and can say at any moment which
+events would close it. The daemon uses it when a run is stopped from outside, and the next start uses the
+same code on the events that a killed process left in the log: there is one way to end a run early.
+
+A tool call's bracket is its ``tool_execution_start`` and ``tool_execution_end``. Between them stands
+what was decided about it and what came of it: requested, any number of evaluations, one approval or
+denial, and if it was approved, started and completed.
 
 A missing cell is a bug of ours, never of a client, so it is an assertion.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -28,7 +33,12 @@ class Phase(Enum):
     RUN = "run"
     TURN = "turn"
     MESSAGE = "message"
-    TOOL = "tool"
+    CALL = "call"
+    REQUESTED = "requested"
+    APPROVED = "approved"
+    DENIED = "denied"
+    EXECUTING = "executing"
+    COMPLETED = "completed"
     ENDED = "ended"
 
 
@@ -43,7 +53,9 @@ _REMARKS: Final[tuple[type[events.Event], ...]] = (
 )
 """May stand anywhere inside a run and change no phase."""
 
-TRANSITIONS: Final[dict[Phase, dict[type[events.Event], Phase]]] = {
+Transitions = Mapping[Phase, Mapping[type[events.Event], Phase]]
+
+TRANSITIONS: Final[Transitions] = {
     # A prompt may move the leaf before it is accepted; all three are one step.
     Phase.BEFORE: {
         events.SessionUpdated: Phase.BEFORE,
@@ -52,8 +64,9 @@ TRANSITIONS: Final[dict[Phase, dict[type[events.Event], Phase]]] = {
     },
     Phase.RUN: {events.TurnStart: Phase.TURN, events.AgentEnd: Phase.ENDED},
     Phase.TURN: {
+        events.ModelInput: Phase.TURN,
         events.MessageStart: Phase.MESSAGE,
-        events.ToolExecutionStart: Phase.TOOL,
+        events.ToolExecutionStart: Phase.CALL,
         events.TurnEnd: Phase.RUN,
     },
     Phase.MESSAGE: {
@@ -61,21 +74,56 @@ TRANSITIONS: Final[dict[Phase, dict[type[events.Event], Phase]]] = {
         events.ReasoningUpdate: Phase.MESSAGE,
         events.MessageEnd: Phase.TURN,
     },
-    Phase.TOOL: {
-        events.ToolCallStarted: Phase.TOOL,
-        events.ToolExecutionUpdate: Phase.TOOL,
+    # A call and its request are one step.
+    Phase.CALL: {events.ToolCallRequested: Phase.REQUESTED},
+    Phase.REQUESTED: {
+        events.ToolCallPolicyEvaluated: Phase.REQUESTED,
+        events.PermissionRequested: Phase.REQUESTED,
+        events.ToolCallApproved: Phase.APPROVED,
+        events.ToolCallDenied: Phase.DENIED,
+    },
+    # Without a start it ends if the run is stopped just then.
+    Phase.APPROVED: {
+        events.ToolCallStarted: Phase.EXECUTING,
         events.ToolExecutionEnd: Phase.TURN,
     },
+    Phase.DENIED: {
+        events.ToolExecutionUpdate: Phase.DENIED,
+        events.ToolExecutionEnd: Phase.TURN,
+    },
+    Phase.EXECUTING: {
+        events.ToolExecutionUpdate: Phase.EXECUTING,
+        events.ToolCallCompleted: Phase.COMPLETED,
+    },
+    Phase.COMPLETED: {events.ToolExecutionEnd: Phase.TURN},
     Phase.ENDED: {},
 }
+"""What a run of the present version may have next."""
 
-STOP_REASONS: Final[dict[str, StopReason]] = {
+_OF_VERSION_1: Final[Transitions] = {
+    Phase.CALL: {
+        events.ToolCallStarted: Phase.EXECUTING,
+        events.ToolExecutionUpdate: Phase.CALL,
+        events.ToolExecutionEnd: Phase.TURN,
+    },
+    Phase.EXECUTING: {events.ToolExecutionEnd: Phase.TURN},
+}
+"""Version 1 told of a call only that it started."""
+
+LOGGED: Final[Transitions] = {
+    phase: {**next_, **_OF_VERSION_1.get(phase, {})} for phase, next_ in TRANSITIONS.items()
+}
+"""What a log may hold, whichever version wrote it: for reading, never for writing."""
+
+_OUTSIDE_OF_TURNS: Final = (Phase.BEFORE, Phase.RUN, Phase.ENDED)
+
+STOP_REASONS: Final[dict[str, events.CutOff]] = {
     "cancelled": "aborted",
     "error": "error",
     "timeout": "timeout",
     "interrupted": "interrupted",
 }
-"""How a run ended -> why its open message ended."""
+"""How a run ended -> why its open message or call ended."""
 
 
 class OpenMessage(msgspec.Struct):
@@ -93,19 +141,27 @@ class OpenMessage(msgspec.Struct):
 
 
 class OpenTool(msgspec.Struct):
-    """A tool execution that was started and not ended."""
+    """A tool call whose bracket is open; ``executed`` if it may have had an effect."""
 
     tool_call_id: str
     tool_name: str
+    attempt: int = 1
     executed: bool = False
 
 
 class Ledger:
-    """Walks the events of one run and knows what is open."""
+    """Walks the events of one run and knows what is open.
 
-    def __init__(self, session_id: str, run_id: str) -> None:
+    Args:
+        transitions: ``LOGGED`` for events from a log, which an earlier version may have written.
+    """
+
+    def __init__(
+        self, session_id: str, run_id: str, transitions: Transitions = TRANSITIONS
+    ) -> None:
         self.session_id = session_id
         self.run_id = run_id
+        self._transitions = transitions
         self.phase = Phase.BEFORE
         self.turns = 0
         self.model = ""
@@ -124,7 +180,7 @@ class Ledger:
         Raises:
             AssertionError: the event cannot come here.
         """
-        after = TRANSITIONS[self.phase].get(type(event))
+        after = self._transitions[self.phase].get(type(event))
         if after is None:
             allowed = _REMARKS if self.phase not in (Phase.BEFORE, Phase.ENDED) else ()
             assert isinstance(event, allowed), f"{type(event).__name__} in {self.phase}"
@@ -173,6 +229,11 @@ def _open_tool(ledger: Ledger, event: events.ToolExecutionStart) -> None:
     ledger.tool = OpenTool(event.tool_call_id, event.tool_name)
 
 
+def _tool_requested(ledger: Ledger, event: events.ToolCallRequested) -> None:
+    assert ledger.tool is not None
+    ledger.tool.attempt = event.attempt
+
+
 def _tool_began(ledger: Ledger, _: events.ToolCallStarted) -> None:
     assert ledger.tool is not None
     ledger.tool.executed = True
@@ -190,6 +251,7 @@ _REMEMBER: Final[dict[type[events.Event], Any]] = {
     events.ReasoningUpdate: _reasoning,
     events.MessageEnd: _close_message,
     events.ToolExecutionStart: _open_tool,
+    events.ToolCallRequested: _tool_requested,
     events.ToolCallStarted: _tool_began,
     events.ToolExecutionEnd: _close_tool,
 }
@@ -215,7 +277,7 @@ def owed_ends(
         ends += _message_ends(ledger, STOP_REASONS[status], leaf_id, now, error)
     if ledger.tool is not None:
         ends += _tool_ends(ledger, STOP_REASONS[status], leaf_id, now)
-    if ledger.phase in (Phase.TURN, Phase.MESSAGE, Phase.TOOL):
+    if ledger.phase not in _OUTSIDE_OF_TURNS:
         ends.append(events.TurnEnd(**ledger.where))
     ends.append(
         events.AgentEnd(
@@ -253,11 +315,21 @@ def _message_ends(
 
 
 def _tool_ends(
-    ledger: Ledger, reason: StopReason, leaf_id: str | None, now: str
+    ledger: Ledger, reason: events.CutOff, leaf_id: str | None, now: str
 ) -> list[events.Event]:
     tool = ledger.tool
     assert tool is not None
     result = f"tool_error: {reason}"
+    call: Any = ledger.where | {
+        "tool_call_id": tool.tool_call_id,
+        "attempt": tool.attempt,
+        "tool_name": tool.tool_name,
+    }
+    ends: list[events.Event] = []
+    if ledger.phase is Phase.REQUESTED:
+        ends.append(events.ToolCallDenied(**call, by="stop", reason=reason))
+    elif ledger.phase is Phase.EXECUTING:
+        ends.append(events.ToolCallCompleted(**call, is_error=True, stop_reason=reason))
     end = events.ToolExecutionEnd(
         **ledger.where,
         tool_call_id=tool.tool_call_id,
@@ -269,7 +341,7 @@ def _tool_ends(
     entry = tool_result_entry(
         end, parent_id=leaf_id, turn_kind=ledger.turn_kind, text=result, now=now
     )
-    return [end, _appended(ledger, entry)]
+    return [*ends, end, _appended(ledger, entry)]
 
 
 def tool_result_entry(

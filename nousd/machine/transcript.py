@@ -9,7 +9,7 @@ own last words, it is asked to.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import UNSET
 
@@ -21,6 +21,7 @@ from nousd.machine.model_input import (
     UserMessage,
 )
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
+from nousd.wire.events import Omitted
 
 SUMMARY_INTRODUCTION: Final = "Summary of the conversation so far:\n\n"
 CONTINUE: Final = "[The answer above broke off. Continue.]"
@@ -50,17 +51,27 @@ def _from_entry(path: Sequence[Entry], entry_id: str) -> list[Entry]:
     return []
 
 
-def model_messages(context: Iterable[Entry]) -> tuple[ModelMessage, ...]:
+class Compiled(NamedTuple):
+    """What a model is told of a context, and which of its entries it is not told."""
+
+    messages: tuple[ModelMessage, ...]
+    omitted: tuple[Omitted, ...]
+
+
+def compiled(context: Iterable[Entry]) -> Compiled:
     """Returns the messages of a model call that is to go on from ``context``."""
     messages: list[ModelMessage] = []
+    omitted: list[Omitted] = []
     owed: dict[str, ModelToolCall] = {}
     for entry in context:
         if isinstance(entry, MessageEntry) and entry.role == "tool":
-            _settle(messages, owed, entry)
+            if not _settle(messages, owed, entry):
+                omitted.append(Omitted(entry.id, "no_call"))
             continue
         _settle_rest(messages, owed)
         message = _message(entry)
         if message is None:
+            omitted.append(Omitted(entry.id, "empty"))
             continue
         messages.append(message)
         if isinstance(message, AssistantMessage):
@@ -68,7 +79,7 @@ def model_messages(context: Iterable[Entry]) -> tuple[ModelMessage, ...]:
     _settle_rest(messages, owed)
     if messages and isinstance(messages[-1], AssistantMessage):
         messages.append(UserMessage(CONTINUE))
-    return tuple(messages)
+    return Compiled(tuple(messages), tuple(omitted))
 
 
 def _message(entry: Entry) -> ModelMessage | None:
@@ -87,11 +98,14 @@ def _message(entry: Entry) -> ModelMessage | None:
 
 def _settle(
     messages: list[ModelMessage], owed: dict[str, ModelToolCall], entry: MessageEntry
-) -> None:
-    """Adds a result, with results for the calls before it that never got one."""
+) -> bool:
+    """Adds a result, with results for the calls before it that never got one.
+
+    Returns False, and adds nothing, for the result of a call that is not owed one.
+    """
     call_id = "" if entry.tool_call_id is UNSET else entry.tool_call_id
     if call_id not in owed:
-        return
+        return False
     for earlier in list(owed):
         call = owed.pop(earlier)
         if earlier == call_id:
@@ -99,6 +113,7 @@ def _settle(
         messages.append(_interrupted(call))
     is_error = entry.is_error is True
     messages.append(ToolResultMessage(call_id, call.name, entry.text, is_error))
+    return True
 
 
 def _settle_rest(messages: list[ModelMessage], owed: dict[str, ModelToolCall]) -> None:

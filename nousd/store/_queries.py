@@ -22,6 +22,7 @@ from nousd.store.interface import (
     StoredEvent,
 )
 from nousd.wire.entries import Entry, Usage
+from nousd.wire.lifting import lift
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
 
 _entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
@@ -30,19 +31,19 @@ _settings_decoder: Final = msgspec.json.Decoder(Settings)
 _usage_decoder: Final = msgspec.json.Decoder(Usage)
 
 _EVENTS_ALL: Final = """
-    SELECT seq, type, session_id, run_id, line FROM events
+    SELECT seq, type, session_id, run_id, line, schema_version FROM events
     WHERE seq > :after AND seq <= :head
     AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
     ORDER BY seq LIMIT :limit
 """
 _EVENTS_OF_SESSION: Final = """
-    SELECT seq, type, session_id, run_id, line FROM events
+    SELECT seq, type, session_id, run_id, line, schema_version FROM events
     WHERE session_id = :session_id AND seq > :after AND seq <= :head
     AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
     ORDER BY seq LIMIT :limit
 """
 _EVENTS_OF_RUN: Final = """
-    SELECT seq, type, session_id, run_id, line FROM events
+    SELECT seq, type, session_id, run_id, line, schema_version FROM events
     WHERE run_id = :run_id AND seq > :after AND seq <= :head
     AND (:session_id IS NULL OR session_id = :session_id)
     AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
@@ -62,8 +63,10 @@ def events_after(
     values = {"after": after, "head": head, "limit": limit, **_filter_values(wanted)}
     page: list[StoredEvent] = []
     size = 0
-    for row in connection.execute(_events_query(wanted), values):
-        event = StoredEvent(*row)
+    for seq, name, session_id, run_id, line, version in connection.execute(
+        _events_query(wanted), values
+    ):
+        event = StoredEvent(seq, name, session_id, run_id, lift(line, version))
         size += len(event.line)
         if page and size > bytes_max:
             break

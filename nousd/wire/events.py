@@ -9,7 +9,7 @@ needs to fold it and never a reference to something outside the log.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypedDict
+from typing import Annotated, Any, Final, Literal, TypedDict
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -29,6 +29,9 @@ class TurnKey(TypedDict):
 
 EndStatus = Literal["completed", "cancelled", "error", "timeout", "interrupted"]
 """How a run ended."""
+
+CutOff = Literal["aborted", "error", "interrupted", "timeout"]
+"""Why something did not come to its own end."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -211,11 +214,101 @@ class ReasoningUpdate(TurnEvent, frozen=True, kw_only=True):
     joined_from: str | UnsetType = UNSET
 
 
-class ToolCallStarted(TurnEvent, frozen=True, kw_only=True):
-    """The call is about to have an effect; after this it is never run again by itself."""
+class Omitted(msgspec.Struct, frozen=True):
+    """An entry of the context that the model is not told; ``reason`` is for programs.
+
+    ``empty``: an answer without text and calls. ``no_call``: the result of a call that the context
+    does not hold.
+    """
+
+    entry_id: str
+    reason: str
+
+
+class ModelInput(TurnEvent, frozen=True, kw_only=True):
+    """A model is about to be asked; what it is given, in figures.
+
+    One for each model call that answers in the run, further attempts at the same call included.
+    ``entries`` counts what of the transcript stands in the context (a compaction for all that it
+    stands for), ``messages`` what the model is given for them. ``tokens_estimated`` is of the
+    entries, without system prompt and tools. ``omitted`` names the oldest of the
+    ``omitted_count`` entries that it is not told.
+    """
+
+    model: str
+    entries: int
+    messages: int
+    tokens_estimated: int
+    tools: tuple[str, ...]
+    omitted_count: int
+    omitted: tuple[Omitted, ...] | UnsetType = UNSET
+    leaf_id: str | UnsetType = UNSET
+
+
+class ToolCallEvent(TurnEvent, frozen=True, kw_only=True):
+    """An event of one tool call; ``attempt`` counts from 1 how often that very call was requested."""
 
     tool_call_id: str
+    attempt: Annotated[int, msgspec.Meta(ge=1)]
     tool_name: str
+
+
+class ToolCallRequested(ToolCallEvent, frozen=True, kw_only=True):
+    """The call's turn has come; whether it may run is decided next."""
+
+    args: dict[str, Any]
+    runtime_tool_call_id: str | UnsetType = UNSET
+
+
+class ToolCallPolicyEvaluated(ToolCallEvent, frozen=True, kw_only=True):
+    """What one source says of the call. The sources are asked in turn, up to the first ``deny``."""
+
+    source: str
+    decision: Literal["allow", "deny", "ask"]
+    reason: str
+
+
+class PermissionRequested(ToolCallEvent, frozen=True, kw_only=True):
+    """Someone is asked whether the call may run; it waits until ``expires_at``, RFC 3339 UTC.
+
+    ``input_hash`` is of the tool's name and the arguments that would run.
+    """
+
+    input_hash: str
+    args: dict[str, Any]
+    reason: str
+    expires_at: str
+
+
+class ToolCallApproved(ToolCallEvent, frozen=True, kw_only=True):
+    """The one decision: the call may run. ``by`` says who decided."""
+
+    by: str
+    reason: str
+
+
+class ToolCallDenied(ToolCallEvent, frozen=True, kw_only=True):
+    """The one decision: the call does not run. ``by`` says who decided."""
+
+    by: str
+    reason: str
+
+
+class ToolCallStarted(ToolCallEvent, frozen=True, kw_only=True):
+    """The call is about to have an effect; after this it is never run again by itself."""
+
+
+class ToolCallCompleted(ToolCallEvent, frozen=True, kw_only=True):
+    """A call that was started is over.
+
+    ``duration_ms`` is from its start to its end, ``stop_reason`` says why it was cut off; exactly
+    one of them is there. ``artifact_id`` names the whole output where the result was cut.
+    """
+
+    is_error: bool
+    duration_ms: int | UnsetType = UNSET
+    stop_reason: CutOff | UnsetType = UNSET
+    artifact_id: str | UnsetType = UNSET
 
 
 class UsageReported(TurnEvent, frozen=True, kw_only=True):
@@ -253,7 +346,14 @@ EVENTS: Final[dict[str, type[Event]]] = {
     "queue_update": QueueUpdate,
     "run_aborting": RunAborting,
     "reasoning_update": ReasoningUpdate,
+    "model_input": ModelInput,
+    "tool_call_requested": ToolCallRequested,
+    "tool_call_policy_evaluated": ToolCallPolicyEvaluated,
+    "permission_requested": PermissionRequested,
+    "tool_call_approved": ToolCallApproved,
+    "tool_call_denied": ToolCallDenied,
     "tool_call_started": ToolCallStarted,
+    "tool_call_completed": ToolCallCompleted,
     "usage_reported": UsageReported,
 }
 """type on the wire -> payload struct; every event there is."""

@@ -117,11 +117,35 @@ def message(session: str = "s", deltas: int = 2) -> Events:
 
 def tool(session: str = "s") -> Events:
     """A tool call that may have had an effect."""
-    call: Any = run_key(session) | {"turn_id": "1", "tool_call_id": "c.0", "tool_name": "bash"}
+    shown: Any = run_key(session) | {"turn_id": "1", "tool_call_id": "c.0", "tool_name": "bash"}
+    return [*asked(session), events.ToolExecutionUpdate(**shown, delta="output")]
+
+
+def asked(session: str = "s", *, decided: bool = True) -> Events:
+    """A tool call that was requested, and approved and started if it was decided."""
+    shown: Any = run_key(session) | {"turn_id": "1", "tool_call_id": "c.0", "tool_name": "bash"}
+    call = shown | {"attempt": 2}
+    requested: Events = [
+        events.ToolExecutionStart(**shown, args={}),
+        events.ToolCallRequested(**call, args={}),
+        events.ToolCallPolicyEvaluated(**call, source="mode", decision="ask", reason="r"),
+    ]
+    if not decided:
+        return requested
     return [
-        events.ToolExecutionStart(**call, args={}),
+        *requested,
+        events.ToolCallApproved(**call, by="user", reason="r"),
         events.ToolCallStarted(**call),
-        events.ToolExecutionUpdate(**call, delta="output"),
+    ]
+
+
+def earlier_tool(session: str = "s") -> Events:
+    """The same as version 1 told it."""
+    shown: Any = run_key(session) | {"turn_id": "1", "tool_call_id": "c.0", "tool_name": "bash"}
+    return [
+        events.ToolExecutionStart(**shown, args={}),
+        events.ToolCallStarted(**shown, attempt=1),
+        events.ToolExecutionUpdate(**shown, delta="output"),
     ]
 
 
@@ -138,7 +162,15 @@ LEFT: dict[str, tuple[Events, list[str]]] = {
     ),
     "in a tool call": (
         started() + turn() + tool(),
-        ["tool_execution_end", "entry_appended", "turn_end", "agent_end"],
+        ["tool_call_completed", "tool_execution_end", "entry_appended", "turn_end", "agent_end"],
+    ),
+    "in a tool call of an earlier version": (
+        started() + turn() + earlier_tool(),
+        ["tool_call_completed", "tool_execution_end", "entry_appended", "turn_end", "agent_end"],
+    ),
+    "in a tool call that waits for a decision": (
+        started() + turn() + asked(decided=False),
+        ["tool_call_denied", "tool_execution_end", "entry_appended", "turn_end", "agent_end"],
     ),
     "being aborted": (
         started() + turn() + message() + aborting(),

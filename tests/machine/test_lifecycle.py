@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, get_args
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
 from nousd.machine.lifecycle import (
+    LOGGED,
     STOP_REASONS,
     TRANSITIONS,
     Ledger,
@@ -31,7 +33,8 @@ from tests.machine.builders import TS, user
 
 RUN: Any = {"session_id": "s", "run_id": "run-1"}
 TURN: Any = RUN | {"turn_id": "1"}
-CALL: Any = TURN | {"tool_call_id": "c", "tool_name": "read"}
+SHOWN: Any = TURN | {"tool_call_id": "c", "tool_name": "read"}
+CALL: Any = SHOWN | {"attempt": 1}
 MESSAGE: Any = TURN | {"message_id": "m"}
 
 EVENTS: dict[str, events.Event] = {
@@ -43,10 +46,31 @@ EVENTS: dict[str, events.Event] = {
     "message_update": events.MessageUpdate(**MESSAGE, delta="text"),
     "reasoning_update": events.ReasoningUpdate(**MESSAGE, delta="thought"),
     "message_end": events.MessageEnd(**MESSAGE, text="text"),
-    "tool_execution_start": events.ToolExecutionStart(**CALL, args={}),
+    "tool_execution_start": events.ToolExecutionStart(**SHOWN, args={}),
+    "model_input": events.ModelInput(
+        **TURN,
+        model="the-model",
+        entries=1,
+        messages=1,
+        tokens_estimated=9,
+        tools=(),
+        omitted_count=0,
+    ),
+    "tool_call_requested": events.ToolCallRequested(**CALL, args={}),
+    "tool_call_policy_evaluated": events.ToolCallPolicyEvaluated(
+        **CALL, source="registry", decision="allow", reason="r"
+    ),
+    "permission_requested": events.PermissionRequested(
+        **CALL, input_hash="sha256:0", args={}, reason="r", expires_at=TS
+    ),
+    "tool_call_approved": events.ToolCallApproved(**CALL, by="policy", reason="r"),
+    "tool_call_denied": events.ToolCallDenied(**CALL, by="policy", reason="r"),
     "tool_call_started": events.ToolCallStarted(**CALL),
-    "tool_execution_update": events.ToolExecutionUpdate(**CALL, delta="output"),
-    "tool_execution_end": events.ToolExecutionEnd(**CALL, result="", is_error=False, executed=True),
+    "tool_call_completed": events.ToolCallCompleted(**CALL, is_error=False, duration_ms=1),
+    "tool_execution_update": events.ToolExecutionUpdate(**SHOWN, delta="output"),
+    "tool_execution_end": events.ToolExecutionEnd(
+        **SHOWN, result="", is_error=False, executed=True
+    ),
     "status": events.Status(**RUN, message="m"),
     "warning": events.Warning(**RUN, code="c", message="m"),
     "error": events.Error(**RUN, code="c", message="m", cause=""),
@@ -67,53 +91,71 @@ EVENTS: dict[str, events.Event] = {
     "session_deleted": events.SessionDeleted(session_id="s"),
 }
 
+CALLED = ["agent_start", "turn_start", "tool_execution_start"]
+STARTED = [*CALLED, "tool_call_requested", "tool_call_approved", "tool_call_started"]
+
 WAY: dict[Phase, list[str]] = {
     Phase.BEFORE: [],
     Phase.RUN: ["agent_start"],
     Phase.TURN: ["agent_start", "turn_start"],
     Phase.MESSAGE: ["agent_start", "turn_start", "message_start"],
-    Phase.TOOL: ["agent_start", "turn_start", "tool_execution_start"],
+    Phase.CALL: CALLED,
+    Phase.REQUESTED: [*CALLED, "tool_call_requested"],
+    Phase.APPROVED: [*CALLED, "tool_call_requested", "tool_call_approved"],
+    Phase.DENIED: [*CALLED, "tool_call_requested", "tool_call_denied"],
+    Phase.EXECUTING: STARTED,
+    Phase.COMPLETED: [*STARTED, "tool_call_completed"],
     Phase.ENDED: ["agent_start", "agent_end"],
 }
 """How a run gets into each phase."""
 
 TABLE = """
-                       before   run      turn     message  tool     ended
-agent_start            run      -        -        -        -        -
-agent_end              -        ended    -        -        -        -
-turn_start             -        turn     -        -        -        -
-turn_end               -        -        run      -        -        -
-message_start          -        -        message  -        -        -
-message_update         -        -        -        message  -        -
-reasoning_update       -        -        -        message  -        -
-message_end            -        -        -        turn     -        -
-tool_execution_start   -        -        tool     -        -        -
-tool_call_started      -        -        -        -        tool     -
-tool_execution_update  -        -        -        -        tool     -
-tool_execution_end     -        -        -        -        turn     -
-status                 -        run      turn     message  tool     -
-warning                -        run      turn     message  tool     -
-error                  -        run      turn     message  tool     -
-usage_reported         -        run      turn     message  tool     -
-run_aborting           -        run      turn     message  tool     -
-entry_appended         -        run      turn     message  tool     -
-queue_update           before   run      turn     message  tool     -
-session_updated        before   -        -        -        -        -
-session_created        -        -        -        -        -        -
-session_activated      -        -        -        -        -        -
-session_deleted        -        -        -        -        -        -
+agent_start                before>run
+agent_end                  run>ended
+turn_start                 run>turn
+turn_end                   turn>run
+model_input                turn>turn
+message_start              turn>message
+message_update             message>message
+reasoning_update           message>message
+message_end                message>turn
+tool_execution_start       turn>call
+tool_call_requested        call>requested
+tool_call_policy_evaluated requested>requested
+permission_requested       requested>requested
+tool_call_approved         requested>approved
+tool_call_denied           requested>denied
+tool_call_started          approved>executing
+tool_execution_update      denied>denied executing>executing
+tool_call_completed        executing>completed
+tool_execution_end         approved>turn denied>turn completed>turn
+status                     *
+warning                    *
+error                      *
+usage_reported             *
+run_aborting               *
+entry_appended             *
+queue_update               before>before *
+session_updated            before>before
+session_created
+session_activated
+session_deleted
 """
-"""event x phase -> the phase after it; ``-`` where it cannot come. A prompt's own acceptance (and the
-move to its leaf) come before its run."""
+"""event: phase>the phase after it, for each phase in which it can come; ``*`` stands for every phase
+inside of a run, which it does not change. A prompt's own acceptance (and the move to its leaf) come
+before its run."""
+
+INSIDE = [phase for phase in Phase if phase not in (Phase.BEFORE, Phase.ENDED)]
 
 
 def cells() -> list[tuple[str, Phase, Phase | None]]:
-    header, *rows = [line.split() for line in TABLE.strip().splitlines()]
-    return [
-        (name, Phase(phase), None if cell == "-" else Phase(cell))
-        for name, *columns in rows
-        for phase, cell in zip(header, columns, strict=True)
-    ]
+    """Returns every event with every phase and the phase after it, None where it cannot come."""
+    found = []
+    for name, *ways in map(str.split, TABLE.strip().splitlines()):
+        after = {phase: phase for phase in INSIDE} if "*" in ways else {}
+        after |= {Phase(way.split(">")[0]): Phase(way.split(">")[1]) for way in ways if way != "*"}
+        found += [(name, phase, after.get(phase)) for phase in Phase]
+    return found
 
 
 def ledger_in(phase: Phase) -> Ledger:
@@ -157,8 +199,8 @@ def test_what_was_ended_is_no_longer_open() -> None:
     ledger = ledger_in(Phase.MESSAGE)
     ledger.note(EVENTS["message_end"])
     assert ledger.message is None
-    ledger.note(EVENTS["tool_execution_start"])
-    ledger.note(EVENTS["tool_execution_end"])
+    for name in [*WAY[Phase.COMPLETED][2:], "tool_execution_end"]:
+        ledger.note(EVENTS[name])
     assert ledger.tool is None
 
 
@@ -170,10 +212,12 @@ def test_two_messages_never_share_their_deltas() -> None:
 
 
 def test_a_ledger_knows_whether_the_open_call_may_have_had_an_effect() -> None:
-    ledger = ledger_in(Phase.TOOL)
-    assert ledger.tool == OpenTool("c", "read", executed=False)
-    ledger.note(EVENTS["tool_call_started"])
-    assert ledger.tool == OpenTool("c", "read", executed=True)
+    ledger = ledger_in(Phase.CALL)
+    ledger.note(events.ToolCallRequested(**SHOWN, attempt=3, args={}))
+    assert ledger.tool == OpenTool("c", "read", attempt=3, executed=False)
+    for name in ("tool_call_approved", "tool_call_started"):
+        ledger.note(EVENTS[name])
+    assert ledger.tool == OpenTool("c", "read", attempt=3, executed=True)
 
 
 def test_turns_are_counted_and_forget_the_kind_of_the_one_before() -> None:
@@ -188,11 +232,17 @@ def test_turns_are_counted_and_forget_the_kind_of_the_one_before() -> None:
 
 # --- owed ends -------------------------------------------------------------------------------
 
+CALL_ENDS = ["tool_execution_end", "entry_appended", "turn_end", "agent_end"]
+
 CLOSES: dict[Phase, list[str]] = {
     Phase.RUN: ["agent_end"],
     Phase.TURN: ["turn_end", "agent_end"],
     Phase.MESSAGE: ["message_end", "entry_appended", "turn_end", "agent_end"],
-    Phase.TOOL: ["tool_execution_end", "entry_appended", "turn_end", "agent_end"],
+    Phase.REQUESTED: ["tool_call_denied", *CALL_ENDS],
+    Phase.APPROVED: CALL_ENDS,
+    Phase.DENIED: CALL_ENDS,
+    Phase.EXECUTING: ["tool_call_completed", *CALL_ENDS],
+    Phase.COMPLETED: CALL_ENDS,
 }
 
 
@@ -265,17 +315,25 @@ def test_an_answer_that_said_nothing_is_kept_empty() -> None:
     assert (appended.entry.text, appended.entry.reasoning) == ("", UNSET)
 
 
-@pytest.mark.parametrize("executed", [False, True])
+CUT_OFF: dict[Phase, bool] = {
+    Phase.REQUESTED: False,
+    Phase.APPROVED: False,
+    Phase.DENIED: False,
+    Phase.EXECUTING: True,
+    Phase.COMPLETED: True,
+}
+"""Where a call may be cut off, and whether it may have had an effect by then."""
+
+
+@pytest.mark.parametrize(("phase", "executed"), CUT_OFF.items())
 @pytest.mark.parametrize(("status", "reason"), STOP_REASONS.items())
 def test_a_call_that_was_cut_off_has_a_result_that_says_so(
-    status: EndStatus, reason: str, executed: bool
+    status: EndStatus, reason: str, phase: Phase, executed: bool
 ) -> None:
-    ledger = ledger_in(Phase.TOOL)
-    if executed:
-        ledger.note(EVENTS["tool_call_started"])
-    end, appended, *_ = ends_of(ledger, status)
+    *decided, end, appended, _, _ = ends_of(ledger_in(phase), status)
+    assert len(decided) == (phase in (Phase.REQUESTED, Phase.EXECUTING))
     assert end == events.ToolExecutionEnd(
-        **CALL, result=f"tool_error: {reason}", is_error=True, executed=executed
+        **SHOWN, result=f"tool_error: {reason}", is_error=True, executed=executed
     )
     assert isinstance(appended, events.EntryAppended)
     entry = appended.entry
@@ -287,6 +345,39 @@ def test_a_call_that_was_cut_off_has_a_result_that_says_so(
         True,
         executed,
     )
+
+
+@pytest.mark.parametrize(("status", "reason"), STOP_REASONS.items())
+def test_a_call_that_runs_is_completed_and_one_not_decided_is_denied(
+    status: EndStatus, reason: Any
+) -> None:
+    completed, *_ = ends_of(ledger_in(Phase.EXECUTING), status)
+    assert completed == events.ToolCallCompleted(**CALL, is_error=True, stop_reason=reason)
+    denied, *_ = ends_of(ledger_in(Phase.REQUESTED), status)
+    assert denied == events.ToolCallDenied(**CALL, by="stop", reason=reason)
+
+
+EARLIER: list[list[str]] = [
+    ["tool_execution_start", "tool_execution_update", "tool_execution_end"],
+    ["tool_execution_start", "tool_call_started", "tool_execution_update", "tool_execution_end"],
+]
+"""The calls of version 1: one that was not run, one that was."""
+
+
+@pytest.mark.parametrize("call", EARLIER)
+def test_what_version_1_told_of_a_call_can_be_read_and_not_written(call: list[str]) -> None:
+    happened = [*WAY[Phase.TURN], *call]
+    for cut in range(len(WAY[Phase.TURN]), len(happened) + 1):
+        ledger = Ledger("s", "run-1", LOGGED)
+        for name in happened[:cut]:
+            ledger.note(EVENTS[name])
+        started = "tool_call_started" in happened[:cut] and cut < len(happened)
+        assert (ledger.tool is not None and ledger.tool.executed) == started
+        ends = ends_of(ledger, "interrupted")
+        assert (type(ends[0]) is events.ToolCallCompleted) == started
+    strict = ledger_in(Phase.CALL)
+    with pytest.raises(AssertionError):
+        strict.note(EVENTS[call[1]])
 
 
 def test_in_an_empty_tree_what_is_kept_is_a_root() -> None:
@@ -308,7 +399,7 @@ def test_calls_are_known_by_their_message_and_index_whatever_the_model_calls_the
 
 def test_a_result_is_known_by_its_call() -> None:
     end = events.ToolExecutionEnd(
-        **CALL, result="cut", is_error=False, executed=True, artifact_id="sha256:0"
+        **SHOWN, result="cut", is_error=False, executed=True, artifact_id="sha256:0"
     )
     entry = tool_result_entry(end, parent_id=None, turn_kind="steer", text="whole", now=TS)
     assert (entry.id, entry.tool_call_id, entry.text) == ("c.result", "c", "whole")
@@ -324,9 +415,10 @@ def next_event(ledger: Ledger, kind: type[events.Event], serial: int) -> events.
     turn = where | {"turn_id": str(ledger.turns + 1)}
     told = "" if ledger.message is None else ledger.message.text
     message_id = "" if ledger.message is None else ledger.message.message_id
-    call: Any = where | {"tool_name": "read"}
+    shown: Any = where | {"tool_name": "read"}
     if ledger.tool is not None:
-        call["tool_call_id"] = ledger.tool.tool_call_id
+        shown["tool_call_id"] = ledger.tool.tool_call_id
+    call: Any = shown | {"attempt": 1}
     makers: dict[type[events.Event], Any] = {
         events.AgentStart: lambda: EVENTS["agent_start"],
         events.AgentEnd: lambda: EVENTS["agent_end"],
@@ -344,13 +436,31 @@ def next_event(ledger: Ledger, kind: type[events.Event], serial: int) -> events.
             **where, message_id=message_id, delta="hm"
         ),
         events.MessageEnd: lambda: events.MessageEnd(**where, message_id=message_id, text=told),
-        events.ToolExecutionStart: lambda: events.ToolExecutionStart(
-            **call, tool_call_id=f"c{serial}", args={}
+        events.ModelInput: lambda: msgspec.structs.replace(
+            EVENTS["model_input"], turn_id=ledger.turn_id
         ),
+        events.ToolExecutionStart: lambda: events.ToolExecutionStart(
+            **shown, tool_call_id=f"c{serial}", args={}
+        ),
+        events.ToolCallRequested: lambda: events.ToolCallRequested(**call, args={}),
+        events.ToolCallPolicyEvaluated: lambda: events.ToolCallPolicyEvaluated(
+            **call, source="mode", decision="ask", reason="r"
+        ),
+        events.PermissionRequested: lambda: events.PermissionRequested(
+            **call, input_hash="sha256:0", args={}, reason="r", expires_at=TS
+        ),
+        events.ToolCallApproved: lambda: events.ToolCallApproved(**call, by="user", reason="r"),
+        events.ToolCallDenied: lambda: events.ToolCallDenied(**call, by="user", reason="r"),
         events.ToolCallStarted: lambda: events.ToolCallStarted(**call),
-        events.ToolExecutionUpdate: lambda: events.ToolExecutionUpdate(**call, delta="o"),
+        events.ToolExecutionUpdate: lambda: events.ToolExecutionUpdate(**shown, delta="o"),
+        events.ToolCallCompleted: lambda: events.ToolCallCompleted(
+            **call, is_error=False, duration_ms=1
+        ),
         events.ToolExecutionEnd: lambda: events.ToolExecutionEnd(
-            **call, result="", is_error=False, executed=True
+            **shown,
+            result="",
+            is_error=False,
+            executed=ledger.tool is not None and ledger.tool.executed,
         ),
     }
     event: events.Event = makers[kind]()
@@ -367,4 +477,8 @@ def test_a_run_stopped_anywhere_is_balanced(choices: list[int], status: EndStatu
         event = next_event(ledger, possible[choice % len(possible)], serial)
         ledger.note(event)
         happened.append(event)
+    if ledger.phase is Phase.CALL:
+        # A call and its request are one step.
+        happened.append(next_event(ledger, events.ToolCallRequested, 0))
+        ledger.note(happened[-1])
     check_balance([*happened, *ends_of(ledger, status)])

@@ -47,7 +47,7 @@ QUIET: list[events.Event] = [
     events.TurnEnd(**TURN),
     events.Status(session_id="s1", run_id="r1", message="working"),
     events.RunAborting(session_id="s1", run_id="r1"),
-    events.ToolCallStarted(**TURN, tool_call_id="t1", tool_name="bash"),
+    events.ToolCallStarted(**TURN, tool_call_id="t1", attempt=1, tool_name="bash"),
 ]
 
 

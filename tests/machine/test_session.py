@@ -131,6 +131,8 @@ def test_a_run_that_is_not_there_cannot_be_aborted() -> None:
             apply(state, events.RunAborting(session_id="s", run_id=run_id), TS)
 
 
+CALL: Any = TURN | {"tool_call_id": "c", "attempt": 1, "tool_name": "read"}
+
 SILENT: dict[type[events.Event], dict[str, Any]] = {
     events.SessionActivated: {"session_id": "s"},
     events.TurnStart: TURN,
@@ -149,7 +151,23 @@ SILENT: dict[type[events.Event], dict[str, Any]] = {
         "is_error": False,
         "executed": True,
     },
-    events.ToolCallStarted: TURN | {"tool_call_id": "c", "tool_name": "read"},
+    events.ModelInput: TURN
+    | {
+        "model": "m",
+        "entries": 1,
+        "messages": 1,
+        "tokens_estimated": 9,
+        "tools": (),
+        "omitted_count": 0,
+    },
+    events.ToolCallRequested: CALL | {"args": {}},
+    events.ToolCallPolicyEvaluated: CALL | {"source": "s", "decision": "allow", "reason": "r"},
+    events.PermissionRequested: CALL
+    | {"input_hash": "sha256:0", "args": {}, "reason": "r", "expires_at": "later"},
+    events.ToolCallApproved: CALL | {"by": "policy", "reason": "r"},
+    events.ToolCallDenied: CALL | {"by": "policy", "reason": "r"},
+    events.ToolCallStarted: CALL,
+    events.ToolCallCompleted: CALL | {"is_error": False, "duration_ms": 1},
     events.UsageReported: TURN | {"usage": Usage(input=1, output=1, total=2), "model": "m"},
     events.Status: {"session_id": "s", "run_id": "run-1", "message": "m"},
     events.Warning: {"session_id": "s", "run_id": "run-1", "code": "c", "message": "m"},

@@ -20,17 +20,17 @@ from nousd.machine.transcript import (
     INTERRUPTED,
     MESSAGE_TOKENS,
     SUMMARY_INTRODUCTION,
+    compiled,
     entry_tokens,
     estimate_tokens,
     in_context,
-    model_messages,
 )
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
 from tests.machine.builders import answer, compacted, message, result, user
 
 
 def said(path: Sequence[Entry]) -> tuple[ModelMessage, ...]:
-    return model_messages(in_context(path))
+    return compiled(in_context(path)).messages
 
 
 def call(call_id: str) -> ModelToolCall:

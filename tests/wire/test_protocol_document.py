@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nousd.wire import entries, responses
+from nousd.wire import entries, events, responses
 from nousd.wire.codec import decode_payload, decode_request
 from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS
@@ -29,6 +29,7 @@ OBJECTS: dict[str, type[Any]] = {
     "Message entry": entries.MessageEntry,
     "Compaction entry": entries.CompactionEntry,
     "Tool call": entries.ToolCall,
+    "Omitted entry": events.Omitted,
     "Usage": entries.Usage,
     "Queued input": responses.QueuedInput,
     "Pending counts": responses.PendingCounts,

@@ -8,8 +8,10 @@ up the log.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from nousd.errors import ContextOverflow, RunFailed
 from nousd.machine import compaction, transcript
@@ -22,6 +24,10 @@ from nousd.runtimes.native.tool_calls import CallRunner
 from nousd.tools.interface import ExpectQuiet, Tool, nobody_waits
 from nousd.wire import events
 from nousd.wire.entries import Entry, ToolCall
+from nousd.wire.optional import or_unset
+
+OMITTED_MAX: Final = 100
+"""How many of the entries that a model is not told ``model_input`` names."""
 
 
 class NativeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,13 +68,12 @@ class NativeRuntime:
 
     async def run_turn(self, host: TurnHost) -> None:
         """See ``Runtime.run_turn``."""
-        for number in range(self._settings.model_calls_max):
-            if number:
-                status = events.Status(**host.ledger.where, message=_AWAIT_NEXT)
-                await host.stream(status)
-            calls = await self._answer(host)
+        remarks: tuple[events.Event, ...] = ()
+        for _ in range(self._settings.model_calls_max):
+            calls = await self._answer(host, remarks)
             if not await self._carry_out(host, calls):
                 return
+            remarks = (events.Status(**host.ledger.where, message=_AWAIT_NEXT),)
         raise RunFailed(
             "tool_loop_limit_exceeded",
             "tool await-next loop exceeded max rounds",
@@ -85,30 +90,44 @@ class NativeRuntime:
             await self._calls.execute(host, call)
         return bool(calls) and not host.steer_bites()
 
-    async def _answer(self, host: TurnHost) -> Sequence[ToolCall]:
+    async def _answer(
+        self, host: TurnHost, remarks: tuple[events.Event, ...]
+    ) -> Sequence[ToolCall]:
         """Makes one model call, with room made for it before, or after it overflowed."""
         context = await host.context()
         limit = self._settings.compact_at * self._window(host.model)
         if transcript.estimate_tokens(context) > limit:
+            if remarks:
+                await host.stream(*remarks)
+            remarks = ()
             await self._compact(host, "auto")
         try:
-            return await ask_model(host, self._provider, await self._request(host))
+            return await self._ask(host, remarks)
         except ContextOverflow as overflow:
             if not await self._compact(host, "overflow"):
                 raise await provider_failed(host, overflow) from overflow
         try:
-            return await ask_model(host, self._provider, await self._request(host))
+            return await self._ask(host)
         except ContextOverflow as overflow:
             raise await provider_failed(host, overflow) from overflow
 
-    async def _request(self, host: TurnHost) -> ModelInput:
+    async def _ask(
+        self, host: TurnHost, remarks: tuple[events.Event, ...] = ()
+    ) -> Sequence[ToolCall]:
+        """Makes one model call with the context as it is.
+
+        What the model is given goes into the log together with the remarks, while it is asked.
+        """
+        context = await host.context()
+        compiled = transcript.compiled(context)
         offered = tuple(
             ToolSpec(tool.name, tool.description, tool.parameters)
             for tool in self._tools.values()
             if host.tool_is_active(tool.name)
         )
-        messages = transcript.model_messages(await host.context())
-        return ModelInput(host.model, self._settings.system, messages, offered)
+        request = ModelInput(host.model, self._settings.system, compiled.messages, offered)
+        await host.stream(*remarks, _told(host, context, request, compiled.omitted))
+        return await ask_model(host, self._provider, request)
 
     # --- compaction --------------------------------------------------------------------------
 
@@ -158,6 +177,25 @@ class NativeRuntime:
 
     def _window(self, model: str) -> int:
         return self._settings.context_window or self._provider.context_window(model)
+
+
+def _told(
+    host: TurnHost,
+    context: Sequence[Entry],
+    request: ModelInput,
+    omitted: tuple[events.Omitted, ...],
+) -> events.ModelInput:
+    return events.ModelInput(
+        **host.ledger.where,
+        model=request.model,
+        leaf_id=or_unset(host.leaf_id),
+        entries=len(context),
+        messages=len(request.messages),
+        tokens_estimated=transcript.estimate_tokens(context),
+        tools=tuple(tool.name for tool in request.tools),
+        omitted_count=len(omitted),
+        omitted=omitted[:OMITTED_MAX] or UNSET,
+    )
 
 
 _AWAIT_NEXT = "await_next: continue_with_tool_results"

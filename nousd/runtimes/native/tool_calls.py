@@ -1,39 +1,31 @@
-"""One tool call as events, through one path for a call that runs, is refused or is skipped.
+"""One tool call from its request to its result, through one path for a call that runs, is refused or
+is skipped.
 
-A call is admitted or not (``_admit``), then it starts, runs if admitted, and ends; every call gets a
-result in the transcript, because a model API refuses a call without one.
+A call is admitted or not (``admission``), runs if it is, and ends; every call gets a result in the
+transcript, because a model API refuses a call without one. What is told of it (``call_events``) takes
+one commit before it runs and one after, or one in all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Final
 
 import msgspec
+import trio
 from msgspec import UNSET, UnsetType
 
-from nousd.errors import ToolArgumentsInvalid, ToolError
-from nousd.machine.lifecycle import tool_result_entry
+from nousd.errors import ToolError
 from nousd.runtimes.interface import TurnHost
-from nousd.runtimes.native.answer import RAW_ARGUMENTS
+from nousd.runtimes.native.admission import Admission, Admitted, Refused, admit
+from nousd.runtimes.native.call_events import CallEvents
 from nousd.tools.interface import Emit, ExpectQuiet, Tool, ToolContext, ToolResult
 from nousd.wire import events
 from nousd.wire.entries import ToolCall
 
-SKIPPED = "Skipped due to queued user message."
-
-RESULT_PREVIEW_CHARS = 8 * 1024
-"""How much of a result ``tool_execution_end`` repeats; the transcript has what the model is told."""
-
-
-class _Admitted(msgspec.Struct, frozen=True):
-    tool: Tool
-    args: Any
-
-
-class _Refused(msgspec.Struct, frozen=True):
-    code: str
-    message: str
+_SKIPPED: Final = Refused(
+    "tool_execution_skipped", "Skipped due to queued user message.", by="steer"
+)
 
 
 class CallRunner:
@@ -55,139 +47,84 @@ class CallRunner:
 
     async def skip(self, host: TurnHost, call: ToolCall) -> None:
         """Tells that a call was not begun because the user said something else meanwhile."""
-        await self._refuse(host, call, _Refused("tool_execution_skipped", SKIPPED), shown=True)
+        await _Call(host, call).refuse(Admission((), _SKIPPED), _SKIPPED, shown=True)
 
     async def execute(self, host: TurnHost, call: ToolCall) -> None:
         """Runs a call, or tells why it is not run."""
-        admission = self._admit(host, call)
-        if isinstance(admission, _Refused):
-            await self._refuse(host, call, admission, shown=False)
-            return
-        where = host.ledger.where
-        await host.commit(
-            _start(host, call),
-            events.ToolCallStarted(**where, tool_call_id=call.tool_call_id, tool_name=call.name),
-        )
-        output = _Output(host, call)
+        admission = admit(self._tools, host, call)
+        match admission.verdict:
+            case Refused() as refused:
+                await _Call(host, call).refuse(admission, refused, shown=False)
+            case Admitted() as admitted:
+                await self._run(_Call(host, call), admission, admitted)
+
+    async def _run(self, call: _Call, admission: Admission, admitted: Admitted) -> None:
+        await call.start(admission)
+        context = self._make_context(call.emit, call.host.expect_quiet)
         try:
-            result = await admission.tool.run(
-                admission.args, self._make_context(output.emit, host.expect_quiet)
-            )
+            result = await admitted.tool.run(admitted.args, context)
         except ToolError as error:
-            await self._fail(host, call, _Refused(error.code, str(error)))
+            await call.fail(Refused(error.code, str(error)))
         except OSError as error:
-            text = f"{call.name}_failed: {error.strerror or error}"
-            await self._fail(host, call, _Refused(ToolError.code, text))
+            text = f"{admitted.tool.name}_failed: {error.strerror or error}"
+            await call.fail(Refused(ToolError.code, text))
         else:
-            await self._complete(host, call, result, shown=output.shown)
-
-    def _admit(self, host: TurnHost, call: ToolCall) -> _Admitted | _Refused:
-        tool = self._tools.get(call.name)
-        if tool is None:
-            return _Refused("tool_not_found", f"tool_not_found: {call.name}")
-        if not host.tool_is_active(call.name):
-            return _Refused("tool_not_active", f"tool_not_active: {call.name}")
-        if set(call.args) == {RAW_ARGUMENTS}:
-            return _Refused(
-                ToolArgumentsInvalid.code, "validation_failed: arguments are not a JSON object"
-            )
-        try:
-            return _Admitted(tool, tool.validated(call.args))
-        except ToolArgumentsInvalid as error:
-            return _Refused(error.code, str(error))
-
-    async def _refuse(
-        self, host: TurnHost, call: ToolCall, refused: _Refused, *, shown: bool
-    ) -> None:
-        text = f"tool_error: {refused.message}"
-        updates = [_update(host, call, text)] if shown else []
-        await host.commit(
-            _start(host, call),
-            _warning(host, refused),
-            *updates,
-            *_ends(host, call, ToolResult(text, is_error=True), executed=False),
-        )
-
-    async def _fail(self, host: TurnHost, call: ToolCall, failure: _Refused) -> None:
-        result = ToolResult(f"tool_error: {failure.message}", is_error=True)
-        await host.commit(_warning(host, failure), *_ends(host, call, result, executed=True))
-
-    async def _complete(
-        self, host: TurnHost, call: ToolCall, result: ToolResult, *, shown: bool
-    ) -> None:
-        artifact_id: str | UnsetType = UNSET
-        if result.full is not None:
-            artifact_id = await host.keep(result.full, "text/plain; charset=utf-8")
-        remarks: list[events.Event] = []
-        if result.is_error:
-            remarks.append(_warning(host, _Refused(ToolError.code, result.text)))
-            result = msgspec.structs.replace(result, text=f"tool_error: {result.text}")
-        elif result.text and not shown:
-            remarks.append(_update(host, call, result.text))
-        await host.commit(
-            *remarks, *_ends(host, call, result, executed=True, artifact_id=artifact_id)
-        )
+            await call.complete(result)
 
 
-class _Output:
-    """Streams what a tool says while it runs."""
+class _Call:
+    """One call on its way through the log."""
 
     def __init__(self, host: TurnHost, call: ToolCall) -> None:
-        self._host = host
-        self._call = call
-        self.shown = False
+        self.host = host
+        self._events = CallEvents(host, call)
+        self._shown = False
+        self._started_at = 0.0
+
+    async def refuse(self, admission: Admission, refused: Refused, *, shown: bool) -> None:
+        text = f"tool_error: {refused.message}"
+        updates = [self._events.update(text)] if shown else []
+        await self.host.commit(
+            *self._events.requested(admission.evaluations),
+            self._events.denied(refused),
+            self._events.warning(refused),
+            *updates,
+            *self._events.ends(ToolResult(text, is_error=True), executed=False),
+        )
+
+    async def start(self, admission: Admission) -> None:
+        await self.host.commit(
+            *self._events.requested(admission.evaluations), *self._events.started()
+        )
+        self._started_at = trio.current_time()
 
     async def emit(self, delta: str) -> None:
+        """Streams what the tool says while it runs."""
         if delta:
-            self.shown = True
-            await self._host.stream(_update(self._host, self._call, delta))
+            self._shown = True
+            await self.host.stream(self._events.update(delta))
 
+    async def fail(self, failure: Refused) -> None:
+        seconds = self._seconds
+        result = ToolResult(f"tool_error: {failure.message}", is_error=True)
+        await self.host.commit(
+            self._events.warning(failure), *self._events.completed(result, seconds)
+        )
 
-def _start(host: TurnHost, call: ToolCall) -> events.ToolExecutionStart:
-    return events.ToolExecutionStart(
-        **host.ledger.where,
-        tool_call_id=call.tool_call_id,
-        tool_name=call.name,
-        args=call.args,
-        runtime_tool_call_id=call.runtime_tool_call_id,
-    )
+    async def complete(self, result: ToolResult) -> None:
+        seconds = self._seconds
+        artifact_id: str | UnsetType = UNSET
+        if result.full is not None:
+            artifact_id = await self.host.keep(result.full, "text/plain; charset=utf-8")
+        remarks: list[events.Event] = []
+        if result.is_error:
+            remarks.append(self._events.warning(Refused(ToolError.code, result.text)))
+            result = msgspec.structs.replace(result, text=f"tool_error: {result.text}")
+        elif result.text and not self._shown:
+            remarks.append(self._events.update(result.text))
+        await self.host.commit(*remarks, *self._events.completed(result, seconds, artifact_id))
 
-
-def _update(host: TurnHost, call: ToolCall, delta: str) -> events.ToolExecutionUpdate:
-    return events.ToolExecutionUpdate(
-        **host.ledger.where, tool_call_id=call.tool_call_id, tool_name=call.name, delta=delta
-    )
-
-
-def _warning(host: TurnHost, refused: _Refused) -> events.Warning:
-    return events.Warning(**host.ledger.where, code=refused.code, message=refused.message)
-
-
-def _ends(
-    host: TurnHost,
-    call: ToolCall,
-    result: ToolResult,
-    *,
-    executed: bool,
-    artifact_id: str | UnsetType = UNSET,
-) -> tuple[events.Event, ...]:
-    end = events.ToolExecutionEnd(
-        **host.ledger.where,
-        tool_call_id=call.tool_call_id,
-        tool_name=call.name,
-        result=result.text[:RESULT_PREVIEW_CHARS],
-        is_error=result.is_error,
-        executed=executed,
-        artifact_id=artifact_id,
-    )
-    entry = tool_result_entry(
-        end,
-        parent_id=host.leaf_id,
-        turn_kind=host.ledger.turn_kind,
-        text=result.text,
-        now=host.now(),
-    )
-    appended = events.EntryAppended(
-        session_id=host.ledger.session_id, run_id=host.ledger.run_id, entry=entry
-    )
-    return end, appended
+    @property
+    def _seconds(self) -> float:
+        """How long the call has been running."""
+        return trio.current_time() - self._started_at
