@@ -1,8 +1,33 @@
 """Rounds of load and sudden death on one state folder, each followed by a check.
 
 A round starts the real daemon, lets clients work, and kills it at a random moment; some rounds first
-kill it while it starts or recovers, some tell it to stop instead. The next start is where what the
-clients were told is held against the log.
+kill it while it starts or recovers, several times over, some leave it many open runs to recover, some
+tell it to stop instead. The next start is where what the clients were told is held against the log.
+
+What is promised, and what proves it:
+
+====================================  =======================================================
+accepted is durable                   ``InputRecord.check``, ``check_queue``, ``check_resent``;
+                                      ``SessionRecord.check``, ``check_state``, ``check_tools``,
+                                      ``check_messages``; ``RunRecord.told_started``
+seen is stored                        ``CrashRecord._check_seen``, ``check_stream``,
+                                      ``told_cursor``; ``SessionRecord.told_entries``;
+                                      ``RunRecord.told_run``, ``told_result``
+one start, one end                    ``tests.lifecycle``; ``RunRecord``: ends of cut off runs;
+                                      ``InputRecord.check_queue``: what was not consumed is
+                                      pending; ``check_state``: nothing runs by itself
+no tool twice                         ``RunRecord._check_marks``
+no reader can hurt another            here: each ``Follower`` is complete; the rest in
+                                      ``scripts/soak`` and ``tests/daemon/test_feed.py``
+everything is bounded                 ``scripts/soak``, ``scripts/fuzz``
+nobody else gets in                   here: a stale socket and lock never stop a start; the
+                                      rest in ``tests/daemon/test_peers.py`` and
+                                      ``tests/daemon/test_sockets.py``
+secrets                               ``tests/daemon/test_redaction.py``
+no orphan                             ``Campaign._check_left_behind``
+a power cut                           ``tests/store/test_sqlite_writer.py``: what has been synced
+                                      when something is acknowledged
+====================================  =======================================================
 """
 
 from __future__ import annotations
@@ -14,12 +39,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import trio
 
-from tests.crash_load import LoadClient, World, request, watch
-from tests.crash_record import MARK
+from tests.crash_client import Follower, LoadClient, World, ask, request, watch
+from tests.crash_inputs import Handed
+from tests.crash_load import work
+from tests.crash_runs import MARK
 from tests.daemon.process_harness import Place, Process, running
 from tests.daemon_harness import Client, Events
 
@@ -27,6 +54,17 @@ GONE_SECONDS: Final = 10
 """How long a dead daemon's processes may take to go; their own grace is far shorter."""
 
 RESENT_MAX: Final = 10
+STARTS_CUT_MAX: Final = 3
+OPEN_RUNS: Final = 30
+
+_OPTIONS: Final = ("--provider", "mock", "--keep-recent-tokens", "20")
+"""Little is kept, so that short sessions can be compacted."""
+
+_FOLLOWED: Final = (
+    None,
+    frozenset({"queue_update", "agent_start", "agent_end", "session_deleted"}),
+    frozenset({"message_update"}),
+)
 
 
 @dataclass
@@ -38,32 +76,43 @@ class Campaign:
     gone_seconds: float = GONE_SECONDS
     rounds: int = 0
     kills: int = 0
+    kills_starting: int = 0
+    kills_recovering: int = 0
     violations: list[str] = field(default_factory=list)
     world: World = field(default_factory=World)
 
     def __post_init__(self) -> None:
-        self._place = Place(self.folder, options=("--provider", "mock"))
+        self._place = Place(self.folder, options=_OPTIONS)
+        self._followers = [Follower(self._place, types) for types in _FOLLOWED]
         self._marks_read = 0
         self._left_behind: set[tuple[int, str]] = set()
+        self._start_seconds = 0.5
+        self._cut_starts: list[tuple[str, str]] = []
 
     async def round(self) -> None:
         """Plays one round."""
         self.rounds += 1
         random = Random(f"{self.seed}-{self.rounds}")
-        if random.random() < 0.3:
-            await self._die_while_starting(random.random() * 0.4)
+        if random.random() < 0.4:
+            for _ in range(random.randint(1, STARTS_CUT_MAX)):
+                await self._die_while_starting(random.random())
+        begun = time.monotonic()
         async with running(self._place) as process:
+            self._start_seconds = time.monotonic() - begun
             await self._check()
             await self._have_session()
+            if random.random() < 0.15:
+                await self._leave_open_runs(random)
             await self._load(random, process)
         self._note_violations()
 
     async def finish(self) -> None:
-        """Checks the last round, every session's queue, and the whole log once more."""
+        """Checks the last round, every session, and the whole log once more."""
+        record = self.world.record
         async with running(self._place) as process:
-            self.world.record.changed_sessions.update(self.world.sessions)
+            record.sessions.changed.update(self.world.sessions)
             await self._check()
-            self.world.record.check_reread([line async for line in self._log(after=0)])
+            record.check_reread([line async for line in self._log(after=0)])
             await process.stop()
         self._left_behind |= set(_processes(self.folder))
         await self._check_left_behind()
@@ -73,10 +122,12 @@ class Campaign:
         """The campaign in one line."""
         record = self.world.record
         return (
-            f"seed {self.seed}: {self.rounds} rounds, {self.kills} kills, "
-            f"{len(record.accepted)} accepted inputs, {record.seen_events} events seen, "
-            f"{len(record.log)} events checked, {len(record.runs)} runs, "
-            f"{record.tool_calls} tool calls, {len(self.violations)} violations"
+            f"seed {self.seed}: {self.rounds} rounds, {self.kills} kills "
+            f"({self.kills_starting} while starting, {self.kills_recovering} of them while "
+            f"recovering), {len(record.inputs.accepted)} accepted inputs, "
+            f"{record.seen_events} events seen, {record.events} events in the log, "
+            f"{record.runs.count} runs, {record.runs.tool_calls} tool calls, "
+            f"{len(record.sessions.deleted)} deleted sessions, {len(self.violations)} violations"
         )
 
     def _note_violations(self) -> None:
@@ -84,13 +135,19 @@ class Campaign:
         self.violations += [f"round {self.rounds}, seed {self.seed}: {each}" for each in found]
         found.clear()
 
-    async def _die_while_starting(self, seconds: float) -> None:
+    # --- what happens to the daemon ---
+
+    async def _die_while_starting(self, share: float) -> None:
+        """Kills a daemon at a random point of a start, or of its first moments after one."""
+        begun = _now()
         # Leaving the block early kills it, wherever it is.
-        with trio.move_on_after(seconds):
+        with trio.move_on_after(share * 1.2 * self._start_seconds):
             async with running(self._place):
-                pass
+                await trio.sleep_forever()
         (self.folder / "ready").unlink(missing_ok=True)
+        self._cut_starts.append((begun, _now()))
         self.kills += 1
+        self.kills_starting += 1
 
     async def _have_session(self) -> None:
         if not self.world.sessions:
@@ -98,14 +155,29 @@ class Campaign:
             assert created is not None
             self.world.sessions.append(created["session_id"])
 
+    async def _leave_open_runs(self, random: Random) -> None:
+        """Starts many runs that do not end by themselves, for the next start to close."""
+        client = await self._place.connect()
+        load = LoadClient(client, self.world, random, f"{self.seed}-{self.rounds}-open")
+        for _ in range(OPEN_RUNS):
+            created = await request(client, "new_session")
+            assert created is not None
+            self.world.record.sessions.told_created(created)
+            text = "[[say 3]][[hang]]" + load.unique()
+            await load.hand_in(Handed("prompt", created["session_id"], text, load.unique()))
+
     async def _load(self, random: Random, process: Process) -> None:
         lifetime, is_stopped = 0.05 + random.random() * 0.6, random.random() < 0.2
+        record = self.world.record
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch, self._place, self.world.record)
+            nursery.start_soon(watch, self._place, record)
+            for number, follower in enumerate(self._followers):
+                nursery.start_soon(
+                    follower.run, record, Random(f"{self.seed}-{self.rounds}-follower-{number}")
+                )
             for number in range(random.randint(2, 6)):
                 name = f"{self.seed}-{self.rounds}-{number}"
-                client = LoadClient(self._place, self.world, Random(name), name)
-                nursery.start_soon(client.run)
+                nursery.start_soon(work, self._place, self.world, Random(name), name)
             await trio.sleep(lifetime)
             if is_stopped:
                 code = await process.stop()
@@ -114,7 +186,7 @@ class Campaign:
                 self._left_behind |= set(_processes(self.folder)) - {_identity(process.pid)}
                 await process.kill()
                 self.kills += 1
-            self.world.record.died(datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"))
+            record.runs.died(_now())
         self._left_behind |= set(_processes(self.folder))
 
     # --- the check after a start ---
@@ -123,24 +195,39 @@ class Campaign:
         record, client = self.world.record, await self._place.connect()
         async for line in self._log(after=record.head):
             record.read(line)
-        record.check(self._new_marks())
-        for session_id in sorted(record.changed_sessions):
-            queue = await request(client, "get_queue", session_id=session_id)
-            record.check_queue(session_id, [] if queue is None else queue["inputs"])
-        for run_id in record.ended_runs:
+        record.check(self._new_marks(), head=await self._head())
+        for follower in self._followers:
+            follower.check(record)
+        for session_id in sorted(record.sessions.changed):
+            await self._check_session(client, session_id)
+        record.sessions.changed.clear()
+        for run_id in record.runs.ended:
             answer = await request(client, "get_run", run_id=run_id)
-            record.check_run({"run_id": run_id, "status": ""} if answer is None else answer["run"])
-        record.changed_sessions.clear()
-        record.ended_runs.clear()
+            record.runs.check_run({"run_id": run_id} if answer is None else answer["run"])
+        record.runs.ended.clear()
+        state = await request(client, "get_state")
+        assert state is not None
+        record.sessions.check_active(state["session_id"])
         await self._check_resending(client)
+        self._count_recoveries()
         await self._check_left_behind()
 
+    async def _check_session(self, client: Client, session_id: str) -> None:
+        sessions, about = self.world.record.sessions, {"session_id": session_id}
+        sessions.check_state(session_id, await request(client, "get_state", **about))
+        if session_id in sessions.deleted:
+            return
+        queue = await _granted(client, "get_queue", session_id)
+        self.world.record.inputs.check_queue(session_id, queue["inputs"])
+        sessions.check_messages(session_id, await _granted(client, "get_messages", session_id))
+        tools = await _granted(client, "list_tools", session_id)
+        sessions.check_tools(session_id, tools["tools"])
+
     async def _check_resending(self, client: Client) -> None:
-        record = self.world.record
-        for input_id in list(record.accepted)[-RESENT_MAX:]:
-            handed = record.accepted[input_id]
-            answer = await request(client, handed.type, **handed.payload())
-            record.check_resent(handed, input_id, answer)
+        inputs = self.world.record.inputs
+        for handed in list(inputs.accepted.values())[-RESENT_MAX:]:
+            answer = await request(client, handed.type, **handed.payload(waits=False))
+            inputs.check_resent(handed, answer)
 
     async def _check_left_behind(self) -> None:
         """Waits until what dead daemons left has gone."""
@@ -152,11 +239,22 @@ class Campaign:
             await trio.sleep(0.02)
         self._left_behind.clear()
 
+    def _count_recoveries(self) -> None:
+        """Counts the cut starts that had written something, which only recovery does."""
+        record = self.world.record
+        self.kills_recovering += sum(record.wrote_between(*times) for times in self._cut_starts)
+        self._cut_starts.clear()
+        record.forget_times()
+
+    async def _head(self) -> int:
+        events = await self._place.watch(types="all")
+        return _seq((await events.subscribe(types="all"))["head"])
+
     async def _log(self, after: int) -> AsyncIterator[bytes]:
-        events = Events(await trio.open_unix_socket(f"{self._place.socket}.events"))
+        events = Events(await trio.open_unix_socket(str(self._place.events_socket)))
         async with events.stream:
             answer = await events.subscribe(after=f"evt-{after}", types="all")
-            head = int(answer["head"].removeprefix("evt-"))
+            head = _seq(answer["head"])
             while after < head:
                 line = await events.receive_line()
                 after = int(line.partition(b'"evt-')[2].partition(b'"')[0])
@@ -170,6 +268,21 @@ class Campaign:
         whole = path.read_text()
         new, self._marks_read = whole[self._marks_read :], len(whole)
         return MARK.findall(new)
+
+
+async def _granted(client: Client, type: str, session_id: str) -> dict[str, Any]:
+    answer = await ask(client, type, session_id=session_id)
+    assert answer["ok"], f"{type} of {session_id}: {answer}"
+    payload: dict[str, Any] = answer["payload"]
+    return payload
+
+
+def _seq(cursor: str) -> int:
+    return int(cursor.removeprefix("evt-"))
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _processes(folder: Path) -> Iterator[tuple[int, str]]:

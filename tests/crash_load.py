@@ -1,165 +1,232 @@
-"""Clients that put random load on a daemon until it dies, and note what they were told.
+"""What clients do to a daemon until it dies: a table of operations and how often each is chosen.
 
-Which operations are chosen follows from the seed alone; what they meet is a matter of timing. It does
-not judge: that is ``tests.crash_record``.
+Which operations are chosen follows from the seed alone; what they meet is a matter of timing.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import trio
 
-from tests.crash_record import CrashRecord, Handed
+from tests.crash_client import GONE, LoadClient, World
+from tests.crash_inputs import Handed
 from tests.daemon.process_harness import Place
-from tests.daemon_harness import Client, Events
+from tests.daemon_harness import Client
 
-SESSIONS_USED_MAX: Final = 6
 INPUTS_USED_MAX: Final = 20
 
-GONE: Final = (EOFError, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
-"""What a client meets when its daemon has died."""
 
-
-@dataclass
-class World:
-    """What the clients of all rounds know together."""
-
-    record: CrashRecord = field(default_factory=CrashRecord)
-    sessions: list[str] = field(default_factory=list)
-    in_doubt: list[Handed] = field(default_factory=list)
-    """Inputs that were sent and not answered. The next round hands them in again."""
-
-    def latest_sessions(self) -> list[str]:
-        return self.sessions[-SESSIONS_USED_MAX:]
-
-
-async def request(client: Client, type: str, **payload: Any) -> dict[str, Any] | None:
-    """Returns the payload of the answer; None: refused, which is no fault of either."""
-    request_id = await client.ask(type, **payload)
-    answer = json.loads(await client.receive_line())
-    assert answer["id"] == request_id
-    granted: dict[str, Any] = answer["payload"]
-    return granted if answer["ok"] else None
-
-
-async def watch(place: Place, record: CrashRecord) -> None:
-    """Notes every event line until the daemon dies."""
+async def work(place: Place, world: World, random: Random, name: str) -> None:
+    """Works until the daemon dies."""
     try:
-        events = Events(await trio.open_unix_socket(f"{place.socket}.events"))
-        async with events.stream:
-            await events.subscribe(types="all")
+        stream = await trio.open_unix_socket(str(place.socket))
+        async with stream:
+            client = LoadClient(Client(stream), world, random, name)
+            while world.in_doubt:
+                await client.hand_in(world.in_doubt.pop())
             while True:
-                record.told_event(await events.receive_line())
+                [operation] = random.choices(_OPERATIONS, _WEIGHTS)
+                pause = random.random() * 0.02
+                await operation(client)
+                await trio.sleep(pause)
     except GONE:
         return
 
 
-class LoadClient:
-    """One client. ``name`` is unique over all rounds and stands in all that it hands in."""
+# --- inputs --------------------------------------------------------------------------------------
 
-    def __init__(self, place: Place, world: World, random: Random, name: str) -> None:
-        self._place, self._world, self._random, self._name = place, world, random, name
-        self._numbers = itertools.count()
 
-    async def run(self) -> None:
-        """Works until the daemon dies."""
-        try:
-            self._client = Client(await trio.open_unix_socket(str(self._place.socket)))
-            async with self._client.stream:
-                while self._world.in_doubt:
-                    await self._hand_in(self._world.in_doubt.pop())
-                while True:
-                    [operation] = self._random.choices(_OPERATIONS, _WEIGHTS)
-                    pause = self._random.random() * 0.02
-                    await operation(self)
-                    await trio.sleep(pause)
-        except GONE:
-            return
+async def _hand_in(client: LoadClient, type: str, *, waits: bool = False) -> None:
+    text = client.pick(_TEXTS).replace("NAME", client.unique())
+    await client.hand_in(Handed(type, client.session(), text, client.unique(), waits))
 
-    async def _request(self, type: str, **payload: Any) -> dict[str, Any] | None:
-        return await request(self._client, type, **payload)
 
-    def _session(self) -> str:
-        return self._random.choice(self._world.latest_sessions())
+async def _prompt(client: LoadClient) -> None:
+    await _hand_in(client, "prompt")
 
-    def _text(self) -> str:
-        number = next(self._numbers)
-        return self._random.choice(_TEXTS).replace("NAME", f"{self._name}-{number}")
 
-    async def _hand_in(self, handed: Handed) -> None:
-        answered = False
-        try:
-            answer = await self._request(handed.type, **handed.payload())
-            answered = True
-        finally:
-            if not answered:
-                self._world.in_doubt.append(handed)
+async def _prompt_and_wait(client: LoadClient) -> None:
+    await _hand_in(client, "prompt", waits=True)
+
+
+async def _steer(client: LoadClient) -> None:
+    await _hand_in(client, "steer")
+
+
+async def _follow_up(client: LoadClient) -> None:
+    await _hand_in(client, "follow_up")
+
+
+async def _send_again(client: LoadClient) -> None:
+    handed = _some_accepted(client)
+    if handed is not None:
+        await client.hand_in(handed)
+
+
+async def _promote(client: LoadClient) -> None:
+    session_id = client.session()
+    queue = await client.request("get_queue", session_id=session_id)
+    promotable = [item for item in (queue or {"inputs": ()})["inputs"] if item["kind"] != "steer"]
+    if promotable:
+        input_id = client.pick(promotable)["input_id"]
+        answer = await client.request("promote", input_id=input_id, session_id=session_id)
         if answer is not None:
-            self._world.record.told_accepted(handed, answer)
+            client.record.inputs.told_changed("promoted", session_id, [input_id])
 
-    async def _new_input(self, type: str) -> None:
-        text = self._text()
-        await self._hand_in(
-            Handed(type, self._session(), text, f"{self._name}-{next(self._numbers)}")
-        )
 
-    async def prompt(self) -> None:
-        await self._new_input("prompt")
+async def _abort(client: LoadClient) -> None:
+    await _take_back(client, "abort")
 
-    async def steer(self) -> None:
-        await self._new_input("steer")
 
-    async def follow_up(self) -> None:
-        await self._new_input("follow_up")
+async def _clear_queue(client: LoadClient) -> None:
+    await _take_back(client, "clear_queue")
 
-    async def abort(self) -> None:
-        answer = await self._request("abort", session_id=self._session())
-        if answer is not None:
-            self._world.record.told_cleared(answer)
 
-    async def clear_queue(self) -> None:
-        answer = await self._request("clear_queue", session_id=self._session())
-        if answer is not None:
-            self._world.record.told_cleared(answer)
+async def _take_back(client: LoadClient, type: str) -> None:
+    session_id = client.session()
+    answer = await client.request(type, session_id=session_id)
+    if answer is not None:
+        cleared = [item["input_id"] for item in answer["cleared"]]
+        client.record.inputs.told_changed("cleared", session_id, cleared)
 
-    async def promote(self) -> None:
-        inputs = list(
-            itertools.islice(reversed(self._world.record.accepted.items()), INPUTS_USED_MAX)
-        )
-        if inputs:
-            input_id, handed = self._random.choice(inputs)
-            await self._request("promote", input_id=input_id, session_id=handed.session_id)
 
-    async def resume(self) -> None:
-        answer = await self._request("resume", session_id=self._session())
-        if answer is not None:
-            self._world.record.told_started(answer)
+async def _resume(client: LoadClient) -> None:
+    answer = await client.request("resume", session_id=client.session())
+    if answer is not None:
+        client.record.runs.told_started(answer["run_id"], answer["session_id"])
 
-    async def new_session(self) -> None:
-        self._add_session(await self._request("new_session"))
 
-    async def branch_session(self) -> None:
-        self._add_session(await self._request("branch_session", session_id=self._session()))
+def _some_accepted(client: LoadClient) -> Handed | None:
+    accepted = client.record.inputs.accepted.values()
+    newest = list(itertools.islice(reversed(accepted), INPUTS_USED_MAX))
+    return client.random.choice(newest) if newest else None
 
-    def _add_session(self, answer: dict[str, Any] | None) -> None:
-        if answer is not None:
-            self._world.sessions.append(answer["session_id"])
 
-    async def switch_session(self) -> None:
-        await self._request("switch_session", session_id=self._session())
+# --- sessions ------------------------------------------------------------------------------------
 
-    async def set_mode(self) -> None:
-        await self._request(
-            self._random.choice(("set_steering_mode", "set_follow_up_mode")),
-            mode=self._random.choice(("one-at-a-time", "all")),
-            session_id=self._session(),
-        )
+
+async def _new_session(client: LoadClient) -> None:
+    await _create(client, "new_session", name=client.unique())
+
+
+async def _branch_session(client: LoadClient) -> None:
+    await _create(client, "branch_session", session_id=client.session())
+
+
+async def _create(client: LoadClient, type: str, **payload: str) -> None:
+    answer = await client.request(type, **payload)
+    if answer is not None:
+        client.record.sessions.told_created(answer)
+        client.world.sessions.append(answer["session_id"])
+
+
+async def _switch_session(client: LoadClient) -> None:
+    session_id = client.session()
+    if await client.request("switch_session", session_id=session_id) is not None:
+        client.record.sessions.told_set(session_id, "active", value=True)
+
+
+async def _delete_session(client: LoadClient) -> None:
+    if len(client.world.sessions) < 3:
+        return
+    session_id = client.session()
+    client.world.sessions.remove(session_id)
+    client.record.sessions.asked_to_delete(session_id)
+    if await client.request("delete_session", session_id=session_id) is not None:
+        client.record.sessions.told_deleted(session_id)
+    else:
+        client.world.sessions.append(session_id)
+
+
+async def _compact_session(client: LoadClient) -> None:
+    answer = await client.request("compact_session", session_id=client.session())
+    if answer is not None:
+        client.record.sessions.told_compacted(answer)
+
+
+async def _set_leaf(client: LoadClient) -> None:
+    session_id = client.session()
+    tree = await client.request("get_tree", session_id=session_id)
+    if tree is not None and tree["nodes"]:
+        leaf_id = client.pick(tree["nodes"])["id"]
+        if await client.request("set_leaf", session_id=session_id, leaf_id=leaf_id) is not None:
+            client.record.sessions.told_set(session_id, "leaf_id", leaf_id)
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+async def _rename_session(client: LoadClient) -> None:
+    await _set(client, "rename_session", "name", client.unique())
+
+
+async def _set_model(client: LoadClient) -> None:
+    await _set(client, "set_model", "model", client.unique())
+
+
+async def _set_mode(client: LoadClient) -> None:
+    setting = client.pick(("steering_mode", "follow_up_mode"))
+    mode = client.pick(("one-at-a-time", "all"))
+    await _set(client, f"set_{setting}", setting, mode, key="mode")
+
+
+async def _set_active_tools(client: LoadClient) -> None:
+    tools = client.pick((["bash"], ["bash", "read"], ["bash", "ls", "grep"]))
+    await _set(client, "set_active_tools", "active_tools", tools, key="tools")
+
+
+async def _set(
+    client: LoadClient, type: str, setting: str, value: object, *, key: str | None = None
+) -> None:
+    session_id = client.session()
+    payload = {key or setting: value, "session_id": session_id}
+    if await client.request(type, **payload) is not None:
+        client.record.sessions.told_set(session_id, setting, value)
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+async def _get_state(client: LoadClient) -> None:
+    state = await client.request("get_state", session_id=client.session())
+    if state is not None:
+        client.record.told_cursor(state["cursor"])
+        for run in state["runs"]:
+            client.record.runs.told_started(run["run_id"], run["session_id"])
+
+
+async def _get_messages(client: LoadClient) -> None:
+    session_id = client.session()
+    answer = await client.request("get_messages", session_id=session_id)
+    if answer is not None:
+        client.record.told_cursor(answer["cursor"])
+        client.record.sessions.told_entries(session_id, answer["messages"])
+
+
+async def _get_events(client: LoadClient) -> None:
+    after = f"evt-{max(0, client.record.head - client.random.randrange(200))}"
+    answer = await client.request("get_events", after=after, types="all", limit=100)
+    if answer is not None:
+        for event in answer["events"]:
+            client.record.told_read_event(event)
+
+
+async def _list_runs(client: LoadClient) -> None:
+    answer = await client.request("list_runs", session_id=client.session(), limit=10)
+    if answer is not None:
+        for run in answer["runs"]:
+            client.record.runs.told_run(run)
+
+
+async def _list_sessions(client: LoadClient) -> None:
+    answer = await client.request("list_sessions", limit=10)
+    if answer is not None:
+        for session in answer["sessions"]:
+            client.record.sessions.told_exists(session["session_id"])
 
 
 def _bash(command: str) -> str:
@@ -178,18 +245,31 @@ _TEXTS: Final = (
     "[[say 2]][[hang]] NAME",
 )
 
-_SHARES: Final[dict[Callable[[LoadClient], Any], int]] = {
-    LoadClient.prompt: 10,
-    LoadClient.steer: 4,
-    LoadClient.follow_up: 6,
-    LoadClient.abort: 3,
-    LoadClient.clear_queue: 1,
-    LoadClient.promote: 2,
-    LoadClient.resume: 3,
-    LoadClient.new_session: 1,
-    LoadClient.branch_session: 1,
-    LoadClient.switch_session: 1,
-    LoadClient.set_mode: 2,
+_SHARES: Final[dict[Callable[[LoadClient], Awaitable[None]], int]] = {
+    _prompt: 20,
+    _prompt_and_wait: 4,
+    _steer: 8,
+    _follow_up: 12,
+    _send_again: 4,
+    _promote: 5,
+    _abort: 6,
+    _clear_queue: 2,
+    _resume: 6,
+    _new_session: 2,
+    _branch_session: 2,
+    _switch_session: 2,
+    _delete_session: 4,
+    _compact_session: 3,
+    _set_leaf: 3,
+    _rename_session: 2,
+    _set_model: 1,
+    _set_mode: 3,
+    _set_active_tools: 1,
+    _get_state: 2,
+    _get_messages: 2,
+    _get_events: 2,
+    _list_runs: 2,
+    _list_sessions: 1,
 }
 _OPERATIONS: Final = tuple(_SHARES)
 _WEIGHTS: Final = tuple(_SHARES.values())

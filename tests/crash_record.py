@@ -2,113 +2,79 @@
 
 Tell a ``CrashRecord`` every acknowledgement and event line that a client got, feed it the log from its
 start, and it collects the violations of what the daemon promises. It knows the wire and nothing of
-how the load is made, who dies when, or of the daemon.
+how the load is made, who dies when, or of the daemon. The parts have files of their own:
+``crash_inputs``, ``crash_runs`` and ``crash_sessions``; here are the log and its events as such.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from tests.crash_inputs import InputRecord
+from tests.crash_runs import RunRecord
+from tests.crash_sessions import SessionRecord
+from tests.crash_violations import Violations
 from tests.lifecycle import LifecycleChecker
 
 Payload = Mapping[str, Any]
 
-MARK: Final = re.compile(r"MARK-[\w-]+")
-"""What a bash command leaves in a file when it runs. Each text that asks for one has its own."""
-
-
-@dataclass
-class _Input:
-    session_id: str
-    text: str
-    state: str = "pending"
-    in_entry: bool = False
-
 
 @dataclass(frozen=True)
-class Handed:
-    """An input as a client handed it in."""
-
+class _Logged:
+    line: bytes
     type: str
     session_id: str
-    text: str
-    client_message_id: str
-
-    def payload(self) -> dict[str, Any]:
-        """The command's payload; sending it again must change nothing."""
-        waits = {"wait": False} if self.type == "prompt" else {}
-        return {
-            "session_id": self.session_id,
-            "text": self.text,
-            "client_message_id": self.client_message_id,
-            **waits,
-        }
 
 
 class CrashRecord:
-    """Collects ``violations``, each a line for people. Checks cost what is new, not what there is."""
+    """Collects ``violations``. Checks cost what is new, not what there is."""
 
     def __init__(self) -> None:
-        self.violations: list[str] = []
-        self.accepted: dict[str, Handed] = {}
-        self.log: dict[int, bytes] = {}
-        self.runs: dict[str, str | None] = {}
-        self.changed_sessions: set[str] = set()
-        self.ended_runs: list[str] = []
+        self.violations = Violations()
+        self.sessions = SessionRecord(self.violations)
+        self.inputs = InputRecord(self.violations, self.sessions)
+        self.runs = RunRecord(self.violations, self.sessions)
         self.seen_events = 0
-        self.tool_calls = 0
         self._lifecycle = LifecycleChecker()
-        self._down_since: str | None = None
-        self._new_inputs: list[str] = []
-        self._new_runs: list[str] = []
-        self._new_cleared: list[str] = []
+        self._log: dict[int, _Logged] = {}
+        self._seqs: list[int] = []
+        self._seqs_of: dict[str, list[int]] = {}
         self._seen: dict[int, bytes] = {}
-        self._inputs: dict[str, _Input] = {}
-        self._client_message_ids: set[tuple[str, str]] = set()
-        self._marks_of_calls: dict[str, str] = {}
-        self._calls_of_marks: Counter[str] = Counter()
-        self._marks_due: set[str] = set()
-        self._marks: Counter[str] = Counter()
+        self._read_events: list[Payload] = []
+        self._cursor = 0
+        self._times: list[str] = []
 
     @property
     def head(self) -> int:
         """The number of the newest event that was read."""
-        return max(self.log, default=0)
+        return self._seqs[-1] if self._seqs else 0
+
+    @property
+    def events(self) -> int:
+        """How many events the log has."""
+        return len(self._log)
 
     # --- what clients were told ---
-
-    def told_accepted(self, handed: Handed, answer: Payload) -> None:
-        """Takes the acknowledgement of an input."""
-        input_id = answer["input_id"]
-        if input_id in self.accepted:
-            self._expect(handed == self.accepted[input_id], f"{input_id} is given for two inputs")
-            return
-        self.accepted[input_id] = handed
-        self._new_inputs.append(input_id)
-        self._new_runs.append(answer["run_id"])
-
-    def told_started(self, answer: Payload) -> None:
-        """Takes the acknowledgement of a ``resume``."""
-        self._new_runs.append(answer["run_id"])
-
-    def told_cleared(self, answer: Payload) -> None:
-        """Takes the acknowledgement of an ``abort`` or a ``clear_queue``."""
-        self._new_cleared += [item["input_id"] for item in answer["cleared"]]
 
     def told_event(self, line: bytes) -> None:
         """Takes an event line that a subscriber got."""
         self.seen_events += 1
         seq = _seq(json.loads(line))
-        self._expect(self._seen.setdefault(seq, line) == line, f"evt-{seq} was told in two ways")
+        same = self._seen.setdefault(seq, line) == line
+        self.violations.unless(same, f"evt-{seq} was told in two ways")
 
-    def died(self, now: str) -> None:
-        """Takes the time at which a daemon ended uncleanly, as events tell it."""
-        self._down_since = now
+    def told_read_event(self, event: Payload) -> None:
+        """Takes an event that a client got as an answer."""
+        self.seen_events += 1
+        self._read_events.append(event)
+
+    def told_cursor(self, cursor: str) -> None:
+        """Takes a place in the log that a client was told."""
+        self._cursor = max(self._cursor, int(cursor.removeprefix("evt-")))
 
     # --- what the log says ---
 
@@ -119,158 +85,92 @@ class CrashRecord:
             self._lifecycle.feed(line)
         except AssertionError as error:
             self.violations.append(str(error))
-        self.log[_seq(event)] = line
-        payload = event["payload"]
-        if "session_id" in payload:
-            self.changed_sessions.add(payload["session_id"])
-        rule = _RULES.get(event["type"])
-        if rule is not None:
-            rule(self, payload, event["ts"])
+        seq, type, payload = _seq(event), event["type"], event["payload"]
+        self._log[seq] = _Logged(line, type, payload.get("session_id", ""))
+        self._seqs.append(seq)
+        self._seqs_of.setdefault(self._log[seq].session_id, []).append(seq)
+        self._times.append(event["ts"])
+        self.sessions.read(type, payload)
+        self.inputs.read(type, payload)
+        self.runs.read(type, payload, event["ts"])
+        if type == "session_deleted":
+            for gone in self._seqs_of.pop(payload["session_id"])[:-1]:
+                del self._log[gone]
 
-    def check(self, marks: Iterable[str]) -> None:
+    def check(self, marks: Iterable[str], *, head: int) -> None:
         """Checks all that is new, when the log was read to its head and nothing runs.
 
         Args:
             marks: what ran commands have left since the last check.
+            head: the newest event there is, as the daemon says.
         """
         try:
             self._lifecycle.finish()
         except AssertionError as error:
             self.violations.append(str(error))
-        self._check_told()
-        touched = Counter(marks)
-        self._marks.update(touched)
-        for mark in touched:
-            ran, calls = self._marks[mark], self._calls_of_marks[mark]
-            self._expect(ran <= calls, f"{mark} ran {ran} times for {calls} begun calls")
-        for mark in self._marks_due:
-            self._expect(mark in self._marks, f"{mark} is said to have run and has not")
-        self._marks_due.clear()
+        good = self._cursor <= head
+        self.violations.unless(good, f"evt-{self._cursor} was told, the log ends at evt-{head}")
+        self._check_seen()
+        self.sessions.check()
+        self.inputs.check()
+        self.runs.check(marks)
 
-    def check_queue(self, session_id: str, inputs: Sequence[Payload]) -> None:
-        """Checks a session's ``get_queue`` against its events."""
-        told = {item["input_id"]: item["text"] for item in inputs}
-        expected = {
-            input_id: item.text
-            for input_id, item in self._inputs.items()
-            if (item.session_id, item.state) == (session_id, "pending")
-        }
-        self._expect(told == expected, f"queue of {session_id}: {told}, by its events {expected}")
+    def check_stream(
+        self, after: int, lines: Sequence[bytes], types: frozenset[str] | None
+    ) -> None:
+        """Checks what a subscriber got in one piece or many: the log's bytes, no gap, no duplicate.
 
-    def check_run(self, run: Payload) -> None:
-        """Checks a run's record against its events."""
-        ended = self.runs.get(run["run_id"])
-        self._expect(run["status"] == ended, f"{run}, by its events {ended}")
-
-    def check_resent(self, handed: Handed, first: str, answer: Payload | None) -> None:
-        """Checks that an accepted input, handed in again, got its first acknowledgement again."""
-        again = None if answer is None else answer.get("input_id")
-        self._expect(again == first, f"{handed} was {first} and, sent again, {again}")
+        Args:
+            after: where it began.
+            types: what it asked for; None: everything.
+        """
+        told = [line for line in lines if not self._is_of_deleted(line)]
+        last = _seq(json.loads(told[-1])) if told else after
+        reached = self._seqs[bisect_right(self._seqs, after) : bisect_right(self._seqs, last)]
+        logged = [self._log[seq] for seq in reached if seq in self._log]
+        expected = [each.line for each in logged if types is None or each.type in types]
+        for each in set(told) ^ set(expected):
+            where = "in the log only" if each in expected else "in the stream only"
+            self.violations.append(f"after evt-{after}, {where}: {each!r}")
+        good = told == expected or set(told) != set(expected)
+        self.violations.unless(good, f"after evt-{after} a stream has another order or duplicates")
 
     def check_reread(self, lines: Iterable[bytes]) -> None:
         """Checks that the whole log, read again, is what it was."""
         again = {_seq(json.loads(line)): line for line in lines}
-        for seq in sorted(again.keys() | self.log.keys()):
-            same = again.get(seq) == self.log.get(seq)
-            self._expect(same, f"evt-{seq} is not what it was: {again.get(seq)!r}")
+        for seq in sorted(again.keys() | self._log.keys()):
+            logged = self._log.get(seq)
+            good = logged is not None and again.get(seq) == logged.line
+            self.violations.unless(good, f"evt-{seq} is not what it was: {again.get(seq)!r}")
 
-    def _check_told(self) -> None:
+    def wrote_between(self, start: str, end: str) -> bool:
+        """Whether an event since the last ``forget_times`` has a time between the two."""
+        return any(start <= ts <= end for ts in self._times)
+
+    def forget_times(self) -> None:
+        """Forgets when the events that were read so far were made."""
+        self._times.clear()
+
+    def _check_seen(self) -> None:
         for seq, line in self._seen.items():
-            self._expect(self.log.get(seq) == line, f"seen, but not so in the log: {line!r}")
-        for input_id in self._new_inputs:
-            handed, logged = self.accepted[input_id], self._inputs.get(input_id)
-            self._expect(logged is not None, f"{input_id} was accepted and is not in the log")
-            same = logged is None or logged.text == handed.text
-            self._expect(same, f"the text of {input_id} has changed: {logged}")
-        for input_id in self._new_cleared:
-            cleared = self._inputs.get(input_id)
-            good = cleared is not None and cleared.state == "cleared"
-            self._expect(good, f"{input_id} was told to be cleared: {cleared}")
-        for run_id in self._new_runs:
-            self._expect(run_id in self.runs, f"{run_id} was acknowledged and never began")
-        for new in (self._seen, self._new_inputs, self._new_cleared, self._new_runs):
-            new.clear()
+            logged = self._log.get(seq)
+            good = self._is_of_deleted(line) or (logged is not None and logged.line == line)
+            self.violations.unless(good, f"seen, but not so in the log: {line!r}")
+        for event in self._read_events:
+            logged = self._log.get(_seq(event))
+            good = event["payload"].get("session_id") in self.sessions.deleted or (
+                logged is not None and json.loads(logged.line) == event
+            )
+            self.violations.unless(good, f"read, but not so in the log: {event}")
+        self._seen.clear()
+        self._read_events.clear()
 
-    def _expect(self, good: bool, violation: str) -> None:
-        if not good:
-            self.violations.append(violation)
-
-    # --- one rule per event ---
-
-    def _agent_start(self, payload: Payload, _ts: str) -> None:
-        self.runs[payload["run_id"]] = None
-
-    def _agent_end(self, payload: Payload, ts: str) -> None:
-        run_id, status = payload["run_id"], payload["status"]
-        if run_id not in self.runs:
-            self.violations.append(f"agent_end of {run_id}, which never began")
-            return
-        self._expect(self.runs[run_id] is None, f"second agent_end of {run_id}")
-        self.runs[run_id] = status
-        self.ended_runs.append(run_id)
-        if self._down_since is not None and ts >= self._down_since:
-            self._expect(status == "interrupted", f"{run_id} was cut off and ended {status}")
-
-    def _queue_update(self, payload: Payload, _ts: str) -> None:
-        for item in payload["inputs"]:
-            self._change(payload["change"], payload["session_id"], item)
-
-    def _change(self, change: str, session_id: str, item: Payload) -> None:
-        input_id = item["input_id"]
-        if change == "accepted":
-            self._expect(input_id not in self._inputs, f"{input_id} is in the log twice")
-            self._inputs[input_id] = _Input(session_id, item["text"])
-            given = (session_id, item.get("client_message_id", input_id))
-            self._expect(given not in self._client_message_ids, f"{given} was accepted twice")
-            self._client_message_ids.add(given)
-            return
-        known = self._inputs.get(input_id)
-        if known is None or known.state != "pending":
-            self.violations.append(f"{input_id} was {change} while it was {known}")
-            return
-        self._expect(
-            item["text"] == known.text, f"the text of {input_id} changed as it was {change}"
-        )
-        if change != "promoted":
-            known.state = change
-
-    def _entry_appended(self, payload: Payload, _ts: str) -> None:
-        entry = payload["entry"]
-        if entry.get("role") != "user":
-            return
-        inputs = [self._inputs.get(input_id) for input_id in entry.get("input_ids", [])]
-        found = [item for item in inputs if item is not None]
-        whole = len(found) == len(inputs) and entry["text"] == "\n".join(i.text for i in found)
-        self._expect(whole, f"a user's entry is not its inputs: {entry}")
-        for item in found:
-            self._expect(not item.in_entry, f"an input is in two entries: {item}")
-            item.in_entry = True
-
-    def _tool_start(self, payload: Payload, _ts: str) -> None:
-        self.tool_calls += 1
-        for mark in MARK.findall(str(payload["args"])):
-            self._marks_of_calls[payload["tool_call_id"]] = mark
-            self._calls_of_marks[mark] += 1
-
-    def _tool_end(self, payload: Payload, _ts: str) -> None:
-        mark = self._marks_of_calls.pop(payload["tool_call_id"], None)
-        if mark is None:
-            return
-        if not payload["executed"]:
-            self._calls_of_marks[mark] -= 1
-        elif not payload["is_error"]:
-            self._marks_due.add(mark)
+    def _is_of_deleted(self, line: bytes) -> bool:
+        event = json.loads(line)
+        if event["type"] == "session_deleted":
+            return False
+        return event["payload"].get("session_id") in self.sessions.deleted
 
 
 def _seq(event: Payload) -> int:
     return int(event["id"].removeprefix("evt-"))
-
-
-_RULES: Final[dict[str, Callable[[CrashRecord, Payload, str], None]]] = {
-    "agent_start": CrashRecord._agent_start,
-    "agent_end": CrashRecord._agent_end,
-    "queue_update": CrashRecord._queue_update,
-    "entry_appended": CrashRecord._entry_appended,
-    "tool_execution_start": CrashRecord._tool_start,
-    "tool_execution_end": CrashRecord._tool_end,
-}

@@ -47,6 +47,10 @@ class Place:
         return self.folder / "run" / "nous.sock"
 
     @property
+    def events_socket(self) -> Path:
+        return Path(f"{self.socket}.events")
+
+    @property
     def state(self) -> Path:
         return self.folder / "state"
 
@@ -88,7 +92,7 @@ class Place:
         return Client(await self._open(self.socket))
 
     async def watch(self, **subscription: Any) -> Events:
-        events = Events(await self._open(Path(f"{self.socket}.events")))
+        events = Events(await self._open(self.events_socket))
         await events.subscribe(**subscription)
         return events
 

@@ -1,0 +1,153 @@
+"""A client that puts load on a daemon until it dies, and notes what it was told.
+
+What it does is in ``tests.crash_load``; here is what all of that needs. It does not judge: that is
+``tests.crash_record``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+import trio
+
+from tests.crash_inputs import Handed
+from tests.crash_record import CrashRecord
+from tests.daemon.process_harness import Place
+from tests.daemon_harness import Client, Events
+from tests.resuming_reader import Refused, ResumingReader
+
+SESSIONS_USED_MAX: Final = 6
+
+GONE: Final = (EOFError, OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+"""What a client meets when its daemon has died."""
+
+_REFUSALS: Final = frozenset({"command_rejected", "invalid_payload", "session_not_found"})
+"""Error codes that say that nothing was done."""
+
+
+@dataclass
+class World:
+    """What the clients of all rounds know together."""
+
+    record: CrashRecord = field(default_factory=CrashRecord)
+    sessions: list[str] = field(default_factory=list)
+    in_doubt: list[Handed] = field(default_factory=list)
+    """Inputs that were sent and not answered. The next round hands them in again."""
+
+
+async def ask(client: Client, type: str, **payload: Any) -> dict[str, Any]:
+    """Returns the answer, a refusal too, which is no fault of either."""
+    request_id = await client.ask(type, **payload)
+    answer: dict[str, Any] = json.loads(await client.receive_line())
+    assert answer["id"] == request_id
+    return answer
+
+
+async def request(client: Client, type: str, **payload: Any) -> dict[str, Any] | None:
+    """Returns the payload of the answer; None: refused."""
+    answer = await ask(client, type, **payload)
+    return answer["payload"] if answer["ok"] else None
+
+
+async def watch(place: Place, record: CrashRecord) -> None:
+    """Notes every event line until the daemon dies."""
+    try:
+        events = Events(await trio.open_unix_socket(f"{place.socket}.events"))
+        async with events.stream:
+            record.told_cursor((await events.subscribe(types="all"))["head"])
+            while True:
+                record.told_event(await events.receive_line())
+    except GONE:
+        return
+
+
+@dataclass
+class Follower:
+    """A subscriber that keeps leaving and coming back, over all rounds. ``types`` None: all."""
+
+    place: Place
+    types: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        types = "all" if self.types is None else sorted(self.types)
+        self._reader = ResumingReader(self.place.events_socket, types=types)
+        self._checked = 0
+
+    async def run(self, record: CrashRecord, random: Random) -> None:
+        """Reads and leaves, again and again, until the daemon dies."""
+        try:
+            while True:
+                await self._reader.take(random.choice((0, 1, 100, 3_000, 100_000)))
+                await trio.sleep(random.random() * 0.02)
+        except Refused as refusal:
+            record.violations.append(f"{self._reader.cursor} was seen and is refused: {refusal}")
+        except GONE:
+            return
+
+    def check(self, record: CrashRecord) -> None:
+        """Holds what came since the last check against the log."""
+        record.seen_events += len(self._reader.lines)
+        record.check_stream(self._checked, self._reader.lines, self.types)
+        self._checked = int(self._reader.cursor.removeprefix("evt-"))
+        self._reader.lines.clear()
+
+
+class LoadClient:
+    """One client. ``name`` is unique over all rounds and stands in all that it hands in."""
+
+    def __init__(self, client: Client, world: World, random: Random, name: str) -> None:
+        self.world, self.random, self.name = world, random, name
+        self.record = world.record
+        self._client = client
+        self._numbers = itertools.count()
+
+    async def request(self, type: str, **payload: Any) -> dict[str, Any] | None:
+        """Sends a command and returns the payload of its answer; None: refused."""
+        return await request(self._client, type, **payload)
+
+    def session(self) -> str:
+        """Returns one of the newer sessions."""
+        return self.random.choice(self.world.sessions[-SESSIONS_USED_MAX:])
+
+    def unique(self) -> str:
+        """Returns a name that nothing else has."""
+        return f"{self.name}-{next(self._numbers)}"
+
+    def pick(self, choices: Sequence[Any]) -> Any:
+        """Returns one of them."""
+        return self.random.choice(choices)
+
+    async def hand_in(self, handed: Handed) -> None:
+        """Hands an input in and notes what it was told; without an answer it stays in doubt."""
+        self.record.runs.asked(handed.session_id, handed.text)
+        try:
+            answer = await ask(self._client, handed.type, **handed.payload())
+        except GONE:
+            self.world.in_doubt.append(handed)
+            raise
+        if answer["ok"]:
+            self._note_accepted(handed, answer["payload"])
+        elif answer["error"]["code"] in _REFUSALS:
+            self.record.inputs.told_refused(handed)
+        elif answer["error"]["code"] in ("provider_error", "timeout"):
+            self._note_failed(handed, answer["error"])
+
+    def _note_accepted(self, handed: Handed, answer: dict[str, Any]) -> None:
+        self.record.inputs.told_accepted(handed, answer)
+        if "output" in answer:
+            self.record.runs.told_result(answer)
+        else:
+            self.record.runs.told_started(answer["run_id"], handed.session_id)
+
+    def _note_failed(self, handed: Handed, error: dict[str, Any]) -> None:
+        self.record.inputs.told_accepted(handed, {})
+        run_id = error["details"]["run_id"]
+        # A timeout leaves the run going.
+        status = "error" if error["code"] == "provider_error" else "running"
+        told = {"run_id": run_id, "session_id": handed.session_id, "status": status}
+        self.record.runs.told_run(told)

@@ -1,0 +1,209 @@
+"""Inputs: what clients were told of the texts they handed in, held against the log and the next start.
+
+Tell an ``InputRecord`` every text that was sent and what was answered, feed it the events of the log,
+and ``check`` it; then show it each queue and the answers to texts that are sent again. It knows the
+rules of queues from protocol/v1.md ("Queues") alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.crash_sessions import SessionRecord
+from tests.crash_violations import Violations
+
+Payload = Mapping[str, Any]
+
+_ORDER: Final = ("steer", "prompt", "follow_up")
+"""Which kind is consumed before which."""
+
+
+@dataclass(frozen=True)
+class Handed:
+    """An input as a client handed it in."""
+
+    type: str
+    session_id: str
+    text: str
+    client_message_id: str
+    waits: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What makes it the same input when it is sent again."""
+        return self.session_id, self.client_message_id
+
+    def payload(self, *, waits: bool | None = None) -> dict[str, Any]:
+        """The command's payload; sending it again must change nothing."""
+        wish = {"wait": self.waits if waits is None else waits} if self.type == "prompt" else {}
+        return {
+            "session_id": self.session_id,
+            "text": self.text,
+            "client_message_id": self.client_message_id,
+            **wish,
+        }
+
+
+@dataclass
+class _Input:
+    session_id: str
+    kind: str
+    text: str
+    state: str = "pending"
+    in_entry: bool = False
+
+
+class InputRecord:
+    """What is known of inputs. ``accepted``: all that a client was told to be accepted, by ``key``."""
+
+    def __init__(self, violations: Violations, sessions: SessionRecord) -> None:
+        self.violations = violations
+        self.accepted: dict[tuple[str, str], Handed] = {}
+        self._sessions = sessions
+        self._acknowledgements: dict[tuple[str, str], Payload] = {}
+        self._inputs: dict[str, _Input] = {}
+        self._queues: dict[str, list[str]] = {}
+        self._ids: dict[tuple[str, str], str] = {}
+        self._new_accepted: list[tuple[str, str]] = []
+        self._new_refused: list[Handed] = []
+        self._new_changes: list[tuple[str, str, str]] = []
+        self._changes: set[tuple[str, str]] = set()
+
+    # --- what clients were told ---
+
+    def told_accepted(self, handed: Handed, answer: Payload) -> None:
+        """Takes the acknowledgement of an input, or the result of a prompt that waited."""
+        if "input_id" in answer:
+            first = self._acknowledgements.setdefault(handed.key, answer)
+            self.violations.unless(
+                first == answer, f"{handed} was acknowledged as {first} and {answer}"
+            )
+        if handed.key not in self.accepted:
+            self.accepted[handed.key] = handed
+            self._new_accepted.append(handed.key)
+
+    def told_refused(self, handed: Handed) -> None:
+        """Takes that an input was refused."""
+        self._new_refused.append(handed)
+
+    def told_changed(self, change: str, session_id: str, input_ids: Sequence[str]) -> None:
+        """Takes the acknowledgement that pending inputs were ``cleared`` or ``promoted``."""
+        self._new_changes += [(change, session_id, input_id) for input_id in input_ids]
+
+    # --- what the log says ---
+
+    def read(self, type: str, payload: Payload) -> None:
+        """Takes the next event of the log."""
+        rule = _RULES.get(type)
+        if rule is not None:
+            rule(self, payload)
+
+    def check(self) -> None:
+        """Checks what clients were told since the last check against the log up to its head."""
+        for key in self._new_accepted:
+            self._check_accepted(key)
+        for handed in self._new_refused:
+            good = handed.key not in self._ids or self._sessions.is_lost(handed.session_id)
+            self.violations.unless(good, f"{handed} was refused and is in the log")
+        for change, session_id, input_id in self._new_changes:
+            good = (change, input_id) in self._changes or self._sessions.is_lost(session_id)
+            self.violations.unless(
+                good, f"{input_id} was told to be {change}, by the log it is not"
+            )
+        self._new_accepted.clear()
+        self._new_refused.clear()
+        self._new_changes.clear()
+
+    # --- what the daemon says after a start ---
+
+    def check_queue(self, session_id: str, inputs: Sequence[Payload]) -> None:
+        """Checks a session's ``get_queue``, in its order, against its events."""
+        told = [(item["input_id"], item["kind"], item["text"]) for item in inputs]
+        pending = [(each, self._inputs[each]) for each in self._queues.get(session_id, [])]
+        expected = [
+            (input_id, item.kind, item.text)
+            for kind in _ORDER
+            for input_id, item in pending
+            if item.kind == kind
+        ]
+        good = told == expected
+        self.violations.unless(good, f"queue of {session_id}: {told}, by its events {expected}")
+
+    def check_resent(self, handed: Handed, answer: Payload | None) -> None:
+        """Checks that an accepted input, handed in again, got its first acknowledgement again."""
+        if self._sessions.is_lost(handed.session_id):
+            self.violations.unless(answer is None, f"{handed} is deleted and got {answer}")
+            return
+        input_id = self._ids.get(handed.key)
+        first = self._acknowledgements.get(handed.key)
+        again = None if answer is None else answer.get("input_id")
+        good = again == input_id and first in (None, answer)
+        told = input_id if first is None else first
+        self.violations.unless(good, f"{handed} was {told} and, sent again, {answer}")
+
+    def _check_accepted(self, key: tuple[str, str]) -> None:
+        handed, input_id = self.accepted[key], self._ids.get(key)
+        if self._sessions.is_lost(handed.session_id):
+            return
+        if input_id is None:
+            self.violations.append(f"{handed} was accepted and is not in the log")
+            return
+        told = self._acknowledgements.get(key, {"input_id": input_id})["input_id"]
+        self.violations.unless(told == input_id, f"{handed} was told as {told} and is {input_id}")
+        same = self._inputs[input_id].text == handed.text
+        self.violations.unless(same, f"the text of {input_id} has changed")
+
+    # --- one rule per event ---
+
+    def _queue_update(self, payload: Payload) -> None:
+        for item in payload["inputs"]:
+            if payload["change"] == "accepted":
+                self._accepted(payload["session_id"], item)
+            else:
+                self._changed(payload["change"], payload["session_id"], item)
+
+    def _accepted(self, session_id: str, item: Payload) -> None:
+        input_id = item["input_id"]
+        new = input_id not in self._inputs
+        self.violations.unless(new, f"{input_id} is in the log twice")
+        key = (session_id, item.get("client_message_id", input_id))
+        self.violations.unless(key not in self._ids, f"{key} was accepted twice")
+        self._ids[key] = input_id
+        self._inputs[input_id] = _Input(session_id, item["kind"], item["text"])
+        self._queues.setdefault(session_id, []).append(input_id)
+
+    def _changed(self, change: str, session_id: str, item: Payload) -> None:
+        input_id = item["input_id"]
+        known = self._inputs.get(input_id)
+        if known is None or known.state != "pending":
+            self.violations.append(f"{input_id} was {change} while it was {known}")
+            return
+        same = item["text"] == known.text
+        self.violations.unless(same, f"the text of {input_id} changed as it was {change}")
+        self._changes.add((change, input_id))
+        self._queues[session_id].remove(input_id)
+        if change == "promoted":
+            known.kind = "steer"
+            self._queues[session_id].append(input_id)
+        else:
+            known.state = change
+
+    def _entry_appended(self, payload: Payload) -> None:
+        entry = payload["entry"]
+        if entry.get("role") != "user":
+            return
+        inputs = [self._inputs.get(input_id) for input_id in entry.get("input_ids", [])]
+        found = [item for item in inputs if item is not None]
+        whole = len(found) == len(inputs) and entry["text"] == "\n".join(i.text for i in found)
+        self.violations.unless(whole, f"a user's entry is not its inputs: {entry}")
+        for item in found:
+            self.violations.unless(not item.in_entry, f"an input is in two entries: {item}")
+            item.in_entry = True
+
+
+_RULES: Final[dict[str, Callable[[InputRecord, Payload], None]]] = {
+    "queue_update": InputRecord._queue_update,
+    "entry_appended": InputRecord._entry_appended,
+}

@@ -1,0 +1,12 @@
+"""What a checker found: one line for people for each promise that was broken."""
+
+from __future__ import annotations
+
+
+class Violations(list[str]):
+    """The lines, in the order in which they were found."""
+
+    def unless(self, good: object, violation: str) -> None:
+        """Adds the line unless all is well."""
+        if not good:
+            self.append(violation)
