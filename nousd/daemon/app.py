@@ -18,7 +18,7 @@ from nousd.daemon.clock import Clock
 from nousd.daemon.core import Core, ExtensionHandler
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
-from nousd.daemon.recovery import close_open_runs
+from nousd.daemon.recovery import close_open_runs, close_what_can_be
 from nousd.daemon.runs import Runs
 from nousd.daemon.sessions import Sessions
 from nousd.providers.interface import Provider
@@ -53,12 +53,12 @@ class Parts(msgspec.Struct, kw_only=True):
 async def open_core(parts: Parts) -> AsyncIterator[Core]:
     """Gives a running daemon. Leaving the block stops it; ``shut_down`` before lets clients see it.
 
-    Open runs of an earlier process are closed before anything else.
+    Open runs of an earlier process are closed before anything else, as far as the disk allows.
     """
     hub = Hub(parts.store)
     log = Log(parts.store, hub, parts.clock)
     recover = partial(close_open_runs, parts.store, log, parts.clock)
-    await recover()
+    await close_what_can_be(parts.store, log, parts.clock)
     defaults = await parts.store.defaults()
     sessions = Sessions(parts.store, log, parts.clock, defaults, recover=recover)
     tools = {tool.name: tool for tool in parts.tools}

@@ -48,7 +48,8 @@ class Ticket:
         """Waits for the commit.
 
         Raises:
-            StoreError: the batch was not committed and never will be.
+            StoreInDoubt: whether the batch was committed shows after a restart.
+            StoreError: it was not committed and never will be.
         """
         await self._settled.wait()
         if self.failure is not None:
@@ -79,8 +80,18 @@ class Log:
         ts = self._clock.now()
         return tuple(_record(event, ts) for event in events)
 
-    def submit(self, records: tuple[Record, ...], *, artifacts: Sequence[Artifact] = ()) -> Ticket:
-        """Sends encoded events, together and in order, on their way into the log."""
+    def submit(
+        self,
+        records: tuple[Record, ...],
+        *,
+        artifacts: Sequence[Artifact] = (),
+        owed: bool = False,
+    ) -> Ticket:
+        """Sends encoded events, together and in order, on their way into the log.
+
+        Args:
+            owed: see ``Batch.owed``.
+        """
         ticket = Ticket()
 
         def failed(failure: StoreError) -> None:
@@ -91,7 +102,7 @@ class Log:
             ticket.settle(stored)
             self._hub.publish(stored)
 
-        self._store.submit(Batch(records, committed, failed, tuple(artifacts)))
+        self._store.submit(Batch(records, committed, failed, tuple(artifacts), owed))
         return ticket
 
     async def wait_room(self) -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from nousd.daemon.clock import Clock
 from nousd.daemon.log import Log
+from nousd.errors import StoreError
 from nousd.machine.lifecycle import LOGGED, Ledger, owed_ends
 from nousd.store.interface import EventFilter, Store
 from nousd.wire.codec import decode_event
@@ -32,22 +33,52 @@ async def close_open_runs(
 
     Args:
         session_id: only this session's runs. None: all, as at a start.
+
+    Raises:
+        StoreError: the ends of one could not be written; those of the others were, if they could be.
     """
+
+    async def open_runs() -> list[RunRecord]:
+        runs = await store.open_runs()
+        return [run for run in runs if session_id in (None, run.session_id)]
+
+    if not await open_runs():
+        return 0
     # Ends that are on their way already must not be written twice.
     await store.flush()
-    open_runs = [run for run in await store.open_runs() if session_id in (None, run.session_id)]
-    for run in open_runs:
-        ledger = await _walk(store, run)
-        row = await store.session(run.session_id)
-        ends = owed_ends(
-            ledger,
-            "interrupted",
-            leaf_id=None if row is None else row.leaf_id,
-            now=clock.now(),
-        )
-        await log.submit(log.encode(ends)).wait_committed()
-        _log.info("run %s was interrupted and is now closed", run.run_id)
-    return len(open_runs)
+    failures = []
+    left_open = await open_runs()
+    for run in left_open:
+        try:
+            await _close(run, store, log, clock)
+        except StoreError as failure:
+            failures.append(failure)
+    if failures:
+        raise failures[0]
+    return len(left_open)
+
+
+async def close_what_can_be(store: Store, log: Log, clock: Clock) -> None:
+    """Closes open runs at a start. A disk in trouble does not keep the daemon from answering reads: a
+    run whose ends cannot be written now gets them when its session is next used.
+    """
+    try:
+        await close_open_runs(store, log, clock)
+    except StoreError as failure:
+        _log.error("not every interrupted run could be closed: %s", failure)
+
+
+async def _close(run: RunRecord, store: Store, log: Log, clock: Clock) -> None:
+    ledger = await _walk(store, run)
+    row = await store.session(run.session_id)
+    ends = owed_ends(
+        ledger,
+        "interrupted",
+        leaf_id=None if row is None else row.leaf_id,
+        now=clock.now(),
+    )
+    await log.submit(log.encode(ends), owed=True).wait_committed()
+    _log.info("run %s was interrupted and is now closed", run.run_id)
 
 
 async def _walk(store: Store, run: RunRecord) -> Ledger:

@@ -5,6 +5,10 @@ log; when it is committed the same value becomes ``committed``, which is what cl
 number of decisions can be on their way together (they share one fsync), each sees those before it, and
 nobody is told of one that is not durable. Should a commit fail, everything decided after it is void
 and the session is read from the log again.
+
+A session that is not in memory has no run in this process. So if the log shows one without an end, it
+is owed that, and gets it before anything else is decided. While the disk does not allow it, the session
+can be read and nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +22,14 @@ import trio
 
 from nousd.daemon.clock import Clock
 from nousd.daemon.log import Log, Ticket
-from nousd.errors import CommandRejected, InvalidPayload, SessionNotFound, StoreError
+from nousd.errors import (
+    CommandRejected,
+    InvalidPayload,
+    SessionNotFound,
+    StoreError,
+    StoreFull,
+    WriteFailed,
+)
 from nousd.machine import session as machine
 from nousd.machine.session import SessionState
 from nousd.store.interface import Artifact, Defaults, SessionRow, Store
@@ -37,7 +48,7 @@ _REMEMBERED_INPUTS: Final = 1024
 
 
 class Recover(Protocol):
-    """Closes what a lost session left open in the log."""
+    """Closes what a session that nobody carries on left open in the log, or raises StoreError."""
 
     async def __call__(self, *, session_id: str) -> int: ...
 
@@ -47,7 +58,7 @@ class LiveSession:
 
     Invariants: ``committed`` is a state that ``state`` was at some earlier time; the two are equal
     when ``in_flight`` is 0; ``run`` is set from the decision to start a run until its end is
-    committed.
+    committed. While ``lost`` nothing can be decided; ``failure`` says why it is, if a commit did.
     """
 
     def __init__(self, state: SessionState, log: Log, clock: Clock) -> None:
@@ -56,6 +67,7 @@ class LiveSession:
         self.run: RunDriver | None = None
         self.in_flight = 0
         self.lost = False
+        self.failure: StoreError | None = None
         self.accepted: OrderedDict[str, Deferred] = OrderedDict()
         self._log = log
         self._clock = clock
@@ -80,11 +92,12 @@ class LiveSession:
             follow: called with the events when they are certain to be submitted, unless it raises.
 
         Raises:
-            StoreError: an earlier commit failed, so that this was decided on what never came to be.
+            StoreFull, WriteFailed: an earlier commit failed, so that this was decided on what never
+                came to be.
             SessionNotFound: it was deleted meanwhile.
         """
         if self.lost:
-            raise StoreError("an earlier commit of the session failed")
+            raise _earlier(self.failure)
         if self.state.deleted:
             raise _not_found(self.session_id)
         records = self._log.encode(decided)
@@ -103,6 +116,7 @@ class LiveSession:
                 self.committed = after
             else:
                 self.lost = True
+                self.failure = ticket.failure
 
         ticket.when_settled(settled)
         return ticket
@@ -123,7 +137,7 @@ class Sessions:
     """All sessions of the daemon, of which some are in memory; and which one is active.
 
     Args:
-        recover: called for a session whose commit failed, before it is read from the log again.
+        recover: called for a session before it is read from the log.
     """
 
     def __init__(
@@ -161,16 +175,23 @@ class Sessions:
             known = self._known(session_id)
             if known is not None:
                 return known
-            if session_id in self._live:
-                # Its last commit failed: what the log has is what counts, and its run must end.
-                await self._recover(session_id=session_id)
-                del self._live[session_id]
+            failure = await self._close_run(session_id)
+            self._live.pop(session_id, None)
             row = await self._store.session(session_id)
             if row is None:
                 raise _not_found(session_id)
             pending = await self._store.pending_inputs(session_id)
-            state = _state_of(row, pending)
-            return self._keep(LiveSession(state, self._log, self._clock))
+            live = LiveSession(_state_of(row, pending), self._log, self._clock)
+            live.lost, live.failure = failure is not None, failure
+            return self._keep(live)
+
+    async def _close_run(self, session_id: str) -> StoreError | None:
+        """Ends a run that nobody carries on; returns why it could not be."""
+        try:
+            await self._recover(session_id=session_id)
+        except StoreError as failure:
+            return failure
+        return None
 
     def _known(self, session_id: str) -> LiveSession | None:
         live = self._live.get(session_id)
@@ -187,7 +208,7 @@ class Sessions:
         self._live[live.session_id] = live
         if len(self._live) > _IDLE_SESSIONS_MAX:
             for session_id, candidate in list(self._live.items()):
-                if candidate.is_idle and not candidate.lost and candidate is not live:
+                if candidate.is_idle and candidate is not live:
                     del self._live[session_id]
                 if len(self._live) <= _IDLE_SESSIONS_MAX:
                     break
@@ -339,6 +360,12 @@ class Sessions:
 
 
 _INHERITED: Final = ("steering_mode", "follow_up_mode", "active_tools", "provider", "model")
+
+
+def _earlier(failure: StoreError | None) -> WriteFailed:
+    """Returns what is raised instead of a decision that comes after a failed commit."""
+    kind = StoreFull if isinstance(failure, StoreFull) else WriteFailed
+    return kind(f"an earlier commit of the session failed: {failure}")
 
 
 def _not_found(session_id: str) -> SessionNotFound:

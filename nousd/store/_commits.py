@@ -47,8 +47,6 @@ _INSERT_EVENT: Final = """
     VALUES (?, ?, ?, ?, ?, ?)
 """
 
-T = TypeVar("T")
-
 
 class Commits:
     """Owns the writing connection, and gives the reserve back when a commit needs the space.
@@ -102,10 +100,9 @@ class Commits:
         turns up after a restart or not. It is not done while the space of the reserve is missing.
 
         Raises:
-            StoreError: this process will see nothing of it.
+            StoreFull, WriteFailed: this process will see nothing of it.
         """
-        if not self._reserve.place():
-            raise StoreFull(f"the space for the log's reserve is missing: {self._reserve.obstacle}")
+        self._reserve.require()
         try:
             self._settle()
             self._synchronize(fully=False)
@@ -164,27 +161,6 @@ class Commits:
             # Not through `execute`: its cache would skip the preparing, which is what sets it.
             self._connection.pragma("synchronous", wanted)
             self._synchronous = wanted
-
-    def perform(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Commits what ``work`` does to the log, unsynced, as a transaction of its own.
-
-        Raises:
-            WriteFailed: it failed, which costs nobody else anything.
-        """
-        if self._in_doubt or self._is_suspect:
-            raise WriteFailed("an earlier commit is not certain yet")
-        try:
-            self._roll_back()
-            self._synchronize(fully=False)
-            self._connection.execute("BEGIN IMMEDIATE")
-            outcome = work(self._connection)
-            self._connection.execute("COMMIT")
-        except (apsw.Error, msgspec.MsgspecError) as error:
-            self._note_failed_sync(error)
-            with suppress(apsw.Error):  # the next commit begins with trying again
-                self._roll_back()
-            raise WriteFailed(f"the log could not be written: {error}") from error
-        return outcome
 
     # --- failures ----------------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from nousd.errors import StoreFull
+
 RESERVE_BYTES: Final = 4 * 1024 * 1024
 """Pays for the ends of a few hundred runs, a few pages of the WAL each, or for those of one with a long
 answer or two."""
@@ -25,13 +27,12 @@ _NO_FALLOCATE: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 class Reserve:
     """The file at ``path``, with blocks or without.
 
-    ``in_place``: ``size`` bytes of the disk are ours to give back. ``obstacle``: why they are not, in
-    words.
+    ``in_place``: ``size`` bytes of the disk are ours to give back.
     """
 
     def __init__(self, path: pathlib.Path, size: int = RESERVE_BYTES) -> None:
         self.in_place = False
-        self.obstacle = "it was never asked for"
+        self._obstacle = "it was never asked for"
         self._path = path
         self._size = size
 
@@ -44,10 +45,19 @@ class Reserve:
                 if not _is_allocated(handle, self._size):
                     _allocate(handle, self._size)
         except OSError as error:
-            self.obstacle = error.strerror or str(error)
+            self._obstacle = error.strerror or str(error)
         else:
             self.in_place = True
         return self.in_place
+
+    def require(self) -> None:
+        """Like ``place``, for who cannot do without.
+
+        Raises:
+            StoreFull: the space is not to be had.
+        """
+        if not self.place():
+            raise StoreFull(f"the space for the log's reserve is missing: {self._obstacle}")
 
     def give_back(self) -> None:
         """Gives the space back, all that there is of it."""
@@ -56,7 +66,7 @@ class Reserve:
             with _opened(self._path) as handle:
                 os.ftruncate(handle, 0)
         except OSError as error:
-            self.obstacle = error.strerror or str(error)
+            self._obstacle = error.strerror or str(error)
 
 
 @contextmanager

@@ -18,9 +18,6 @@ case, also behind a failure.
 Chores. Between two groups the thread may be given other work on the log, such as the joining of old
 deltas: one transaction, as short as a group, whose failure is its own and fails no batch.
 
-Chores. Between two groups the thread may be given other work on the log, such as the joining of old
-deltas. A chore is one transaction, as short as a group; its failure is its own, and fails no batch.
-
 The thread knows neither trio nor callbacks, nor what a transaction is made of (``_commits``).
 """
 
@@ -50,19 +47,6 @@ class Job(msgspec.Struct, frozen=True):
 
     epoch: int
     batch: Batch
-
-
-class Chore(msgspec.Struct, frozen=True):
-    """Work on the log that is no batch.
-
-    Args:
-        work: called in the writer's thread, inside of a transaction of its own.
-        report: called there with what ``work`` returned once that is committed, or with a StoreError:
-            then nothing of it is in the log.
-    """
-
-    work: Callable[[apsw.Connection], Any]
-    report: Callable[[Any], None]
 
 
 class Chore(msgspec.Struct, frozen=True):
@@ -109,7 +93,6 @@ class Writer:
                 if group:
                     self._report(self._outcomes(group), self._epoch)
                 self._do_chore()
-                self._do_chore()
                 self._commits.tidy()
         finally:
             self._commits.close()
@@ -126,9 +109,6 @@ class Writer:
             if isinstance(job, Chore):
                 self._chore = job
                 return group
-            if isinstance(job, Chore):
-                self._chore = job
-                return group
             group.append(job)
             events += len(job.batch.records)
             size += batch_bytes(job.batch)
@@ -140,21 +120,16 @@ class Writer:
                 return group
 
     def _do_chore(self) -> None:
-        """Does the chore that closed the group, if one did. A full disk has no room for it."""
+        """Does the chore that closed the group, if one did."""
         chore, self._chore = self._chore, None
         if chore is None:
             return
         outcome: Any
         try:
-            if not self._reserve.in_place:
-                raise self._no_space()
-            outcome = self._commits.perform(chore.work)
+            outcome = self._commits.do(chore.work)
         except StoreError as failure:
             outcome = failure
         chore.report(outcome)
-
-    def _no_space(self) -> StoreFull:
-        return StoreFull(f"the space for the log's reserve is missing: {self._reserve.obstacle}")
 
     def _outcomes(self, group: list[Job]) -> list[Outcome]:
         """Commits a group; what is owed in it gets a second try once the reserve was given back."""
@@ -169,7 +144,7 @@ class Writer:
 
     def _attempt(self, jobs: list[Job]) -> list[Outcome]:
         """Commits, as one transaction, what may be; returns what became of each job."""
-        refusals = self._refusals(jobs)
+        refusals = [self._refusal(job) for job in jobs]
         batches = [job.batch for job, no in zip(jobs, refusals, strict=True) if no is None]
         try:
             stored = iter(self._commits.commit(batches) if batches else ())
@@ -178,23 +153,18 @@ class Writer:
             return [failure if no is None else no for no in refusals]
         return [next(stored) if no is None else no for no in refusals]
 
-    def _refusals(self, jobs: list[Job]) -> list[StoreError | None]:
-        """Returns for each job why it is not even tried, if it is not."""
-        is_stale = [job.epoch < self._epoch and not job.batch.owed for job in jobs]
-        stale_failure = self._failure
-        is_new = [
-            not stale and not job.batch.owed for stale, job in zip(is_stale, jobs, strict=True)
-        ]
-        full: StoreError | None = None
-        if any(is_new) and not self._reserve.place():
-            full = StoreFull(
-                f"the space for the log's reserve is missing: {self._reserve.obstacle}"
-            )
-            self._fail_what_follows(jobs, full)
-        return [
-            stale_failure if stale else full if new else None
-            for stale, new in zip(is_stale, is_new, strict=True)
-        ]
+    def _refusal(self, job: Job) -> StoreError | None:
+        """Returns why a job is not even tried, if it is not."""
+        if job.batch.owed:
+            return None
+        if job.epoch < self._epoch:
+            return self._failure
+        try:
+            self._reserve.require()
+        except StoreFull as failure:
+            self._fail_what_follows([job], failure)
+            return failure
+        return None
 
     def _fail_what_follows(self, jobs: list[Job], failure: StoreError) -> None:
         """Fails what was submitted before the loop can know of the failure of these jobs."""
@@ -205,17 +175,6 @@ class Writer:
             if isinstance(failure, StoreInDoubt)
             else failure
         )
-
-    def _do_chore(self) -> None:
-        """Does the chore that closed the group, if one did."""
-        chore, self._chore = self._chore, None
-        if chore is None:
-            return
-        try:
-            outcome = self._commits.do(chore.work)
-        except StoreError as failure:
-            outcome = failure
-        chore.report(outcome)
 
 
 def _can_repeat(job: Job, outcome: Outcome) -> bool:

@@ -14,7 +14,7 @@ from itertools import islice
 
 import trio
 
-from nousd.errors import StoreError
+from nousd.errors import StoreError, StoreFull
 from nousd.machine.projection import row_changes
 from nousd.store import _pruning_memory
 from nousd.store._pending import Outcome, PendingBatches
@@ -41,7 +41,8 @@ async def open_store(*, before_commit: Callable[[], None] = lambda: None) -> Asy
     """Opens an empty log; leaving the context commits what is queued.
 
     Args:
-        before_commit: called before each commit; a StoreError that it raises fails that commit.
+        before_commit: called before each commit; a StoreError that it raises fails that commit, except
+            for what is owed if it says that the disk is full: there is always space for that.
     """
     store = MemoryStore(before_commit)
     try:
@@ -100,13 +101,17 @@ class MemoryStore:
     def _outcomes(self, group: list[Batch]) -> list[Outcome]:
         if self._closing:
             return [StoreError("the store is closed")] * len(group)
+        failure: StoreError | None = None
         try:
             self._before_commit()
         except StoreError as error:
-            return [error] * len(group)
+            failure = error
         seq = self.head
         outcomes: list[Outcome] = []
         for batch in group:
+            if failure is not None and not _is_paid_for(batch, failure):
+                outcomes.append(failure)
+                continue
             outcomes.append(self._stored(batch, seq))
             seq += len(batch.records)
         return outcomes
@@ -143,28 +148,22 @@ class MemoryStore:
         bytes_max: int,
         until: int | None = None,
     ) -> tuple[StoredEvent, ...]:
+        last = self.head if until is None else min(until, self.head)
         await trio.lowlevel.checkpoint()
         page: list[StoredEvent] = []
-    async def prune_deltas(self, *, ended_before: str) -> Pruned:
-        await trio.lowlevel.checkpoint()
-        if self._closing:
-            raise StoreError("the store is closed")
-        return _pruning_memory.prune(self._rows, ended_before)
-
         size = 0
         events = self._rows.events
         for index in range(bisect_right(events, after, key=_seq), len(events)):
             event = events[index]
+            if event.seq > last:
+                break
             if not _matches(event, wanted):
-        last = self.head if until is None else min(until, self.head)
                 continue
             size += len(event.line)
-            if event.seq > self.head or len(page) == limit or (page and size > bytes_max):
+            if len(page) == limit or (page and size > bytes_max):
                 break
             page.append(event)
         return tuple(page)
-            if event.seq > last:
-                break
 
     async def is_pruned(self, cursor: int, wanted: EventFilter) -> bool:
         await trio.lowlevel.checkpoint()
@@ -273,3 +272,7 @@ def _matches(event: StoredEvent, wanted: EventFilter) -> bool:
         and (wanted.session_id is None or event.session_id == wanted.session_id)
         and (wanted.run_id is None or event.run_id == wanted.run_id)
     )
+
+
+def _is_paid_for(batch: Batch, failure: StoreError) -> bool:
+    return batch.owed and isinstance(failure, StoreFull)

@@ -13,17 +13,33 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nousd.errors import ProviderError, StoreError
+from nousd.daemon.hub import Hub
+from nousd.daemon.log import Log
+from nousd.errors import ProviderError, StoreError, StoreFull, WriteFailed
 from nousd.store import memory
+from nousd.store.interface import Store
+from nousd.wire import events
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, fails, gives, says
-from tests.daemon_harness import Client, Daemon, Events, memory_daemon, of_type, types
+from tests.daemon_harness import (
+    Client,
+    Daemon,
+    Events,
+    FakeClock,
+    memory_daemon,
+    of_type,
+    types,
+)
 
 
 class Disk:
-    """Fails every commit while ``is_broken``, or a single one after ``good_commits``."""
+    """Fails every commit while ``is_broken``, or a single one after ``good_commits``.
+
+    ``trouble``: with what it fails while it is broken. A full one has a reserve for what is owed.
+    """
 
     def __init__(self) -> None:
         self.is_broken = False
+        self.trouble: type[StoreError] = WriteFailed
         self.good_commits = math.inf
 
     def fail_once(self, *, after: int = 0) -> None:
@@ -32,10 +48,10 @@ class Disk:
     def before_commit(self) -> None:
         if self.good_commits == 0:
             self.good_commits = math.inf
-            raise StoreError("an error of a moment")
+            raise WriteFailed("an error of a moment")
         self.good_commits -= 1
         if self.is_broken:
-            raise StoreError("no space left on device")
+            raise self.trouble("the disk says no")
 
 
 @dataclass(frozen=True)
@@ -72,8 +88,8 @@ async def broken_disk_bench(workdir: Path) -> AsyncIterator[Bench]:
         memory.open_store(before_commit=disk.before_commit) as store,
         memory_daemon(workdir=workdir, provider=provider, store=store, tools=[tool.tool]) as daemon,
     ):
-        events = await daemon.watch(types="all")
-        yield Bench(daemon, disk, provider, tool, await daemon.connect(), events)
+        watcher = await daemon.watch(types="all")
+        yield Bench(daemon, disk, provider, tool, await daemon.connect(), watcher)
         disk.is_broken = False
 
 
@@ -83,9 +99,10 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         yield bench
 
 
-def check_session_error(error: dict[str, Any]) -> None:
+def check_session_error(error: dict[str, Any], reason: str = "disk_error") -> None:
     assert error["code"] == "session_error"
-    assert error["message"] == "the log could not be read or written"
+    assert error["details"] == {"reason": reason}
+    assert error["message"].endswith("nothing was accepted")
 
 
 # --- commands --------------------------------------------------------------------------------
@@ -231,7 +248,19 @@ async def test_an_aborted_run_that_cannot_write_its_end_is_closed_as_interrupted
     await bench.run_to_end()
 
 
-async def test_while_the_disk_stays_broken_a_waited_for_run_is_an_error_and_ends_afterwards(
+READS: list[tuple[str, dict[str, Any]]] = [
+    ("get_state", {}),
+    ("get_messages", {}),
+    ("get_tree", {}),
+    ("get_queue", {}),
+    ("get_events", {"types": "all"}),
+    ("list_sessions", {}),
+    ("list_runs", {}),
+]
+
+
+@pytest.mark.behaviour("disk_trouble_serves_reads")
+async def test_while_the_disk_stays_broken_reads_are_served_and_a_run_ends_afterwards(
     bench: Bench,
 ) -> None:
     request_id = await bench.client.ask("prompt", text="go")
@@ -241,12 +270,77 @@ async def test_while_the_disk_stays_broken_a_waited_for_run_is_an_error_and_ends
     answer = await bench.client.answer(request_id)
     assert answer["error"]["code"] == "session_error"
     run_id = answer["error"]["details"]["run_id"]
-    for type in ("get_state", "get_queue", "resume"):
-        check_session_error(await bench.client.refusal(type))
+    for type, payload in READS:
+        await bench.client.request(type, **payload)
+    check_session_error(await bench.client.refusal("resume"))
+    assert (await bench.client.request("get_run", run_id=run_id))["run"]["status"] == "running"
     bench.disk.is_broken = False
     assert (await bench.client.request("get_state"))["run_state"] == "idle"
     await bench.events.until("agent_end", run_id=run_id, status="interrupted")
     await bench.run_to_end()
+
+
+@pytest.mark.behaviour("disk_trouble_stops_runs")
+@pytest.mark.behaviour("disk_trouble_refuses_inputs")
+@pytest.mark.parametrize("wait", [False, True])
+async def test_on_a_full_disk_a_run_gets_its_end_out_of_the_reserve_and_inputs_are_refused(
+    bench: Bench, wait: bool
+) -> None:
+    request_id = await bench.client.ask("prompt", text="go", wait=wait)
+    await bench.events.until("message_start", role="user")
+    bench.disk.trouble = StoreFull
+    bench.disk.is_broken = True
+    bench.provider.answer(says("unheard"))
+    end = await bench.events.until("agent_end", status="interrupted")
+    answer = await bench.client.answer(request_id)
+    if wait:
+        assert answer["payload"]["status"] == "interrupted"
+    for type, payload in READS:
+        await bench.client.request(type, **payload)
+    run = (await bench.client.request("get_run", run_id=end["payload"]["run_id"]))["run"]
+    assert run["status"] == "interrupted"
+    check_session_error(await bench.client.refusal("prompt", text="more"), "disk_full")
+    check_session_error(await bench.client.refusal("new_session"), "disk_full")
+    bench.disk.is_broken = False
+    await bench.run_to_end()
+
+
+@pytest.mark.parametrize("trouble", [WriteFailed, StoreFull])
+async def test_a_daemon_starts_on_a_broken_disk_and_serves_reads(
+    tmp_path: Path, trouble: type[StoreError]
+) -> None:
+    disk, provider = Disk(), ScriptedProvider()
+    disk.trouble = trouble
+    async with memory.open_store(before_commit=disk.before_commit) as store:
+        await leave_an_open_run(store)
+        disk.is_broken = True
+        async with memory_daemon(workdir=tmp_path, provider=provider, store=store) as daemon:
+            client, watcher = await daemon.connect(), await daemon.watch(after="evt-0")
+            for type, payload in READS:
+                await client.request(type, **payload)
+            status = (await client.request("get_run", run_id="run-1"))["run"]["status"]
+            assert status == ("interrupted" if trouble is StoreFull else "running")
+            assert (await client.refusal("prompt", text="more"))["code"] == "session_error"
+            disk.is_broken = False
+            provider.answer(says("done"))
+            run_id = (await client.request("prompt", text="more"))["run_id"]
+            ended = [(await watcher.until("agent_end"))["payload"] for _ in range(2)]
+            assert [(end["run_id"], end["status"]) for end in ended] == [
+                ("run-1", "interrupted"),
+                (run_id, "completed"),
+            ]
+
+
+async def leave_an_open_run(store: Store) -> None:
+    """Writes what a killed process may have left."""
+    log = Log(store, Hub(store), FakeClock())
+    started = (
+        events.SessionCreated(session_id="s", created_at="2026-01-01T00:00:00Z"),
+        events.SessionActivated(session_id="s"),
+        events.AgentStart(session_id="s", run_id="run-1", runtime="native", model="m"),
+        events.TurnStart(session_id="s", run_id="run-1", turn_id="1"),
+    )
+    await log.submit(log.encode(started)).wait_committed()
 
 
 async def test_nothing_that_was_decided_behind_a_failed_commit_ever_happens(bench: Bench) -> None:
