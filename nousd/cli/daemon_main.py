@@ -1,4 +1,4 @@
-"""``nousd``: run the daemon, or print what it takes to run it as a service.
+"""``nousd``: run the daemon, look after its log, or print what it takes to run it as a service.
 
 What a subcommand needs is imported when it runs; the daemon itself by ``nousd.cli.serve`` only.
 """
@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from nousd.cli import serve
+from nousd.cli import serve, state
 from nousd.errors import ConfigError, NousdError
 
 _FAILED: Final = 1
@@ -35,6 +35,8 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.command("serve", help="Run the daemon until it is told to stop.")(serve.command())
+    for name, help, function in state.commands():
+        app.command(name, help=help)(function)
     app.command("version", help="Print the version.")(_version)
     service = typer.Typer(
         help="Run the daemon as a service.", no_args_is_help=True, rich_markup_mode=None

@@ -19,7 +19,7 @@ from nousd.cli.arguments import Argument, function_of
 if TYPE_CHECKING:
     from nousd.config.values import SettingInfo
 
-_CONFIG: Final = Argument(
+CONFIG: Final = Argument(
     "config",
     Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings file to read.")],
 )
@@ -46,10 +46,11 @@ def command() -> Callable[..., None]:
     """Returns the function behind ``nousd serve``, with a flag for each setting."""
     from nousd.config.settings import SETTINGS
 
-    return function_of([*map(_flag, SETTINGS.values()), _CONFIG, _PRINT_CONFIG], _serve)
+    return function_of([*map(setting_flag, SETTINGS.values()), CONFIG, _PRINT_CONFIG], _serve)
 
 
-def _flag(info: SettingInfo) -> Argument:
+def setting_flag(info: SettingInfo) -> Argument:
+    """Returns the command line flag of a setting."""
     from nousd.config.settings import flag_of
 
     kind, metavar = _KINDS.get(info.type, (str, "|".join(info.words)))

@@ -48,8 +48,38 @@ def lock_state_folder(folder: Path) -> Iterator[None]:
     Raises:
         ConfigError: another daemon holds it (with its pid), or the lock file is unusable.
     """
-    with _hold(folder / "nousd.lock", f"the state folder {folder}"):
+    with _hold(state_lock_file(folder), f"the state folder {folder}"):
         yield
+
+
+def state_lock_file(folder: Path) -> Path:
+    """Returns the file that guards the log in a state folder."""
+    return folder / "nousd.lock"
+
+
+def holder_of(lock_file: Path) -> str | None:
+    """Returns who holds a lock, such as ``pid 17``; None if nobody does. Changes nothing.
+
+    The lock is asked for and given back at once. A daemon that asks in the same instant is refused.
+
+    Raises:
+        ConfigError: the lock file cannot be opened.
+    """
+    try:
+        descriptor = os.open(lock_file, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(
+            f"the lock file {lock_file} cannot be opened: {error.strerror}"
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _pid_in(descriptor) or "pid unknown"
+    finally:
+        os.close(descriptor)
+    return None
 
 
 @contextmanager
@@ -90,13 +120,18 @@ def _lock_nowait(descriptor: int, lock_file: Path, guarded: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        pid = os.pread(descriptor, 32, 0).strip()
-        holder = f"another daemon (pid {int(pid)})" if pid.isdigit() else "another daemon"
+        pid = _pid_in(descriptor)
+        holder = f"another daemon ({pid})" if pid else "another daemon"
         raise ConfigError(f"{holder} already uses {guarded}") from error
     except OSError as error:
         raise ConfigError(
             f"the lock file {lock_file} cannot be locked: {error.strerror}"
         ) from error
+
+
+def _pid_in(descriptor: int) -> str:
+    pid = os.pread(descriptor, 32, 0).strip()
+    return f"pid {int(pid)}" if pid.isdigit() else ""
 
 
 def _write_content(descriptor: int, content: bytes) -> None:

@@ -1,0 +1,180 @@
+"""Reading tables of a damaged database through SQLite, around what it cannot read.
+
+SQLite finds a row by walking down from the root of its table, and gives up at the first page that is
+damaged. So events are read from both ends as far as it goes, and what lies between is halved and read in
+the same way, until only the numbers are left that lead to a damaged page. Other tables are small and
+are read from both ends alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import apsw
+
+PROBES_MAX: Final = 100_000
+"""Failed reads after which what is left counts as unreadable; about a second's worth."""
+
+SEQ_MAX: Final = 2**63 - 1
+
+_FAILURES: Final = (apsw.Error, UnicodeError)
+"""What reading a damaged page raises; text that is no UTF-8 fails in the language's own way."""
+
+_FORWARD: Final = """
+    SELECT seq, schema_version, line FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq
+"""
+_BACKWARD: Final = """
+    SELECT seq, schema_version, line FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq DESC
+"""
+
+Put = Callable[[int, int, Any], None]
+"""Takes number, version and line of one row, each as it was found."""
+
+
+class Stretch(NamedTuple):
+    """Numbers, both included, that could not be read; ``last`` may be ``SEQ_MAX``."""
+
+    first: int
+    last: int
+
+
+class EventReader:
+    """Reads all events that can be reached.
+
+    Args:
+        highest: a number that no event is above, by all that is known.
+    """
+
+    def __init__(self, connection: apsw.Connection, put: Put, highest: int) -> None:
+        self.unreadable: list[Stretch] = []
+        self._connection = connection
+        self._put = put
+        self._highest = highest
+        self._failures = 0
+
+    def read(self) -> None:
+        """Hands over every row it can get at, in no order, and notes in ``unreadable`` the rest."""
+        waiting = [Stretch(1, SEQ_MAX)]
+        while waiting:
+            stretch = waiting.pop()
+            left = self._from_both_ends(stretch)
+            if left is None:
+                continue
+            first, last = left.first, min(left.last, max(self._highest, left.first))
+            if first == last or self._failures >= PROBES_MAX:
+                self.unreadable.append(left)
+                continue
+            middle = (first + last) // 2
+            waiting += [Stretch(middle + 1, left.last), Stretch(first, middle)]
+
+    def _from_both_ends(self, stretch: Stretch) -> Stretch | None:
+        """Returns what lies between the damages at which reading from either end stopped."""
+        first, last = stretch
+        try:
+            for row in self._connection.execute(_FORWARD, stretch):
+                self._put(*row)
+                first = max(first, row[0] + 1)
+        except _FAILURES:
+            self._failures += 1
+        else:
+            return None
+        try:
+            for row in self._connection.execute(_BACKWARD, (first, last)):
+                self._put(*row)
+                last = min(last, row[0] - 1)
+        except _FAILURES:
+            self._failures += 1
+        return Stretch(first, last) if first <= last else None
+
+
+Types = tuple[type, ...]
+
+_TEXT: Final[Types] = (str,)
+_TEXT_OR_NULL: Final[Types] = (str, type(None))
+_NUMBER: Final[Types] = (int,)
+_BYTES: Final[Types] = (bytes,)
+
+_COLUMNS: Final[dict[str, Types]] = {
+    "active_session_id": _TEXT_OR_NULL,
+    "artifact_id": _TEXT,
+    "body": _BYTES,
+    "created_at": _TEXT,
+    "data": _BYTES,
+    "deleted": _NUMBER,
+    "entry_id": _TEXT,
+    "error": _TEXT_OR_NULL,
+    "input_id": _TEXT,
+    "leaf_id": _TEXT_OR_NULL,
+    "media_type": _TEXT,
+    "model": _TEXT,
+    "next_seq": _NUMBER,
+    "parent_id": _TEXT_OR_NULL,
+    "position": _NUMBER,
+    "role": _TEXT,
+    "run_id": _TEXT,
+    "runtime": _TEXT,
+    "seq": _NUMBER,
+    "session_id": _TEXT,
+    "settings": _TEXT,
+    "snippet": _TEXT,
+    "started_at": _TEXT,
+    "state": _TEXT,
+    "status": _TEXT,
+}
+"""column -> what it holds. SQLite sees to that when it writes, and not when it reads."""
+
+
+class RowReader:
+    """Reads rows of the tables beside the events; ``failed`` names those that were not whole.
+
+    Args:
+        connection: None where SQLite cannot read the database at all; no table has rows then.
+    """
+
+    def __init__(self, connection: apsw.Connection | None) -> None:
+        self.failed: set[str] = set()
+        self._connection = connection
+
+    def all(self, table: str, columns: str, order: str) -> Iterator[Sequence[Any]]:
+        """Yields every row that can be got at, some twice.
+
+        Args:
+            order: the columns of the table's own b-tree.
+        """
+        backward = ", ".join(f"{column} DESC" for column in order.split(", "))
+        for direction in (order, backward):
+            query = f"SELECT {columns} FROM {table} ORDER BY {direction}"  # noqa: S608
+            if (yield from self._rows(table, columns, query, ())):
+                return
+
+    def one(self, table: str, columns: str, where: str, key: Sequence[Any]) -> Sequence[Any] | None:
+        """Returns the row with that key, if it is there and can be read."""
+        rows = self.some(table, columns, where, key)
+        return rows[0] if rows else None
+
+    def some(
+        self, table: str, columns: str, where: str, key: Sequence[Any]
+    ) -> Sequence[Sequence[Any]]:
+        """Returns the rows for which a condition holds, as far as they can be read."""
+        query = f"SELECT {columns} FROM {table} WHERE {where}"  # noqa: S608
+        return list(self._rows(table, columns, query, key))
+
+    def _rows(
+        self, table: str, columns: str, query: str, key: Sequence[Any]
+    ) -> Generator[Sequence[Any], None, bool]:
+        """Yields rows up to the first that cannot be read; returns whether there is none such."""
+        if self._connection is None:
+            self.failed.add(table)
+            return True
+        types = [_COLUMNS[name] for name in columns.split(", ")]
+        try:
+            for row in self._connection.execute(query, key):
+                if all(map(isinstance, row, types)):
+                    yield row
+                else:
+                    self.failed.add(table)
+        except _FAILURES:
+            self.failed.add(table)
+            return False
+        return True

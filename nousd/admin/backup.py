@@ -1,0 +1,117 @@
+"""``nousd backup``: a copy of a log as it is at one moment, also while a daemon writes on it.
+
+SQLite's online backup, all pages in one step. A step is one read transaction, and in WAL mode a writer
+in another process neither waits for a reader nor changes what it sees. In several steps the copy would
+begin anew whenever the other process had written in between, and with a busy daemon never end. ``VACUUM
+INTO`` holds one transaction as well, but it computes every page anew and is no copy of what is there.
+What it costs the daemon is a WAL that cannot begin anew for as long as the copying takes.
+
+The copy gets its name when it is whole, on the disk and checked. Until then it has another, and if
+anything goes wrong none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import apsw
+import msgspec
+
+from nousd.admin.reading import open_log
+from nousd.errors import StoreError
+from nousd.store._database import inspect
+
+
+class BackupReport(msgspec.Struct, frozen=True):
+    """What the copy holds; ``head`` is the number of its last event."""
+
+    path: str
+    events: int
+    head: int
+    bytes: int
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        return f"{self.path}: {self.events} events up to evt-{self.head}, {self.bytes} bytes"
+
+
+def backup(path: Path, target: Path) -> BackupReport:
+    """Copies the log at ``path`` to ``target``, which a daemon can start on.
+
+    Raises:
+        StoreError: there is no log, ``target`` exists or cannot be written, or what was copied is
+            damaged. Nothing is left at ``target``.
+    """
+    inspect(path)
+    if not path.exists() or path.stat().st_size == 0:
+        raise StoreError(f"there is no log at {path}")
+    if os.path.lexists(target):
+        raise StoreError(f"{target} exists; a backup overwrites nothing")
+    try:
+        with _half_copy(target) as half:
+            _copy(path, half)
+            events, head = _checked(half)
+            flush_to_disk(half)
+            half.rename(target)
+            flush_to_disk(target.parent)
+            return BackupReport(str(target), events, head, target.stat().st_size)
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def _half_copy(target: Path) -> Iterator[Path]:
+    """Gives an empty private file beside the target, and removes it if it is still there."""
+    half = target.with_name(f".{target.name}.{os.getpid()}")
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(half, flags, 0o600)
+    try:
+        os.fchmod(handle, 0o600)
+        os.close(handle)
+        yield half
+    finally:
+        with suppress(FileNotFoundError):
+            half.unlink()
+
+
+def _copy(path: Path, half: Path) -> None:
+    with open_log(path) as source:
+        copy = apsw.Connection(str(half), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            # A copy that fails is thrown away, and one that succeeds is synced once, by us.
+            copy.pragma("journal_mode", "OFF")
+            copy.pragma("synchronous", "OFF")
+            with copy.backup("main", source, "main") as copying:
+                copying.step(-1)
+        except apsw.FullError as error:
+            raise StoreError("the disk is full: nothing was written") from error
+        except apsw.Error as error:
+            raise StoreError(f"{path} cannot be copied: {error}") from error
+        finally:
+            copy.close()
+
+
+def _checked(half: Path) -> tuple[int, int]:
+    """Returns how many events the copy holds, and the number of the last."""
+    try:
+        with open_log(half) as copy:
+            complaints = [text for (text,) in copy.execute("PRAGMA integrity_check(1)")]
+            if complaints != ["ok"]:
+                raise StoreError(f"the log is damaged ({complaints[0]}); see nousd check")
+            events, head = copy.execute("SELECT count(*), coalesce(max(seq), 0) FROM events").get
+    except apsw.Error as error:
+        raise StoreError(f"the log is damaged ({error}); see nousd check") from error
+    return events, head
+
+
+def flush_to_disk(path: Path) -> None:
+    """Returns when a file's content, or a folder's names, are on the disk."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,259 @@
+"""``nousd check``: is a log what it should be? Looks at everything and changes nothing.
+
+The last step of a check makes the log's rows again from its events, in a database beside it, and
+compares. So it needs room on the disk for the rows (where ``SQLITE_TMPDIR`` says, else ``/var/tmp``),
+and memory for one event and what is open at it.
+
+A daemon may be at work meanwhile: everything is read in one transaction, so it is one moment of the
+log that is looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import apsw
+import msgspec
+
+from nousd.admin.compare import TABLES, Table, differences
+from nousd.admin.findings import PROGRESS_EVENTS, Finding, Findings, Progress, no_progress
+from nousd.admin.lines import read_line
+from nousd.admin.reading import open_log_beside, size_of
+from nousd.admin.refold import Refold
+from nousd.admin.walking import RunWalker
+from nousd.errors import StoreError
+from nousd.store._database import inspect
+
+_INTEGRITY_MAX: Final = 100
+"""Complaints of SQLite's own that are passed on."""
+
+
+class CheckReport(msgspec.Struct, frozen=True):
+    """What a check found.
+
+    Args:
+        untold: how many more findings there were than ``findings`` holds.
+        events: how many were looked at; ``head`` is the number of the last.
+        bytes: of the database and its WAL.
+    """
+
+    path: str
+    findings: Sequence[Finding]
+    untold: int = 0
+    errors: int = 0
+    events: int = 0
+    head: int = 0
+    bytes: int = 0
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        found = f"{self.errors} errors" if self.errors else "no damage"
+        untold = f" ({self.untold} findings not shown)" if self.untold else ""
+        size = f"{self.events} events up to evt-{self.head}, {self.bytes} bytes"
+        return f"{self.path}: {size}: {found}{untold}"
+
+
+def check(path: Path, *, progress: Progress = no_progress) -> CheckReport:
+    """Looks at the log at ``path``; a file that is no log of ours is a finding as well."""
+    findings = Findings()
+    look = _Look(findings, progress)
+    if _is_worth_opening(path, findings):
+        try:
+            with open_log_beside(path, "log") as connection:
+                look.at(connection, path)
+        except StoreError as error:
+            findings.add(str(path), f"cannot be checked: {error}")
+    return CheckReport(
+        path=str(path),
+        findings=findings.kept,
+        untold=findings.untold,
+        errors=findings.errors,
+        events=look.events,
+        head=look.head,
+        bytes=size_of(path),
+    )
+
+
+def _is_worth_opening(path: Path, findings: Findings) -> bool:
+    """What the file says of itself, before SQLite is asked."""
+    where = str(path)
+    try:
+        inspect(path)
+    except StoreError as error:
+        findings.add(where, str(error).removeprefix(f"{where} "))
+        return False
+    if not path.exists():
+        findings.add(where, "is not there: no daemon was ever started on this folder")
+        return False
+    if path.stat().st_size == 0:
+        findings.add(where, "is empty: the next start makes a new log of it")
+        return False
+    if path.with_name(f"{path.name}-journal").exists():
+        findings.add(
+            where,
+            "has a rollback journal: its making or migration was cut short, the next start undoes it",
+        )
+        return False
+    return True
+
+
+class _Look:
+    """One look at an open log: the database beside it is ``main``, the log itself ``log``."""
+
+    def __init__(self, findings: Findings, progress: Progress) -> None:
+        self.events = self.head = 0
+        self._findings = findings
+        self._progress = progress
+
+    def at(self, connection: apsw.Connection, path: Path) -> None:
+        """Takes the steps in their order; one that cannot be done is a finding."""
+        connection.execute("BEGIN")
+        self._take(str(path), self._pages, connection)
+        if self._take("the log", self._walk, connection):
+            # Rows are only compared with the whole of the events, or each would seem to be wrong.
+            for table in TABLES:
+                self._take(f"the table {table.name}", partial(self._rows, table), connection)
+            self._take("the settings of new sessions", self._defaults, connection)
+        self._take("the counter", self._counter, connection)
+        self._take("the entries", self._bodies, connection)
+        self._take("the artifacts", self._artifacts, connection)
+        connection.execute("COMMIT")
+
+    def _take(
+        self, where: str, step: Callable[[apsw.Connection], None], connection: apsw.Connection
+    ) -> bool:
+        try:
+            step(connection)
+        except (apsw.Error, UnicodeError, ValueError) as error:
+            self._findings.add(where, f"cannot be read: {error}")
+            return False
+        return True
+
+    def _pages(self, connection: apsw.Connection) -> None:
+        for (complaint,) in connection.execute(f"PRAGMA log.integrity_check({_INTEGRITY_MAX})"):
+            if complaint != "ok":
+                self._findings.add("the database", f"is damaged: {complaint}")
+
+    # --- the events ----------------------------------------------------------------------------
+
+    def _walk(self, connection: apsw.Connection) -> None:
+        """Reads every event once: its line, its place in its run, its rows."""
+        rows = Refold(connection, partial(_adopt, connection))
+        runs = RunWalker(rows.has_ended)
+        for seq, version, type_, session_id, run_id, line in connection.execute(_EVENTS):
+            self.events += 1
+            self.head = seq
+            logged = read_line(seq, version, line)
+            if isinstance(logged, str):
+                self._findings.add(f"evt-{seq}", logged)
+                continue
+            if (type_, session_id, run_id) != (
+                logged.type,
+                logged.event.session_id,
+                logged.run_id,
+            ):
+                self._findings.add(f"evt-{seq}", "stands in the row of another event")
+            fault = runs.follow(logged)
+            if fault is not None:
+                self._findings.add(f"run {logged.run_id}", f"{fault} (evt-{seq})")
+            rows.apply(logged)
+            if self.events % PROGRESS_EVENTS == 0:
+                self._progress(self.events)
+        for open_run in runs.open_runs:
+            self._findings.add(f"run {open_run}", _OPEN_RUN, "note")
+
+    def _counter(self, connection: apsw.Connection) -> None:
+        counters = list(connection.execute("SELECT next_seq FROM log.log_state"))
+        if len(counters) != 1:
+            self._findings.add("the counter", f"has {len(counters)} rows instead of one")
+            return
+        [(next_seq,)] = counters
+        if self.head >= next_seq:
+            self._findings.add(
+                "the counter", f"says evt-{next_seq} comes next, and evt-{self.head} is there"
+            )
+
+    # --- the rows ------------------------------------------------------------------------------
+
+    def _rows(self, table: Table, connection: apsw.Connection) -> None:
+        for where, what in differences(connection, table):
+            self._findings.add(where, what)
+
+    def _defaults(self, connection: apsw.Connection) -> None:
+        """What a deleted session set for those after it is in no event any more."""
+        made, kept = (connection.execute(query).get for query in (_STATE_MADE, _STATE_KEPT))
+        any_deleted = connection.execute("SELECT 1 FROM main.sessions WHERE deleted").get
+        if kept[0] is not None and not Refold(connection, _adopt_nothing).has_session(kept[0]):
+            self._findings.add("the active session", f"is {kept[0]}, which is not there")
+        if any_deleted is None and (made[0], json.loads(made[1])) != (kept[0], json.loads(kept[1])):
+            self._findings.add("the settings of new sessions", "differ from their events")
+
+    def _bodies(self, connection: apsw.Connection) -> None:
+        for session_id, entry_id in connection.execute(_WITHOUT_BODY):
+            self._findings.add(f"entry {entry_id} of {session_id}", "has lost its body")
+        for (seq,) in connection.execute(_WITHOUT_ENTRY):
+            self._findings.add(f"the body of entry {seq}", "belongs to no session")
+
+    def _artifacts(self, connection: apsw.Connection) -> None:
+        for session_id, artifact_id in connection.execute(_WITHOUT_ARTIFACT):
+            self._findings.add(f"artifact {artifact_id} of {session_id}", "is missing")
+        for artifact_id, data in connection.execute("SELECT artifact_id, data FROM log.artifacts"):
+            if artifact_id != artifact_id_of(data):
+                self._findings.add(f"artifact {artifact_id}", "has other bytes than its id says")
+
+
+_OPEN_RUN: Final = "has no end: it is at work, or will be closed at the next start"
+
+_EVENTS: Final = """
+    SELECT seq, schema_version, type, session_id, run_id, line FROM log.events ORDER BY seq
+"""
+_STATE_MADE: Final = "SELECT active_session_id, defaults FROM main.log_state"
+_STATE_KEPT: Final = "SELECT active_session_id, defaults FROM log.log_state"
+_WITHOUT_BODY: Final = """
+    SELECT e.session_id, e.entry_id FROM log.entries AS e
+    LEFT JOIN log.entry_bodies AS b ON b.seq = e.seq WHERE b.seq IS NULL
+"""
+_WITHOUT_ENTRY: Final = """
+    SELECT b.seq FROM log.entry_bodies AS b
+    WHERE NOT EXISTS (SELECT 1 FROM log.entries AS e WHERE e.seq = b.seq)
+"""
+_WITHOUT_ARTIFACT: Final = """
+    SELECT u.session_id, u.artifact_id FROM log.artifact_uses AS u
+    LEFT JOIN log.artifacts AS a ON a.artifact_id = u.artifact_id WHERE a.artifact_id IS NULL
+"""
+
+_ADOPT: Final = (
+    """
+    INSERT OR IGNORE INTO main.entries (session_id, entry_id, parent_id, seq, role, snippet)
+    SELECT session_id, entry_id, parent_id, seq, role, snippet FROM log.entries
+    WHERE session_id = :branch AND seq < :first
+    """,
+    """
+    INSERT OR IGNORE INTO main.entry_bodies (seq, body) SELECT seq, body FROM log.entry_bodies
+    WHERE seq IN (SELECT seq FROM log.entries WHERE session_id = :branch AND seq < :first)
+    """,
+    """
+    INSERT OR IGNORE INTO main.artifact_uses (session_id, artifact_id)
+    SELECT session_id, artifact_id FROM log.artifact_uses WHERE session_id = :branch
+    """,
+)
+
+
+def _adopt(connection: apsw.Connection, branch: str, first: int) -> None:
+    for statement in _ADOPT:
+        connection.execute(statement, {"branch": branch, "first": first})
+
+
+def _adopt_nothing(_branch: str, _first: int) -> None:
+    pass
+
+
+def artifact_id_of(data: bytes) -> str:
+    """Returns the id that an artifact with these bytes has."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"

@@ -1,0 +1,131 @@
+"""Two sets of rows, table by table: those that a log keeps, and those that its events make.
+
+Texts of JSON are compared as what they mean, so that the order of keys, which is nobody's promise, is no
+fault. A log of an older schema is compared in the columns that both have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import apsw
+
+_NOT_COMPARED: Final = frozenset({"namespace"})
+
+
+class Table(NamedTuple):
+    """A table that is a fold of the events.
+
+    Args:
+        key: the columns that name a row.
+        noun: what a row is called.
+        only: a condition; rows without it are not compared. ``{t}`` stands for the table.
+        columns: those that are compared; None means all.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    noun: str
+    only: str = "1"
+    columns: tuple[str, ...] | None = None
+
+
+TABLES: Final = (
+    Table("sessions", ("session_id",), "session", only="NOT {t}.deleted"),
+    Table(
+        "sessions",
+        ("session_id",),
+        "deleted session",
+        only="{t}.deleted",
+        columns=("session_id",),
+    ),
+    Table("entries", ("session_id", "entry_id"), "entry"),
+    Table("entry_bodies", ("seq",), "the body of entry"),
+    Table("inputs", ("session_id", "input_id"), "input"),
+    Table("runs", ("run_id",), "run"),
+    Table("artifact_uses", ("session_id", "artifact_id"), "artifact"),
+)
+
+_MEANINGS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "settings": json.loads,
+    "usage": json.loads,
+    "body": json.loads,
+}
+"""column -> what its text stands for."""
+
+
+def differences(connection: apsw.Connection, table: Table) -> Iterator[tuple[str, str]]:
+    """Yields (which row, what about it) where ``log`` differs from ``main``.
+
+    Raises:
+        apsw.Error: a table cannot be read.
+    """
+    columns = [name for name in _columns(connection, table) if name not in table.key]
+    for key in connection.execute(_missing(table, columns, "main", "log")):
+        problem = _problem(connection, table, columns, key)
+        if problem is not None:
+            yield _named(table, key), problem
+    for key in connection.execute(_missing(table, [], "log", "main")):
+        yield _named(table, key), "has a row that follows from no event"
+
+
+def _columns(connection: apsw.Connection, table: Table) -> Sequence[str]:
+    query = "SELECT name FROM pragma_table_info(?, ?)"
+    ours, theirs = (
+        [name for (name,) in connection.execute(query, (table.name, schema))]
+        for schema in ("main", "log")
+    )
+    wanted = table.columns or ours
+    return [
+        name for name in ours if name in theirs and name in wanted and name not in _NOT_COMPARED
+    ]
+
+
+def _missing(table: Table, columns: Sequence[str], one: str, other: str) -> str:
+    """Returns the query for the keys of rows of ``one`` that ``other`` has not, or not so."""
+    key = ", ".join(f"a.{name}" for name in table.key)
+    same_key = " AND ".join(f"a.{name} = b.{name}" for name in table.key)
+    differs = " OR ".join(f"a.{name} IS NOT b.{name}" for name in [table.key[0], *columns])
+    return f"""
+        SELECT {key} FROM {one}.{table.name} AS a
+        LEFT JOIN {other}.{table.name} AS b ON {same_key} AND {table.only.format(t="b")}
+        WHERE {table.only.format(t="a")} AND ({differs})
+    """  # noqa: S608  made of our own names alone
+
+
+def _problem(
+    connection: apsw.Connection, table: Table, columns: Sequence[str], key: Sequence[Any]
+) -> str | None:
+    names = ", ".join([*table.key, *columns])
+    where = " AND ".join(f"a.{name} = ?" for name in table.key)
+    made, kept = (
+        connection.execute(
+            f"SELECT {names} FROM {schema}.{table.name} AS a "  # noqa: S608
+            f"WHERE {where} AND {table.only.format(t='a')}",
+            key,
+        ).fetchone()
+        for schema in ("main", "log")
+    )
+    if kept is None or made is None:
+        return "has no row, though there are events for one"
+    pairs = zip(columns, made[len(key) :], kept[len(key) :], strict=True)
+    different = [name for name, one, other in pairs if not _same(name, one, other)]
+    return f"differs from its events in {', '.join(different)}" if different else None
+
+
+def _same(column: str, one: Any, other: Any) -> bool:
+    if one == other:
+        return True
+    meaning = _MEANINGS.get(column)
+    if meaning is None or one is None or other is None:
+        return False
+    try:
+        return bool(meaning(one) == meaning(other))
+    except ValueError:
+        return False
+
+
+def _named(table: Table, key: Sequence[Any]) -> str:
+    return f"{table.noun} {' of '.join(map(str, reversed(key)))}"

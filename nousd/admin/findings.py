@@ -1,0 +1,57 @@
+"""What a look at something finds, as data: for a person one line each, for a program JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal
+
+import msgspec
+
+FINDINGS_MAX: Final = 1000
+"""Findings that are kept. A log that is broken from end to end has one for each of its events."""
+
+Severity = Literal["error", "note"]
+"""``error``: something is damaged or lost. ``note``: worth knowing, and in order."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was found.
+
+    Args:
+        what: a sentence's rest, such as ``is no event of v1``.
+        where: its beginning: ``evt-17``, ``run run-1``, the path of a file.
+    """
+
+    what: str
+    where: str
+    severity: Severity = "error"
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.where} {self.what}"
+
+
+class Findings:
+    """Collects findings, the first ``FINDINGS_MAX`` of them; ``untold`` counts the others."""
+
+    def __init__(self) -> None:
+        self.kept: list[Finding] = []
+        self.untold = 0
+        self.errors = 0
+
+    def add(self, where: str, what: str, severity: Severity = "error") -> None:
+        self.errors += severity == "error"
+        if len(self.kept) < FINDINGS_MAX:
+            self.kept.append(Finding(what, where, severity))
+        else:
+            self.untold += 1
+
+
+Progress = Callable[[int], None]
+"""Called now and then with the number of events that have been looked at."""
+
+PROGRESS_EVENTS: Final = 50_000
+"""How many events lie between two such calls."""
+
+
+def no_progress(_events: int) -> None:
+    """For whoever does not want to know."""

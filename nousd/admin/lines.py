@@ -1,0 +1,60 @@
+"""One row of the log to the event it says it is, or to what is wrong with it.
+
+What a daemon would take for granted is looked at here, because a flipped bit does not ask who reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.errors import StoreTooNew
+from nousd.wire.codec import decode_event
+from nousd.wire.events import EVENTS, Event
+from nousd.wire.lifting import lift
+
+_payload_decoders: Final = {name: msgspec.json.Decoder(struct) for name, struct in EVENTS.items()}
+
+
+class LoggedEvent(NamedTuple):
+    """An event of the log.
+
+    Args:
+        event: as the present version has it.
+        line: as it was written, in ``schema_version``, with its LF.
+    """
+
+    seq: int
+    schema_version: int
+    type: str
+    event: Event
+    ts: str
+    line: bytes
+
+    @property
+    def run_id(self) -> str | None:
+        run_id = getattr(self.event, "run_id", UNSET)
+        return None if run_id is UNSET else run_id
+
+
+def read_line(seq: int, schema_version: int, line: Any) -> LoggedEvent | str:
+    """Returns the event of the row ``seq``, or a few words that say why its line is none."""
+    if not isinstance(line, bytes) or not line.endswith(b"\n") or line.count(b"\n") != 1:
+        return "is not one line that ends in LF"
+    try:
+        envelope = decode_event(lift(line, schema_version))
+        decoder = _payload_decoders.get(envelope.type)
+        if decoder is None:
+            return f"is of the unknown type {envelope.type[:40]!r}"
+        event: Event = decoder.decode(envelope.payload)
+    except StoreTooNew:
+        return f"is of schema version {schema_version}, written by a newer nousd"
+    except (msgspec.MsgspecError, UnicodeError, KeyError) as error:
+        return f"is no event of v1: {error}"
+    if not line.startswith(b'{"v":"1",'):
+        return "is not of protocol version 1"
+    if envelope.id != f"evt-{seq}":
+        return f"carries the id {envelope.id[:40]!r} of another row"
+    return LoggedEvent(seq, schema_version, envelope.type, event, envelope.ts, line)

@@ -1,0 +1,280 @@
+"""What a salvaged log needs besides the events that were found.
+
+Lost events that rows tell (``restored_events``) get their own numbers again: a row keeps the number of
+the event that made it. Whatever else a daemon could not live with is mended by new events, because rows
+follow from events and from nothing else (``mending_events``).
+
+The rows that were read may be older than the events, where SQLite could not read all of the WAL. So they
+are only believed in what never goes back: that something was there, is deleted, consumed or ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import groupby
+from typing import Any, Final
+
+import apsw
+import msgspec
+from msgspec import UNSET
+
+from nousd.admin.around import RowReader
+from nousd.admin.lines import LoggedEvent, read_line
+from nousd.machine.projection import Settings
+from nousd.wire import events
+from nousd.wire.codec import encode_event_tail, number_event
+from nousd.wire.entries import Entry
+from nousd.wire.events import EVENT_TYPES, Event
+from nousd.wire.lifting import EVENT_SCHEMA_VERSION
+from nousd.wire.optional import or_unset
+from nousd.wire.responses import PendingCounts, QueuedInput
+
+_entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
+_input_decoder: Final = msgspec.json.Decoder(QueuedInput)
+_settings_decoder: Final = msgspec.json.Decoder(Settings)
+
+# --- lost events that rows tell ----------------------------------------------------------------
+
+
+def restored_events(out: apsw.Connection, rows: RowReader) -> Iterator[LoggedEvent]:
+    """Yields lost events of sessions that were not deleted, as they were but for their time.
+
+    Args:
+        out: the new log, with the events that were found and no rows yet.
+        rows: of the damaged log.
+    """
+    deleted = _deleted_sessions(out, rows)
+    births = {row[0]: row[1] for row in _births_in(out)}
+    for restored in (_entries(rows, births), _inputs(rows), _runs(rows)):
+        for seq, event, ts in restored:
+            if event.session_id not in deleted and not _is_there(out, seq):
+                line = number_event(seq, encode_event_tail(event, ts))
+                logged = read_line(seq, EVENT_SCHEMA_VERSION, line)
+                if not isinstance(logged, str):
+                    yield logged
+
+
+Restored = Iterator[tuple[int, Event, str]]
+
+
+def _entries(rows: RowReader, births: dict[str, int]) -> Restored:
+    """What a session held from its birth on was appended in its parent, and is told there."""
+    parents = {row[0]: row[1] for row in rows.all("sessions", "session_id, parent_id", "rowid")}
+    for session_id, entry_id, seq in rows.all(
+        "entries", "session_id, entry_id, seq", "session_id, entry_id"
+    ):
+        birth = births.get(session_id, 0 if parents.get(session_id) is None else seq)
+        body = rows.one("entry_bodies", "body", "seq = ?", (seq,)) if seq > birth else None
+        entry = None if body is None else _decoded(_entry_decoder, body[0])
+        if entry is not None and entry.id == entry_id:
+            yield (
+                seq,
+                events.EntryAppended(session_id=session_id, entry=entry, run_id=entry.run_id),
+                entry.created_at,
+            )
+
+
+def _inputs(rows: RowReader) -> Restored:
+    """The inputs of one event stand behind one another."""
+    kept = {
+        (session_id, seq, position): body
+        for session_id, seq, position, body in rows.all(
+            "inputs", "session_id, seq, position, body", "rowid"
+        )
+    }
+    for (session_id, seq), group in groupby(sorted(kept), key=lambda key: key[:2]):
+        inputs = [_decoded(_input_decoder, kept[key]) for key in group]
+        readable = tuple(queued for queued in inputs if queued is not None)
+        if readable:
+            accepted_at = readable[0].accepted_at
+            ts = _UNKNOWN_TIME if accepted_at is UNSET else accepted_at
+            yield seq, _queue_update(session_id, "accepted", readable), ts
+
+
+def _runs(rows: RowReader) -> Restored:
+    columns = "seq, run_id, session_id, runtime, model, started_at"
+    for seq, run_id, session_id, runtime, model, started_at in rows.all("runs", columns, "rowid"):
+        start = events.AgentStart(
+            session_id=session_id, run_id=run_id, runtime=runtime, model=model
+        )
+        yield seq, start, started_at
+
+
+def adopt(out: apsw.Connection, rows: RowReader, branch: str, first: int) -> None:
+    """Brings what a branch shares with a parent that is gone, which is in its rows alone."""
+    columns = "entry_id, parent_id, seq, role, snippet"
+    of_branch = "session_id = ? AND seq < ?"
+    for entry_id, parent_id, seq, role, snippet in rows.some(
+        "entries", columns, of_branch, (branch, first)
+    ):
+        body = rows.one("entry_bodies", "body", "seq = ?", (seq,))
+        entry = None if body is None else _decoded(_entry_decoder, body[0])
+        if body is None or entry is None or entry.id != entry_id:
+            continue
+        out.execute("INSERT OR IGNORE INTO entry_bodies (seq, body) VALUES (?, ?)", (seq, body[0]))
+        out.execute(
+            f"INSERT OR IGNORE INTO entries (session_id, {columns}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608
+            (branch, entry_id, parent_id, seq, role, snippet),
+        )
+    for (artifact_id,) in rows.some("artifact_uses", "artifact_id", "session_id = ?", (branch,)):
+        out.execute(
+            "INSERT OR IGNORE INTO artifact_uses (session_id, artifact_id) VALUES (?, ?)",
+            (branch, artifact_id),
+        )
+
+
+# --- new events --------------------------------------------------------------------------------
+
+
+def mending_events(
+    out: apsw.Connection, rows: RowReader, broken_runs: Collection[str]
+) -> Iterator[Event]:
+    """Yields what has to be appended. Each is applied to ``out`` before the next is asked for.
+
+    Args:
+        broken_runs: runs that have no end, and whose events a start of the daemon could not walk.
+    """
+    yield from _tombstones(out, rows)
+    yield from _births(out, rows)
+    yield from _settled_inputs(out, rows)
+    yield from _ends(out, rows, broken_runs)
+    yield from _leaves(out)
+    yield from _activation(out, rows)
+
+
+def _tombstones(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
+    known = {row[0] for row in out.execute("SELECT session_id FROM sessions WHERE deleted")}
+    gone = {row[0] for row in rows.all("sessions", "session_id, deleted", "rowid") if row[1]}
+    for session_id in sorted(gone - known):
+        yield events.SessionDeleted(session_id=session_id)
+
+
+def _births(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
+    """Sessions that something is left of, and no row."""
+    left = {row[0] for row in out.execute(_SESSIONS_WITHOUT_ROW)}
+    columns = "session_id, created_at, parent_id, leaf_id, settings, deleted"
+    kept = {row[0]: row for row in rows.all("sessions", columns, "rowid") if not row[5]}
+    there = {row[0] for row in out.execute("SELECT session_id FROM sessions")}
+    for session_id in sorted(left | kept.keys() - there):
+        _, created_at, parent_id, leaf_id, settings, _ = kept.get(session_id, _NOTHING_KEPT)
+        last = out.execute(_LAST_ENTRY, (session_id,)).get
+        leaf = leaf_id if leaf_id is not None and _has_entry(out, session_id, leaf_id) else last
+        fields = _decoded(_settings_decoder, settings) if settings else None
+        yield events.SessionCreated(
+            session_id=session_id,
+            created_at=created_at or _first_time(out, session_id),
+            parent_id=or_unset(parent_id),
+            leaf_id=or_unset(leaf),
+            **(fields.as_set() if fields else {}),
+        )
+
+
+def _settled_inputs(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
+    """Inputs that were consumed or cleared, of which only the event that said so is lost."""
+    columns = "session_id, input_id, state"
+    for session_id, input_id, state in rows.all("inputs", columns, "rowid"):
+        body = out.execute(_PENDING_INPUT, (session_id, input_id)).get
+        queued = None if body is None else _decoded(_input_decoder, body)
+        if state != "pending" and queued is not None:
+            yield _queue_update(session_id, state, (queued,))
+
+
+def _ends(out: apsw.Connection, rows: RowReader, broken_runs: Collection[str]) -> Iterator[Event]:
+    """Runs that had ended, and those that the next start could not close by itself."""
+    open_runs = list(out.execute("SELECT run_id, session_id FROM runs WHERE status = 'running'"))
+    for run_id, session_id in open_runs:
+        kept = rows.one("runs", "status, error", "run_id = ?", (run_id,))
+        if kept is not None and kept[0] != "running":
+            status, error = kept
+        elif run_id in broken_runs:
+            status, error = "interrupted", None
+        else:
+            continue
+        yield events.AgentEnd(
+            session_id=session_id, run_id=run_id, status=status, error=or_unset(error)
+        )
+
+
+def _leaves(out: apsw.Connection) -> Iterator[Event]:
+    """Sessions whose leaf is lost go on from the last entry there is."""
+    for session_id, leaf_id in list(out.execute(_LEAVES)):
+        last = out.execute(_LAST_ENTRY, (session_id,)).get
+        if last is not None and not _has_entry(out, session_id, leaf_id):
+            yield events.SessionUpdated(session_id=session_id, leaf_id=last)
+
+
+def _activation(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
+    kept = rows.one("log_state", "active_session_id", "1", ())
+    active = out.execute("SELECT active_session_id FROM log_state").get
+    if active is None and kept is not None and kept[0] is not None:
+        query = "SELECT 1 FROM sessions WHERE session_id = ? AND NOT deleted"
+        if out.execute(query, kept).get is not None:
+            yield events.SessionActivated(session_id=kept[0])
+
+
+# --- small questions ---------------------------------------------------------------------------
+
+_UNKNOWN_TIME: Final = "1970-01-01T00:00:00.000000Z"
+
+_NOTHING_KEPT: Final = (None,) * 6
+
+_SESSIONS_WITHOUT_ROW: Final = """
+    SELECT session_id FROM (
+        SELECT session_id FROM events UNION SELECT session_id FROM entries
+        UNION SELECT session_id FROM inputs UNION SELECT session_id FROM runs
+    ) WHERE session_id NOT IN (SELECT session_id FROM sessions)
+"""
+_LAST_ENTRY: Final = "SELECT entry_id FROM entries WHERE session_id = ? ORDER BY seq DESC LIMIT 1"
+_PENDING_INPUT: Final = """
+    SELECT body FROM inputs WHERE session_id = ? AND input_id = ? AND state = 'pending'
+"""
+_LEAVES: Final = """
+    SELECT session_id, leaf_id FROM sessions WHERE NOT deleted AND leaf_id IS NOT NULL
+"""
+
+
+def _deleted_sessions(out: apsw.Connection, rows: RowReader) -> frozenset[str]:
+    query = "SELECT session_id FROM events WHERE type = ?"
+    buried = out.execute(query, (EVENT_TYPES[events.SessionDeleted],))
+    in_rows = rows.all("sessions", "session_id, deleted", "rowid")
+    return frozenset([row[0] for row in buried] + [row[0] for row in in_rows if row[1]])
+
+
+def _births_in(out: apsw.Connection) -> Iterator[Sequence[Any]]:
+    query = "SELECT session_id, seq FROM events WHERE type = ?"
+    return out.execute(query, (EVENT_TYPES[events.SessionCreated],))
+
+
+def _is_there(out: apsw.Connection, seq: int) -> bool:
+    return out.execute("SELECT 1 FROM events WHERE seq = ?", (seq,)).get is not None
+
+
+def _has_entry(out: apsw.Connection, session_id: str, entry_id: str) -> bool:
+    query = "SELECT 1 FROM entries WHERE session_id = ? AND entry_id = ?"
+    return out.execute(query, (session_id, entry_id)).get is not None
+
+
+def _first_time(out: apsw.Connection, session_id: str) -> str:
+    """Returns when the first event that is left of a session happened."""
+    query = "SELECT seq, schema_version, line FROM events WHERE session_id = ? ORDER BY seq LIMIT 1"
+    row = out.execute(query, (session_id,)).fetchone()
+    logged = "" if row is None else read_line(*row)
+    return _UNKNOWN_TIME if isinstance(logged, str) else logged.ts
+
+
+def _queue_update(
+    session_id: str, change: Any, inputs: tuple[QueuedInput, ...]
+) -> events.QueueUpdate:
+    """How many wait at that moment is not known any more; the inputs themselves are what counts."""
+    counts = PendingCounts(steer=0, follow_up=0)
+    return events.QueueUpdate(
+        session_id=session_id, change=change, inputs=inputs, pending_counts=counts
+    )
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], body: Any) -> Any:
+    """Returns what a row's JSON holds; None if it is damaged."""
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeError, TypeError):
+        return None

@@ -1,0 +1,60 @@
+"""The rows of a log made again from its events, in a database beside it.
+
+The same changes that the daemon's writer applies (``machine.projection``), by the same statements
+(``store._row_writes``). Two things cannot be had from events:
+
+- What a branch shares with a parent that was deleted: the parent's events are gone, so the branch's
+  rows are the only place left. ``adopt`` brings them.
+- The row that keeps the id of a deleted session from being used again; it is made from the tombstone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import apsw
+
+from nousd.admin.lines import LoggedEvent
+from nousd.machine.projection import CopyEntries, ForgetSession, row_changes
+from nousd.store import _row_writes
+
+Adopt = Callable[[str, int], None]
+"""Called with a branch whose parent is not there and the number of its first event: brings the rows
+of what it held from the start."""
+
+
+class Refold:
+    """Applies events, in the order of the log, to the rows of ``connection``.
+
+    Whoever uses it has a transaction open, or makes do with one for each statement.
+    """
+
+    def __init__(self, connection: apsw.Connection, adopt: Adopt) -> None:
+        self._connection = connection
+        self._adopt = adopt
+
+    def apply(self, logged: LoggedEvent) -> None:
+        for change in row_changes(logged.event, logged.seq, logged.ts):
+            _row_writes.apply(self._connection, change)
+            if isinstance(change, CopyEntries) and not self.has_session(change.parent_id):
+                self._adopt(change.session_id, logged.seq)
+            elif isinstance(change, ForgetSession):
+                self._bury(change.session_id, logged)
+
+    def has_session(self, session_id: str) -> bool:
+        query = "SELECT 1 FROM sessions WHERE session_id = ? AND NOT deleted"
+        return self._connection.execute(query, (session_id,)).get is not None
+
+    def has_ended(self, run_id: str) -> bool:
+        query = "SELECT 1 FROM runs WHERE run_id = ? AND status <> 'running'"
+        return self._connection.execute(query, (run_id,)).get is not None
+
+    def _bury(self, session_id: str, logged: LoggedEvent) -> None:
+        self._connection.execute(
+            """
+            INSERT OR IGNORE INTO sessions
+                (session_id, created_at, updated_at, updated_seq, settings, deleted)
+            VALUES (?, ?, ?, ?, '{}', 1)
+            """,
+            (session_id, logged.ts, logged.ts, logged.seq),
+        )

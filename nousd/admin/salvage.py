@@ -1,0 +1,393 @@
+"""``nousd check --salvage``: everything that can be read of a damaged log, as a new log.
+
+The log itself is only read. In the order in which it is done:
+
+1. The events, through SQLite as far as it goes (``around``), and if anything is wrong then also
+   from the pages themselves (``pages``). An event that is whole anywhere is taken once.
+2. Events that are lost and of which the rows tell all: entries, inputs, beginnings of runs
+   (``mending``). They get their own number again.
+3. The rows, made again by folding the events (``refold``). This is what keeps a deleted session
+   deleted: its tombstone is among the events, and whatever stale page the others came from, the fold
+   forgets them.
+4. New events for what the daemon could not live with: a session without its beginning, a run that
+   cannot be walked (``mending``). Their numbers are beyond all that were ever given.
+
+``OUT`` gets its name last, when it is whole and on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from nousd.admin.around import SEQ_MAX, EventReader, RowReader, Stretch
+from nousd.admin.backup import flush_to_disk
+from nousd.admin.check import artifact_id_of
+from nousd.admin.findings import (
+    FINDINGS_MAX,
+    PROGRESS_EVENTS,
+    Finding,
+    Findings,
+    Progress,
+    no_progress,
+)
+from nousd.admin.lines import LoggedEvent, read_line
+from nousd.admin.mending import adopt, mending_events, restored_events
+from nousd.admin.pages import PageReader, RawArtifact, RawEvent, number_in
+from nousd.admin.reading import open_log, size_of, wal_of
+from nousd.admin.refold import Refold
+from nousd.admin.walking import RunWalker
+from nousd.errors import StoreError, StoreTooNew
+from nousd.places import locations
+from nousd.places.locks import holder_of, state_lock_file
+from nousd.store._commits import NUMBERS_PER_BLOCK
+from nousd.store._database import inspect, open_for_writing
+from nousd.store._row_writes import put_artifact
+from nousd.store.interface import Artifact
+from nousd.wire.codec import encode_event_tail, number_event
+from nousd.wire.events import EVENT_TYPES, Event
+from nousd.wire.lifting import EVENT_SCHEMA_VERSION
+
+_EVENT_BYTES_MIN: Final = 64
+"""An event's line is longer; so a file holds no more events than this goes into it."""
+
+_SEQ_GUESSED_MAX: Final = 2**40
+"""Where the counter cannot be read: more events than any log has."""
+
+
+class SalvageReport(msgspec.Struct, frozen=True):
+    """What became of a damaged log.
+
+    Args:
+        read: events that SQLite could read.
+        from_pages: events that were only found on the pages themselves.
+        restored: lost events that their rows told.
+        added: new events, which end what cannot go on and begin what had lost its beginning.
+        missing: (first, last) numbers between which nothing was found where something was damaged.
+        findings: what is lost, what was mended; ``untold`` are more than that.
+    """
+
+    path: str
+    read: int
+    from_pages: int
+    restored: int
+    added: int
+    missing: Sequence[Stretch]
+    findings: Sequence[Finding]
+    untold: int
+    errors: int
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        total = self.read + self.from_pages + self.restored
+        lost = f"{self.errors} losses, see above" if self.errors else "nothing is known to be lost"
+        return (
+            f"{self.path}: {total} events ({self.from_pages} from pages that SQLite cannot reach,"
+            f" {self.restored} from rows), {self.added} added: {lost}"
+        )
+
+
+def salvage(path: Path, out: Path, *, progress: Progress = no_progress) -> SalvageReport:
+    """Makes ``out``, a new state folder with all that can be read of the log at ``path``.
+
+    Raises:
+        StoreError: a daemon is at work on the log, ``out`` exists or cannot be written, or not one
+            event was found. Nothing is left at ``out``, and the log is as it was.
+        StoreTooNew: the log is not damaged but written by a newer version.
+    """
+    if not size_of(path):
+        raise StoreError(f"there is no log at {path}")
+    holder = holder_of(state_lock_file(path.parent))
+    if holder is not None:
+        raise StoreError(f"a daemon ({holder}) is at work on {path}: stop it first")
+    if os.path.lexists(out):
+        raise StoreError(f"{out} exists; a salvage overwrites nothing")
+    try:
+        with _half_made(out) as half:
+            report = _Salvage(path, locations.database_file(half), progress).run(out)
+            half.rename(out)
+            return report
+    except OSError as error:
+        raise StoreError(f"{out} cannot be written: {error.strerror}") from error
+    except apsw.Error as error:
+        raise StoreError(f"{out} cannot be written: {error}") from error
+
+
+@contextmanager
+def _half_made(out: Path) -> Iterator[Path]:
+    half = out.with_name(f".{out.name}.{os.getpid()}")
+    half.mkdir(mode=0o700)
+    half.chmod(0o700)
+    try:
+        yield half
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+
+
+class _Salvage:
+    """One salvage: from the log at ``path`` to the new one at ``target``."""
+
+    def __init__(self, path: Path, target: Path, progress: Progress) -> None:
+        self._path = path
+        self._target = target
+        self._progress = progress
+        self._findings = Findings()
+        self._damaged_lines: dict[int, str] = {}
+        self._out = open_for_writing(target, apsw.Connection).connection
+        self._out.pragma("synchronous", "OFF")
+
+    def run(self, out: Path) -> SalvageReport:
+        with ExitStack() as stack:
+            stack.callback(self._out.close)
+            source = self._open_source(stack)
+            rows = RowReader(source)
+            self._out.execute("BEGIN")
+            next_seq = rows.one("log_state", "next_seq", "1", ())
+            highest = next_seq[0] if next_seq else _SEQ_GUESSED_MAX
+            read, unreadable = self._read_events(source, highest)
+            from_pages = self._read_pages(source, unreadable)
+            if not read + from_pages:
+                raise StoreError(f"not one event was found in {self._path}")
+            restored = sum(map(self._put, restored_events(self._out, rows)))
+            refold = Refold(self._out, lambda *branch: adopt(self._out, rows, *branch))
+            broken = self._fold(refold)
+            first = max(self._head() + 1, next_seq[0] if next_seq else self._beyond())
+            added = self._mend(refold, mending_events(self._out, rows, broken), first)
+            self._copy_artifacts(rows)
+            self._out.execute("UPDATE log_state SET next_seq = ?", (first + added,))
+            missing = self._tell_missing(unreadable, first)
+            self._tell_holes(rows)
+            self._out.execute("COMMIT")
+            self._finish()
+        return SalvageReport(
+            path=str(out),
+            read=read,
+            from_pages=from_pages,
+            restored=restored,
+            added=added,
+            missing=missing,
+            findings=self._findings.kept,
+            untold=self._findings.untold,
+            errors=self._findings.errors,
+        )
+
+    # --- the events ----------------------------------------------------------------------------
+
+    def _open_source(self, stack: ExitStack) -> apsw.Connection | None:
+        """Returns the log as SQLite sees it, if it does, and says what SQLite thinks of it."""
+        try:
+            # Nobody is at work on it, so the index of the WAL that lies there is of no use.
+            source = stack.enter_context(open_log(self._path, shared=False))
+            complaints = [text for (text,) in source.execute("PRAGMA integrity_check(100)")]
+            source.pragma("schema_version")
+        except apsw.Error as error:
+            self._findings.add(str(self._path), f"cannot be read by SQLite: {error}")
+            return None
+        if complaints != ["ok"]:
+            for complaint in complaints:
+                self._findings.add("the database", f"is damaged: {complaint}")
+        else:
+            self._refuse_too_new()
+        return source
+
+    def _refuse_too_new(self) -> None:
+        try:
+            inspect(self._path)
+        except StoreTooNew:
+            raise
+        except StoreError as error:
+            self._findings.add(str(self._path), str(error))
+
+    def _read_events(
+        self, source: apsw.Connection | None, highest: int
+    ) -> tuple[int, Sequence[Stretch]]:
+        if source is None:
+            return 0, [Stretch(1, SEQ_MAX)]
+        before = self._out.total_changes()
+        reader = EventReader(source, self._take_row, highest)
+        reader.read()
+        return self._out.total_changes() - before, _joined(reader.unreadable)
+
+    def _take_row(self, seq: int, version: int, line: Any) -> None:
+        logged = read_line(seq, version, line)
+        if isinstance(logged, str):
+            self._damaged_lines[seq] = logged
+        else:
+            self._put(logged)
+
+    def _put(self, logged: LoggedEvent) -> bool:
+        """Takes an event unless its number is taken; returns whether it was."""
+        self._out.execute(
+            """
+            INSERT OR IGNORE INTO events (seq, schema_version, type, session_id, run_id, line)
+            VALUES (?, ?, ?, ?, ?, ?)
+            """,
+            (
+                logged.seq,
+                logged.schema_version,
+                logged.type,
+                logged.event.session_id,
+                logged.run_id,
+                logged.line,
+            ),
+        )
+        return bool(self._out.changes())
+
+    def _read_pages(self, source: apsw.Connection | None, unreadable: Sequence[Stretch]) -> int:
+        """Looks for more on the pages if anything was wrong; returns how many events were new.
+
+        Where nothing was, the WAL alone is suspicious: SQLite takes it up to the first frame that is
+        damaged and says nothing of the others. What they hold is newer than all that it has read.
+        """
+        is_whole = not (
+            source is None or self._findings.errors or unreadable or self._damaged_lines
+        )
+        above = self._head() if is_whole else 0
+        found = 0
+        with PageReader(self._path, wal_of(self._path)) as pages:
+            if is_whole and not pages.wal_frames:
+                return 0
+            for row in pages.rows():
+                if isinstance(row, RawArtifact):
+                    put_artifact(self._out, Artifact(row.artifact_id, row.media_type, row.data))
+                else:
+                    found += self._take_raw(row, above)
+        return found
+
+    def _take_raw(self, row: RawEvent, above: int) -> bool:
+        seq = number_in(row.line) if row.seq is None else row.seq
+        if seq <= above or self._out.execute("SELECT 1 FROM events WHERE seq = ?", (seq,)).get:
+            return False
+        logged = read_line(seq, row.schema_version, row.line)
+        return not isinstance(logged, str) and self._put(logged)
+
+    # --- the rows ------------------------------------------------------------------------------
+
+    def _fold(self, refold: Refold) -> frozenset[str]:
+        """Makes the rows; returns the runs that have no end and cannot be walked to where one is due."""
+        runs = RunWalker(refold.has_ended)
+        query = "SELECT seq, schema_version, line FROM events ORDER BY seq"
+        for count, row in enumerate(self._out.execute(query), 1):
+            logged = read_line(*row)
+            assert not isinstance(logged, str), logged
+            fault = runs.follow(logged)
+            if fault is not None:
+                self._findings.add(f"run {logged.run_id}", f"{fault} (evt-{logged.seq})")
+            refold.apply(logged)
+            if count % PROGRESS_EVENTS == 0:
+                self._progress(count)
+        return runs.broken_runs
+
+    def _mend(self, refold: Refold, events: Iterator[Event], first: int) -> int:
+        """Appends new events from the number ``first`` on; returns how many."""
+        seq = first
+        for event in events:
+            ts = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            line = number_event(seq, encode_event_tail(event, ts))
+            type_ = EVENT_TYPES[type(event)]
+            logged = LoggedEvent(seq, EVENT_SCHEMA_VERSION, type_, event, ts, line)
+            self._put(logged)
+            refold.apply(logged)
+            of = logged.run_id or event.session_id
+            self._findings.add(f"evt-{seq}", f"was added: {type_} of {of}", "note")
+            seq += 1
+        return seq - first
+
+    def _copy_artifacts(self, rows: RowReader) -> None:
+        """Brings those that a session uses, and lets go of any other."""
+        for artifact_id, media_type, data in rows.all(
+            "artifacts", "artifact_id, media_type, data", "rowid"
+        ):
+            if artifact_id == artifact_id_of(data):
+                put_artifact(self._out, Artifact(artifact_id, media_type, data))
+        self._out.execute(
+            "DELETE FROM artifacts WHERE artifact_id NOT IN (SELECT artifact_id FROM artifact_uses)"
+        )
+
+    # --- numbers -------------------------------------------------------------------------------
+
+    def _head(self) -> int:
+        head: int = self._out.execute("SELECT coalesce(max(seq), 0) FROM events").get
+        return head
+
+    def _beyond(self) -> int:
+        """Returns a number above all that were ever given, where the log itself does not say it."""
+        return self._head() + NUMBERS_PER_BLOCK + size_of(self._path) // _EVENT_BYTES_MIN
+
+    # --- what is told --------------------------------------------------------------------------
+
+    def _tell_missing(self, unreadable: Sequence[Stretch], end: int) -> Sequence[Stretch]:
+        """Returns the gaps in what could not be read; ``end`` is the first number after the log's."""
+        gaps = []
+        query = "SELECT seq FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq"
+        for first, last in unreadable:
+            bound = min(last, end - 1)
+            expected = first
+            for (seq,) in self._out.execute(query, (first, bound)):
+                if seq > expected:
+                    gaps.append(Stretch(expected, seq - 1))
+                expected = seq + 1
+            if expected <= bound:
+                gaps.append(Stretch(expected, bound))
+        for first, last in gaps:
+            where = f"evt-{first}" if first == last else f"evt-{first} to evt-{last}"
+            self._findings.add(where, "was not found: lost, or a number that was never given")
+        return gaps[:FINDINGS_MAX]
+
+    def _tell_holes(self, rows: RowReader) -> None:
+        """Says what is known to be gone."""
+        for seq, fault in self._damaged_lines.items():
+            if self._out.execute("SELECT 1 FROM events WHERE seq = ?", (seq,)).get is None:
+                self._findings.add(f"evt-{seq}", f"is lost: it {fault}")
+        for session_id, entry_id, parent_id in self._out.execute(_ORPHANS):
+            self._findings.add(
+                f"entry {entry_id} of {session_id}", f"hangs on the lost entry {parent_id}"
+            )
+        for session_id, artifact_id in self._out.execute(_ARTIFACTS_LOST):
+            self._findings.add(f"artifact {artifact_id} of {session_id}", "is lost")
+        for table in sorted(rows.failed):
+            self._findings.add(
+                f"the table {table}",
+                "could not be read whole; its rows were made again from the events",
+                "note",
+            )
+
+    def _finish(self) -> None:
+        """Puts everything on the disk, into the one file."""
+        self._out.pragma("synchronous", "FULL")
+        complaint = self._out.pragma("integrity_check")
+        assert complaint == "ok", complaint
+        self._out.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        flush_to_disk(self._target)
+        flush_to_disk(self._target.parent)
+
+
+_ORPHANS: Final = """
+    SELECT e.session_id, e.entry_id, e.parent_id FROM entries AS e
+    LEFT JOIN entries AS p ON p.session_id = e.session_id AND p.entry_id = e.parent_id
+    WHERE e.parent_id IS NOT NULL AND p.entry_id IS NULL
+"""
+_ARTIFACTS_LOST: Final = """
+    SELECT session_id, artifact_id FROM artifact_uses
+    WHERE artifact_id NOT IN (SELECT artifact_id FROM artifacts)
+"""
+
+
+def _joined(stretches: Sequence[Stretch]) -> Sequence[Stretch]:
+    """Returns the stretches in order, with neighbours made one."""
+    joined: list[Stretch] = []
+    for first, last in sorted(stretches):
+        if joined and first <= joined[-1].last + 1:
+            joined[-1] = Stretch(joined[-1].first, max(joined[-1].last, last))
+        else:
+            joined.append(Stretch(first, last))
+    return joined

@@ -1,0 +1,65 @@
+"""Walks every run of a log through the ledger that its events were made with.
+
+It holds the runs that are open at one moment and nothing of those that have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nousd.admin.lines import LoggedEvent
+from nousd.machine.lifecycle import LOGGED, Ledger
+from nousd.wire.events import AgentEnd
+
+
+class RunWalker:
+    """Follows the runs of a log, in its order.
+
+    Args:
+        has_ended: whether a run that is not open was seen to its end.
+    """
+
+    def __init__(self, has_ended: Callable[[str], bool]) -> None:
+        self._has_ended = has_ended
+        self._open: dict[str, Ledger] = {}
+        self._broken: set[str] = set()
+
+    @property
+    def open_runs(self) -> list[str]:
+        """The runs that have begun and not ended, oldest first."""
+        return list(self._open)
+
+    @property
+    def broken_runs(self) -> frozenset[str]:
+        """The runs with a fault whose end was not seen."""
+        return frozenset(self._broken)
+
+    def follow(self, logged: LoggedEvent) -> str | None:
+        """Returns why the event cannot stand where it does; of a run's faults the first."""
+        run_id = logged.run_id
+        if run_id is None or run_id in self._broken:
+            if isinstance(logged.event, AgentEnd):
+                self._broken.discard(logged.event.run_id)
+            return None
+        fault = self._note(run_id, logged)
+        if isinstance(logged.event, AgentEnd):
+            self._open.pop(run_id, None)
+        elif fault is not None:
+            self._open.pop(run_id, None)
+            self._broken.add(run_id)
+        return fault
+
+    def _note(self, run_id: str, logged: LoggedEvent) -> str | None:
+        ledger = self._open.get(run_id)
+        if ledger is None:
+            if self._has_ended(run_id):
+                return f"has {logged.type} behind its end"
+            ledger = self._open[run_id] = Ledger(logged.event.session_id, run_id, LOGGED)
+        if ledger.session_id != logged.event.session_id:
+            return f"has {logged.type} in another session, {logged.event.session_id}"
+        phase = ledger.phase
+        try:
+            ledger.note(logged.event)
+        except AssertionError:
+            return f"has {logged.type} where it cannot stand: {phase.value}"
+        return None

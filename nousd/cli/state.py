@@ -1,0 +1,173 @@
+"""The commands of ``nousd`` that work on a state folder without a daemon, as a table.
+
+Which log is meant is decided as ``nousd serve`` decides it. What the commands do is in ``nousd.admin``,
+which is imported when one of them runs; here it is only said, one finding per line, or as JSON.
+
+Exit codes: 0 all is well, 1 something is wrong, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
+
+from nousd.cli.arguments import Argument, function_of
+from nousd.cli.serve import CONFIG, setting_flag
+
+if TYPE_CHECKING:
+    from nousd.config.settings import Settings
+
+_FINE: Final = 0
+_WRONG: Final = 1
+
+_JSON: Final = Argument(
+    "json", Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")], False
+)
+_SALVAGE: Final = Argument(
+    "salvage",
+    Annotated[
+        Path | None,
+        typer.Option(
+            "--salvage",
+            metavar="OUT",
+            help="Save what can be read into OUT, a new state folder. The log itself stays as it is.",
+        ),
+    ],
+)
+_FILE: Final = Argument(
+    "file",
+    Annotated[Path, typer.Argument(metavar="FILE", help="The copy; must not exist.")],
+    ...,
+)
+
+
+class Told(NamedTuple):
+    """What a command has to say.
+
+    Args:
+        report: for programs.
+        lines: for people.
+        code: what it exits with.
+    """
+
+    report: Any
+    lines: Sequence[str]
+    code: int
+
+
+class StateCommand(NamedTuple):
+    """One row of the table: what it takes besides the log's place, and what it does."""
+
+    help: str
+    arguments: tuple[Argument, ...]
+    run: Callable[[Settings, dict[str, Any]], Told]
+
+
+def commands() -> Iterable[tuple[str, str, Callable[..., None]]]:
+    """Yields name, help and function of each command."""
+    from nousd.config.settings import SETTINGS
+
+    where = (setting_flag(SETTINGS["state_dir"]), CONFIG, _JSON)
+    for name, command in STATE_COMMANDS.items():
+        yield name, command.help, function_of((*command.arguments, *where), _body(command))
+
+
+def _body(command: StateCommand) -> Callable[[dict[str, Any]], None]:
+    def body(values: dict[str, Any]) -> None:
+        from nousd.config.settings import resolve
+
+        # No model is called, so a missing key is nobody's business here.
+        flags = {"state_dir": values.pop("state_dir"), "provider": "mock"}
+        settings = resolve(flags, os.environ, values.pop("config")).settings
+        wants_json = values.pop("json")
+        tell(command.run(settings, values), wants_json=wants_json)
+
+    return body
+
+
+def tell(told: Told, *, wants_json: bool) -> None:
+    """Prints it, and ends the program unless all is well."""
+    if wants_json:
+        import msgspec
+
+        print(json.dumps(msgspec.to_builtins(told.report), ensure_ascii=False))
+    else:
+        print(*told.lines, sep="\n")
+    if told.code:
+        raise typer.Exit(told.code)
+
+
+# --- what they do ------------------------------------------------------------------------------
+
+
+def _check(settings: Settings, values: dict[str, Any]) -> Told:
+    from nousd.admin.check import check
+
+    out = values["salvage"]
+    if out is not None:
+        return _salvage(settings, out)
+    report = check(_log_of(settings), progress=_progress())
+    return Told(report, [*map(str, report.findings), report.summary], _WRONG * bool(report.errors))
+
+
+def _salvage(settings: Settings, out: Path) -> Told:
+    from nousd.admin.salvage import salvage
+
+    report = salvage(_log_of(settings), out.absolute(), progress=_progress())
+    return Told(report, [*map(str, report.findings), report.summary], _WRONG * bool(report.errors))
+
+
+def _backup(settings: Settings, values: dict[str, Any]) -> Told:
+    from nousd.admin.backup import backup
+
+    report = backup(_log_of(settings), values["file"].absolute())
+    return Told(report, [report.summary], _FINE)
+
+
+def _vacuum(settings: Settings, _values: dict[str, Any]) -> Told:
+    from nousd.admin.vacuum import vacuum
+
+    report = vacuum(settings.state_dir)
+    line = (
+        f"{report.deltas_joined} deltas of ended runs joined;"
+        f" {report.bytes_before} bytes before, {report.bytes_after} after"
+    )
+    return Told(report, [line], _FINE)
+
+
+def _log_of(settings: Settings) -> Path:
+    from nousd.places import locations
+
+    return locations.database_file(settings.state_dir)
+
+
+def _progress() -> Callable[[int], None]:
+    """Returns what tells a person at a terminal how far it is."""
+
+    def say(events: int) -> None:
+        print(f"\r{events} events", end="", file=sys.stderr, flush=True)
+
+    def say_nothing(_events: int) -> None:
+        pass
+
+    return say if sys.stderr.isatty() else say_nothing
+
+
+STATE_COMMANDS: Final[dict[str, StateCommand]] = {
+    "check": StateCommand(
+        "Check a whole log without changing it, or save what can be read of a damaged one.",
+        (_SALVAGE,),
+        _check,
+    ),
+    "backup": StateCommand(
+        "Copy a log to a file, also while a daemon is at work.", (_FILE,), _backup
+    ),
+    "vacuum": StateCommand("Prune old deltas now and give the space back.", (), _vacuum),
+}
+"""name on the command line -> what it does."""
