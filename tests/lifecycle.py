@@ -181,7 +181,7 @@ def _model_input(run: _Run, payload: Payload) -> None:
 def _tool_start(run: _Run, payload: Payload) -> None:
     _in_turn(run, payload)
     assert run.message is None, "a tool starts while a message is open"
-    assert run.call is None, f"tool call {run.call and run.call.id} is still running"
+    assert run.call is None, f"tool call {run.call.id} is still running"
     assert payload["tool_call_id"] not in run.tool_call_ids, "a tool_call_id was used twice"
     run.tool_call_ids.add(payload["tool_call_id"])
     run.call = _Call(payload["tool_call_id"], payload["tool_name"])

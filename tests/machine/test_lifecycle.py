@@ -145,14 +145,14 @@ session_deleted
 inside of a run, which it does not change. A prompt's own acceptance (and the move to its leaf) come
 before its run."""
 
-INSIDE = [phase for phase in Phase if phase not in (Phase.BEFORE, Phase.ENDED)]
+INSIDE: list[Phase] = [phase for phase in Phase if phase not in (Phase.BEFORE, Phase.ENDED)]
 
 
 def cells() -> list[tuple[str, Phase, Phase | None]]:
     """Returns every event with every phase and the phase after it, None where it cannot come."""
     found = []
     for name, *ways in map(str.split, TABLE.strip().splitlines()):
-        after = {phase: phase for phase in INSIDE} if "*" in ways else {}
+        after: dict[Phase, Phase] = {phase: phase for phase in INSIDE} if "*" in ways else {}
         after |= {Phase(way.split(">")[0]): Phase(way.split(">")[1]) for way in ways if way != "*"}
         found += [(name, phase, after.get(phase)) for phase in Phase]
     return found

@@ -1,0 +1,410 @@
+"""What is told of a tool call and of a model call to who asks for more than the frozen types.
+
+The table of protocol/v1.md, "Tool calls", case by case. That the order holds in every other test too is
+checked on every log that a test leaves (``tests.lifecycle``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nousd.errors import ContextOverflow, ProviderError, ToolError
+from nousd.providers.interface import Finished, Receive, ToolCallPiece
+from nousd.runtimes.native.loop import NativeSettings
+from nousd.store import memory
+from nousd.store.interface import Batch
+from tests.daemon.process_harness import Place, running
+from tests.daemon.scripted import (
+    Outcome,
+    ScriptedProvider,
+    ScriptedTool,
+    asks_for_tools,
+    breaks,
+    fails,
+    gives,
+    says,
+)
+from tests.daemon_harness import Client, Event, Events, memory_daemon, of_type, types
+from tests.stub_model import StubModel, tool_reply
+from tests.tools.bench import lifeline
+
+
+class Bench:
+    """A daemon whose model and tool do what the test says, and who asked for everything."""
+
+    def __init__(
+        self, client: Client, events: Events, provider: ScriptedProvider, tool: ScriptedTool
+    ) -> None:
+        self.client = client
+        self.events = events
+        self.provider = provider
+        self.tool = tool
+
+    async def run(self, text: str = "go") -> list[Event]:
+        await self.client.request("prompt", text=text, wait=False)
+        return await self.events.run()
+
+
+@pytest.fixture
+def provider() -> ScriptedProvider:
+    return ScriptedProvider()
+
+
+@pytest.fixture
+def tool() -> ScriptedTool:
+    return ScriptedTool()
+
+
+@asynccontextmanager
+async def open_bench(
+    workdir: Path, provider: ScriptedProvider, tool: ScriptedTool, **options: Any
+) -> AsyncIterator[Bench]:
+    async with memory_daemon(
+        workdir=workdir, provider=provider, tools=[tool.tool], **options
+    ) as daemon:
+        events, client = await daemon.watch(types="all"), await daemon.connect()
+        yield Bench(client, events, provider, tool)
+
+
+@pytest.fixture
+async def bench(
+    tmp_path: Path, provider: ScriptedProvider, tool: ScriptedTool
+) -> AsyncIterator[Bench]:
+    async with open_bench(tmp_path, provider, tool) as bench:
+        yield bench
+
+
+def asks_for(*calls: tuple[str, str]) -> Outcome:
+    """A model call that asks for calls with those names and arguments as the model writes them."""
+
+    async def play(receive: Receive) -> None:
+        for number, (name, args) in enumerate(calls):
+            await receive(ToolCallPiece(f"own-{number}", name, args))
+        await receive(Finished("tool_use"))
+
+    return play
+
+
+STEPS = ("tool_call_", "tool_execution_", "permission_")
+
+
+def steps(run: list[Event]) -> list[str]:
+    """Returns what was told of the calls of a run, shortened."""
+    told = [event for event in run if event["type"].startswith(STEPS)]
+    return [name.removeprefix("tool_call_").removeprefix("tool_") for name in types(told)]
+
+
+RAN = [
+    *("execution_start", "requested", "policy_evaluated", "policy_evaluated", "policy_evaluated"),
+    *("approved", "started", "execution_update", "completed", "execution_end"),
+]
+
+
+@pytest.mark.behaviour("tool_calls_are_told_step_by_step")
+async def test_a_call_that_runs_is_told_from_request_to_completion(
+    bench: Bench, provider: ScriptedProvider, tool: ScriptedTool
+) -> None:
+    provider.answer(asks_for_tools(), says("done"))
+    tool.finish(gives("well"))
+    run = await bench.run()
+    assert steps(run) == RAN
+    told = [e["payload"] for e in run if e["type"].startswith("tool_call_")]
+    assert {(call["attempt"], call["tool_name"]) for call in told} == {(1, "work")}
+    [start] = of_type(run, "tool_execution_start")
+    assert {call["tool_call_id"] for call in told} == {start["tool_call_id"]}
+    [requested] = of_type(run, "tool_call_requested")
+    assert (requested["args"], requested["runtime_tool_call_id"]) == ({}, "own-0")
+    assert [
+        (evaluated["source"], evaluated["decision"])
+        for evaluated in of_type(run, "tool_call_policy_evaluated")
+    ] == [("registry", "allow"), ("session", "allow"), ("arguments", "allow")]
+    [approved] = of_type(run, "tool_call_approved")
+    assert (approved["by"], approved["reason"]) == ("policy", "every source allows it")
+    [completed] = of_type(run, "tool_call_completed")
+    assert completed["is_error"] is False
+    assert completed["duration_ms"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "is_error"),
+    [
+        (gives("well"), False),
+        (gives("badly", is_error=True), True),
+        (breaks(ToolError("badly")), True),
+        (breaks(OSError(28, "No space left on device")), True),
+    ],
+    ids=["well", "failed", "tool error", "system error"],
+)
+async def test_a_call_that_fails_is_completed_like_one_that_does_not(
+    bench: Bench, provider: ScriptedProvider, tool: ScriptedTool, outcome: Any, is_error: bool
+) -> None:
+    provider.answer(asks_for_tools(), says("done"))
+    tool.finish(outcome)
+    run = await bench.run()
+    assert steps(run)[-2:] == ["completed", "execution_end"]
+    [completed], [end] = of_type(run, "tool_call_completed"), of_type(run, "tool_execution_end")
+    assert completed["is_error"] == end["is_error"] == is_error
+    assert "duration_ms" in completed
+
+
+@pytest.mark.behaviour("refused_calls_are_denied_and_never_started")
+@pytest.mark.parametrize(
+    ("name", "args", "asked", "reason"),
+    [
+        ("nope", "{}", ["registry"], "tool_not_found: nope"),
+        ("ls", "{}", ["registry", "session"], "tool_not_active: ls"),
+        (
+            "read",
+            "[1",
+            ["registry", "session", "arguments"],
+            "validation_failed: arguments are not a JSON object",
+        ),
+        (
+            "read",
+            "{}",
+            ["registry", "session", "arguments"],
+            "validation_failed: read.path is required",
+        ),
+    ],
+    ids=["unknown", "inactive", "unreadable", "invalid"],
+)
+async def test_a_call_that_is_refused_is_denied_by_the_last_source_that_is_asked(
+    bench: Bench, name: str, args: str, asked: list[str], reason: str
+) -> None:
+    await bench.client.request("new_session")
+    await bench.client.request("set_active_tools", tools=["read"])
+    bench.provider.answer(asks_for((name, args)), says("done"))
+    run = await bench.run()
+    assert steps(run) == [
+        *("execution_start", "requested"),
+        *["policy_evaluated" for _ in asked],
+        *("denied", "execution_end"),
+    ]
+    evaluated = of_type(run, "tool_call_policy_evaluated")
+    assert [source["source"] for source in evaluated] == asked
+    assert [source["decision"] for source in evaluated] == [*["allow"] * (len(asked) - 1), "deny"]
+    [denied], [warning] = of_type(run, "tool_call_denied"), of_type(run, "warning")
+    assert denied["by"] == "policy"
+    assert denied["reason"] == evaluated[-1]["reason"] == warning["message"] == reason
+
+
+async def test_without_exec_there_is_no_bash_to_allow(place: Place, stub: StubModel) -> None:
+    place.options = ("--no-allow-exec",)
+    stub.script(tool_reply(("bash", {"command": "true"})))
+    async with running(place):
+        events, client = await place.watch(types="all"), await place.connect()
+        await client.request("prompt", text="go", wait=False)
+        [evaluated] = of_type(await events.run(), "tool_call_policy_evaluated")
+        assert (evaluated["source"], evaluated["decision"]) == ("registry", "deny")
+        assert evaluated["reason"] == "tool_not_found: bash"
+
+
+async def test_a_call_that_a_steer_skips_is_denied_and_no_source_is_asked(
+    bench: Bench, provider: ScriptedProvider, tool: ScriptedTool
+) -> None:
+    provider.answer(asks_for_tools(2), says("steered"))
+    await bench.client.request("prompt", text="go", wait=False)
+    await bench.events.until("tool_call_started")
+    await bench.client.request("steer", text="stop")
+    tool.finish(gives("well"))
+    run = await bench.events.run()
+    assert steps(run) == [
+        *RAN,
+        *("execution_start", "requested", "denied", "execution_update", "execution_end"),
+    ]
+    [denied] = of_type(run, "tool_call_denied")
+    assert denied["by"] == "steer"
+    assert denied["reason"] == "Skipped due to queued user message."
+
+
+@pytest.mark.behaviour("started_calls_are_completed")
+async def test_a_call_that_an_abort_cuts_off_is_completed_and_those_behind_it_are_not_told(
+    bench: Bench, provider: ScriptedProvider
+) -> None:
+    provider.answer(asks_for_tools(3))
+    await bench.client.request("prompt", text="go", wait=False)
+    await bench.events.until("tool_call_started")
+    await bench.client.request("abort")
+    run = await bench.events.run()
+    assert steps(run) == [step for step in RAN if step != "execution_update"]
+    [completed], [end] = of_type(run, "tool_call_completed"), of_type(run, "tool_execution_end")
+    assert (completed["is_error"], completed["stop_reason"]) == (True, "aborted")
+    assert "duration_ms" not in completed
+    assert (end["executed"], end["result"]) == (True, "tool_error: aborted")
+
+
+@pytest.fixture
+def place(short_folder: Path, stub: StubModel) -> Place:
+    return Place(short_folder, stub)
+
+
+@pytest.mark.behaviour("started_calls_are_completed")
+async def test_a_call_that_a_kill_cuts_off_is_completed_at_the_next_start(
+    place: Place, stub: StubModel, short_folder: Path
+) -> None:
+    with lifeline(short_folder / "lifeline") as line:
+        script = f'exec 9>"{line.path}"; echo ready >&9; sleep 1000'
+        stub.script(tool_reply(("bash", {"command": script})))
+        async with running(place) as process:
+            client = await place.connect()
+            await client.request("prompt", text="go", wait=False)
+            await line.wait_ready(1)
+            await process.kill()
+            await line.wait_gone()
+    async with running(place):
+        replay = await place.watch(after="evt-0", types="all")
+        run = await replay.run()
+        [completed] = of_type(run, "tool_call_completed")
+        assert (completed["is_error"], completed["stop_reason"]) == (True, "interrupted")
+        assert (completed["tool_name"], completed["attempt"]) == ("bash", 1)
+        assert types(run)[-5:] == [
+            *("tool_call_completed", "tool_execution_end", "entry_appended"),
+            *("turn_end", "agent_end"),
+        ]
+
+
+async def test_who_says_nothing_is_told_the_frozen_types_alone(
+    tmp_path: Path, provider: ScriptedProvider, tool: ScriptedTool
+) -> None:
+    async with memory_daemon(workdir=tmp_path, provider=provider, tools=[tool.tool]) as daemon:
+        events, client = await daemon.listen(), await daemon.connect()
+        provider.answer(asks_for(("nope", "{}"), ("work", "{}")), says("done"))
+        tool.finish(gives("well"))
+        await client.request("prompt", text="go", wait=False)
+        assert types(await events.run()) == [
+            *("agent_start", "turn_start", "message_start", "message_end"),
+            *("message_start", "status", "message_end"),
+            *("tool_execution_start", "warning", "tool_execution_end"),
+            *("tool_execution_start", "tool_execution_update", "tool_execution_end"),
+            *("status", "message_start", "message_update", "message_end"),
+            *("turn_end", "agent_end"),
+        ]
+
+
+# --- what a model is given -------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("model_inputs_are_told")
+async def test_each_model_call_is_told_by_what_the_model_is_given(
+    bench: Bench, provider: ScriptedProvider, tool: ScriptedTool
+) -> None:
+    await bench.client.request("new_session")
+    await bench.client.request("set_active_tools", tools=["read"])
+    provider.answer(asks_for_tools(), says("done"))
+    tool.finish(gives("well"))
+    run = await bench.run()
+    first, second = of_type(run, "model_input")
+    entries = [appended["entry"] for appended in of_type(run, "entry_appended")]
+    assert (first["leaf_id"], second["leaf_id"]) == (entries[0]["id"], entries[2]["id"])
+    for told, request in zip((first, second), provider.requests, strict=True):
+        assert told["model"] == request.model == "scripted-model"
+        assert told["messages"] == len(request.messages)
+        assert told["tools"] == [tool.name for tool in request.tools] == ["read", "work"]
+        assert told["omitted_count"] == 0
+        assert "omitted" not in told
+    assert (first["entries"], second["entries"]) == (1, 3)
+    assert first["tokens_estimated"] < second["tokens_estimated"]
+
+
+async def test_a_model_input_comes_before_anything_the_model_says(
+    bench: Bench, provider: ScriptedProvider
+) -> None:
+    await bench.client.request("prompt", text="go", wait=False)
+    await bench.events.until("model_input")
+    provider.answer(says("done"))
+    run = await bench.events.run()
+    assert types(run)[types(run).index("model_input") + 1] == "message_start"
+
+
+async def test_what_a_model_is_not_told_is_named_with_the_reason(
+    bench: Bench, provider: ScriptedProvider
+) -> None:
+    provider.answer(says(), says("done"))
+    empty = of_type(await bench.run(), "entry_appended")[-1]["entry"]["id"]
+    [told] = of_type(await bench.run("again"), "model_input")
+    assert (told["entries"], told["messages"]) == (3, 2)
+    assert told["omitted"] == [{"entry_id": empty, "reason": "empty"}]
+    assert told["omitted_count"] == 1
+
+
+async def test_of_many_entries_left_out_the_oldest_are_named_and_all_are_counted(
+    bench: Bench, provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nousd.runtimes.native.loop.OMITTED_MAX", 2)
+    empty = []
+    for _ in range(3):
+        provider.answer(says())
+        empty.append(of_type(await bench.run(), "entry_appended")[-1]["entry"]["id"])
+    provider.answer(says("done"))
+    [told] = of_type(await bench.run(), "model_input")
+    assert [omitted["entry_id"] for omitted in told["omitted"]] == empty[:2]
+    assert told["omitted_count"] == 3
+
+
+async def test_a_call_made_again_with_a_compacted_context_is_told_again(
+    tmp_path: Path, provider: ScriptedProvider, tool: ScriptedTool
+) -> None:
+    native = NativeSettings(keep_recent_tokens=1)
+    async with open_bench(tmp_path, provider, tool, native=native) as bench:
+        provider.answer(says("one"))
+        await bench.run("first")
+        provider.answer(fails(ContextOverflow("too long")), says("a summary"), says("two"))
+        run = await bench.run("second")
+        before, after = of_type(run, "model_input")
+        assert (before["entries"], after["entries"]) == (3, 2)
+        [compaction] = [
+            appended["entry"]
+            for appended in of_type(run, "entry_appended")
+            if appended["entry"]["type"] == "compaction"
+        ]
+        assert after["leaf_id"] == compaction["id"]
+
+
+async def test_a_call_that_fails_was_told_too(bench: Bench, provider: ScriptedProvider) -> None:
+    provider.answer(fails(ProviderError("no")))
+    run = await bench.run()
+    told = types(run)
+    assert told.index("model_input") < told.index("error")
+    assert told[-1] == "agent_end"
+
+
+# --- what it costs ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The types of the events of each batch that was handed to the store, as it happens."""
+    seen: list[list[str]] = []
+    submit = memory.MemoryStore.submit
+
+    def note(store: memory.MemoryStore, batch: Batch) -> None:
+        seen.append([record.type for record in batch.records])
+        submit(store, batch)
+
+    monkeypatch.setattr(memory.MemoryStore, "submit", note)
+    return seen
+
+
+@pytest.mark.parametrize(("name", "commits"), [("work", 2), ("nope", 1)], ids=["run", "refused"])
+async def test_what_is_told_of_a_call_shares_the_commits_before_and_after_it(
+    bench: Bench, batches: list[list[str]], name: str, commits: int
+) -> None:
+    bench.provider.answer(asks_for(*[(name, "{}")] * 3), says("done"))
+    bench.tool.finish(*[gives("well")] * 3)
+    await bench.run()
+    of_calls = [batch for batch in batches if any(type_.startswith(STEPS) for type_ in batch)]
+    assert len(of_calls) == 3 * commits
+
+
+async def test_what_a_model_is_given_shares_the_commit_that_says_it_is_asked_again(
+    bench: Bench, batches: list[list[str]], provider: ScriptedProvider
+) -> None:
+    provider.answer(asks_for(("nope", "{}")), says("done"))
+    await bench.run()
+    of_models = [batch for batch in batches if "model_input" in batch]
+    assert of_models == [["model_input"], ["status", "model_input"]]
