@@ -11,13 +11,14 @@ The hub knows nothing of sockets or of what an event means.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Final
 
 import trio
 
 from nousd.store.interface import EventFilter, Store, StoredEvent
+from nousd.wire.codec import decode_event
 
 WINDOW_EVENTS_MAX: Final = 32_768
 WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -51,6 +52,11 @@ class Hub:
         """The number of the last event that was published."""
         return self._head
 
+    @property
+    def window_start(self) -> int:
+        """The number up to which events are read from the log; it only grows."""
+        return self._before
+
     def publish(self, events: Iterable[StoredEvent]) -> None:
         """Adds committed events and wakes whoever waits for them."""
         for event in events:
@@ -67,6 +73,10 @@ class Hub:
         self._events = [event for event in self._events if event.session_id != session_id]
         self._seqs = [event.seq for event in self._events]
         self._bytes = sum(len(event.line) for event in self._events)
+
+    def release(self, before: str) -> None:
+        """Drops what is older than a time (RFC 3339 UTC) from the window: its lines may change."""
+        self._drop(bisect_left(self._events, before, key=_time))
 
     async def wait_after(self, cursor: int) -> None:
         """Returns once there is an event behind ``cursor``."""
@@ -114,11 +124,19 @@ class Hub:
         while self._events and (
             len(self._events) > WINDOW_EVENTS_MAX // 2 or self._bytes > WINDOW_BYTES_MAX // 2
         ):
-            count = max(1, len(self._events) // 8)
+            self._drop(max(1, len(self._events) // 8))
+
+    def _drop(self, count: int) -> None:
+        """Drops the oldest events."""
+        if count:
             self._before = self._seqs[count - 1]
             self._bytes -= sum(len(event.line) for event in self._events[:count])
             del self._seqs[:count]
             del self._events[:count]
+
+
+def _time(event: StoredEvent) -> str:
+    return decode_event(event.line).ts
 
 
 def matches(event: StoredEvent, wanted: EventFilter) -> bool:
