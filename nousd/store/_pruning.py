@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from nousd.machine.retention import ENDS, STARTS, Joined, Line, join
-from nousd.store.interface import Pruned
+from nousd.store.interface import Old, Pruned
 
 EVENTS_PER_STEP: Final = 4096
 DELTAS_PER_STEP: Final = 1000
@@ -30,8 +30,8 @@ class Place(NamedTuple):
 class EventTable(Protocol):
     """The events of a store, inside of a transaction."""
 
-    def places_after(self, seq: int, limit: int) -> Sequence[Place]:
-        """Returns the next events behind ``seq``, in order."""
+    def places_after(self, seq: int, until: int, limit: int) -> Sequence[Place]:
+        """Returns the next events behind ``seq``, in order, up to number ``until``."""
         ...
 
     def time_of(self, seq: int) -> str:
@@ -49,18 +49,13 @@ class EventTable(Protocol):
         ...
 
 
-def walk(events: EventTable, pruned_seq: int, ended_before: str | None) -> tuple[Pruned, int]:
-    """Does one step; returns also how far the walk has come.
-
-    Args:
-        pruned_seq: how far it had come before.
-        ended_before: RFC 3339 UTC; what ended then or later is left alone. None: nothing is.
-    """
+def walk(events: EventTable, pruned_seq: int, old: Old) -> tuple[Pruned, int]:
+    """Does one step; takes how far the walk had come, and returns also how far it has now."""
     deltas = 0
-    places = events.places_after(pruned_seq, EVENTS_PER_STEP)
+    places = events.places_after(pruned_seq, old.until, EVENTS_PER_STEP)
     for place in places:
         if place.type in ENDS:
-            if ended_before is not None and events.time_of(place.seq) >= ended_before:
+            if events.time_of(place.seq) >= old.ended_before:
                 return Pruned(deltas, more=False), pruned_seq
             if deltas >= DELTAS_PER_STEP:
                 return Pruned(deltas, more=True), pruned_seq

@@ -10,14 +10,14 @@ import msgspec
 from nousd.machine.retention import STARTS, Joined, Line
 from nousd.store._pruning import Place, walk
 from nousd.store._rows import Rows
-from nousd.store.interface import Pruned, StoredEvent
+from nousd.store.interface import Old, Pruned, StoredEvent
 from nousd.wire.codec import decode_event
 from nousd.wire.events import DELTA_EVENTS
 
 
-def prune(rows: Rows, ended_before: str | None) -> Pruned:
+def prune(rows: Rows, old: Old) -> Pruned:
     """Does one step; see ``_pruning.walk``."""
-    pruned, rows.pruned_seq = walk(_Events(rows), rows.pruned_seq, ended_before)
+    pruned, rows.pruned_seq = walk(_Events(rows), rows.pruned_seq, old)
     return pruned
 
 
@@ -27,10 +27,11 @@ class _Events:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
-    def places_after(self, seq: int, limit: int) -> Sequence[Place]:
+    def places_after(self, seq: int, until: int, limit: int) -> Sequence[Place]:
         events = self._rows.events
         start = bisect_right(events, seq, key=_seq)
-        return [Place(event.seq, event.type, event.run_id) for event in events[start:][:limit]]
+        end = min(start + limit, bisect_right(events, until, key=_seq))
+        return [Place(event.seq, event.type, event.run_id) for event in events[start:end]]
 
     def time_of(self, seq: int) -> str:
         return decode_event(self._rows.events[self._index(seq)].line).ts

@@ -10,22 +10,22 @@ import msgspec
 
 from nousd.machine.retention import STARTS, Joined, Line
 from nousd.store._pruning import Place, walk
-from nousd.store.interface import Pruned
+from nousd.store.interface import Old, Pruned
 from nousd.wire.codec import decode_event
 from nousd.wire.events import DELTA_EVENTS
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION, lift
 
 
-def prune(connection: apsw.Connection, ended_before: str | None) -> Pruned:
+def prune(connection: apsw.Connection, old: Old) -> Pruned:
     """Does one step, inside the transaction that is open; see ``_pruning.walk``."""
     begun_at = connection.execute("SELECT pruned_seq FROM log_state").get
-    pruned, reached = walk(_Events(connection), begun_at, ended_before)
+    pruned, reached = walk(_Events(connection), begun_at, old)
     if reached != begun_at:
         connection.execute("UPDATE log_state SET pruned_seq = ?", (reached,))
     return pruned
 
 
-_PLACES: Final = "SELECT seq, type, run_id FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
+_PLACES: Final = "SELECT seq, type, run_id FROM events WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
 _LINE: Final = "SELECT line FROM events WHERE seq = ?"
 _DELTAS: Final = """
     SELECT seq, type, line, schema_version FROM events
@@ -43,8 +43,8 @@ class _Events:
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
 
-    def places_after(self, seq: int, limit: int) -> Sequence[Place]:
-        return [Place(*row) for row in self._connection.execute(_PLACES, (seq, limit))]
+    def places_after(self, seq: int, until: int, limit: int) -> Sequence[Place]:
+        return [Place(*row) for row in self._connection.execute(_PLACES, (seq, until, limit))]
 
     def time_of(self, seq: int) -> str:
         return decode_event(self._connection.execute(_LINE, (seq,)).get).ts

@@ -97,6 +97,19 @@ class EventFilter(msgspec.Struct, frozen=True):
     types: frozenset[str] | None = None
 
 
+class Old(msgspec.Struct, frozen=True):
+    """What may be pruned.
+
+    Args:
+        ended_before: RFC 3339 UTC; messages and tool executions that ended before this time.
+        until: of those, the ones that ended with this event or an earlier one. Nobody may hold lines
+            of such an event's message and read others of it later.
+    """
+
+    ended_before: str
+    until: int
+
+
 class Pruned(msgspec.Struct, frozen=True):
     """What a step of pruning did: lines that are no more, and whether there may be further ones."""
 
@@ -189,6 +202,7 @@ class Store(Protocol):
     ) -> tuple[StoredEvent, ...]:
         """Returns matching events with ``after < seq <= head`` in order, at least one if there is any.
 
+        ``until`` ends the search earlier, so that one that finds little takes no long time.
         ``bytes_max`` bounds the sum of the lines, except that the first one always fits. Fewer than
         ``limit`` does not mean that there are no more; none does.
         """
@@ -201,8 +215,8 @@ class Store(Protocol):
         """
         ...
 
-    async def prune_deltas(self, *, ended_before: str) -> Pruned:
-        """Joins deltas of messages and tool executions that ended before a time (RFC 3339 UTC).
+    async def prune_deltas(self, old: Old) -> Pruned:
+        """Joins deltas of finished messages and tool executions, of each type of each into one line.
 
         One short step; whoever wants it all calls again while there is ``more``. It is in nobody's way
         and changes nothing but lines: an event keeps its number, and what a fold makes of the log.
@@ -214,30 +228,11 @@ class Store(Protocol):
 
     async def defaults(self) -> Defaults: ...
 
-        ``until`` ends the search earlier, so that one that finds little takes no long time.
     async def session(self, session_id: str) -> SessionRow | None:
         """Returns None for an unknown and for a deleted session."""
         ...
 
     async def sessions(self, *, limit: int, before: str | None) -> tuple[SessionRow, ...]:
-    async def is_pruned(self, cursor: int, wanted: EventFilter) -> bool:
-        """Whether a matching event behind ``cursor`` stands for deltas up to ``cursor``, too.
-
-        Then a reader that goes on from there is told something again (protocol/v1.md, "Retention").
-        """
-        ...
-
-    async def prune_deltas(self, *, ended_before: str) -> Pruned:
-        """Joins deltas of messages and tool executions that ended before a time (RFC 3339 UTC).
-
-        One short step; whoever wants it all calls again while there is ``more``. It is in nobody's way
-        and changes nothing but lines: an event keeps its number, and what a fold makes of the log.
-
-        Raises:
-            StoreError: nothing was changed.
-        """
-        ...
-
         """Most recently updated first; ``before`` is the last session id of the page above."""
         ...
 
