@@ -25,6 +25,7 @@ from nousd.store.interface import (
     Defaults,
     EventFilter,
     InputRow,
+    Old,
     Path,
     Pruned,
     SessionRow,
@@ -131,11 +132,11 @@ class MemoryStore:
                 rows.apply(change)
         return tuple(stored)
 
-    async def prune_deltas(self, *, ended_before: str) -> Pruned:
+    async def prune_deltas(self, old: Old) -> Pruned:
         await trio.lowlevel.checkpoint()
         if self._closing:
             raise StoreError("the store is closed")
-        return _pruning_memory.prune(self._rows, ended_before)
+        return _pruning_memory.prune(self._rows, old)
 
     # --- reads -------------------------------------------------------------------------------
 

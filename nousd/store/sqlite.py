@@ -29,6 +29,7 @@ from nousd.store.interface import (
     Defaults,
     EventFilter,
     InputRow,
+    Old,
     Path,
     Pruned,
     SessionRow,
@@ -228,8 +229,8 @@ class SqliteStore:
     async def flush(self) -> None:
         await self._pending.wait_settled()
 
-    async def prune_deltas(self, *, ended_before: str) -> Pruned:
-        return await self._do(lambda rows: _pruning_sqlite.prune(rows, ended_before))
+    async def prune_deltas(self, old: Old) -> Pruned:
+        return await self._do(lambda rows: _pruning_sqlite.prune(rows, old))
 
     async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
         """Has the writer do a chore, when its turn comes, and waits for it.
