@@ -4,6 +4,7 @@
     ├── WireError                    becomes an error response as it stands
     │   ├── InvalidCommand           the line is no command of v1
     │   ├── InvalidPayload           a field is missing, of the wrong type or past its limit
+    │   │   └── InvalidCursor        ... because it is no place in the log
     │   ├── CommandRejected          understood, but not possible in the present state
     │   ├── SessionNotFound
     │   ├── SessionError             the session's records cannot be read or written
@@ -79,6 +80,10 @@ class InvalidPayload(WireError):
     """A field is missing, has the wrong type or is past its limit; the message names it."""
 
     code = "invalid_payload"
+
+
+class InvalidCursor(InvalidPayload):
+    """What should be a cursor is none of ours. ``details.head`` tells the client where the log ends."""
 
 
 class CommandRejected(WireError):

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from nousd.errors import (
     InternalError,
+    InvalidCursor,
     NousdError,
     ProviderError,
     ProviderFailed,
@@ -44,8 +45,14 @@ async def contained(call: Callable[[], Awaitable[T]], what: str) -> T | NousdErr
         return InternalError("internal error", cause=f"{what} failed; the daemon's log says more")
 
 
-def wire_error(error: NousdError) -> WireError:
-    """Returns the error as a client is told it."""
+def wire_error(error: NousdError, *, head: str) -> WireError:
+    """Returns the error as a client is told it.
+
+    Args:
+        head: the newest event's id, for whoever asked about a place that the log does not have.
+    """
+    if isinstance(error, InvalidCursor):
+        return InvalidCursor(error.message, details={"head": head})
     if isinstance(error, WireError):
         return error
     if isinstance(error, StoreError):

@@ -28,6 +28,7 @@ from nousd.wire.codec import (
     encode_response,
 )
 from nousd.wire.framing import LineSplitter, LineTooLong
+from nousd.wire.subscribe import cursor
 
 READ_BYTES: Final = 64 * 1024
 
@@ -78,7 +79,7 @@ class _Connection:
     async def _handle(self, line: bytes | LineTooLong) -> None:
         request = await boundary.contained(partial(self._decoded, line), "a line")
         if isinstance(request, NousdError):
-            self._outbox.put(_refusal("", request))
+            self._outbox.put(self._refusal("", request))
             return
         outcome = await boundary.contained(partial(self._answered, request), request.type[:40])
         if isinstance(outcome, bytes):
@@ -86,7 +87,7 @@ class _Connection:
         elif isinstance(outcome, Deferred):
             await self._answer_when_committed(request.id, outcome)
         else:
-            self._outbox.put(_refusal(request.id, outcome))
+            self._outbox.put(self._refusal(request.id, outcome))
 
     async def _decoded(self, line: bytes | LineTooLong) -> Request:
         if isinstance(line, LineTooLong):
@@ -108,11 +109,17 @@ class _Connection:
 
         def settled(ticket: Ticket) -> None:
             failure = ticket.failure
-            self._outbox.put(answer if failure is None else _refusal(request_id, failure))
+            self._outbox.put(answer if failure is None else self._refusal(request_id, failure))
             done.set()
 
         reply.ticket.when_settled(settled)
         await done.wait()
+
+    def _refusal(self, request_id: str, error: NousdError) -> bytes:
+        if isinstance(error, InvalidCommand):
+            request_id = error.request_id or request_id
+        head = cursor(self._core.hub.head)
+        return encode_error(request_id, boundary.wire_error(error, head=head))
 
 
 def _encoded(request_id: str, reply: Reply) -> bytes:
@@ -120,9 +127,3 @@ def _encoded(request_id: str, reply: Reply) -> bytes:
         return encode_plain_response(request_id, reply.type, reply.payload)
     assert not isinstance(reply, Deferred)
     return encode_response(request_id, reply)
-
-
-def _refusal(request_id: str, error: NousdError) -> bytes:
-    if isinstance(error, InvalidCommand):
-        request_id = error.request_id or request_id
-    return encode_error(request_id, boundary.wire_error(error))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
+
+from msgspec import UNSET, UnsetType
 
 from nousd.errors import CommandRejected, InvalidPayload
-from nousd.store.interface import EventFilter
+from nousd.store.interface import EventFilter, Store
 from nousd.wire.commands import GetEvents
 from nousd.wire.events import EVENTS, FROZEN_EVENTS
 from nousd.wire.subscribe import Subscribe, cursor, cursor_seq
@@ -41,3 +43,12 @@ def position(after: str, *, head: int) -> int:
     if seq > head:
         raise CommandRejected("cursor_beyond_head", details={"head": cursor(head)})
     return seq
+
+
+async def pruned(
+    store: Store, after: int, wanted: EventFilter, *, head: int
+) -> Literal[True] | UnsetType:
+    """Returns what a reader is told whose cursor lies among deltas that were joined."""
+    if 0 < after < head and await store.is_pruned(after, wanted):
+        return True
+    return UNSET

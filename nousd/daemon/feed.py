@@ -2,11 +2,12 @@
 
 A client that says nothing gets the frozen event types from the moment it connected. One ``subscribe``
 line chooses others, and from where; a second one replaces the first. Whatever else a client writes
-here is ignored, as v1 has it.
+here is ignored, as v1 has it, unless it is so long that a subscription may have been meant.
 """
 
 from __future__ import annotations
 
+import math
 import select
 from contextlib import suppress
 from typing import Final
@@ -16,30 +17,27 @@ import trio
 
 from nousd.daemon import boundary
 from nousd.daemon.core import Core
-from nousd.daemon.event_filters import FROZEN, event_filter, position
+from nousd.daemon.event_filters import FROZEN, event_filter, position, pruned
 from nousd.errors import InvalidCommand, NousdError
 from nousd.store.interface import EventFilter
 from nousd.wire.codec import convert_payload, decode_request, encode_error, encode_response
 from nousd.wire.framing import LineSplitter, LineTooLong
-from nousd.wire.responses import Subscribed
+from nousd.wire.limits import SUBSCRIBE_BYTES_MAX
+from nousd.wire.responses import Keepalive, Subscribed
 from nousd.wire.subscribe import Subscribe, cursor
 
 READ_BYTES: Final = 16 * 1024
-SUBSCRIBE_BYTES_MAX: Final = 64 * 1024
-"""A longer line on this socket is nothing we know, and is skipped."""
-
-
-_HEARD_MAX: Final = 16
-"""Answers owed to a client that sends ``subscribe`` lines and does not read; then we do not either."""
 
 _HANG_UP_POLL_SECONDS: Final = 1.0
 
 
 class _Subscription(msgspec.Struct, frozen=True):
-    """Where to go on, and what for."""
+    """Where to go on, and what for. ``request_id`` is of the line that asked for it."""
 
     after: int
     wanted: EventFilter
+    request_id: str = ""
+    keepalive_seconds: float = math.inf
 
 
 class _Heard(msgspec.Struct, frozen=True):
@@ -55,13 +53,18 @@ async def serve_events(core: Core, stream: trio.abc.Stream) -> None:
 
 
 class _Feed:
+    """Two tasks: one writes, the other listens and hands over one answer at a time. So a client that
+    talks and never reads is not listened to any further, and what is held for it stays one page.
+    """
+
     def __init__(self, core: Core, stream: trio.abc.Stream) -> None:
         self._core = core
         self._stream = stream
         self._current = _Subscription(core.hub.head, EventFilter(types=FROZEN))
-        self._heard: list[_Heard] = []
+        self._heard: _Heard | None = None
         self._answered = trio.Event()
         self._idle = trio.CancelScope()
+        self._written_at = trio.current_time()
 
     async def serve(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -81,22 +84,40 @@ class _Feed:
             position = await self._answer_what_was_heard(position)
             lines, position = await hub.page_after(position, self._current.wanted)
             if lines:
-                await self._stream.send_all(b"".join(lines))
-            elif position >= hub.head and not self._heard:
+                await self._write(lines)
+            elif trio.current_time() >= self._keepalive_at:
+                await self._write(self._keepalive(position))
+            elif position < hub.head:
+                # A long stretch without a match must not hold up the others.
+                await trio.lowlevel.checkpoint()
+            elif self._heard is None:
                 if self._core.closing.is_set():
                     return
-                with trio.CancelScope() as self._idle:
+                with trio.CancelScope(deadline=self._keepalive_at) as self._idle:
                     await hub.wait_after(position)
 
     async def _answer_what_was_heard(self, position: int) -> int:
-        while self._heard:
-            heard = self._heard.pop(0)
+        while self._heard is not None:
+            heard, self._heard = self._heard, None
+            self._answered.set()
             if heard.subscription is not None:
                 self._current = heard.subscription
                 position = heard.subscription.after
-            await self._stream.send_all(heard.answer)
-            self._answered.set()
+            await self._write(heard.answer)
         return position
+
+    async def _write(self, lines: bytes) -> None:
+        await self._stream.send_all(lines)
+        # A reader that stalls is owed nothing for the time in which it did: keep-alives do not pile up.
+        self._written_at = trio.current_time()
+
+    @property
+    def _keepalive_at(self) -> float:
+        return self._written_at + self._current.keepalive_seconds
+
+    def _keepalive(self, position: int) -> bytes:
+        told = Keepalive(cursor=cursor(position), head=cursor(self._core.hub.head))
+        return encode_response(self._current.request_id, told)
 
     async def _stop_waiting_at_close(self) -> None:
         await self._core.closing.wait()
@@ -117,33 +138,54 @@ class _Feed:
         connection.cancel()
 
     async def _hear(self, line: bytes | LineTooLong) -> None:
-        request_id = ""
-
-        async def understood() -> _Heard | None:
-            nonlocal request_id
-            request = None if isinstance(line, LineTooLong) else decode_request(line)
-            if request is None or request.type != "subscribe":
-                return None
-            request_id = request.id
-            return self._subscribed(request_id, convert_payload(request.payload, Subscribe))
-
-        heard = await boundary.contained(understood, "subscribe")
-        if heard is None or isinstance(heard, InvalidCommand):
+        heard = _too_long() if isinstance(line, LineTooLong) else await self._understood(line)
+        if heard is None:
             return
-        if isinstance(heard, NousdError):
-            heard = _Heard(encode_error(request_id, boundary.wire_error(heard)))
-        while len(self._heard) >= _HEARD_MAX:
+        while self._heard is not None:
             self._answered = trio.Event()
             await self._answered.wait()
-        self._heard.append(heard)
+        self._heard = heard
         self._idle.cancel()
 
-    def _subscribed(self, request_id: str, command: Subscribe) -> _Heard:
+    async def _understood(self, line: bytes) -> _Heard | None:
+        """Returns what becomes of a line; None if it is no subscription."""
+        request_id = ""
+
+        async def subscribed() -> _Heard | None:
+            nonlocal request_id
+            request = decode_request(line)
+            if request.type != "subscribe":
+                return None
+            request_id = request.id
+            return await self._subscribed(request_id, convert_payload(request.payload, Subscribe))
+
+        heard = await boundary.contained(subscribed, "subscribe")
+        if isinstance(heard, InvalidCommand):
+            return None
+        if isinstance(heard, NousdError):
+            head = cursor(self._core.hub.head)
+            return _Heard(encode_error(request_id, boundary.wire_error(heard, head=head)))
+        return heard
+
+    async def _subscribed(self, request_id: str, command: Subscribe) -> _Heard:
         head = self._core.hub.head
         after = head if command.after is None else position(command.after, head=head)
         wanted = event_filter(command)
-        answer = encode_response(request_id, Subscribed(cursor=cursor(after), head=cursor(head)))
-        return _Heard(answer, _Subscription(after, wanted))
+        answer = Subscribed(
+            cursor=cursor(after),
+            head=cursor(head),
+            pruned=await pruned(self._core.store, after, wanted, head=head),
+        )
+        keepalive_seconds = command.keepalive_seconds or math.inf
+        return _Heard(
+            encode_response(request_id, answer),
+            _Subscription(after, wanted, request_id, keepalive_seconds),
+        )
+
+
+def _too_long() -> _Heard:
+    words = f"line_too_long: a line on this socket has at most {SUBSCRIBE_BYTES_MAX} bytes"
+    return _Heard(encode_error("", InvalidCommand(words)))
 
 
 async def _wait_hung_up(stream: trio.abc.Stream) -> None:

@@ -29,6 +29,10 @@ PAGE_BYTES: Final = 128 * 1024
 """What one step of one subscriber gets at most (one event always fits). It bounds a joined write, and
 so what a subscriber that does not read holds in memory."""
 
+STRETCH_EVENTS: Final = 65_536
+"""Numbers that one read of the log looks through at most. A narrow filter on a long log would otherwise
+hold one of the few readers for seconds, and a subscriber could not be told how far it has come."""
+
 
 class Hub:
     """The shared window and the wish to know when it grows.
@@ -83,25 +87,27 @@ class Hub:
         while self.head <= cursor:
             await self._grown.wait()
 
-    async def page_after(self, cursor: int, wanted: EventFilter) -> tuple[list[bytes], int]:
-        """Returns matching lines behind ``cursor``, and the cursor to go on from.
+    async def page_after(self, cursor: int, wanted: EventFilter) -> tuple[bytes, int]:
+        """Returns matching lines behind ``cursor``, joined, and the cursor to go on from.
 
-        The list may be empty although the cursor moved: nothing on that stretch matched.
+        There may be no line although the cursor moved: nothing on that stretch matched.
         """
         head = self.head
         if cursor >= head:
-            return [], cursor
+            return b"", cursor
         if cursor < self._before:
-            events = await self._store.events_after(
-                cursor, wanted, limit=PAGE_EVENTS, bytes_max=PAGE_BYTES
-            )
-            # What was committed but not yet published is shown when it is its turn.
-            lines = [event.line for event in events if event.seq <= head]
-            reached = events[-1].seq if len(lines) == len(events) and events else head
-            return lines, reached
+            return await self._stored_after(cursor, wanted, head)
         return self._window_after(cursor, wanted)
 
-    def _window_after(self, cursor: int, wanted: EventFilter) -> tuple[list[bytes], int]:
+    async def _stored_after(self, cursor: int, wanted: EventFilter, head: int) -> tuple[bytes, int]:
+        # What was committed but not yet published is shown when it is its turn.
+        until = min(head, cursor + STRETCH_EVENTS)
+        events = await self._store.events_after(
+            cursor, wanted, until=until, limit=PAGE_EVENTS, bytes_max=PAGE_BYTES
+        )
+        return b"".join([event.line for event in events]), events[-1].seq if events else until
+
+    def _window_after(self, cursor: int, wanted: EventFilter) -> tuple[bytes, int]:
         start = bisect_right(self._seqs, cursor)
         lines: list[bytes] = []
         room = PAGE_BYTES
@@ -115,7 +121,7 @@ class Hub:
         else:
             # The last events of the window may have been deleted.
             cursor = self._head if start + PAGE_EVENTS >= len(self._events) else cursor
-        return lines, cursor
+        return b"".join(lines), cursor
 
     def _trim(self) -> None:
         """Drops the oldest half once a bound is passed, so that the cost per event is constant."""

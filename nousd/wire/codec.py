@@ -25,8 +25,8 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
-from nousd.errors import InvalidCommand, InvalidPayload, WireError
-from nousd.wire.commands import COMMANDS, LENIENT, MESSAGES, Command
+from nousd.errors import InvalidCommand, InvalidCursor, InvalidPayload, WireError
+from nousd.wire.commands import COMMANDS, LENIENT, MESSAGES, Command, OptionalCursor
 from nousd.wire.events import EVENT_TYPES, Event
 from nousd.wire.limits import NESTING_MAX
 from nousd.wire.responses import RESPONSE_TYPES, Response
@@ -217,6 +217,7 @@ def convert_payload(payload: msgspec.Raw, struct: type[C]) -> C:
 
     Raises:
         InvalidPayload: naming the field and, where there is one, the limit.
+        InvalidCursor: the same, where the field is a cursor.
     """
     decoder = _payload_decoders.get(struct)
     if decoder is None:
@@ -249,13 +250,16 @@ def _convert_tolerantly(values: dict[str, Any], struct: type[C]) -> C:
             accepted[field.name] = msgspec.convert(value, field.type)
         except msgspec.ValidationError as error:
             if not _counts_as_absent(value, field, struct):
-                raise InvalidPayload(_fault(struct, field, value, error)) from None
+                fault = InvalidCursor if field.type == OptionalCursor else InvalidPayload
+                raise fault(_fault(struct, field, value, error)) from None
     return struct(**accepted)
 
 
 def _counts_as_absent(value: Any, field: msgspec.structs.FieldInfo, struct: type[Command]) -> bool:
-    """v1 clients write an optional id they do not have as ""."""
-    if value == "":
+    """v1 clients write an optional id they do not have as "". v1 had no cursors: there it is a slip,
+    and to take it for "from now on" would lose events silently.
+    """
+    if value == "" and field.type != OptionalCursor:
         return not field.required and field.default is None
     return (struct, field.name) in LENIENT and not isinstance(value, str)
 

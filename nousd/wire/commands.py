@@ -15,7 +15,14 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from nousd.wire.limits import NAME_CHARS_MAX, PAGE_ROWS_MAX, TEXT_CHARS_MAX, TOOLS_MAX
+from nousd.wire.limits import (
+    CURSOR_DIGITS_MAX,
+    NAME_CHARS_MAX,
+    PAGE_ROWS_MAX,
+    TEXT_CHARS_MAX,
+    TOOLS_MAX,
+    TYPES_MAX,
+)
 
 Text = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS_MAX, pattern=r"\S")]
 """A text for the model: not blank, bounded."""
@@ -27,10 +34,13 @@ PageSize = Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX)]
 """Rows wanted in one answer."""
 
 # The lookahead is for Python, where $ also matches before a trailing LF.
-Cursor = Annotated[str, Meta(pattern=r"^evt-[0-9]{1,18}$(?!\n)", examples=["evt-120"])]
+_CURSOR: Final = rf"^evt-[0-9]{{1,{CURSOR_DIGITS_MAX}}}$(?!\n)"
+Cursor = Annotated[str, Meta(pattern=_CURSOR, examples=["evt-120"])]
 """A place in the log, such as ``evt-120``; ``evt-0`` is before everything."""
 
-EventTypes = Literal["v1", "all"] | tuple[Name, ...]
+OptionalCursor = Cursor | None
+
+EventTypes = Literal["v1", "all"] | Annotated[tuple[Name, ...], Meta(max_length=TYPES_MAX)]
 """The thirteen frozen types, all, or those that are named."""
 
 QueueMode = Literal["one-at-a-time", "all"]
@@ -213,7 +223,7 @@ class GetRun(Command, frozen=True, kw_only=True):
 class GetEvents(Command, frozen=True, kw_only=True):
     """Reads a page of the log: events after a cursor, filtered as a subscription is."""
 
-    after: Cursor | None = None
+    after: OptionalCursor = None
     session_id: Name | None = None
     run_id: Name | None = None
     types: EventTypes = "v1"

@@ -24,6 +24,19 @@ NAME_CHARS_MAX: Final = 256
 TOOLS_MAX: Final = 1024
 """Names in one ``set_active_tools``."""
 
+SUBSCRIBE_BYTES_MAX: Final = 16 * 1024
+"""Length of one line on the event socket: a subscription is small."""
+
+TYPES_MAX: Final = 64
+"""Names in the ``types`` of one subscription."""
+
+CURSOR_DIGITS_MAX: Final = 18
+"""Digits of a cursor's number, so that it stays below 2**63 whatever is sent."""
+
+KEEPALIVE_SECONDS_MIN: Final = 1
+KEEPALIVE_SECONDS_MAX: Final = 3600
+"""How often a subscriber can ask to be told that nothing happened."""
+
 QUEUED_INPUTS_MAX: Final = 1024
 """Accepted inputs of one session that no turn has consumed yet."""
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from nousd.wire.commands import Command, Cursor, EventTypes, Name
+from typing import Annotated
+
+from msgspec import Meta
+
+from nousd.wire.commands import Command, EventTypes, Name, OptionalCursor
+from nousd.wire.limits import KEEPALIVE_SECONDS_MAX, KEEPALIVE_SECONDS_MIN
+
+KeepaliveSeconds = Annotated[float, Meta(ge=KEEPALIVE_SECONDS_MIN, le=KEEPALIVE_SECONDS_MAX)]
 
 
 class Subscribe(Command, frozen=True, kw_only=True):
@@ -14,12 +21,14 @@ class Subscribe(Command, frozen=True, kw_only=True):
         session_id: only this session's events.
         run_id: only this run's events.
         types: ``v1`` (the thirteen frozen ones), ``all``, or a list of names.
+        keepalive_seconds: after that long without a line, one ``keepalive`` is sent; without it, none.
     """
 
-    after: Cursor | None = None
+    after: OptionalCursor = None
     session_id: Name | None = None
     run_id: Name | None = None
     types: EventTypes = "v1"
+    keepalive_seconds: KeepaliveSeconds | None = None
 
 
 def cursor(seq: int) -> str:

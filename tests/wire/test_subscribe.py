@@ -13,6 +13,20 @@ from nousd.wire.codec import convert_payload
 from nousd.wire.subscribe import Subscribe
 from tests.validation import check_subscription
 
+STRANGE_CURSORS = [
+    "120",
+    "abc",
+    "evt-",
+    "evt--1",
+    "evt-+1",
+    "evt-1x",
+    "evt-1\n",
+    "evt- 1",
+    "EVT-1",
+    "evt-\u0967",
+    "evt-" + "1" * 19,
+    "evt-" + "9" * 30,
+]
 NO_TYPES: list[Any] = [5, "V1", [5], [""], None, {}]
 
 
@@ -26,6 +40,10 @@ def decode(payload: dict[str, Any]) -> Subscribe:
         ({}, Subscribe()),
         ({"after": "evt-0"}, Subscribe(after="evt-0")),
         ({"after": None, "session_id": ""}, Subscribe()),
+        ({"keepalive_seconds": None}, Subscribe()),
+        ({"keepalive_seconds": 1}, Subscribe(keepalive_seconds=1)),
+        ({"keepalive_seconds": 2.5}, Subscribe(keepalive_seconds=2.5)),
+        ({"keepalive_seconds": 3600}, Subscribe(keepalive_seconds=3600)),
         ({"types": "all"}, Subscribe(types="all")),
         ({"types": ["status", "unheard_of"]}, Subscribe(types=("status", "unheard_of"))),
         ({"session_id": "s", "run_id": "r", "more": 1}, Subscribe(session_id="s", run_id="r")),
@@ -48,8 +66,22 @@ def test_the_schema_takes_what_the_codec_takes(payload: dict[str, Any]) -> None:
     [
         *[
             ({"after": value}, "after must be a string like evt-120")
-            for value in (5, "120", "evt-", "evt-1x", "evt-1\n", "evt-\u0967", "evt-" + "1" * 19)
+            for value in (5, "", *STRANGE_CURSORS)
         ],
+        *[
+            ({"keepalive_seconds": value}, f"keepalive_seconds must be {wanted}")
+            for value, wanted in (
+                (0.999, "at least 1"),
+                (0, "at least 1"),
+                (-1, "at least 1"),
+                (3600.001, "at most 3600"),
+                (10**30, "at most 3600"),
+                ("5", "a number"),
+                (True, "a number"),
+                ([5], "a number"),
+            )
+        ],
+        ({"types": ["error"] * 65}, "types is too long: at most 64"),
         *[({"types": value}, "types must be all or v1 or an array") for value in NO_TYPES],
         ({"session_id": 5}, "session_id must be a string"),
         ({"run_id": "r" * 257}, "run_id is too long: at most 256"),

@@ -7,10 +7,12 @@ from msgspec import UNSET, UnsetType
 
 from nousd import __version__
 from nousd.daemon.core import Core, Plain, Reply
-from nousd.daemon.event_filters import event_filter, position
+from nousd.daemon.event_filters import event_filter, position, pruned
+from nousd.daemon.hub import STRETCH_EVENTS
 from nousd.errors import CommandRejected
 from nousd.machine import queue
 from nousd.machine.session import SessionState
+from nousd.store.interface import StoredEvent
 from nousd.wire import commands
 from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS, FROZEN_EVENTS
@@ -102,13 +104,20 @@ async def get_events(core: Core, command: commands.GetEvents) -> Reply:
     """Reads a page of the log."""
     head = core.hub.head
     after = 0 if command.after is None else position(command.after, head=head)
-    page = await core.store.events_after(
-        after, event_filter(command), limit=command.limit, bytes_max=PAGE_BYTES_MAX
-    )
+    wanted = event_filter(command)
+    told_again = await pruned(core.store, after, wanted, head=head)
+    page: tuple[StoredEvent, ...] = ()
+    while not page and after < head:
+        until = min(head, after + STRETCH_EVENTS)
+        page = await core.store.events_after(
+            after, wanted, until=until, limit=command.limit, bytes_max=PAGE_BYTES_MAX
+        )
+        after = page[-1].seq if page else until
     return Events(
         events=tuple(msgspec.Raw(stored.line.rstrip(b"\n")) for stored in page),
-        next=cursor(page[-1].seq if page else head),
+        next=cursor(after),
         head=cursor(head),
+        pruned=told_again,
     )
 
 
