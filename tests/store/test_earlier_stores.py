@@ -1,0 +1,117 @@
+"""Databases of earlier versions: opened, migrated and read; what was stored stays as it was.
+
+The state that ``schema-1`` was left in is told in ``tests/daemon/test_earlier_logs.py``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+import msgspec
+import pytest
+
+from nousd.errors import StoreTooNew
+from nousd.store import sqlite
+from nousd.store.interface import EventFilter
+from nousd.store.migrations import MIGRATIONS
+from nousd.wire.codec import decode_event
+from nousd.wire.events import EVENTS
+from nousd.wire.lifting import EVENT_SCHEMA_VERSION, STEPS
+from tests.earlier_stores import EARLIER, stored_lines, unpack
+from tests.store.helpers import NO_BOUND, append, run_started, whole_log
+from tests.validation import check_event
+
+
+@pytest.fixture(params=EARLIER)
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A database of each earlier version."""
+    path = tmp_path / "nousd.db"
+    unpack(request.param, path)
+    return path
+
+
+def test_there_is_one_of_every_earlier_version() -> None:
+    assert tuple(f"schema-{version}" for version in range(1, EVENT_SCHEMA_VERSION)) == EARLIER
+
+
+def test_a_change_of_events_comes_with_a_migration_so_that_older_daemons_refuse_the_file() -> None:
+    assert len(MIGRATIONS) >= EVENT_SCHEMA_VERSION
+
+
+async def test_it_is_migrated(path: Path) -> None:
+    async with sqlite.open_store(path):
+        pass
+    connection = apsw.Connection(str(path))
+    assert connection.pragma("user_version") == len(MIGRATIONS)
+    assert connection.pragma("integrity_check") == "ok"
+    connection.close()
+
+
+@pytest.mark.behaviour("logs_of_earlier_versions_are_read")
+async def test_every_event_is_read_as_one_of_the_present(path: Path) -> None:
+    stored = stored_lines(path)
+    async with sqlite.open_store(path) as store:
+        log = await whole_log(store)
+    assert [event.seq for event in log] == sorted(stored)
+    for event in log:
+        told = check_event(event.line)
+        line = decode_event(event.line)
+        msgspec.json.decode(line.payload, type=EVENTS[event.type])
+        _, type_, before = stored[event.seq]
+        was = decode_event(before)
+        assert (told["type"], told["id"], told["ts"]) == (type_, was.id, was.ts)
+
+
+async def test_only_what_a_step_names_is_read_other_than_it_is_stored(path: Path) -> None:
+    stored = stored_lines(path)
+    named = {name for steps in STEPS.values() for name in steps}
+    async with sqlite.open_store(path) as store:
+        changed = {
+            event.type for event in await whole_log(store) if event.line != stored[event.seq][2]
+        }
+    assert changed == named
+
+
+async def test_what_was_stored_is_not_rewritten_and_what_comes_has_the_present_version(
+    path: Path,
+) -> None:
+    before = stored_lines(path)
+    async with sqlite.open_store(path) as store:
+        await whole_log(store)
+        [new] = await append(store, run_started("run-new", "sess-new"))
+        [read] = await store.events_after(new.seq - 1, EventFilter(), limit=1, bytes_max=NO_BOUND)
+        assert read == new
+    after = stored_lines(path)
+    assert after.pop(new.seq) == (EVENT_SCHEMA_VERSION, "agent_start", new.line)
+    assert after == before
+    assert new.seq > max(before)
+
+
+async def test_its_rows_are_read(path: Path) -> None:
+    async with sqlite.open_store(path) as store:
+        sessions = await store.sessions(limit=100, before=None)
+        assert sessions
+        for session in sessions:
+            await store.pending_inputs(session.session_id)
+            nodes = await store.tree(session.session_id, after=None, limit=1000)
+            assert nodes
+            for node in nodes:
+                assert await store.entry(session.session_id, node.id) is not None
+        assert await store.runs(None, limit=100, before=None)
+        assert await store.open_runs()
+        await store.defaults()
+
+
+async def test_an_event_of_a_later_version_is_refused_and_not_guessed_at(path: Path) -> None:
+    async with sqlite.open_store(path) as store:
+        [new] = await append(store, run_started("run-new", "sess-new"))
+    later = EVENT_SCHEMA_VERSION + 1
+    connection = apsw.Connection(str(path))
+    connection.execute("UPDATE events SET schema_version = ? WHERE seq = ?", (later, new.seq))
+    connection.close()
+    async with sqlite.open_store(path) as store:
+        with pytest.raises(StoreTooNew, match=rf"evt-{new.seq} has schema version {later}"):
+            await whole_log(store)
+        earlier = await store.events_after(0, EventFilter(), limit=5, bytes_max=NO_BOUND)
+        assert len(earlier) == 5
