@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import apsw
 
+from nousd.admin.lines import STORED_LINE, StoredLine
+
 PROBES_MAX: Final = 100_000
 """Failed reads after which what is left counts as unreadable; about a second's worth."""
 
@@ -21,15 +23,11 @@ SEQ_MAX: Final = 2**63 - 1
 _FAILURES: Final = (apsw.Error, UnicodeError)
 """What reading a damaged page raises; text that is no UTF-8 fails in the language's own way."""
 
-_FORWARD: Final = """
-    SELECT seq, schema_version, line FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq
-"""
-_BACKWARD: Final = """
-    SELECT seq, schema_version, line FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq DESC
-"""
+_FORWARD: Final = f"SELECT {STORED_LINE} FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq"  # noqa: S608
+_BACKWARD: Final = f"{_FORWARD} DESC"
 
-Put = Callable[[int, int, Any], None]
-"""Takes number, version and line of one row, each as it was found."""
+Put = Callable[[StoredLine], None]
+"""Takes a row as it was found."""
 
 
 class Stretch(NamedTuple):
@@ -73,7 +71,7 @@ class EventReader:
         first, last = stretch
         try:
             for row in self._connection.execute(_FORWARD, stretch):
-                self._put(*row)
+                self._put(StoredLine(*row))
                 first = max(first, row[0] + 1)
         except _FAILURES:
             self._failures += 1
@@ -81,7 +79,7 @@ class EventReader:
             return None
         try:
             for row in self._connection.execute(_BACKWARD, (first, last)):
-                self._put(*row)
+                self._put(StoredLine(*row))
                 last = min(last, row[0] - 1)
         except _FAILURES:
             self._failures += 1

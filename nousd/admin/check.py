@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,14 +22,14 @@ import msgspec
 
 from nousd.admin.compare import TABLES, Table, differences
 from nousd.admin.findings import PROGRESS_EVENTS, Finding, Findings, Progress, no_progress
-from nousd.admin.lines import read_line
+from nousd.admin.lines import STORED_LINE, StoredLine, read_line
 from nousd.admin.reading import open_log_beside, size_of
 from nousd.admin.refold import Refold
 from nousd.admin.walking import RunWalker
 from nousd.errors import StoreError
 from nousd.store._database import inspect
 
-_INTEGRITY_MAX: Final = 100
+_COMPLAINTS_MAX: Final = 100
 """Complaints of SQLite's own that are passed on."""
 
 
@@ -53,7 +53,8 @@ class CheckReport(msgspec.Struct, frozen=True):
     @property
     def summary(self) -> str:
         """One line for people."""
-        found = f"{self.errors} errors" if self.errors else "no damage"
+        found = f"{self.errors} errors; --salvage OUT saves what can be read"
+        found = found if self.errors else "no damage"
         untold = f" ({self.untold} findings not shown)" if self.untold else ""
         size = f"{self.events} events up to evt-{self.head}, {self.bytes} bytes"
         return f"{self.path}: {size}: {found}{untold}"
@@ -112,7 +113,10 @@ class _Look:
         self._progress = progress
 
     def at(self, connection: apsw.Connection, path: Path) -> None:
-        """Takes the steps in their order; one that cannot be done is a finding."""
+        """Takes the steps in their order; one that cannot be done is a finding.
+
+        The transaction ends with the connection: nothing of it is to stay.
+        """
         connection.execute("BEGIN")
         self._take(str(path), self._pages, connection)
         if self._take("the log", self._walk, connection):
@@ -123,7 +127,6 @@ class _Look:
         self._take("the counter", self._counter, connection)
         self._take("the entries", self._bodies, connection)
         self._take("the artifacts", self._artifacts, connection)
-        connection.execute("COMMIT")
 
     def _take(
         self, where: str, step: Callable[[apsw.Connection], None], connection: apsw.Connection
@@ -136,9 +139,8 @@ class _Look:
         return True
 
     def _pages(self, connection: apsw.Connection) -> None:
-        for (complaint,) in connection.execute(f"PRAGMA log.integrity_check({_INTEGRITY_MAX})"):
-            if complaint != "ok":
-                self._findings.add("the database", f"is damaged: {complaint}")
+        for complaint in complaints(connection, "log"):
+            self._findings.add("the database", f"is damaged: {complaint}")
 
     # --- the events ----------------------------------------------------------------------------
 
@@ -146,22 +148,16 @@ class _Look:
         """Reads every event once: its line, its place in its run, its rows."""
         rows = Refold(connection, partial(_adopt, connection))
         runs = RunWalker(rows.has_ended)
-        for seq, version, type_, session_id, run_id, line in connection.execute(_EVENTS):
+        for row in connection.execute(_EVENTS):
             self.events += 1
-            self.head = seq
-            logged = read_line(seq, version, line)
+            self.head = row[0]
+            logged = read_line(StoredLine(*row))
             if isinstance(logged, str):
-                self._findings.add(f"evt-{seq}", logged)
+                self._findings.add(f"evt-{self.head}", logged)
                 continue
-            if (type_, session_id, run_id) != (
-                logged.type,
-                logged.event.session_id,
-                logged.run_id,
-            ):
-                self._findings.add(f"evt-{seq}", "stands in the row of another event")
             fault = runs.follow(logged)
             if fault is not None:
-                self._findings.add(f"run {logged.run_id}", f"{fault} (evt-{seq})")
+                self._findings.add(f"run {logged.run_id}", f"{fault} (evt-{self.head})")
             rows.apply(logged)
             if self.events % PROGRESS_EVENTS == 0:
                 self._progress(self.events)
@@ -210,9 +206,7 @@ class _Look:
 
 _OPEN_RUN: Final = "has no end: it is at work, or will be closed at the next start"
 
-_EVENTS: Final = """
-    SELECT seq, schema_version, type, session_id, run_id, line FROM log.events ORDER BY seq
-"""
+_EVENTS: Final = f"SELECT {STORED_LINE} FROM log.events ORDER BY seq"  # noqa: S608
 _STATE_MADE: Final = "SELECT active_session_id, defaults FROM main.log_state"
 _STATE_KEPT: Final = "SELECT active_session_id, defaults FROM log.log_state"
 _WITHOUT_BODY: Final = """
@@ -252,6 +246,16 @@ def _adopt(connection: apsw.Connection, branch: str, first: int) -> None:
 
 def _adopt_nothing(_branch: str, _first: int) -> None:
     pass
+
+
+def complaints(connection: apsw.Connection, schema: str) -> Iterator[str]:
+    """Yields what SQLite itself finds wrong with a database, each in one line."""
+    try:
+        for (text,) in connection.execute(f"PRAGMA {schema}.integrity_check({_COMPLAINTS_MAX})"):
+            if text != "ok":
+                yield " ".join(text.split())
+    except apsw.Error as error:
+        yield str(error)
 
 
 def artifact_id_of(data: bytes) -> str:

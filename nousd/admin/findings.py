@@ -55,3 +55,8 @@ PROGRESS_EVENTS: Final = 50_000
 
 def no_progress(_events: int) -> None:
     """For whoever does not want to know."""
+
+
+def to_json(report: msgspec.Struct) -> str:
+    """Returns a report as one line of JSON, for programs."""
+    return msgspec.json.encode(report).decode()

@@ -34,27 +34,56 @@ class LoggedEvent(NamedTuple):
     line: bytes
 
     @property
+    def columns(self) -> bytes:
+        """What the columns of its row hold; see ``StoredLine``."""
+        return f"{self.type}{self.event.session_id}{self.run_id or ''}".encode()
+
+    @property
     def run_id(self) -> str | None:
         run_id = getattr(self.event, "run_id", UNSET)
         return None if run_id is UNSET else run_id
 
 
-def read_line(seq: int, schema_version: int, line: Any) -> LoggedEvent | str:
-    """Returns the event of the row ``seq``, or a few words that say why its line is none."""
+class StoredLine(NamedTuple):
+    """A row as it was read, from wherever.
+
+    Args:
+        columns: type, session and run of the row behind one another, without anything in between.
+        line: should be bytes; what a damaged database gives may be anything.
+    """
+
+    seq: int
+    schema_version: int
+    columns: Any
+    line: Any
+
+
+STORED_LINE: Final = """
+    seq, schema_version, CAST(type || session_id || coalesce(run_id, '') AS BLOB), line
+"""
+"""The columns of a ``StoredLine`` in SQL. As bytes, because damaged text need not be text."""
+
+
+def read_line(stored: StoredLine) -> LoggedEvent | str:
+    """Returns the event of a row, or a few words that say why it is none."""
+    line = stored.line
     if not isinstance(line, bytes) or not line.endswith(b"\n") or line.count(b"\n") != 1:
         return "is not one line that ends in LF"
     try:
-        envelope = decode_event(lift(line, schema_version))
+        envelope = decode_event(lift(line, stored.schema_version))
         decoder = _payload_decoders.get(envelope.type)
         if decoder is None:
             return f"is of the unknown type {envelope.type[:40]!r}"
         event: Event = decoder.decode(envelope.payload)
     except StoreTooNew:
-        return f"is of schema version {schema_version}, written by a newer nousd"
-    except (msgspec.MsgspecError, UnicodeError, KeyError) as error:
+        return f"is of schema version {stored.schema_version}, written by a newer nousd"
+    except (msgspec.MsgspecError, UnicodeError, KeyError, TypeError) as error:
         return f"is no event of v1: {error}"
     if not line.startswith(b'{"v":"1",'):
         return "is not of protocol version 1"
-    if envelope.id != f"evt-{seq}":
+    if envelope.id != f"evt-{stored.seq}":
         return f"carries the id {envelope.id[:40]!r} of another row"
-    return LoggedEvent(seq, schema_version, envelope.type, event, envelope.ts, line)
+    logged = LoggedEvent(stored.seq, stored.schema_version, envelope.type, event, envelope.ts, line)
+    if stored.columns != logged.columns:
+        return "stands in the row of another event"
+    return logged

@@ -10,7 +10,7 @@ are only believed in what never goes back: that something was there, is deleted,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final
 
@@ -19,7 +19,9 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.admin.around import RowReader
-from nousd.admin.lines import LoggedEvent, read_line
+from nousd.admin.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
+from nousd.admin.walking import RunWalker
+from nousd.machine.lifecycle import Phase
 from nousd.machine.projection import Settings
 from nousd.wire import events
 from nousd.wire.codec import encode_event_tail, number_event
@@ -48,10 +50,17 @@ def restored_events(out: apsw.Connection, rows: RowReader) -> Iterator[LoggedEve
     for restored in (_entries(rows, births), _inputs(rows), _runs(rows)):
         for seq, event, ts in restored:
             if event.session_id not in deleted and not _is_there(out, seq):
-                line = number_event(seq, encode_event_tail(event, ts))
-                logged = read_line(seq, EVENT_SCHEMA_VERSION, line)
-                if not isinstance(logged, str):
+                logged = logged_event(seq, event, ts)
+                if logged is not None:
                     yield logged
+
+
+def logged_event(seq: int, event: Event, ts: str) -> LoggedEvent | None:
+    """Returns the event under that number as this version writes it; None if it cannot be written."""
+    line = number_event(seq, encode_event_tail(event, ts))
+    unread = LoggedEvent(seq, EVENT_SCHEMA_VERSION, EVENT_TYPES[type(event)], event, ts, line)
+    logged = read_line(StoredLine(seq, EVENT_SCHEMA_VERSION, unread.columns, line))
+    return None if isinstance(logged, str) else logged
 
 
 Restored = Iterator[tuple[int, Event, str]]
@@ -126,18 +135,16 @@ def adopt(out: apsw.Connection, rows: RowReader, branch: str, first: int) -> Non
 # --- new events --------------------------------------------------------------------------------
 
 
-def mending_events(
-    out: apsw.Connection, rows: RowReader, broken_runs: Collection[str]
-) -> Iterator[Event]:
+def mending_events(out: apsw.Connection, rows: RowReader, runs: RunWalker) -> Iterator[Event]:
     """Yields what has to be appended. Each is applied to ``out`` before the next is asked for.
 
     Args:
-        broken_runs: runs that have no end, and whose events a start of the daemon could not walk.
+        runs: which has followed all events of ``out``.
     """
     yield from _tombstones(out, rows)
     yield from _births(out, rows)
     yield from _settled_inputs(out, rows)
-    yield from _ends(out, rows, broken_runs)
+    yield from _ends(out, rows, runs)
     yield from _leaves(out)
     yield from _activation(out, rows)
 
@@ -179,20 +186,20 @@ def _settled_inputs(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
             yield _queue_update(session_id, state, (queued,))
 
 
-def _ends(out: apsw.Connection, rows: RowReader, broken_runs: Collection[str]) -> Iterator[Event]:
-    """Runs that had ended, and those that the next start could not close by itself."""
+def _ends(out: apsw.Connection, rows: RowReader, runs: RunWalker) -> Iterator[Event]:
+    """Runs of which only the end is lost, and those that a start of the daemon could not walk.
+
+    Any other is left to that start: it has a way to end runs in balance.
+    """
     open_runs = list(out.execute("SELECT run_id, session_id FROM runs WHERE status = 'running'"))
     for run_id, session_id in open_runs:
-        kept = rows.one("runs", "status, error", "run_id = ?", (run_id,))
-        if kept is not None and kept[0] != "running":
-            status, error = kept
-        elif run_id in broken_runs:
-            status, error = "interrupted", None
-        else:
-            continue
-        yield events.AgentEnd(
-            session_id=session_id, run_id=run_id, status=status, error=or_unset(error)
-        )
+        ledger = runs.ledger_of(run_id)
+        kept = rows.one("runs", "status, error", "run_id = ?", (run_id,)) or ("running", None)
+        status, error = kept if kept[0] != "running" else ("interrupted", None)
+        if ledger is None or (kept[0] != "running" and ledger.phase is Phase.RUN):
+            yield events.AgentEnd(
+                session_id=session_id, run_id=run_id, status=status, error=or_unset(error)
+            )
 
 
 def _leaves(out: apsw.Connection) -> Iterator[Event]:
@@ -256,9 +263,9 @@ def _has_entry(out: apsw.Connection, session_id: str, entry_id: str) -> bool:
 
 def _first_time(out: apsw.Connection, session_id: str) -> str:
     """Returns when the first event that is left of a session happened."""
-    query = "SELECT seq, schema_version, line FROM events WHERE session_id = ? ORDER BY seq LIMIT 1"
+    query = f"SELECT {STORED_LINE} FROM events WHERE session_id = ? ORDER BY seq LIMIT 1"  # noqa: S608
     row = out.execute(query, (session_id,)).fetchone()
-    logged = "" if row is None else read_line(*row)
+    logged = "" if row is None else read_line(StoredLine(*row))
     return _UNKNOWN_TIME if isinstance(logged, str) else logged.ts
 
 

@@ -26,6 +26,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
+from nousd.admin.lines import StoredLine
+
 _LEAF: Final = 0x0D
 _PAGE_SIZES: Final = frozenset(2**power for power in range(9, 17))
 _PAGE_BYTES: Final = 4096
@@ -38,21 +40,12 @@ _FRAME_HEADER: Final = 24
 _LINE: Final = re.compile(
     rb'\{"v":"1","id":"evt-(\d{1,18})","type":"([a-z_]{1,64})","payload":[^\n]+\}\n'
 )
-_NUMBER: Final = re.compile(rb'\{"v":"1","id":"evt-(\d{1,18})"')
 _PREFIX: Final = b'{"v":"1","id":"evt-'
 _NAMESPACE: Final = b"default"
 
 _PAYLOAD_BYTES_MAX: Final = 2**31
 _HEADER_BYTES_MAX: Final = 256
 """Of a record of ours: a few columns."""
-
-
-class RawEvent(NamedTuple):
-    """The line of an event; ``seq`` is what its row says, None where the row could not be read."""
-
-    seq: int | None
-    schema_version: int
-    line: bytes
 
 
 class RawArtifact(NamedTuple):
@@ -90,7 +83,7 @@ class PageReader:
         """How many frames there are up to the last commit."""
         return len(self._newest) + len(self._older)
 
-    def rows(self) -> Iterator[RawEvent | RawArtifact]:
+    def rows(self) -> Iterator[StoredLine | RawArtifact]:
         """Yields every event and artifact on any page, newest forms first; some more than once."""
         for number, page in self._pages():
             yield from self._rows_of(number, page)
@@ -153,7 +146,7 @@ class PageReader:
 
     # --- rows ----------------------------------------------------------------------------------
 
-    def _rows_of(self, number: int, page: bytes) -> Iterator[RawEvent | RawArtifact]:
+    def _rows_of(self, number: int, page: bytes) -> Iterator[StoredLine | RawArtifact]:
         whole = True
         for rowid, payload in self._cells(number, page):
             if payload is None:
@@ -218,12 +211,6 @@ class PageReader:
         return b"".join(pieces)
 
 
-def number_in(line: bytes) -> int:
-    """Returns the number that a line found on a page carries; 0 if it carries none."""
-    match = _NUMBER.match(line)
-    return int(match.group(1)) if match else 0
-
-
 def _mapped(path: Path, files: ExitStack) -> mmap.mmap | bytes:
     """Returns the content of a file, which is read when it is looked at; nothing if there is none."""
     if not path.is_file() or path.stat().st_size == 0:
@@ -235,15 +222,16 @@ def _mapped(path: Path, files: ExitStack) -> mmap.mmap | bytes:
 # --- records -----------------------------------------------------------------------------------
 
 
-def _row(rowid: int, payload: bytes) -> RawEvent | RawArtifact | None:
+def _row(rowid: int, payload: bytes) -> StoredLine | RawArtifact | None:
     """Returns what a record holds, if it is one that can be told by its content."""
     try:
         values = _values(payload)
     except ValueError:
         return None
     match values:
-        case [None, _, int(version), _, _, _, bytes(line), *_] if line.startswith(_PREFIX):
-            return RawEvent(rowid, version, line)
+        case [None, _, int(version), str(), str(), str() | None, bytes(line), *_]:
+            columns = "".join(filter(None, values[3:6])).encode()
+            return StoredLine(rowid, version, columns, line) if line.startswith(_PREFIX) else None
         case [str(artifact_id), _, str(media_type), bytes(data), *_]:
             if artifact_id == f"sha256:{hashlib.sha256(data).hexdigest()}":
                 return RawArtifact(artifact_id, media_type, data)
@@ -299,7 +287,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number that does not end")
 
 
-def _loose_events(page: bytes) -> Iterator[RawEvent]:
+def _loose_events(page: bytes) -> Iterator[StoredLine]:
     """Yields the whole lines on a page that stand behind the other columns of their row."""
     for match in _LINE.finditer(page):
         before = page[: match.start()]
@@ -309,4 +297,4 @@ def _loose_events(page: bytes) -> Iterator[RawEvent]:
             namespace_end = type_at - version_bytes
             if type_at >= 0 and before[:namespace_end].endswith(_NAMESPACE):
                 version = before[namespace_end] if version_bytes else 1
-                yield RawEvent(None, version, match.group())
+                yield StoredLine(int(match.group(1)), version, before[type_at:], match.group())

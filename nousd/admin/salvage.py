@@ -23,14 +23,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import apsw
 import msgspec
 
 from nousd.admin.around import SEQ_MAX, EventReader, RowReader, Stretch
 from nousd.admin.backup import flush_to_disk
-from nousd.admin.check import artifact_id_of
+from nousd.admin.check import artifact_id_of, complaints
 from nousd.admin.findings import (
     FINDINGS_MAX,
     PROGRESS_EVENTS,
@@ -39,9 +39,9 @@ from nousd.admin.findings import (
     Progress,
     no_progress,
 )
-from nousd.admin.lines import LoggedEvent, read_line
-from nousd.admin.mending import adopt, mending_events, restored_events
-from nousd.admin.pages import PageReader, RawArtifact, RawEvent, number_in
+from nousd.admin.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
+from nousd.admin.mending import adopt, logged_event, mending_events, restored_events
+from nousd.admin.pages import PageReader, RawArtifact
 from nousd.admin.reading import open_log, size_of, wal_of
 from nousd.admin.refold import Refold
 from nousd.admin.walking import RunWalker
@@ -52,9 +52,7 @@ from nousd.store._commits import NUMBERS_PER_BLOCK
 from nousd.store._database import inspect, open_for_writing
 from nousd.store._row_writes import put_artifact
 from nousd.store.interface import Artifact
-from nousd.wire.codec import encode_event_tail, number_event
-from nousd.wire.events import EVENT_TYPES, Event
-from nousd.wire.lifting import EVENT_SCHEMA_VERSION
+from nousd.wire.events import Event
 
 _EVENT_BYTES_MIN: Final = 64
 """An event's line is longer; so a file holds no more events than this goes into it."""
@@ -159,9 +157,9 @@ class _Salvage:
                 raise StoreError(f"not one event was found in {self._path}")
             restored = sum(map(self._put, restored_events(self._out, rows)))
             refold = Refold(self._out, lambda *branch: adopt(self._out, rows, *branch))
-            broken = self._fold(refold)
+            runs = self._fold(refold)
             first = max(self._head() + 1, next_seq[0] if next_seq else self._beyond())
-            added = self._mend(refold, mending_events(self._out, rows, broken), first)
+            added = self._mend(refold, mending_events(self._out, rows, runs), first)
             self._copy_artifacts(rows)
             self._out.execute("UPDATE log_state SET next_seq = ?", (first + added,))
             missing = self._tell_missing(unreadable, first)
@@ -184,18 +182,16 @@ class _Salvage:
 
     def _open_source(self, stack: ExitStack) -> apsw.Connection | None:
         """Returns the log as SQLite sees it, if it does, and says what SQLite thinks of it."""
+        # Nobody is at work on it, so the index of the WAL that lies there is of no use.
+        source = stack.enter_context(open_log(self._path, shared=False))
         try:
-            # Nobody is at work on it, so the index of the WAL that lies there is of no use.
-            source = stack.enter_context(open_log(self._path, shared=False))
-            complaints = [text for (text,) in source.execute("PRAGMA integrity_check(100)")]
             source.pragma("schema_version")
         except apsw.Error as error:
             self._findings.add(str(self._path), f"cannot be read by SQLite: {error}")
             return None
-        if complaints != ["ok"]:
-            for complaint in complaints:
-                self._findings.add("the database", f"is damaged: {complaint}")
-        else:
+        for complaint in complaints(source, "main"):
+            self._findings.add("the database", f"is damaged: {complaint}")
+        if not self._findings.errors:
             self._refuse_too_new()
         return source
 
@@ -217,10 +213,10 @@ class _Salvage:
         reader.read()
         return self._out.total_changes() - before, _joined(reader.unreadable)
 
-    def _take_row(self, seq: int, version: int, line: Any) -> None:
-        logged = read_line(seq, version, line)
+    def _take_row(self, stored: StoredLine) -> None:
+        logged = read_line(stored)
         if isinstance(logged, str):
-            self._damaged_lines[seq] = logged
+            self._damaged_lines[stored.seq] = logged
         else:
             self._put(logged)
 
@@ -263,21 +259,21 @@ class _Salvage:
                     found += self._take_raw(row, above)
         return found
 
-    def _take_raw(self, row: RawEvent, above: int) -> bool:
-        seq = number_in(row.line) if row.seq is None else row.seq
-        if seq <= above or self._out.execute("SELECT 1 FROM events WHERE seq = ?", (seq,)).get:
+    def _take_raw(self, stored: StoredLine, above: int) -> bool:
+        query = "SELECT 1 FROM events WHERE seq = ?"
+        if stored.seq <= above or self._out.execute(query, (stored.seq,)).get:
             return False
-        logged = read_line(seq, row.schema_version, row.line)
+        logged = read_line(stored)
         return not isinstance(logged, str) and self._put(logged)
 
     # --- the rows ------------------------------------------------------------------------------
 
-    def _fold(self, refold: Refold) -> frozenset[str]:
-        """Makes the rows; returns the runs that have no end and cannot be walked to where one is due."""
+    def _fold(self, refold: Refold) -> RunWalker:
+        """Makes the rows; returns where the runs stand."""
         runs = RunWalker(refold.has_ended)
-        query = "SELECT seq, schema_version, line FROM events ORDER BY seq"
+        query = f"SELECT {STORED_LINE} FROM events ORDER BY seq"  # noqa: S608
         for count, row in enumerate(self._out.execute(query), 1):
-            logged = read_line(*row)
+            logged = read_line(StoredLine(*row))
             assert not isinstance(logged, str), logged
             fault = runs.follow(logged)
             if fault is not None:
@@ -285,20 +281,20 @@ class _Salvage:
             refold.apply(logged)
             if count % PROGRESS_EVENTS == 0:
                 self._progress(count)
-        return runs.broken_runs
+        return runs
 
     def _mend(self, refold: Refold, events: Iterator[Event], first: int) -> int:
         """Appends new events from the number ``first`` on; returns how many."""
         seq = first
         for event in events:
             ts = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-            line = number_event(seq, encode_event_tail(event, ts))
-            type_ = EVENT_TYPES[type(event)]
-            logged = LoggedEvent(seq, EVENT_SCHEMA_VERSION, type_, event, ts, line)
+            logged = logged_event(seq, event, ts)
+            if logged is None:
+                continue
             self._put(logged)
             refold.apply(logged)
             of = logged.run_id or event.session_id
-            self._findings.add(f"evt-{seq}", f"was added: {type_} of {of}", "note")
+            self._findings.add(f"evt-{seq}", f"was added: {logged.type} of {of}", "note")
             seq += 1
         return seq - first
 

@@ -29,10 +29,9 @@ class RunWalker:
         """The runs that have begun and not ended, oldest first."""
         return list(self._open)
 
-    @property
-    def broken_runs(self) -> frozenset[str]:
-        """The runs with a fault whose end was not seen."""
-        return frozenset(self._broken)
+    def ledger_of(self, run_id: str) -> Ledger | None:
+        """Returns where an open run stands; None if it had a fault, so that nobody can say."""
+        return self._open.get(run_id)
 
     def follow(self, logged: LoggedEvent) -> str | None:
         """Returns why the event cannot stand where it does; of a run's faults the first."""

@@ -8,7 +8,6 @@ Exit codes: 0 all is well, 1 something is wrong, 2 wrong usage.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -94,9 +93,9 @@ def _body(command: StateCommand) -> Callable[[dict[str, Any]], None]:
 def tell(told: Told, *, wants_json: bool) -> None:
     """Prints it, and ends the program unless all is well."""
     if wants_json:
-        import msgspec
+        from nousd.admin.findings import to_json
 
-        print(json.dumps(msgspec.to_builtins(told.report), ensure_ascii=False))
+        print(to_json(told.report))
     else:
         print(*told.lines, sep="\n")
     if told.code:
