@@ -24,7 +24,8 @@ class _Message:
     id: str
     role: str
     text: str
-    deltas: list[str] = field(default_factory=list)
+    deltas: list[tuple[int, str]] = field(default_factory=list)
+    """The number of the first event that each stands for, and the text."""
 
 
 @dataclass
@@ -45,6 +46,7 @@ class _Run:
     """What is open in a run: at most one turn; in it at most one message or one tool call."""
 
     session_id: str
+    seq: int = 0
     complete: bool = False
     turns_started: int = 0
     turn_id: str | None = None
@@ -106,6 +108,7 @@ class LifecycleChecker:
             assert type_ not in _RULES, f"{type_} outside of its run"
             return
         assert payload["session_id"] == run.session_id, "a run changed its session"
+        run.seq = seq
         rule = _RULES.get(type_)
         if rule is not None:
             rule(run, payload)
@@ -153,12 +156,17 @@ def _message_start(run: _Run, payload: Payload) -> None:
 def _message_update(run: _Run, payload: Payload) -> None:
     message = _open_message(run, payload)
     assert message.role == "assistant", "message_update of a user message"
-    message.deltas.append(payload["delta"])
+    first = run.seq
+    if "joined_from" in payload:
+        first = int(payload["joined_from"].removeprefix("evt-"))
+        assert first < run.seq, "joined_from is no earlier event"
+    earlier = [(at, delta) for at, delta in message.deltas if at < first]
+    message.deltas = [*earlier, (first, payload["delta"])]
 
 
 def _message_end(run: _Run, payload: Payload) -> None:
     message = _open_message(run, payload)
-    told = message.text if message.role == "user" else "".join(message.deltas)
+    told = message.text if message.role == "user" else "".join(delta for _, delta in message.deltas)
     assert payload["text"] == told, f"message_end.text is not what was told: {told!r}"
     run.message = None
 
