@@ -43,11 +43,14 @@ class _Call:
 
 @dataclass
 class _Run:
-    """What is open in a run: at most one turn; in it at most one message or one tool call."""
+    """What is open in a run: at most one turn; in it at most one message or one tool call.
+
+    ``seq`` is the number of the run's event that was fed last.
+    """
 
     session_id: str
-    seq: int = 0
     complete: bool = False
+    seq: int = 0
     turns_started: int = 0
     turn_id: str | None = None
     message: _Message | None = None
