@@ -30,7 +30,7 @@ class Reserve:
     ``in_place``: ``size`` bytes of the disk are ours to give back.
     """
 
-    def __init__(self, path: pathlib.Path, size: int = RESERVE_BYTES) -> None:
+    def __init__(self, path: pathlib.Path, size: int) -> None:
         self.in_place = False
         self._obstacle = "it was never asked for"
         self._path = path
@@ -94,7 +94,6 @@ def _allocate(handle: int, size: int) -> None:
     try:
         os.ftruncate(handle, 0)
         _fill(handle, size)
-        os.fsync(handle)
     except OSError:
         os.ftruncate(handle, 0)
         raise
@@ -108,3 +107,4 @@ def _fill(handle: int, size: int) -> None:
             raise
         while (left := size - os.lseek(handle, 0, os.SEEK_CUR)) > 0:
             os.write(handle, _ZEROS[:left])
+        os.fsync(handle)  # some filesystems find out only now that there is no space

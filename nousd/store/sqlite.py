@@ -21,7 +21,7 @@ from nousd.store import _pruning_sqlite, _queries
 from nousd.store._commits import Commits
 from nousd.store._database import Connect, open_for_reading, open_for_writing
 from nousd.store._pending import Outcome, PendingBatches
-from nousd.store._reserve import Reserve
+from nousd.store._reserve import RESERVE_BYTES, Reserve
 from nousd.store._writer import STOP, Chore, Job, Writer
 from nousd.store.interface import (
     Artifact,
@@ -78,7 +78,7 @@ class _Opened(NamedTuple):
 
 def _open(path: pathlib.Path, connect: Connect) -> _Opened:
     """Opens the log, into its reserve if the disk has no other space even for that."""
-    reserve = Reserve(path.with_suffix(RESERVE_SUFFIX))
+    reserve = Reserve(path.with_suffix(RESERVE_SUFFIX), RESERVE_BYTES)
     try:
         opened = open_for_writing(path, connect)
     except StoreFull:

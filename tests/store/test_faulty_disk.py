@@ -1,0 +1,186 @@
+"""A disk that fails at any of its steps: what was told of a commit is true, then and ever after.
+
+Each test plays the same few commits. Of every commit that was reported all is in the log, of every one
+that was refused nothing is, and one that is in doubt is there whole or not at all: in the process that
+lived through it, in the next one after a kill, and in the next one after a power cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from nousd.errors import StoreError, StoreInDoubt, WriteFailed
+from nousd.store import _commits, sqlite
+from nousd.store.interface import Artifact, Store, StoredEvent
+from nousd.wire import events
+from nousd.wire.events import DELTA_EVENTS
+from tests.store.faulty_disk import Fault, FaultyDisk, faulty_disk
+from tests.store.helpers import (
+    append,
+    appended,
+    created,
+    delta,
+    run_ended,
+    run_started,
+    whole_log,
+)
+
+COMMITS: list[tuple[Sequence[events.Event], Sequence[Artifact]]] = [
+    ((created(),), ()),
+    ((run_started(), appended("e1")), ()),
+    ((delta("one"), delta("two")), ()),
+    ((delta("x" * 9000),), ()),
+    (
+        (appended("e2", "e1", text="y" * 30_000),),
+        (Artifact("sha256:00", "text/plain", b"z" * 9000),),
+    ),
+    ((delta("three"),), ()),
+    ((run_ended(),), ()),
+]
+
+
+class Told:
+    """What was told of each commit, in the words of the one who asked for it."""
+
+    def __init__(self) -> None:
+        self.stored: list[tuple[StoredEvent, ...]] = []
+        self.in_doubt: list[list[str]] = []
+        self.refused = 0
+
+    async def play(self, store: Store) -> None:
+        for happened, artifacts in COMMITS:
+            try:
+                self.stored.append(await append(store, *happened, artifacts=artifacts))
+            except StoreInDoubt:
+                self.in_doubt.append([type(event).__name__ for event in happened])
+            except StoreError:
+                self.refused += 1
+
+    @property
+    def newest(self) -> int:
+        return max((event.seq for stored in self.stored for event in stored), default=0)
+
+    async def check(self, store: Store, *, was_power_cut: bool = False) -> None:
+        """Asserts that the log is what was told, and goes on behind it."""
+        log = list(await whole_log(store))
+        assert [event.seq for event in log] == sorted({event.seq for event in log})
+        for stored in self.stored:
+            is_durable = any(event.type not in DELTA_EVENTS for event in stored)
+            if is_durable or not was_power_cut or stored[0] in log:
+                for event in stored:
+                    log.remove(event)
+        surplus = [event.type for event in log]
+        for doubtful in self._doubtful_types():
+            if surplus[: len(doubtful)] == doubtful:
+                del surplus[: len(doubtful)]
+        assert surplus == []
+        (after,) = await append(store, delta("after"))
+        assert after.seq > self.newest
+
+    def _doubtful_types(self) -> Iterator[list[str]]:
+        names = {type_.__name__: name for type_, name in events.EVENT_TYPES.items()}
+        for doubtful in self.in_doubt:
+            yield [names[name] for name in doubtful]
+
+
+async def play_on(disk: FaultyDisk, folder: Path, fault: Fault, at: int, *, once: bool) -> Told:
+    """Plays the commits with a fault, and checks all that may come of it."""
+    told = Told()
+    path = folder / "log.db"
+    async with sqlite.open_store(path, connect=disk.connect) as store:
+        disk.fail(fault, at=at, once=once)
+        await told.play(store)
+        killed = disk.survive_kill(path, folder / "killed")
+        no_power = disk.after_power_cut(path, folder / "no-power")
+        disk.mend()
+        await told.check(store)
+    for copy, was_power_cut in ((killed, False), (no_power, True)):
+        async with sqlite.open_store(copy, connect=disk.connect) as store:
+            await told.check(store, was_power_cut=was_power_cut)
+    return told
+
+
+async def steps_of_a_play(path: Path) -> int:
+    with faulty_disk() as disk:
+        async with sqlite.open_store(path, connect=disk.connect) as store:
+            disk.count()
+            await Told().play(store)
+            return disk.operations
+
+
+@pytest.mark.parametrize("once", [True, False], ids=["once", "until mended"])
+@pytest.mark.parametrize("fault", Fault, ids=[fault.name for fault in Fault])
+async def test_what_was_told_of_a_commit_is_true_wherever_the_disk_fails(
+    tmp_path: Path, fault: Fault, once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_commits, "NUMBERS_PER_BLOCK", 3)
+    monkeypatch.setattr(_commits, "WAL_PAGES", 20)
+    monkeypatch.setattr(sqlite, "RESERVE_BYTES", 64 * 1024)
+    steps = await steps_of_a_play(tmp_path / "counted.db")
+    assert steps > 40
+    failed = 0
+    for at in range(0, steps + 3, 3 if once else 7):
+        with faulty_disk(seed=at) as disk:
+            with TemporaryDirectory(dir=tmp_path) as folder:
+                told = await play_on(disk, Path(folder), fault, at, once=once)
+            failed += told.refused + len(told.in_doubt)
+    assert failed
+
+
+@pytest.mark.behaviour("unknown_outcomes_are_settled")
+async def test_what_a_restart_shows_of_a_commit_in_doubt_no_power_cut_takes_back(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log.db"
+    shown = []
+    with faulty_disk() as disk:
+        async with sqlite.open_store(path, connect=disk.connect) as store:
+            await append(store, created())
+            disk.fail_syncs()
+            with pytest.raises(StoreInDoubt):
+                await append(store, run_started())
+            killed = disk.survive_kill(path, tmp_path / "killed")
+            disk.mend()
+        async with sqlite.open_store(killed, connect=disk.connect) as store:
+            shown = [event.type for event in await whole_log(store)]
+            no_power = disk.after_power_cut(killed, tmp_path / "no-power")
+    async with sqlite.open_store(no_power) as store:
+        assert [event.type for event in await whole_log(store)] == shown
+    assert shown == ["session_created", "agent_start"]
+
+
+async def test_a_commit_that_failed_for_a_moment_is_settled_before_it_is_answered(
+    tmp_path: Path,
+) -> None:
+    with faulty_disk() as disk:
+        async with sqlite.open_store(tmp_path / "log.db", connect=disk.connect) as store:
+            await append(store, created())
+            disk.fail_syncs(count=1)
+            with pytest.raises(WriteFailed) as refused:
+                await append(store, run_started())
+            assert not isinstance(refused.value, StoreInDoubt)
+            killed = disk.survive_kill(tmp_path / "log.db", tmp_path / "killed")
+        async with sqlite.open_store(killed) as store:
+            assert [event.type for event in await whole_log(store)] == ["session_created"]
+
+
+async def test_a_checkpoint_that_fails_fails_no_commit_and_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_commits, "WAL_PAGES", 10)
+    path = tmp_path / "log.db"
+    with faulty_disk() as disk:
+        async with sqlite.open_store(path, connect=disk.connect) as store:
+            await append(store, created())
+            disk.fail(Fault.FULL, only=path)
+            for number in range(20):
+                await append(store, appended(f"e{number}", text="x" * 5000))
+            left_behind = path.stat().st_size
+            disk.mend()
+            for number in range(20, 60):
+                await append(store, appended(f"e{number}", text="x" * 5000))
+            assert path.stat().st_size > left_behind + 20 * 5000
