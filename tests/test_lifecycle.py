@@ -226,6 +226,25 @@ def test_a_call_told_wrongly_is_named(steps: list[Step], complaint: str) -> None
         check(in_turn(*steps), complete_after=0)
 
 
+def joined(text: str, first: int) -> list[Step]:
+    """A message of which the deltas 4 and 5 were told before all from ``first`` on were joined."""
+    told = [message("update", delta="a"), message("update", delta="b")]
+    update = message("update", delta=text, joined_from=f"evt-{first}")
+    begin = [START, TURN, message("start", role="assistant"), *told, update]
+    return [*begin, message("end", text="abc"), TURN_END, END]
+
+
+@pytest.mark.parametrize(("text", "first"), [("abc", 4), ("bc", 5)])
+def test_a_joined_delta_stands_in_the_place_of_those_it_was_made_of(text: str, first: int) -> None:
+    check(joined(text, first))
+
+
+@pytest.mark.parametrize(("text", "first"), [("abc", 5), ("bc", 4), ("c", 6)])
+def test_a_joined_delta_that_says_something_else_is_named(text: str, first: int) -> None:
+    with pytest.raises(AssertionError, match=r"not what was told|no earlier event"):
+        check(joined(text, first))
+
+
 def test_ids_must_grow() -> None:
     checker = LifecycleChecker()
     checker.feed(lines([START], 7)[0])
