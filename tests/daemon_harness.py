@@ -390,6 +390,7 @@ def make_parts(
     native: NativeSettings | None = None,
     extension_commands: Mapping[str, ExtensionHandler] | None = None,
     command_timeout: float = 600.0,
+    delta_retention_days: int = 7,
     stale_seconds: float = 120.0,
     clock: Clock | None = None,
 ) -> Parts:
@@ -403,6 +404,7 @@ def make_parts(
         extension_commands=extension_commands or {},
         native=native or NativeSettings(),
         command_timeout=command_timeout,
+        delta_retention_days=delta_retention_days,
         stale_seconds=stale_seconds,
     )
 

@@ -142,6 +142,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     keep_recent_tokens: Annotated[
         int, Meta(ge=0, le=100_000_000, description="Tokens that a compaction leaves as they are.")
     ] = 20_000
+    delta_retention_days: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=36_500,
+            description="Days that the deltas of finished messages are kept. 0: for ever.",
+        ),
+    ] = 7
     retry_attempts: Annotated[
         int, Meta(ge=1, le=20, description="Attempts at one model call, at most. 1: no retry.")
     ] = 3

@@ -19,6 +19,7 @@ from nousd.daemon.core import Core, ExtensionHandler
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
 from nousd.daemon.recovery import close_open_runs, close_what_can_be
+from nousd.daemon.retention import prune_old_deltas
 from nousd.daemon.runs import Runs
 from nousd.daemon.sessions import Sessions
 from nousd.providers.interface import Provider
@@ -46,6 +47,7 @@ class Parts(msgspec.Struct, kw_only=True):
     native: NativeSettings = NativeSettings()
     command_timeout: float = 600.0
     stale_seconds: float = 120.0
+    delta_retention_days: int = 7
     line_bytes_max: int = LINE_BYTES_MAX
 
 
@@ -79,6 +81,12 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             stale_seconds=parts.stale_seconds,
         )
         nursery.start_soon(runs.stop_stale_runs)
+        nursery.start_soon(
+            partial(prune_old_deltas, days=parts.delta_retention_days),
+            parts.store,
+            hub,
+            parts.clock,
+        )
         core = Core(
             store=parts.store,
             hub=hub,

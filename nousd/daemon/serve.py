@@ -142,6 +142,7 @@ async def _opened_parts(settings: Settings) -> AsyncIterator[Parts]:
                 native=_native_settings(settings),
                 command_timeout=settings.command_timeout,
                 stale_seconds=settings.run_stale_ms / 1000,
+                delta_retention_days=settings.delta_retention_days,
                 line_bytes_max=settings.line_bytes_max,
             )
         finally:
