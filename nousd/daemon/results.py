@@ -1,4 +1,7 @@
-"""The ``result`` of a waited-for run, read from the log: the same bytes for whoever asks, whenever."""
+"""The ``result`` of a waited-for run, read from the log: the same for whoever asks.
+
+Asked for again after the run's deltas were pruned it has the same texts under fewer ids.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ from msgspec import UNSET
 
 from nousd.store.interface import EventFilter, Store, StoredEvent
 from nousd.wire.codec import decode_event
-from nousd.wire.events import FROZEN_EVENTS
+from nousd.wire.events import DELTA_EVENTS, FROZEN_EVENTS
 from nousd.wire.limits import RESULT_EVENTS_MAX
 from nousd.wire.responses import Accepted, FlatEvent, Result
+from nousd.wire.subscribe import cursor_seq
 
 _PAGE_EVENTS: Final = 2048
 _PAGE_BYTES: Final = 4 * 1024 * 1024
@@ -24,15 +28,8 @@ async def run_result(store: Store, accepted: Accepted) -> Result:
     """Returns the result of a run that has ended (or is still going: then of what it did so far)."""
     assert isinstance(accepted.run_id, str)
     assert isinstance(accepted.session_id, str)
-    summary = _Summary()
-    after = 0
-    wanted = EventFilter(run_id=accepted.run_id, types=frozenset(FROZEN_EVENTS))
-    while page := await store.events_after(
-        after, wanted, limit=_PAGE_EVENTS, bytes_max=_PAGE_BYTES
-    ):
-        summary.add(page)
-        after = page[-1].seq
-    summary.join_deltas()
+    while (summary := await _summarised(store, accepted.run_id)) is None:
+        pass  # no run is pruned more often than it has deltas
     return Result(
         output=summary.output,
         events=tuple(summary.events),
@@ -44,6 +41,20 @@ async def run_result(store: Store, accepted: Accepted) -> Result:
     )
 
 
+async def _summarised(store: Store, run_id: str) -> _Summary | None:
+    """Reads a run page by page; None if it was pruned between two of them, and a text came twice."""
+    summary = _Summary()
+    after = 0
+    wanted = EventFilter(run_id=run_id, types=frozenset(FROZEN_EVENTS))
+    while page := await store.events_after(
+        after, wanted, limit=_PAGE_EVENTS, bytes_max=_PAGE_BYTES
+    ):
+        summary.add(page)
+        after = page[-1].seq
+    summary.join_deltas()
+    return None if summary.repeats else summary
+
+
 class _Summary:
     """Collects a run's events, with neighbouring deltas joined, up to the bound."""
 
@@ -52,6 +63,8 @@ class _Summary:
         self.output = ""
         self.status: Any = "running"
         self.truncated = False
+        self.repeats = False
+        self._last_deltas: dict[tuple[str, Any], int] = {}
         self._assistants: set[str] = set()
         self._deltas: list[str] = []
 
@@ -60,6 +73,7 @@ class _Summary:
             event = decode_event(stored.line)
             payload = msgspec.json.decode(event.payload)
             self._look_for_outcome(event.type, payload)
+            self._look_for_repetition(stored, payload)
             flat = _flattened(event.type, event.id, event.ts, payload)
             if self.events and _continues(self.events[-1], flat):
                 self._deltas.append(str(flat.delta))
@@ -76,6 +90,15 @@ class _Summary:
             delta = "".join([str(last.delta), *self._deltas])
             self.events[-1] = msgspec.structs.replace(last, delta=delta)
             self._deltas.clear()
+
+    def _look_for_repetition(self, stored: StoredEvent, payload: dict[str, Any]) -> None:
+        if stored.type not in DELTA_EVENTS:
+            return
+        told = (stored.type, payload.get("message_id", payload.get("tool_call_id")))
+        if "joined_from" in payload:
+            first = cursor_seq(payload["joined_from"])
+            self.repeats |= first <= self._last_deltas.get(told, -1)
+        self._last_deltas[told] = stored.seq
 
     def _look_for_outcome(self, type_: str, payload: dict[str, Any]) -> None:
         if type_ == "message_start" and payload["role"] == "assistant":
