@@ -18,6 +18,7 @@ from __future__ import annotations
 import enum
 import itertools
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,7 @@ class FaultyDisk:
         self._only_once = False
         self._only: Path | None = None
         self._failing_syncs = 0
+        self._lock = threading.Lock()
         self._random = random.Random(seed)
         self._files: dict[str, _Surface] = {}
 
@@ -87,21 +89,23 @@ class FaultyDisk:
     def after_power_cut(self, path: Path, to: Path) -> Path:
         """Copies a database as a power cut may leave it: what was synced, and any of the rest."""
         to.mkdir()
-        for name in (path.name, f"{path.name}-wal"):
-            surface = self._files[str(path.with_name(name))]
-            (to / name).write_bytes(surface.left_by_power_cut(self._random))
+        with self._lock:
+            for name in (path.name, f"{path.name}-wal"):
+                surface = self._files[str(path.with_name(name))]
+                (to / name).write_bytes(surface.left_by_power_cut(self._random))
         return to / path.name
 
     def survive_kill(self, path: Path, to: Path) -> Path:
         """Copies a database as a kill leaves it: the copy is as far on the platters as it is itself."""
         to.mkdir()
-        for name in (path.name, f"{path.name}-wal"):
-            content = path.with_name(name).read_bytes()
-            (to / name).write_bytes(content)
-            copied = _Surface(bytes(self._files[str(path.with_name(name))].durable))
-            copied.truncate(0)
-            copied.write(0, content)
-            self._files[str(to / name)] = copied
+        with self._lock:
+            for name in (path.name, f"{path.name}-wal"):
+                content = path.with_name(name).read_bytes()
+                (to / name).write_bytes(content)
+                copied = _Surface(bytes(self._files[str(path.with_name(name))].durable))
+                copied.truncate(0)
+                copied.write(0, content)
+                self._files[str(to / name)] = copied
         return to / path.name
 
     # --- the VFS ------------------------------------------------------------------------------
@@ -147,7 +151,11 @@ class _Surface:
     def left_by_power_cut(self, chance: random.Random) -> bytes:
         content = bytearray(self.durable)
         share = chance.random()
-        self._apply(content, [change for change in self.on_the_way if chance.random() < share])
+        arrived = [change for change in self.on_the_way if chance.random() < share]
+        if arrived and arrived[-1][1] is not None:
+            offset, data = arrived[-1]
+            arrived[-1] = (offset, data[: chance.randrange(len(data) + 1)])
+        self._apply(content, arrived)
         return bytes(content)
 
     @staticmethod
@@ -218,7 +226,6 @@ class _File(apsw.VFSFile):
         nothing: Callable[[], None] = lambda: None,
     ) -> None:
         is_sync = error_code == apsw.SQLITE_IOERR_FSYNC
-        fault = self._disk._judge(self._path, is_sync=is_sync)
         steps = {
             None: work,
             Fault.LIE: work,
@@ -227,7 +234,9 @@ class _File(apsw.VFSFile):
             Fault.FULL: nothing,
             Fault.ERROR: nothing,
         }
-        steps[fault]()
+        with self._disk._lock:
+            fault = self._disk._judge(self._path, is_sync=is_sync)
+            steps[fault]()
         if fault is not None:
             # A sync that finds no space is an I/O error to SQLite.
             is_full = fault.is_full and not is_sync

@@ -147,9 +147,10 @@ async def test_what_a_restart_shows_of_a_commit_in_doubt_no_power_cut_takes_back
             disk.mend()
         async with sqlite.open_store(killed, connect=disk.connect) as store:
             shown = [event.type for event in await whole_log(store)]
-            no_power = disk.after_power_cut(killed, tmp_path / "no-power")
-    async with sqlite.open_store(no_power) as store:
-        assert [event.type for event in await whole_log(store)] == shown
+            cuts = [disk.after_power_cut(killed, tmp_path / str(number)) for number in range(10)]
+    for cut in cuts:
+        async with sqlite.open_store(cut) as store:
+            assert [event.type for event in await whole_log(store)] == shown
     assert shown == ["session_created", "agent_start"]
 
 
