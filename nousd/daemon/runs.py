@@ -108,12 +108,12 @@ class RunDriver:
         started = self._last_ticket
         # Read while the start is on its way to the disk.
         await self.context()
+        await started.wait_committed()
         # Aborted before it began, it has no turn: the abort has given its prompt back.
         await trio.lowlevel.checkpoint_if_cancelled()
         turn: Turn | None = self._next_turn() or Turn("resume", ())
         while turn is not None:
             self._begin_turn(turn)
-            await started.wait_committed()
             await self._services.runtime.run_turn(self)
             # A stop that came while this task was already on its way must not look like an end.
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -130,7 +130,8 @@ class RunDriver:
 
     def _begin_turn(self, turn: Turn) -> None:
         """Puts the turn's beginning on its way into the log. The model is asked meanwhile: what it
-        says comes behind this in the log, and a tool call waits for both.
+        says comes behind this in the log, and a tool call waits for both. What a runtime says before
+        it first waits is there in time for the same commit.
         """
         clock = self._services.clock
         self._decide(
