@@ -195,6 +195,7 @@ def _ends(out: apsw.Connection, rows: RowReader, runs: RunWalker) -> Iterator[Ev
     for run_id, session_id in open_runs:
         ledger = runs.ledger_of(run_id)
         kept = rows.one("runs", "status, error", "run_id = ?", (run_id,)) or ("running", None)
+        status: Any
         status, error = kept if kept[0] != "running" else ("interrupted", None)
         if ledger is None or (kept[0] != "running" and ledger.phase is Phase.RUN):
             yield events.AgentEnd(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -68,13 +68,15 @@ class StateCommand(NamedTuple):
     run: Callable[[Settings, dict[str, Any]], Told]
 
 
-def commands() -> Iterable[tuple[str, str, Callable[..., None]]]:
+def commands() -> Iterator[tuple[str, str, Callable[..., None]]]:
     """Yields name, help and function of each command."""
     from nousd.config.settings import SETTINGS
 
     where = (setting_flag(SETTINGS["state_dir"]), CONFIG, _JSON)
     for name, command in STATE_COMMANDS.items():
         yield name, command.help, function_of((*command.arguments, *where), _body(command))
+    looked_at = [setting_flag(SETTINGS[name]) for name in _DOCTORS_SETTINGS]
+    yield "doctor", _DOCTOR_HELP, function_of((*looked_at, CONFIG, _JSON), _doctor)
 
 
 def _body(command: StateCommand) -> Callable[[dict[str, Any]], None]:
@@ -138,6 +140,28 @@ def _vacuum(settings: Settings, _values: dict[str, Any]) -> Told:
         f" {report.bytes_before} bytes before, {report.bytes_after} after"
     )
     return Told(report, [line], _FINE)
+
+
+def _doctor(values: dict[str, Any]) -> None:
+    from nousd.admin.doctor import doctor
+
+    config, wants_json = values.pop("config"), values.pop("json")
+    report = doctor(values, os.environ, config)
+    told = Told(report, [*map(str, report.checks), report.summary], _WRONG * bool(report.failed))
+    tell(told, wants_json=wants_json)
+
+
+_DOCTOR_HELP: Final = "Look at everything a daemon needs, and say what to do about what is wrong."
+
+_DOCTORS_SETTINGS: Final = (
+    "socket",
+    "state_dir",
+    "workdir",
+    "provider",
+    "model",
+    "api_base",
+)
+"""The settings that decide what is looked at."""
 
 
 def _log_of(settings: Settings) -> Path:

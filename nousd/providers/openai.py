@@ -20,6 +20,7 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 import httpx2
+import msgspec
 import trio
 
 from nousd.errors import ConfigError, ProviderError
@@ -45,6 +46,9 @@ CONNECTIONS_MAX: Final = 256
 
 ERROR_BODY_BYTES_MAX: Final = 64 * 1024
 """How much of an error's body is read."""
+
+MODELS_BYTES_MAX: Final = 4 * 1024 * 1024
+"""How much of a list of models is read; the longest there are have some hundred KiB."""
 
 ERROR_CHARS_MAX: Final = 1000
 """Characters of a server's words that are passed on."""
@@ -96,7 +100,9 @@ class OpenAIProvider:
         base = _checked_base(api_base)
         self._on_this_machine = _is_loopback(base.hostname or "")
         self._key = _checked_key(api_key, needed_for=None if self._on_this_machine else base.netloc)
-        self._url = base._replace(path=base.path.rstrip("/") + "/chat/completions").geturl()
+        path = base.path.rstrip("/")
+        self._url = base._replace(path=f"{path}/chat/completions").geturl()
+        self._models_url = base._replace(path=f"{path}/models").geturl()
         self._has_tls = base.scheme == "https"
         self._default_model = default_model
         self._context_window_tokens = context_window_tokens
@@ -121,6 +127,24 @@ class OpenAIProvider:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
+
+    async def models(self) -> tuple[str, ...]:
+        """Returns the names of the models that the server lists.
+
+        Raises:
+            ProviderError: it refused, cannot be reached, or lists nothing that could be read.
+        """
+        try:
+            client = await self._open_client()
+            async with client.stream("GET", self._models_url) as response:
+                if response.status_code != httpx2.codes.OK:
+                    raise await self._refusal(response)
+                return _names_in(await _beginning_of(response, MODELS_BYTES_MAX))
+        except httpx2.HTTPError as error:
+            raise ProviderError(self._in_public(str(_failure(error)))) from None
+        except ProviderError as error:
+            error.args = (self._in_public(str(error)),)
+            raise
 
     async def generate(self, request: ModelInput, receive: Receive) -> None:
         """Makes one streaming call; see ``Provider.generate``."""
@@ -147,17 +171,9 @@ class OpenAIProvider:
             await put(piece)
 
     async def _refusal(self, response: httpx2.Response) -> ProviderError:
-        body = bytearray()
-        async with _chunks_of(response) as chunks:
-            async for chunk in chunks:
-                body += chunk
-                if len(body) >= ERROR_BODY_BYTES_MAX:
-                    break
+        body = await _beginning_of(response, ERROR_BODY_BYTES_MAX)
         return error_from_response(
-            response.status_code,
-            response.headers,
-            bytes(body[:ERROR_BODY_BYTES_MAX]),
-            now=self._wall_clock(),
+            response.status_code, response.headers, body, now=self._wall_clock()
         )
 
     async def _open_client(self) -> httpx2.AsyncClient:
@@ -199,6 +215,32 @@ class OpenAIProvider:
             words = words.replace(self._key, "[redacted]")
         words = scrub(words)
         return words if len(words) <= ERROR_CHARS_MAX else words[: ERROR_CHARS_MAX - 3] + "..."
+
+
+async def _beginning_of(response: httpx2.Response, bytes_max: int) -> bytes:
+    """Returns the body, or as much of it as is wanted."""
+    body = bytearray()
+    async with _chunks_of(response) as chunks:
+        async for chunk in chunks:
+            body += chunk
+            if len(body) >= bytes_max:
+                break
+    return bytes(body[:bytes_max])
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+def _names_in(body: bytes) -> tuple[str, ...]:
+    try:
+        return tuple(model.id for model in msgspec.json.decode(body, type=_Models).data)
+    except (msgspec.MsgspecError, UnicodeError):
+        raise ProviderError("the server sent no list of models") from None
 
 
 async def _read(response: httpx2.Response, stream: ChatStream, put: Put) -> None:

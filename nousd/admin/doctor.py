@@ -1,0 +1,81 @@
+"""``nousd doctor``: everything that a daemon needs, looked at one by one; nothing is changed.
+
+A check is a row of ``EXAMINATIONS``; what each looks at is in the modules ``examine_*``. None of them
+knows of another, and a failure of one keeps none of the others from being looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from nousd.admin import examine_daemon, examine_model, examine_places, examine_tools
+from nousd.admin.examination import Check, Examine, World
+from nousd.config.settings import resolve
+from nousd.errors import ConfigError
+
+EXAMINATIONS: Final[tuple[Examine, ...]] = (
+    examine_places.runtime_folder,
+    examine_places.state_folder,
+    examine_places.workdir,
+    examine_places.files,
+    examine_places.disk,
+    examine_daemon.socket,
+    examine_daemon.locks,
+    examine_daemon.database,
+    examine_model.key,
+    examine_model.provider,
+    examine_tools.supervisor,
+    examine_tools.sandbox,
+)
+"""In the order in which they are told."""
+
+
+class DoctorReport(msgspec.Struct, frozen=True):
+    """What was looked at, in order; ``failed`` is how many checks did."""
+
+    checks: Sequence[Check]
+    failed: int
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        warnings = sum(check.status == "warning" for check in self.checks)
+        return f"{len(self.checks)} checks: {self.failed} failed, {warnings} warnings"
+
+
+def doctor(
+    flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None
+) -> DoctorReport:
+    """Looks at all there is. The arguments are those of ``config.settings.resolve``."""
+    settings, world = _settings(flags, environ, config)
+    checks = [settings]
+    if world is not None:
+        checks += [check for examine in EXAMINATIONS for check in examine(world)]
+    return DoctorReport(checks, sum(check.status == "failed" for check in checks))
+
+
+def _settings(
+    flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None
+) -> tuple[Check, World | None]:
+    """Reads the settings. With bad ones a daemon does not start, and there is nothing else to look at;
+    except where it is only the model server that they are not enough for.
+    """
+    try:
+        resolved = resolve(flags, environ, config)
+    except ConfigError as error:
+        advice = "a daemon does not start with this; nousd serve --print-config shows the others"
+        failed = Check("settings", "failed", str(error), advice)
+        try:
+            resolved = resolve({**flags, "provider": "mock"}, environ, config)
+        except ConfigError:
+            return failed, None
+        return failed, World(resolved.settings, resolved.origins, has_provider=False)
+    file = resolved.settings.config_file
+    found = f"are read from {file}" if file else "come from no file: there is none"
+    chosen = sum(origin != "default" for origin in resolved.origins.values())
+    check = Check("settings", "ok", f"{found}; {chosen} differ from their defaults")
+    return check, World(resolved.settings, resolved.origins)

@@ -1,0 +1,47 @@
+"""What an examination by ``nousd doctor`` is made of: the checks' shape and what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from nousd.config.settings import Settings
+
+Status = Literal["ok", "warning", "failed", "skipped"]
+"""``failed``: the daemon does not start, or a part of it does not work. ``warning``: it works, and not
+as it should. ``skipped``: there is nothing to look at, for the reason that is said."""
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that was looked at.
+
+    Args:
+        found: what there is, also where all is well.
+        advice: what to do; empty if nothing is to be done.
+    """
+
+    name: str
+    status: Status
+    found: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        advice = f" -> {self.advice}" if self.advice else ""
+        return f"{self.status:<8} {self.name:<16} {self.found}{advice}"
+
+
+class World(NamedTuple):
+    """What there is to look at: the settings, and where each came from.
+
+    Args:
+        has_provider: False if the settings do not suffice to ask a model server.
+    """
+
+    settings: Settings
+    origins: Mapping[str, str]
+    has_provider: bool = True
+
+
+Examine = Callable[[World], Iterator[Check]]

@@ -1,0 +1,104 @@
+"""The daemon and its log: does it answer, who holds the folder, is the database whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from nousd.admin.examination import Check, World
+from nousd.admin.reading import open_log
+from nousd.client.blocking import Connection
+from nousd.errors import ClientError, ConfigError, DaemonUnreachable, StoreError
+from nousd.places import locations
+from nousd.places.locks import holder_of, socket_lock_file, state_lock_file
+from nousd.store._database import inspect
+
+ANSWER_SECONDS: Final = 5.0
+"""How long a ping is waited for."""
+
+QUICK_CHECK_SECONDS: Final = 10.0
+"""How long SQLite may look at the database. ``nousd check`` has all the time it needs."""
+
+_STEPS_BETWEEN_LOOKS: Final = 10_000
+"""Instructions of SQLite's machine between two looks at the clock, about a millisecond."""
+
+
+def socket(world: World) -> Iterator[Check]:
+    """Whether somebody answers."""
+    path = world.settings.socket
+    began = time.monotonic()
+    try:
+        with Connection(path, timeout_seconds=ANSWER_SECONDS) as daemon:
+            daemon.request("ping", {})
+        took = time.monotonic() - began
+        yield Check("daemon", "ok", f"answers on {path} within {took * 1000:.1f} ms")
+    except DaemonUnreachable:
+        if path.is_socket():
+            found = f"nobody listens on {path}, which was left behind"
+            yield Check("daemon", "warning", found, "nousd serve takes it over")
+        else:
+            yield Check("daemon", "skipped", "none is running; nousd serve starts one")
+    except ClientError as error:
+        found = f"does not answer on {path}: {error}"
+        yield Check("daemon", "failed", found, "look into its log; restart it")
+
+
+def locks(world: World) -> Iterator[Check]:
+    """Who holds the state folder and the socket."""
+    for name, lock_file in (
+        ("state lock", state_lock_file(world.settings.state_dir)),
+        ("socket lock", socket_lock_file(world.settings.socket)),
+    ):
+        try:
+            holder = holder_of(lock_file)
+        except ConfigError as error:
+            yield Check(name, "failed", str(error), "give yourself the right to read it")
+            continue
+        if holder is None:
+            yield Check(name, "ok", "is free")
+        elif name == "state lock" and not world.settings.socket.is_socket():
+            found = f"is held by {holder}, which does not listen on {world.settings.socket}"
+            yield Check(name, "warning", found, "name its socket with --socket, or stop it")
+        else:
+            yield Check(name, "ok", f"is held by {holder}")
+
+
+def database(world: World) -> Iterator[Check]:
+    """Whose it is, of which version, and whether SQLite finds fault with it."""
+    path = locations.database_file(world.settings.state_dir)
+    if not path.exists():
+        yield Check("database", "skipped", "there is none yet; the first start makes it")
+        return
+    try:
+        inspect(path)
+        with open_log(path) as connection:
+            version = connection.pragma("user_version")
+            yield _quick_check(connection, path, f"schema version {version}")
+    except StoreError as error:
+        yield Check("database", "failed", str(error), "see nousd check; the file was left alone")
+    except apsw.Error as error:
+        yield Check("database", "failed", f"{path} cannot be read: {error}", _SALVAGE)
+
+
+_SALVAGE: Final = "nousd check says more, nousd check --salvage OUT saves what can be read"
+
+
+def _quick_check(connection: apsw.Connection, path: Path, version: str) -> Check:
+    until = time.monotonic() + QUICK_CHECK_SECONDS
+    connection.set_progress_handler(lambda: time.monotonic() >= until, _STEPS_BETWEEN_LOOKS)
+    try:
+        [(complaint,)] = connection.execute("PRAGMA quick_check(1)")
+    except apsw.InterruptError:
+        found = f"{version}, too big to be looked at in {QUICK_CHECK_SECONDS:g} seconds"
+        return Check("database", "warning", found, "nousd check looks at all of it")
+    finally:
+        connection.set_progress_handler(None)
+    if complaint != "ok":
+        return Check(
+            "database", "failed", f"{path} is damaged: {' '.join(complaint.split())}", _SALVAGE
+        )
+    return Check("database", "ok", f"{version}, no fault found by a quick check")
