@@ -25,7 +25,7 @@ from msgspec import Meta, field
 from nousd.config.values import Given, SettingInfo, read_value
 from nousd.errors import ConfigError
 from nousd.places import locations
-from nousd.wire.limits import LINE_BYTES_MAX, NAME_CHARS_MAX
+from nousd.wire.limits import LINE_BYTES_MAX, LONG_LINES_BYTES_MAX, NAME_CHARS_MAX
 
 CONFIG_FILE_BYTES_MAX: Final = 1024 * 1024
 """A longer settings file is a mistake, such as a device or a log."""
@@ -114,7 +114,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
     line_bytes_max: Annotated[
         int,
-        Meta(ge=1024, le=1024**3, description="Bytes of one command line on the socket, at most."),
+        Meta(
+            ge=1024,
+            le=LONG_LINES_BYTES_MAX,
+            description="Bytes of one command line on the socket, at most.",
+        ),
     ] = LINE_BYTES_MAX
     log_file: Annotated[
         Path | None, Meta(description="Write the daemon's own log here. [default: standard error]")

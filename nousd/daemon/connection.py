@@ -7,7 +7,7 @@ its own commands and nothing else.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import Final
 
@@ -18,7 +18,7 @@ from nousd.daemon.commands import HANDLERS
 from nousd.daemon.core import Core, Deferred, Plain, Reply
 from nousd.daemon.log import Ticket
 from nousd.daemon.outbox import Outbox
-from nousd.errors import InvalidCommand, NousdError, ShuttingDown
+from nousd.errors import CommandRejected, InvalidCommand, NousdError, ShuttingDown
 from nousd.wire.codec import (
     Request,
     decode_payload,
@@ -27,7 +27,7 @@ from nousd.wire.codec import (
     encode_plain_response,
     encode_response,
 )
-from nousd.wire.framing import LineSplitter, LineTooLong
+from nousd.wire.framing import LineSplitter, LineTooLong, NoRoomForLine
 from nousd.wire.subscribe import cursor
 
 READ_BYTES: Final = 64 * 1024
@@ -59,8 +59,11 @@ class _Connection:
 
     async def _read(self) -> None:
         """Handles what the client sends until it has said all or the daemon closes."""
-        splitter = LineSplitter(self._core.line_bytes_max)
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        splitter = LineSplitter(self._core.line_bytes_max, self._core.line_budget)
+        with (
+            closing(splitter),
+            suppress(trio.BrokenResourceError, trio.ClosedResourceError),
+        ):
             while (chunk := await self._receive()) is not None:
                 for line in splitter.feed(chunk) if chunk else splitter.end():
                     await self._outbox.wait_room()
@@ -90,6 +93,8 @@ class _Connection:
             self._outbox.put(self._refusal(request.id, outcome))
 
     async def _decoded(self, line: bytes | LineTooLong) -> Request:
+        if isinstance(line, NoRoomForLine):
+            raise CommandRejected("no_room_for_line")
         if isinstance(line, LineTooLong):
             limit = self._core.line_bytes_max
             raise InvalidCommand(f"line_too_long: a line has at most {limit} bytes")

@@ -15,6 +15,7 @@ from nousd.daemon.runs import Runs
 from nousd.daemon.sessions import Sessions
 from nousd.store.interface import Store
 from nousd.tools.interface import Tool
+from nousd.wire.framing import LineBudget
 from nousd.wire.responses import Response
 
 ExtensionHandler = Callable[[dict[str, Any]], Awaitable[Any]]
@@ -26,6 +27,7 @@ class Core(msgspec.Struct, kw_only=True):
     Args:
         command_timeout: seconds a ``prompt`` with ``wait: true`` is waited for.
         line_bytes_max: the bound of one line, as it is set.
+        line_budget: what the long lines of all connections may hold together.
         stopping: from the first signal on; then no command is taken any more.
         closing: set when all runs have ended; connections write what they owe and close.
     """
@@ -40,6 +42,7 @@ class Core(msgspec.Struct, kw_only=True):
     command_timeout: float
     line_bytes_max: int
     closing: trio.Event
+    line_budget: LineBudget = msgspec.field(default_factory=LineBudget)
     stopping: bool = False
 
 

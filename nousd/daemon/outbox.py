@@ -5,24 +5,22 @@ Whoever puts a line in never waits for the reader; whoever produces more asks fo
 
 from __future__ import annotations
 
-from typing import Final
-
 import trio
 
-from nousd.wire.limits import PIPELINE_MAX
-
-_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes that wait before more is produced. One answer may be larger; then it waits alone."""
+from nousd.wire.limits import PIPELINE_BYTES_MAX, PIPELINE_MAX
 
 
 class Outbox:
     """A queue of lines for one stream.
 
-    Invariant: at most ``PIPELINE_MAX`` lines beyond what was put in without asking for room.
+    Invariant: ``_count`` lines of ``_bytes`` bytes were put in and are not yet taken by the reader, the
+    ones that are just being written included; past ``PIPELINE_MAX`` or ``PIPELINE_BYTES_MAX`` goes only
+    what was put in without asking for room.
     """
 
     def __init__(self) -> None:
         self._lines: list[bytes] = []
+        self._count = 0
         self._bytes = 0
         self._closed = False
         self._filled = trio.Event()
@@ -31,6 +29,7 @@ class Outbox:
     def put(self, line: bytes) -> None:
         """Queues a line."""
         self._lines.append(line)
+        self._count += 1
         self._bytes += len(line)
         self._filled.set()
 
@@ -41,7 +40,7 @@ class Outbox:
 
     async def wait_room(self) -> None:
         """Waits while the queue is full."""
-        while len(self._lines) >= PIPELINE_MAX or self._bytes >= _BYTES_MAX:
+        while self._count >= PIPELINE_MAX or self._bytes >= PIPELINE_BYTES_MAX:
             self._emptied = trio.Event()
             await self._emptied.wait()
 
@@ -55,10 +54,11 @@ class Outbox:
             await self._filled.wait()
             if not self._lines and self._closed:
                 return
-            joined = b"".join(self._lines)
+            count, joined = len(self._lines), b"".join(self._lines)
             self._lines.clear()
-            self._bytes = 0
             if not self._closed:
                 self._filled = trio.Event()
-            self._emptied.set()
             await stream.send_all(joined)
+            self._count -= count
+            self._bytes -= len(joined)
+            self._emptied.set()

@@ -10,7 +10,7 @@ It deliberately knows neither sessions nor events: an extension is asked and ans
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import trio
@@ -23,9 +23,7 @@ from nousd.tools.function_tool import FunctionTool
 from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.tools.output import head_of
 from nousd.tools.registry import TOOL_NAME
-
-RESULT_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of a command's result as JSON: it has to fit into one line of the protocol."""
+from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
 
 ExtensionFunction = Callable[[Any], Awaitable[Any]]
 """Takes a command's payload (anything but an object counts as {}), returns an object of plain JSON."""
@@ -175,8 +173,8 @@ def _plain(result: object) -> dict[str, Any]:
         encoded = msgspec.json.encode(result)
     except (TypeError, ValueError, RecursionError) as error:
         raise ExtensionError(f"returned what is no JSON: {error}") from error
-    if len(encoded) > RESULT_BYTES_MAX:
-        raise ExtensionError(f"returned more than {RESULT_BYTES_MAX} bytes")
+    if len(encoded) > EXTENSION_RESULT_BYTES_MAX:
+        raise ExtensionError(f"returned more than {EXTENSION_RESULT_BYTES_MAX} bytes")
     plain = {} if result is None else msgspec.json.decode(encoded)
     if not isinstance(plain, dict):
         raise ExtensionError(f"returned {type(result).__name__}; it must be a dict")

@@ -18,10 +18,8 @@ from msgspec import UNSET
 from nousd.machine.model_input import ModelInput, UserMessage
 from nousd.machine.transcript import CHARS_PER_TOKEN, entry_tokens
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
+from nousd.wire.limits import SUMMARY_CHARS_MAX
 from nousd.wire.optional import or_unset
-
-SUMMARY_CHARS_MAX: Final = 16_000
-"""Bound of any summary, a few pages: enough to go on from, small beside every context window."""
 
 _PREVIOUS_CHARS_MAX: Final = 6_000
 _LINE_CHARS_MAX: Final = 160

@@ -14,7 +14,7 @@ from nousd.machine import queue
 from nousd.machine.session import RunInfo, SessionState
 from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
-from nousd.wire.limits import QUEUED_INPUTS_MAX
+from nousd.wire.limits import QUEUED_CHARS_MAX, QUEUED_INPUTS_MAX
 from nousd.wire.optional import or_unset
 from nousd.wire.responses import QueuedInput
 
@@ -186,6 +186,9 @@ def begin_turn(
 def _accepted(state: SessionState, queued: QueuedInput) -> events.QueueUpdate:
     if len(state.queue) >= QUEUED_INPUTS_MAX:
         raise CommandRejected("queue_full", details={"limit": QUEUED_INPUTS_MAX})
+    chars = len(queued.text) + sum(len(waiting.text) for waiting in state.queue)
+    if chars > QUEUED_CHARS_MAX:
+        raise CommandRejected("queue_full", details={"chars_limit": QUEUED_CHARS_MAX})
     return _update(state, "accepted", (queued,), queued.run_id)
 
 

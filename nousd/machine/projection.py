@@ -21,10 +21,8 @@ from nousd.wire import events
 from nousd.wire.commands import QueueMode
 from nousd.wire.entries import CompactionEntry, Entry, Usage, parent_of
 from nousd.wire.events import EndStatus
+from nousd.wire.limits import SNIPPET_BYTES_MAX
 from nousd.wire.responses import QueuedInput
-
-SNIPPET_BYTES_MAX: Final = 80
-"""UTF-8 bytes of an entry's text that a node of the tree shows (protocol/v1.md, "get_tree")."""
 
 InputState = Literal["pending", "consumed", "cleared"]
 

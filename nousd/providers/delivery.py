@@ -18,13 +18,10 @@ import trio
 
 from nousd.errors import ProviderError
 from nousd.providers.interface import Piece, ReasoningDelta, Receive, TextDelta
+from nousd.wire.limits import DELTA_CHARS_MAX
 
 PIECES_WAITING_MAX: Final = 1024
 """Pieces that were read and not yet received."""
-
-DELTA_CHARS_MAX: Final = 64 * 1024
-"""Characters of one delta that is passed on; a longer one is passed on in parts, so that one event
-about it stays small."""
 
 Put = Receive
 """Takes a piece from the reading task; waits only while the channel is full."""

@@ -16,19 +16,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from nousd.errors import ProviderError
 from nousd.providers.interface import ToolCallPiece
 from nousd.wire.codec import scrub
-
-CALLS_MAX: Final = 128
-"""Calls in one answer."""
-
-ARGUMENTS_CHARS_MAX: Final = 4 * 1024 * 1024
-"""Characters of the arguments of all calls in one answer together."""
+from nousd.wire.limits import TOOL_ARGUMENTS_CHARS_MAX, TOOL_CALLS_MAX
 
 
 class CallFragment(msgspec.Struct):
@@ -75,9 +70,10 @@ class CallAssembler:
         if arguments:
             call.arguments.append(arguments)
             self._arguments_chars += len(arguments)
-        if self._arguments_chars > ARGUMENTS_CHARS_MAX:
+        if self._arguments_chars > TOOL_ARGUMENTS_CHARS_MAX:
             raise ProviderError(
-                f"the model's tool calls have arguments of more than {ARGUMENTS_CHARS_MAX} characters"
+                "the model's tool calls have arguments of more than"
+                f" {TOOL_ARGUMENTS_CHARS_MAX} characters"
             )
 
     def whole_calls(self) -> Iterator[ToolCallPiece]:
@@ -108,8 +104,10 @@ class CallAssembler:
         return next((c for c in reversed(self._calls) if getattr(c, field) == value), None)
 
     def _begin(self, index: int | None) -> _OpenCall:
-        if len(self._calls) == CALLS_MAX:
-            raise ProviderError(f"the model asked for more than {CALLS_MAX} tool calls at once")
+        if len(self._calls) == TOOL_CALLS_MAX:
+            raise ProviderError(
+                f"the model asked for more than {TOOL_CALLS_MAX} tool calls at once"
+            )
         call = _OpenCall(index)
         self._calls.append(call)
         return call

@@ -31,9 +31,7 @@ from nousd.providers.server_errors import error_from_fault, read_fault
 from nousd.providers.sse import SseParser
 from nousd.wire.codec import scrub
 from nousd.wire.entries import Usage
-
-BODY_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of an answer that is not streamed."""
+from nousd.wire.limits import ANSWER_BYTES_MAX
 
 _SAMPLE_BYTES: Final = 4000
 """How much of an answer that is no model stream goes into the error."""
@@ -137,8 +135,8 @@ class ChatStream:
                 yield from self._answer.take(payload)
         elif self._body is not None:
             self._body += chunk
-            if len(self._body) > BODY_BYTES_MAX:
-                raise ProviderError(f"the server's answer is longer than {BODY_BYTES_MAX} bytes")
+            if len(self._body) > ANSWER_BYTES_MAX:
+                raise ProviderError(f"the server's answer is longer than {ANSWER_BYTES_MAX} bytes")
 
     def end(self) -> Iterator[Piece]:
         """Yields the pieces owed at the end of the input; none if ``finished`` already.

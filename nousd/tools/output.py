@@ -11,23 +11,17 @@ from typing import Final
 import trio
 
 from nousd.tools.interface import Emit, ToolResult
-
-LINES_MAX: Final = 2000
-"""Lines of a result that the model is told."""
-
-BYTES_MAX: Final = 50 * 1024
-"""Bytes (UTF-8) of a result that the model is told, its notes not counted."""
-
-FULL_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of an output that are kept for the artifact store; the rest is counted only."""
-
-STREAMED_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of one call's output that are streamed while it runs."""
+from nousd.wire.limits import (
+    TOOL_OUTPUT_BYTES_MAX,
+    TOOL_RESULT_BYTES_MAX,
+    TOOL_RESULT_LINES_MAX,
+    TOOL_UPDATES_BYTES_MAX,
+)
 
 STREAM_PAUSE_SECONDS: Final = 0.05
 """Between two pieces of a stream, so that a thousand short lines are a few pieces."""
 
-_TAIL_BYTES: Final = BYTES_MAX + 4  # one character more than can be shown
+_TAIL_BYTES: Final = TOOL_RESULT_BYTES_MAX + 4  # one character more than can be shown
 
 
 class OutputCollector:
@@ -42,7 +36,7 @@ class OutputCollector:
     def feed(self, chunk: bytes) -> None:
         self._bytes += len(chunk)
         self._newlines += chunk.count(b"\n")
-        self._first += chunk[: FULL_BYTES_MAX - len(self._first)]
+        self._first += chunk[: TOOL_OUTPUT_BYTES_MAX - len(self._first)]
         self._last += chunk
         if len(self._last) > 4 * _TAIL_BYTES:
             del self._last[:-_TAIL_BYTES]
@@ -67,14 +61,14 @@ class OutputCollector:
         return ToolResult(text=f"{part}\n\n{note}", full=bytes(self._first))
 
     def _is_whole(self, part: str) -> bool:
-        if self._bytes > BYTES_MAX:
+        if self._bytes > TOOL_RESULT_BYTES_MAX:
             return False
         return part == self._first.decode("utf-8", "replace").rstrip("\n")
 
     def _kept(self) -> str:
-        if self._bytes <= FULL_BYTES_MAX:
+        if self._bytes <= TOOL_OUTPUT_BYTES_MAX:
             return ""
-        return f" Only the first {FULL_BYTES_MAX} bytes were kept."
+        return f" Only the first {TOOL_OUTPUT_BYTES_MAX} bytes were kept."
 
 
 def head_of(text: str) -> ToolResult:
@@ -87,33 +81,33 @@ def head_of(text: str) -> ToolResult:
 def first_part(data: bytes) -> str:
     """Returns the beginning, within both bounds; ends with a whole line unless there is none."""
     data = data.decode("utf-8", "replace").encode()
-    if len(data) > BYTES_MAX:
-        data = data[:BYTES_MAX]
+    if len(data) > TOOL_RESULT_BYTES_MAX:
+        data = data[:TOOL_RESULT_BYTES_MAX]
         data = data[: data.rfind(b"\n") + 1] or data
-    lines = data.decode("utf-8", "ignore").split("\n", LINES_MAX)
-    return "\n".join(lines[:LINES_MAX])
+    lines = data.decode("utf-8", "ignore").split("\n", TOOL_RESULT_LINES_MAX)
+    return "\n".join(lines[:TOOL_RESULT_LINES_MAX])
 
 
 def last_part(data: bytes) -> str:
     """Returns the end, within both bounds; begins with a whole line unless there is none."""
     data = data.decode("utf-8", "replace").encode().removesuffix(b"\n")
-    if len(data) > BYTES_MAX:
-        data = data[-BYTES_MAX:]
+    if len(data) > TOOL_RESULT_BYTES_MAX:
+        data = data[-TOOL_RESULT_BYTES_MAX:]
         data = data[data.find(b"\n") + 1 :]
-    lines = data.decode("utf-8", "ignore").rsplit("\n", LINES_MAX)
-    return "\n".join(lines[-LINES_MAX:])
+    lines = data.decode("utf-8", "ignore").rsplit("\n", TOOL_RESULT_LINES_MAX)
+    return "\n".join(lines[-TOOL_RESULT_LINES_MAX:])
 
 
 class OutputStream:
     """Passes output on to ``emit`` while it appears, in pieces, up to a bound.
 
-    ``feed`` never waits: what a slow ``emit`` has not taken yet is at most ``STREAMED_BYTES_MAX``.
+    ``feed`` never waits: what a slow ``emit`` has not taken yet is at most ``TOOL_UPDATES_BYTES_MAX``.
     """
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._bytes_left = STREAMED_BYTES_MAX
+        self._bytes_left = TOOL_UPDATES_BYTES_MAX
         self._pending: list[str] = []
         self._news = trio.Event()
         self._finished = trio.Event()

@@ -13,8 +13,8 @@ from nousd.tools.arguments import INTEGER_MAX, PATH_ALIASES
 from nousd.tools.confine import Confinement, explained, shown
 from nousd.tools.function_tool import builtin
 from nousd.tools.interface import ToolContext, ToolResult
-from nousd.tools.output import BYTES_MAX, FULL_BYTES_MAX, LINES_MAX
 from nousd.tools.text_files import BINARY_PROBE_BYTES, binary_kind
+from nousd.wire.limits import TOOL_OUTPUT_BYTES_MAX, TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX
 
 _CHUNK_BYTES: Final = 1024 * 1024
 _BOM: Final = b"\xef\xbb\xbf"
@@ -59,7 +59,7 @@ def _result(confinement: Confinement, args: Read) -> ToolResult:
             return ToolResult("(empty file)")
         file.seek(len(_BOM) if probe.startswith(_BOM) else 0)
         begun = _skip_lines(file, args)
-        page = _page(file, begun, min(args.limit or LINES_MAX, LINES_MAX))
+        page = _page(file, begun, min(args.limit or TOOL_RESULT_LINES_MAX, TOOL_RESULT_LINES_MAX))
         full = _whole(file, page.data, args.limit) if _is_cut(page, args) else None
     text = b"\n".join(page.lines).decode("utf-8", "replace")
     return ToolResult(text + _note(page, args.offset), full=full)
@@ -97,7 +97,7 @@ def _beyond_end(args: Read, lines: int) -> ToolError:
 def _page(file: BinaryIO, begun: bytes, lines_max: int) -> Page:
     data = begun
     ended = False
-    while not ended and len(data) <= BYTES_MAX and data.count(b"\n") <= lines_max:
+    while not ended and len(data) <= TOOL_RESULT_BYTES_MAX and data.count(b"\n") <= lines_max:
         chunk = file.read(_CHUNK_BYTES)
         data += chunk
         ended = not chunk
@@ -108,7 +108,7 @@ def _page(file: BinaryIO, begun: bytes, lines_max: int) -> Page:
     lines = lines[:lines_max]
     fitting = _fitting(lines)
     if fitting == 0:
-        return Page([lines[0][:BYTES_MAX]], more or len(lines) > 1, cut=True, data=data)
+        return Page([lines[0][:TOOL_RESULT_BYTES_MAX]], more or len(lines) > 1, cut=True, data=data)
     return Page(lines[:fitting], more or fitting < len(lines), cut=False, data=data)
 
 
@@ -121,10 +121,10 @@ def _is_cut(page: Page, args: Read) -> bool:
 def _whole(file: BinaryIO, begun: bytes, lines_max: int | None) -> bytes:
     """Returns what was asked for, up to what an artifact may hold."""
     data = bytearray(begun)
-    while len(data) < FULL_BYTES_MAX and (chunk := file.read(_CHUNK_BYTES)):
+    while len(data) < TOOL_OUTPUT_BYTES_MAX and (chunk := file.read(_CHUNK_BYTES)):
         trio.from_thread.check_cancelled()
         data += chunk
-    whole = bytes(data[:FULL_BYTES_MAX])
+    whole = bytes(data[:TOOL_OUTPUT_BYTES_MAX])
     return whole if lines_max is None else b"\n".join(whole.split(b"\n", lines_max)[:lines_max])
 
 
@@ -133,7 +133,7 @@ def _fitting(lines: list[bytes]) -> int:
     size = 0
     for count, line in enumerate(lines):
         size += len(line) + 1
-        if size > BYTES_MAX:
+        if size > TOOL_RESULT_BYTES_MAX:
             return count
     return len(lines)
 
@@ -142,7 +142,9 @@ def _note(page: Page, first: int) -> str:
     last = first + len(page.lines) - 1
     notes = []
     if page.cut:
-        notes.append(f"Line {last} is longer than {BYTES_MAX} bytes; only its beginning is shown.")
+        notes.append(
+            f"Line {last} is longer than {TOOL_RESULT_BYTES_MAX} bytes; only its beginning is shown."
+        )
     if page.more:
         notes.append(f"Lines {first}-{last} are shown; continue with offset={last + 1}.")
     return f"\n\n[{' '.join(notes)}]" if notes else ""
@@ -150,8 +152,8 @@ def _note(page: Page, first: int) -> str:
 
 READ = builtin(
     "read",
-    f"Reads a text file, at most {LINES_MAX} lines or {BYTES_MAX} bytes at a time; offset and limit"
-    " read on from there.",
+    f"Reads a text file, at most {TOOL_RESULT_LINES_MAX} lines or {TOOL_RESULT_BYTES_MAX} bytes at a"
+    " time; offset and limit read on from there.",
     Read,
     _read,
     PATH_ALIASES | {"start_line": "offset", "startLine": "offset"},

@@ -3,6 +3,7 @@
 Rules of the file (protocol/v1.md, "Framing"): only LF ends a line, because U+2028 and a lone CR may
 stand inside a JSON string; one trailing CR is dropped; a line over the limit is reported once,
 skipped to its LF and costs no memory; what stands before the end of input without an LF is a line.
+The same happens to a long line for which all connections together have no room left.
 
 It deliberately does not know what a line means, and does no I/O.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from nousd.wire.limits import LINE_BYTES_MAX
+from nousd.wire.limits import LINE_BYTES_MAX, LONG_LINE_BYTES, LONG_LINES_BYTES_MAX
 
 
 class LineTooLong:
@@ -20,7 +21,36 @@ class LineTooLong:
     __slots__ = ()
 
 
+class NoRoomForLine(LineTooLong):
+    """Stands where a line was longer than what the long lines of others had left of the budget."""
+
+    __slots__ = ()
+
+
 LINE_TOO_LONG: Final = LineTooLong()
+NO_ROOM_FOR_LINE: Final = NoRoomForLine()
+
+
+class LineBudget:
+    """Bytes that the long lines of all connections may hold together.
+
+    Without it, each of the many connections could hold half a line of the greatest length. A line up to
+    ``LONG_LINE_BYTES`` takes nothing of it, so that ordinary clients never meet it.
+    """
+
+    def __init__(self, bytes_max: int = LONG_LINES_BYTES_MAX) -> None:
+        self.left = bytes_max
+
+    def take(self, wanted: int) -> bool:
+        """Takes so many bytes, if there are as many."""
+        if wanted > self.left:
+            return False
+        self.left -= wanted
+        return True
+
+    def give_back(self, taken: int) -> None:
+        """Returns what was taken."""
+        self.left += taken
 
 
 class LineSplitter:
@@ -28,18 +58,25 @@ class LineSplitter:
 
     Args:
         line_bytes_max: the longest line, in bytes, without its LF.
+        budget: shared with other splitters; without one, lines are bounded each by itself.
 
     Invariant: between calls ``self._rest`` holds no LF and at most ``line_bytes_max + 1`` bytes (one of
-    grace for the CR of a CRLF line).
+    grace for the CR of a CRLF line). What it took of the budget is held until the call after the one
+    that gave the line back: until then the caller is at work on it.
     """
 
-    def __init__(self, line_bytes_max: int = LINE_BYTES_MAX) -> None:
+    def __init__(
+        self, line_bytes_max: int = LINE_BYTES_MAX, budget: LineBudget | None = None
+    ) -> None:
         self._line_bytes_max = line_bytes_max
+        self._budget = budget
+        self._taken = 0
         self._rest = bytearray()
         self._skipping = False
 
     def feed(self, chunk: bytes | bytearray) -> list[bytes | LineTooLong]:
         """Returns the lines that ``chunk`` completes, in order, without LF and trailing CR."""
+        self._give_back_surplus()
         head, newline, tail = bytes(chunk).partition(b"\n")
         lines: list[bytes | LineTooLong] = []
         if newline:
@@ -59,15 +96,43 @@ class LineSplitter:
             self._finish_line(lines)
         return lines
 
+    def close(self) -> None:
+        """Forgets a line that will not be finished. For who has a budget."""
+        self._rest.clear()
+        self._give_back_surplus()
+
     def _extend(self, piece: bytes, lines: list[bytes | LineTooLong]) -> None:
         if self._skipping:
             return
-        if len(self._rest) + len(piece) > self._line_bytes_max + 1:
-            self._rest.clear()
-            self._skipping = True
-            lines.append(LINE_TOO_LONG)
-            return
-        self._rest += piece
+        length = len(self._rest) + len(piece)
+        if length > self._line_bytes_max + 1:
+            self._skip(LINE_TOO_LONG, lines)
+        elif not self._has_room(length):
+            self._skip(NO_ROOM_FOR_LINE, lines)
+        else:
+            self._rest += piece
+
+    def _skip(self, reason: LineTooLong, lines: list[bytes | LineTooLong]) -> None:
+        self._rest.clear()
+        self._skipping = True
+        lines.append(reason)
+
+    def _has_room(self, length: int) -> bool:
+        """Takes of the budget what a line of that length lacks."""
+        lacking = length - LONG_LINE_BYTES - self._taken
+        if self._budget is None or lacking <= 0:
+            return True
+        if not self._budget.take(lacking):
+            return False
+        self._taken += lacking
+        return True
+
+    def _give_back_surplus(self) -> None:
+        """Keeps of the budget what the half line needs, now that the lines before it are dealt with."""
+        surplus = self._taken - max(0, len(self._rest) - LONG_LINE_BYTES)
+        if self._budget is not None and surplus > 0:
+            self._budget.give_back(surplus)
+            self._taken -= surplus
 
     def _finish_line(self, lines: list[bytes | LineTooLong]) -> None:
         if self._skipping:

@@ -11,6 +11,12 @@ from typing import Final
 LINE_BYTES_MAX: Final = 8 * 1024 * 1024
 """Default length of one line without its LF; ``--line-bytes-max`` changes it."""
 
+LONG_LINES_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of long lines, half-written or being worked on, of all connections together."""
+
+LONG_LINE_BYTES: Final = 64 * 1024
+"""What a line has of its own before it takes anything of ``LONG_LINES_BYTES_MAX``."""
+
 NESTING_MAX: Final = 256
 """Depth of arrays and objects in one line. Far below the interpreter's own recursion limit, so
 that the answer does not depend on how deep the caller's stack happens to be."""
@@ -40,11 +46,14 @@ KEEPALIVE_SECONDS_MAX: Final = 3600
 QUEUED_INPUTS_MAX: Final = 1024
 """Accepted inputs of one session that no turn has consumed yet."""
 
+QUEUED_CHARS_MAX: Final = 16 * 1024 * 1024
+"""Characters of those inputs together: they are held in memory, and ``abort`` returns all of them."""
+
 PAGE_ROWS_MAX: Final = 1000
 """Rows (messages, nodes, sessions, runs) of one answer; more are behind ``has_more``."""
 
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of entries in one ``get_messages`` answer (one entry always fits)."""
+"""Bytes of entries or events in one answer (one always fits)."""
 
 RESULT_EVENTS_MAX: Final = 10_000
 """Events in the ``result`` of a ``prompt`` with ``wait: true``; the rest is in the log."""
@@ -55,20 +64,108 @@ CONNECTIONS_MAX: Final = 512
 PIPELINE_MAX: Final = 1024
 """Responses of one connection waiting to be read; past it we stop reading its commands."""
 
+PIPELINE_BYTES_MAX: Final = 256 * 1024
+"""Bytes of those responses. One response may be larger; then it waits alone."""
+
+EXTENSION_RESULT_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of what an extension's command answers: it has to fit into one line."""
+
+SNIPPET_BYTES_MAX: Final = 80
+"""Bytes of an entry's text in ``get_tree``."""
+
+ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of a model's answer that is not streamed."""
+
+DELTA_CHARS_MAX: Final = 64 * 1024
+"""Characters of one delta, so that one event about it stays small."""
+
+TOOL_CALLS_MAX: Final = 128
+"""Calls that a model asks for in one answer."""
+
+TOOL_ARGUMENTS_CHARS_MAX: Final = 4 * 1024 * 1024
+"""Characters of the arguments of all calls in one answer together."""
+
+TOOL_RESULT_LINES_MAX: Final = 2000
+"""Lines of a tool's result that the model is told."""
+
+TOOL_RESULT_BYTES_MAX: Final = 50 * 1024
+"""Bytes (UTF-8) of a tool's result that the model is told, its notes not counted."""
+
+TOOL_OUTPUT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of a tool's output that are kept as an artifact; the rest is counted only."""
+
+TOOL_UPDATES_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of one call's output that are streamed while it runs."""
+
+SUMMARY_CHARS_MAX: Final = 16_000
+"""Characters of a summary: a few pages, enough to go on from, small beside every context window."""
+
 LIMITS: Final[dict[str, tuple[int, str]]] = {
     "line_bytes_max": (
         LINE_BYTES_MAX,
         "invalid_command: line_too_long: a line has at most 8388608 bytes",
     ),
+    "long_lines_bytes_max": (LONG_LINES_BYTES_MAX, "command_rejected: no_room_for_line"),
+    "subscribe_bytes_max": (
+        SUBSCRIBE_BYTES_MAX,
+        "invalid_command: line_too_long: a line on this socket has at most 16384 bytes",
+    ),
     "nesting_max": (NESTING_MAX, "invalid_command: invalid_json: nested deeper than 256 levels"),
     "text_chars_max": (TEXT_CHARS_MAX, "invalid_payload: text is too long: at most 4194304"),
     "name_chars_max": (NAME_CHARS_MAX, "invalid_payload: <field> is too long: at most 256"),
     "tools_max": (TOOLS_MAX, "invalid_payload: tools is too long: at most 1024"),
+    "types_max": (TYPES_MAX, "invalid_payload: types is too long: at most 64"),
+    "cursor_digits_max": (
+        CURSOR_DIGITS_MAX,
+        "invalid_payload: after must be a string like evt-120",
+    ),
+    "keepalive_seconds_min": (
+        KEEPALIVE_SECONDS_MIN,
+        "invalid_payload: keepalive_seconds must be at least 1",
+    ),
+    "keepalive_seconds_max": (
+        KEEPALIVE_SECONDS_MAX,
+        "invalid_payload: keepalive_seconds must be at most 3600",
+    ),
     "queued_inputs_max": (QUEUED_INPUTS_MAX, "command_rejected: queue_full"),
+    "queued_chars_max": (QUEUED_CHARS_MAX, "command_rejected: queue_full"),
     "page_rows_max": (PAGE_ROWS_MAX, "invalid_payload: limit must be at most 1000"),
-    "page_bytes_max": (PAGE_BYTES_MAX, "a shorter page with has_more"),
-    "result_events_max": (RESULT_EVENTS_MAX, "events_truncated in the result"),
+    "page_bytes_max": (PAGE_BYTES_MAX, "a shorter page; go on behind it"),
+    "result_events_max": (RESULT_EVENTS_MAX, "`events_truncated` in the result"),
+    "extension_result_bytes_max": (
+        EXTENSION_RESULT_BYTES_MAX,
+        "command_rejected: extension_error: <name>",
+    ),
+    "snippet_bytes_max": (SNIPPET_BYTES_MAX, "a snippet that is cut and ends in `...`"),
     "connections_max": (CONNECTIONS_MAX, "command_rejected: too_many_connections"),
     "pipeline_max": (PIPELINE_MAX, "no error: reading pauses until responses are taken"),
+    "pipeline_bytes_max": (
+        PIPELINE_BYTES_MAX,
+        "no error: reading pauses until responses are taken",
+    ),
+    "answer_bytes_max": (
+        ANSWER_BYTES_MAX,
+        "an `error` event `provider_error`: the server's answer is longer than 16777216 bytes",
+    ),
+    "delta_chars_max": (DELTA_CHARS_MAX, "several `message_update` instead of one"),
+    "tool_calls_max": (
+        TOOL_CALLS_MAX,
+        "an `error` event `provider_error`: the model asked for more than 128 tool calls at once",
+    ),
+    "tool_arguments_chars_max": (
+        TOOL_ARGUMENTS_CHARS_MAX,
+        "an `error` event `provider_error`: ... arguments of more than 4194304 characters",
+    ),
+    "tool_result_lines_max": (TOOL_RESULT_LINES_MAX, "a result that is cut and says so"),
+    "tool_result_bytes_max": (TOOL_RESULT_BYTES_MAX, "a result that is cut and says so"),
+    "tool_output_bytes_max": (
+        TOOL_OUTPUT_BYTES_MAX,
+        "an artifact that is cut; the result says so",
+    ),
+    "tool_updates_bytes_max": (
+        TOOL_UPDATES_BYTES_MAX,
+        "no more `tool_execution_update` of that call; the last one says so",
+    ),
+    "summary_chars_max": (SUMMARY_CHARS_MAX, "a summary that is cut"),
 }
 """name -> (value, what a client sees past it)."""

@@ -72,7 +72,7 @@ async def test_closing_lets_everything_out_first_also_when_nothing_ever_came() -
 async def test_a_full_box_makes_whoever_asks_wait_until_something_is_taken(
     bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox_module, "_BYTES_MAX", 5000)
+    monkeypatch.setattr(outbox_module, "PIPELINE_BYTES_MAX", 5000)
     box, sink = Outbox(), Sink()
     with trio.fail_after(5):
         await box.wait_room()

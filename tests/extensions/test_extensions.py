@@ -13,11 +13,12 @@ import trio
 import trio.testing
 
 from nousd.errors import CommandRejected, ConfigError, ToolArgumentsInvalid, ToolError
-from nousd.extensions.api import RESULT_BYTES_MAX, ExtensionApi, Extensions
+from nousd.extensions.api import ExtensionApi, Extensions
 from nousd.extensions.calls import THREADS_MAX, TIMEOUT_SECONDS
 from nousd.extensions.loader import load_extensions
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import ToolContext, ToolResult
+from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
 
 Write = Callable[..., Path]
 
@@ -280,7 +281,7 @@ async def test_a_result_that_holds_itself_is_an_error_of_the_call() -> None:
 
 
 async def test_a_result_may_be_as_large_as_the_limit_and_no_larger() -> None:
-    fits = "x" * (RESULT_BYTES_MAX - len('{"a":""}'))
+    fits = "x" * (EXTENSION_RESULT_BYTES_MAX - len('{"a":""}'))
     assert await command(lambda payload: {"a": fits}) == {"a": fits}
     with pytest.raises(CommandRejected) as caught:
         await command(lambda payload: {"a": fits + "x"})

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.machine import compaction
-from nousd.machine.compaction import SUMMARY_CHARS_MAX, Cut, plan_cut
+from nousd.machine.compaction import Cut, plan_cut
 from nousd.machine.model_input import ModelInput, UserMessage
 from nousd.machine.transcript import (
     CHARS_PER_TOKEN,
@@ -19,6 +19,7 @@ from nousd.machine.transcript import (
     in_context,
 )
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
+from nousd.wire.limits import SUMMARY_CHARS_MAX
 from tests.machine.builders import TS, answer, compacted, message, result, user
 
 LONG = "x" * 4000

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from nousd.machine.projection import (
-    SNIPPET_BYTES_MAX,
     CopyEntries,
     MoveLeaf,
     PutSession,
@@ -24,6 +23,7 @@ from nousd.machine.projection import (
 )
 from nousd.wire import events
 from nousd.wire.entries import Usage
+from nousd.wire.limits import SNIPPET_BYTES_MAX
 
 TURN: events.TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
 

@@ -5,8 +5,9 @@ import trio
 import trio.testing
 
 from nousd.errors import ProviderError
-from nousd.providers.delivery import DELTA_CHARS_MAX, PIECES_WAITING_MAX, Put, deliver, joined
+from nousd.providers.delivery import PIECES_WAITING_MAX, Put, deliver, joined
 from nousd.providers.interface import Finished, Piece, ReasoningDelta, TextDelta, ToolCallPiece
+from nousd.wire.limits import DELTA_CHARS_MAX
 from tests.providers.helpers import Collector, text_of
 
 CALL = ToolCallPiece("c", "read", "{}")

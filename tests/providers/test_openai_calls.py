@@ -4,7 +4,7 @@ import pytest
 
 from nousd.errors import ProviderError
 from nousd.providers.interface import Finished, TextDelta, ToolCallPiece
-from nousd.providers.openai_calls import ARGUMENTS_CHARS_MAX, CALLS_MAX
+from nousd.wire.limits import TOOL_ARGUMENTS_CHARS_MAX, TOOL_CALLS_MAX
 from tests.providers.helpers import calls_of, finish_of
 from tests.providers.streams import DONE, STOP, Chunk, answer, decode, ended, function, sse
 from tests.stub_model import call_delta, delta
@@ -173,18 +173,18 @@ def test_an_answer_cut_in_its_calls_says_length() -> None:
 
 
 def test_arguments_over_the_limit_are_an_error() -> None:
-    half = "x" * (ARGUMENTS_CHARS_MAX // 2)
+    half = "x" * (TOOL_ARGUMENTS_CHARS_MAX // 2)
     first, second = (call_delta(index=i, function=function("a", half)) for i in (0, 1))
     assert len(calls_of(decode([sse(first, second, DONE)]))) == 2
     more = call_delta(index=1, function={"arguments": "x"})
-    with pytest.raises(ProviderError, match=str(ARGUMENTS_CHARS_MAX)):
+    with pytest.raises(ProviderError, match=str(TOOL_ARGUMENTS_CHARS_MAX)):
         decode([sse(first, second, more, DONE)])
 
 
 def test_more_calls_than_the_limit_are_an_error() -> None:
-    calls = [{"index": i, "function": function("a")} for i in range(CALLS_MAX + 1)]
-    assert len(calls_of(decode([sse(delta(tool_calls=calls[1:]), DONE)]))) == CALLS_MAX
-    with pytest.raises(ProviderError, match=str(CALLS_MAX)):
+    calls = [{"index": i, "function": function("a")} for i in range(TOOL_CALLS_MAX + 1)]
+    assert len(calls_of(decode([sse(delta(tool_calls=calls[1:]), DONE)]))) == TOOL_CALLS_MAX
+    with pytest.raises(ProviderError, match=str(TOOL_CALLS_MAX)):
         decode([sse(delta(tool_calls=calls), DONE)])
 
 

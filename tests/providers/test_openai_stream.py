@@ -13,8 +13,9 @@ from nousd.providers.interface import (
     TextDelta,
     ToolCallPiece,
 )
-from nousd.providers.openai_stream import BODY_BYTES_MAX, ChatStream
+from nousd.providers.openai_stream import ChatStream
 from nousd.wire.entries import Usage
+from nousd.wire.limits import ANSWER_BYTES_MAX
 from tests.providers.helpers import cuts, finish_of, reasoning_of, text_of
 from tests.providers.streams import (
     DONE,
@@ -336,6 +337,6 @@ def test_a_whole_answer_that_is_no_completion_is_an_error(body: bytes) -> None:
 
 def test_a_whole_answer_over_the_limit_is_an_error() -> None:
     stream = ChatStream()
-    assert list(stream.feed(b"{" + b" " * (BODY_BYTES_MAX - 1))) == []
-    with pytest.raises(ProviderError, match=str(BODY_BYTES_MAX)):
+    assert list(stream.feed(b"{" + b" " * (ANSWER_BYTES_MAX - 1))) == []
+    with pytest.raises(ProviderError, match=str(ANSWER_BYTES_MAX)):
         list(stream.feed(b" "))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec import UNSET
 
-from nousd.machine.projection import SNIPPET_BYTES_MAX
 from nousd.store.interface import Artifact, Defaults, SessionRow, Store
 from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, Usage
+from nousd.wire.limits import SNIPPET_BYTES_MAX
 from nousd.wire.responses import TreeNode
 from tests.store.helpers import (
     NO_BOUND,

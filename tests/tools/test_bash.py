@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from nousd.errors import ToolArgumentsInvalid, ToolError
-from nousd.tools.output import FULL_BYTES_MAX, STREAMED_BYTES_MAX
+from nousd.wire.limits import TOOL_OUTPUT_BYTES_MAX, TOOL_UPDATES_BYTES_MAX
 from tests.tools.bench import Bench, Lifeline
 
 HOLD = 'exec 9>"{fifo}"; echo ready >&9; '
@@ -97,8 +97,8 @@ async def test_a_command_that_prints_200_megabytes_stays_bounded(bench: Bench) -
     assert "of 5000000 lines are shown, 200000000 bytes in all." in result.text
     assert len(result.text) < 60_000
     assert result.full is not None
-    assert len(result.full) == FULL_BYTES_MAX
-    assert len("".join(bench.emitted)) < STREAMED_BYTES_MAX + 100
+    assert len(result.full) == TOOL_OUTPUT_BYTES_MAX
+    assert len("".join(bench.emitted)) < TOOL_UPDATES_BYTES_MAX + 100
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 120 * 1024  # KiB
 

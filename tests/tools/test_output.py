@@ -5,13 +5,15 @@ import trio
 import trio.testing
 
 from nousd.tools.output import (
-    BYTES_MAX,
-    FULL_BYTES_MAX,
-    LINES_MAX,
-    STREAMED_BYTES_MAX,
     OutputCollector,
     OutputStream,
     head_of,
+)
+from nousd.wire.limits import (
+    TOOL_OUTPUT_BYTES_MAX,
+    TOOL_RESULT_BYTES_MAX,
+    TOOL_RESULT_LINES_MAX,
+    TOOL_UPDATES_BYTES_MAX,
 )
 
 
@@ -22,7 +24,9 @@ def collected(*chunks: bytes) -> OutputCollector:
     return collector
 
 
-@pytest.mark.parametrize("output", [b"", b"x", b"x" * BYTES_MAX, b"\n" * LINES_MAX, "é".encode()])
+@pytest.mark.parametrize(
+    "output", [b"", b"x", b"x" * TOOL_RESULT_BYTES_MAX, b"\n" * TOOL_RESULT_LINES_MAX, "é".encode()]
+)
 def test_what_fits_is_told_whole_and_kept_nowhere_else(output: bytes) -> None:
     for result in (collected(output).head(), collected(output).tail()):
         assert result.text == output.decode().rstrip("\n")
@@ -30,7 +34,7 @@ def test_what_fits_is_told_whole_and_kept_nowhere_else(output: bytes) -> None:
 
 
 def test_more_lines_than_fit_are_cut_at_either_end() -> None:
-    output = "".join(f"line {number}\n" for number in range(LINES_MAX + 1)).encode()
+    output = "".join(f"line {number}\n" for number in range(TOOL_RESULT_LINES_MAX + 1)).encode()
     head, tail = collected(output).head(), collected(output).tail()
     note = f"[Output cut: the %s 2000 of 2001 lines are shown, {len(output)} bytes in all.]"
     assert head.text.startswith("line 0\n")
@@ -41,7 +45,7 @@ def test_more_lines_than_fit_are_cut_at_either_end() -> None:
 
 
 def test_a_last_line_without_an_end_counts() -> None:
-    output = b"\n".join(b"x" for _ in range(LINES_MAX + 1))
+    output = b"\n".join(b"x" for _ in range(TOOL_RESULT_LINES_MAX + 1))
     assert "the last 2000 of 2001 lines" in collected(output).tail().text
 
 
@@ -53,19 +57,19 @@ def test_more_bytes_than_fit_are_cut_between_lines() -> None:
 
 
 def test_a_line_longer_than_fits_is_cut_between_characters() -> None:
-    output = b"a" + "é".encode() * BYTES_MAX
+    output = b"a" + "é".encode() * TOOL_RESULT_BYTES_MAX
     for result in (collected(output).head(), collected(output).tail()):
         text = result.text.split("\n\n")[0]
-        assert BYTES_MAX - 2 <= len(text.encode()) <= BYTES_MAX
+        assert TOOL_RESULT_BYTES_MAX - 2 <= len(text.encode()) <= TOOL_RESULT_BYTES_MAX
         assert "\ufffd" not in text
 
 
 def test_bytes_that_are_no_text_count_as_they_are_shown() -> None:
-    result = collected(b"\xff" * BYTES_MAX).head()
+    result = collected(b"\xff" * TOOL_RESULT_BYTES_MAX).head()
     text = result.text.split("\n\n")[0]
     assert set(text) == {"\ufffd"}
-    assert len(text.encode()) <= BYTES_MAX
-    assert result.full == b"\xff" * BYTES_MAX
+    assert len(text.encode()) <= TOOL_RESULT_BYTES_MAX
+    assert result.full == b"\xff" * TOOL_RESULT_BYTES_MAX
 
 
 def test_the_cut_does_not_depend_on_how_the_output_arrived() -> None:
@@ -80,7 +84,7 @@ def test_beyond_its_bound_an_output_is_counted_and_not_kept() -> None:
     collector = collected(*[chunk * 10_000] * 20)
     result = collector.tail()
     assert result.full is not None
-    assert len(result.full) == FULL_BYTES_MAX
+    assert len(result.full) == TOOL_OUTPUT_BYTES_MAX
     assert (
         "of 200000 lines are shown, 20000000 bytes in all. Only the first 16777216" in result.text
     )
@@ -148,8 +152,8 @@ async def test_a_watcher_that_stalls_stops_neither_the_tool_nor_fills_the_memory
         stream.finish()
         watcher.may_go_on.set()
     text = "".join(watcher.pieces)
-    assert text == "x" * STREAMED_BYTES_MAX + "\n[Output goes on; no more of it is streamed.]\n"
+    assert text == "x" * TOOL_UPDATES_BYTES_MAX + "\n[Output goes on; no more of it is streamed.]\n"
 
 
 async def test_an_output_of_just_the_bound_has_no_note(autojump_clock: object) -> None:
-    assert "".join(await streamed(b"x" * STREAMED_BYTES_MAX)) == "x" * STREAMED_BYTES_MAX
+    assert "".join(await streamed(b"x" * TOOL_UPDATES_BYTES_MAX)) == "x" * TOOL_UPDATES_BYTES_MAX

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from nousd.errors import ToolError
-from nousd.tools.output import BYTES_MAX, LINES_MAX
+from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX
 from tests.tools.bench import Bench
 
 
@@ -30,7 +30,7 @@ async def test_a_file_of_just_the_limit_has_no_note(lines: int, bench: Bench) ->
 
 
 async def test_pages_join_to_the_whole_file_when_their_notes_are_followed(bench: Bench) -> None:
-    bench.put("a.txt", numbered(2 * LINES_MAX + 1))
+    bench.put("a.txt", numbered(2 * TOOL_RESULT_LINES_MAX + 1))
     pages, offset = [], 1
     for last in (2000, 4000):
         page, note = (await bench.text("read", path="a.txt", offset=offset)).split("\n\n")
@@ -73,9 +73,9 @@ async def test_a_line_too_long_is_cut_and_what_follows_is_reachable(bench: Bench
     first = await bench.text("read", path="a.txt")
     assert first == "short\n\n[Lines 1-1 are shown; continue with offset=2.]"
     long, note = (await bench.text("read", path="a.txt", offset=2)).split("\n\n")
-    assert long == "x" * BYTES_MAX
+    assert long == "x" * TOOL_RESULT_BYTES_MAX
     assert note == (
-        f"[Line 2 is longer than {BYTES_MAX} bytes; only its beginning is shown."
+        f"[Line 2 is longer than {TOOL_RESULT_BYTES_MAX} bytes; only its beginning is shown."
         " Lines 2-2 are shown; continue with offset=3.]"
     )
     assert await bench.text("read", path="a.txt", offset=3) == "last"

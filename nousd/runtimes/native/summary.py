@@ -9,10 +9,11 @@ from nousd.machine import compaction
 from nousd.machine.model_input import ModelInput
 from nousd.providers.interface import Piece, Provider, Retrying, TextDelta
 from nousd.tools.interface import ExpectQuiet
+from nousd.wire.limits import SUMMARY_CHARS_MAX
 
 _log = logging.getLogger(__name__)
 
-_COLLECT_CHARS_MAX = 4 * compaction.SUMMARY_CHARS_MAX
+_COLLECT_CHARS_MAX = 4 * SUMMARY_CHARS_MAX
 """A model that does not stop writing is not listened to further."""
 
 
