@@ -21,13 +21,15 @@ import typer
 
 from nousd.cli import watch
 from nousd.cli.arguments import Argument, function_of, given_values
+from nousd.cli.output import ending_in_order
 from nousd.cli.render import as_text
 from nousd.cli.verbs import PROMPT, SESSION, VERBS, Verb
 from nousd.cli.watch import FAILED, Options
 from nousd.client.blocking import Connection
-from nousd.errors import ClientError, DaemonUnreachable
+from nousd.errors import ClientError, ConfigError, DaemonUnreachable, NousdError
 from nousd.places import locations
 
+USAGE: Final = 2
 NO_DAEMON: Final = 3
 
 _COMPLETION_VARIABLE: Final = "_NOUSCTL_COMPLETE"
@@ -171,13 +173,16 @@ def main() -> None:
     argv = sys.argv[1:]
     if argv[:1] in _COMPLETION_FLAGS and argv[1:]:
         os.environ[_SHELL_IS_NAMED] = "1"
-    app = build_app(_names_called(argv))
-    try:
-        app(prog_name="nousctl")
-    except DaemonUnreachable as error:
-        _exit(error, NO_DAEMON)
-    except ClientError as error:
-        _exit(error, FAILED)
+    with ending_in_order():
+        app = build_app(_names_called(argv))
+        try:
+            app(prog_name="nousctl")
+        except DaemonUnreachable as error:
+            _exit(error, NO_DAEMON)
+        except ConfigError as error:
+            _exit(error, USAGE)
+        except ClientError as error:
+            _exit(error, FAILED)
 
 
 def _tolerate_any_text() -> None:
@@ -191,7 +196,7 @@ def _tolerate_any_text() -> None:
             stream.reconfigure(errors=errors)
 
 
-def _exit(error: ClientError, code: int) -> None:
+def _exit(error: NousdError, code: int) -> None:
     print(error, file=sys.stderr)
     sys.exit(code)
 
@@ -250,8 +255,15 @@ def _run(
 
 
 def _usual_socket() -> Path:
+    """Returns where the daemon listens, as its own settings have it."""
     named = os.environ.get("NOUSD_SOCKET")
-    return Path(named) if named else locations.default_socket()
+    if named:
+        return Path(named)
+    if not (os.environ.get("NOUSD_CONFIG") or locations.default_config_file().exists()):
+        return locations.default_socket()
+    from nousd.config.settings import resolve_socket
+
+    return resolve_socket(os.environ)
 
 
 def _ask(verb: Verb, options: Options, values: dict[str, Any]) -> int:

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from nousd.cli import serve, state
+from nousd.cli.output import ending_in_order
 from nousd.errors import ConfigError, NousdError
 
 _FAILED: Final = 1
@@ -19,11 +20,12 @@ _USAGE: Final = 2
 
 def main() -> None:
     """Runs ``nousd`` and exits."""
-    try:
-        build_app()(prog_name="nousd")
-    except NousdError as error:
-        print(f"nousd: {error}", file=sys.stderr)
-        sys.exit(_USAGE if isinstance(error, ConfigError) else _FAILED)
+    with ending_in_order():
+        try:
+            build_app()(prog_name="nousd")
+        except NousdError as error:
+            print(f"nousd: {error}", file=sys.stderr)
+            sys.exit(_USAGE if isinstance(error, ConfigError) else _FAILED)
 
 
 def build_app() -> typer.Typer:

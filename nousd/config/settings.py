@@ -247,6 +247,20 @@ def resolve(
     return Resolved(settings, origins)
 
 
+def resolve_socket(environ: Mapping[str, str]) -> Path:
+    """Decides where a daemon listens, for its clients: the other settings may be bad, or need what only
+    the daemon has.
+
+    Raises:
+        ConfigError: the settings file cannot be read, or this setting is bad.
+    """
+    here = _current_folder()
+    config_file, table = _read_config(_find_config(None, environ, here))
+    given = {**_from_file(table, config_file), **_from_environment(environ, here)}.get("socket")
+    socket: Path = locations.default_socket() if given is None else _decided("socket", given)
+    return socket
+
+
 def report(resolved: Resolved) -> Iterator[str]:
     """Yields a line for each setting: name, value, origin. A secret is ``set`` or ``not set``."""
     for name in Settings.__struct_fields__:

@@ -8,6 +8,7 @@ created or opened here.
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +48,11 @@ def database_file(state_dir: Path) -> Path:
 
 def default_config_file() -> Path:
     """Returns the path of the settings file, which need not exist."""
-    import platformdirs
+    if sys.platform == "linux":
+        # As platformdirs has it. Clients ask this each time, and it takes longer to import than a ping.
+        folder = os.environ.get("XDG_CONFIG_HOME", "").strip() or Path("~/.config").expanduser()
+        return Path(folder, _APP, "config.toml")
+    else:  # noqa: RET505  mypy checks the systems apart
+        import platformdirs
 
-    return platformdirs.user_config_path(_APP) / "config.toml"
+        return platformdirs.user_config_path(_APP) / "config.toml"
