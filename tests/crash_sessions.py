@@ -238,8 +238,8 @@ class SessionRecord:
         self.deleted.add(session_id)
         if self._may_be_active == {session_id}:
             self._may_be_active = {""}
-        elif session_id not in self._sessions:
-            # Whether it was the active one went with its other events.
+        else:
+            # That it was activated last may have gone with its other events.
             self._may_be_active |= {""}
         self._sessions.pop(session_id, None)
 

@@ -14,6 +14,8 @@ from typing import Any
 import trio
 
 READ_BYTES = 64 * 1024
+ANSWER_READ_BYTES = 256
+"""So few that hardly anything of the events behind the answer comes with it."""
 
 
 class Refused(AssertionError):
@@ -59,7 +61,7 @@ class ResumingReader:
     async def _take(
         self, stream: trio.abc.Stream, wanted: int, is_last: Callable[[bytes], bool]
     ) -> bool:
-        rest = await self._subscribe(stream)
+        rest = (await self._subscribe(stream))[:wanted]
         wanted -= len(rest)
         while True:
             *whole, rest = rest.split(b"\n")
@@ -83,7 +85,7 @@ class ResumingReader:
             # Until it has subscribed, a client gets what happens just then.
             line, newline, received = received.partition(b"\n")
             if not newline:
-                received = line + await _receive(stream, READ_BYTES)
+                received = line + await _receive(stream, ANSWER_READ_BYTES)
             elif b'"id":"resumed"' in line:
                 if not json.loads(line)["ok"]:
                     raise Refused(line.decode())

@@ -153,9 +153,13 @@ def hanging_reply() -> Reply:
 
 def burst_reply(count: int, text: str = "word ") -> Reply:
     """Returns a reply of ``count`` equal deltas, sent as fast as the network takes them."""
-    event = _event(delta(content=text))
-    chunk = b"%x\r\n%b\r\n" % (len(event), event)
-    return Reply((_Framed(chunk * count), *finish()))
+    return Reply((burst(*[delta(content=text)] * count), *finish()))
+
+
+def burst(*chunks: dict[str, Any]) -> Part:
+    """Returns chunks as one part of a reply, sent as fast as the network takes them."""
+    events = [_event(chunk) for chunk in chunks]
+    return _Framed(b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in events))
 
 
 class _Framed(bytes):

@@ -23,7 +23,7 @@ async def test_nothing_that_clients_were_told_is_lost_when_the_daemon_is_killed(
         await campaign.finish()
     assert campaign.violations == []
     assert campaign.kills >= ROUNDS / 2, campaign.counts()
-    assert campaign.world.record.accepted, campaign.counts()
+    assert campaign.world.record.inputs.accepted, campaign.counts()
 
 
 async def test_a_process_left_behind_is_found(short_folder: Path) -> None:
