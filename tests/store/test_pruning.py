@@ -18,7 +18,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from nousd.errors import StoreError
 from nousd.store import _pruning, sqlite
-from nousd.store.interface import EventFilter, Old, Store
+from nousd.store.interface import EventFilter, Old, Pruned, Store
 from nousd.wire import events
 from tests.lifecycle import LifecycleChecker
 from tests.store.helpers import (
@@ -313,7 +313,7 @@ async def test_a_step_looks_at_so_many_events(
 
 
 async def test_nothing_to_do_is_said_at_once(store: Store) -> None:
-    assert await store.prune_deltas(old(NOW)) == _pruning.Pruned(0, more=False)
+    assert await store.prune_deltas(old(NOW)) == Pruned(0, more=False)
 
 
 # --- who notices ---------------------------------------------------------------------------------

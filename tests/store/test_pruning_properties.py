@@ -307,7 +307,10 @@ def test_no_reader_has_a_gap_or_a_repetition_whatever_the_timing(
             await play(store, log, steps)
             await check_replay_of_whole_runs(store, log)
 
-    small = {"WINDOW_EVENTS_MAX": window, "PAGE_EVENTS": data.draw(st.integers(1, 5))}
+    small: dict[str, Any] = {
+        "WINDOW_EVENTS_MAX": window,
+        "PAGE_EVENTS": data.draw(st.integers(1, 5)),
+    }
     with small_steps(deltas, 5), patch.multiple(hubs, **small):
         trio.run(check)
 

@@ -1,0 +1,100 @@
+"""Joining all old deltas at once and giving the space back, on a log that no daemon has open.
+
+What a daemon does with the deltas of a week ago (``nousd.daemon.retention``) is done here with those of
+everything that has ended. That alone makes room in the file for what comes; to make the file shorter,
+SQLite writes it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import apsw
+import msgspec
+
+from nousd.admin.reading import size_of
+from nousd.errors import ConfigError, StoreError, StoreFull
+from nousd.places.locations import database_file
+from nousd.places.locks import lock_state_folder
+from nousd.store._database import Connect, is_for_want_of_space, open_for_writing
+from nousd.store._pruning_sqlite import prune
+from nousd.store.interface import Old
+
+_EVERYTHING: Final = Old(ended_before="9999", until=2**63 - 1)
+
+
+class VacuumReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What there was to gain. The bytes are of the database with its WAL, on the disk.
+
+    Args:
+        deltas_joined: lines that are no more.
+    """
+
+    bytes_before: int
+    bytes_after: int
+    deltas_joined: int
+
+
+def vacuum(state_dir: Path, *, connect: Connect = apsw.Connection) -> VacuumReport:
+    """Prunes the log of a state folder whatever the age of its deltas, and makes its file short.
+
+    Args:
+        connect: makes the connection. Tests pass one whose disk fails.
+
+    Raises:
+        ConfigError: there is no log, or a daemon has it open.
+        StoreFull: there is no space to write the file anew. The log is whole; what was joined is.
+        StoreError: it cannot be read or written.
+    """
+    path = database_file(state_dir)
+    if not path.exists():
+        raise ConfigError(f"state_dir: there is no log in {state_dir}")
+    with lock_state_folder(state_dir):
+        bytes_before = size_of(path)
+        with _opened(path, connect) as connection:
+            connection.pragma("synchronous", "NORMAL")
+            deltas_joined = _prune_all(connection)
+            connection.pragma("synchronous", "FULL")
+            connection.execute("VACUUM")
+            connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        return VacuumReport(
+            bytes_before=bytes_before, bytes_after=size_of(path), deltas_joined=deltas_joined
+        )
+
+
+@contextmanager
+def _opened(path: Path, connect: Connect) -> Iterator[apsw.Connection]:
+    connection = open_for_writing(path, connect).connection
+    try:
+        yield connection
+    except (apsw.Error, msgspec.MsgspecError) as error:
+        if isinstance(error, apsw.Error) and is_for_want_of_space(error, connection):
+            raise StoreFull(_space_needed(path)) from error
+        raise StoreError(f"{path} cannot be vacuumed: {error}") from error
+    finally:
+        # It tidies up, which may fail as well; what was committed is safe in the WAL.
+        with suppress(apsw.Error):
+            connection.close()
+
+
+def _prune_all(connection: apsw.Connection) -> int:
+    gone = 0
+    more = True
+    while more:
+        with connection:
+            pruned = prune(connection, _EVERYTHING)
+        gone += pruned.deltas
+        more = pruned.more
+    return gone
+
+
+def _space_needed(path: Path) -> str:
+    """SQLite writes what is left twice: into a nameless temporary file, then into the WAL."""
+    mib = size_of(path) // 2**20 + 1
+    return (
+        f"the disk is full, and the log was left as it is: to write it anew takes up to {mib} MiB in "
+        f"{path.parent} and as much for a temporary file (in SQLITE_TMPDIR, else TMPDIR, else /var/tmp)"
+    )
