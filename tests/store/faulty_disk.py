@@ -152,9 +152,10 @@ class _Surface:
         content = bytearray(self.durable)
         share = chance.random()
         arrived = [change for change in self.on_the_way if chance.random() < share]
-        if arrived and arrived[-1][1] is not None:
-            offset, data = arrived[-1]
-            arrived[-1] = (offset, data[: chance.randrange(len(data) + 1)])
+        if arrived:
+            offset, data = arrived.pop()
+            torn = None if data is None else data[: chance.randrange(len(data) + 1)]
+            arrived.append((offset, torn))
         self._apply(content, arrived)
         return bytes(content)
 
