@@ -217,8 +217,7 @@ class ReasoningUpdate(TurnEvent, frozen=True, kw_only=True):
 class Omitted(msgspec.Struct, frozen=True):
     """An entry of the context that the model is not told; ``reason`` is for programs.
 
-    ``empty``: an answer without text and calls. ``no_call``: the result of a call that the context
-    does not hold.
+    ``empty``: an answer without text and calls. ``no_call``: a result that no call waits for.
     """
 
     entry_id: str

@@ -26,6 +26,7 @@ from nousd.machine.transcript import (
     in_context,
 )
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
+from nousd.wire.events import Omitted
 from tests.machine.builders import answer, compacted, message, result, user
 
 
@@ -103,6 +104,8 @@ def test_a_result_that_no_call_waits_for_is_left_out(path: list[Entry]) -> None:
     assert sum(isinstance(m, ToolResultMessage) for m in said(path)) == sum(
         len(m.tool_calls) for m in said(path) if isinstance(m, AssistantMessage)
     )
+    [omitted] = compiled(path).omitted
+    assert (omitted.entry_id, omitted.reason) in {(entry.id, "no_call") for entry in path}
 
 
 # --- what is left out, and how it ends -------------------------------------------------------
@@ -114,6 +117,7 @@ def test_an_answer_without_content_is_left_out(text: str) -> None:
         UserMessage("question"),
         UserMessage("well?"),
     )
+    assert compiled([user("u"), answer("a", text)]).omitted == (Omitted("a", "empty"),)
 
 
 def test_an_answer_without_words_but_with_calls_is_kept() -> None:
@@ -239,6 +243,20 @@ def paths(draw: st.DrawFn, kept: Callable[[list[Entry]], list[Entry]] = every_en
 @given(paths())
 def test_any_path_gives_a_model_something_it_accepts(path: list[Entry]) -> None:
     check_valid(said(path))
+
+
+@given(paths())
+def test_every_entry_is_told_or_named_as_left_out(path: list[Entry]) -> None:
+    context = in_context(path)
+    messages, omitted = compiled(context)
+    added = [
+        message
+        for message in messages
+        if message == UserMessage(CONTINUE)
+        or (isinstance(message, ToolResultMessage) and message.text == INTERRUPTED)
+    ]
+    assert len(messages) - len(added) == len(context) - len(omitted)
+    assert {entry.entry_id for entry in omitted} <= set(ids(context))
 
 
 @given(paths())
