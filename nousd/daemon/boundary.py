@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from nousd.errors import (
     InternalError,
@@ -20,7 +20,10 @@ from nousd.errors import (
     RunFailed,
     SessionError,
     StoreError,
+    StoreFull,
+    StoreInDoubt,
     WireError,
+    WriteFailed,
 )
 
 _log = logging.getLogger(__name__)
@@ -56,10 +59,30 @@ def wire_error(error: NousdError, *, head: str) -> WireError:
     if isinstance(error, WireError):
         return error
     if isinstance(error, StoreError):
-        return SessionError("the log could not be read or written", cause=str(error))
+        return _session_error(error)
     if isinstance(error, ProviderError):
         return ProviderFailed("provider request failed", cause=str(error))
     return InternalError("internal error", cause=str(error))
+
+
+def _session_error(error: StoreError) -> SessionError:
+    for kind, reason, message in _DISK_TROUBLE:
+        if isinstance(error, kind):
+            return SessionError(message, cause=str(error), details={"reason": reason})
+    return SessionError("the log could not be read or written", cause=str(error))
+
+
+_DISK_TROUBLE: Final = (
+    (StoreFull, "disk_full", "the disk is full: nothing was accepted"),
+    (WriteFailed, "disk_error", "the log could not be written: nothing was accepted"),
+    (
+        StoreInDoubt,
+        "outcome_unknown",
+        "it is not known whether this was accepted: send it again with the same client_message_id",
+    ),
+)
+"""What a client is told of a commit that failed: error, ``details.reason``, message; the first that
+fits."""
 
 
 def run_failure(error: NousdError) -> RunFailed:
