@@ -93,7 +93,7 @@ class Follower:
         """Holds what came since the last check against the log."""
         record.seen_events += len(self._reader.lines)
         record.check_stream(self._checked, self._reader.lines, self.types)
-        self._checked = int(self._reader.cursor.removeprefix("evt-"))
+        self._checked = self._reader.last_seq
         self._reader.lines.clear()
 
 

@@ -17,9 +17,16 @@ READ_BYTES = 64 * 1024
 ANSWER_READ_BYTES = 256
 """So few that hardly anything of the events behind the answer comes with it."""
 
+IsLast = Callable[[bytes], bool]
+
 
 class Refused(AssertionError):
     """A subscription was answered with an error."""
+
+
+def seq_of(line: bytes) -> int:
+    """Returns the number of an event line."""
+    return int(line.partition(b'"evt-')[2].partition(b'"')[0])
 
 
 class ResumingReader:
@@ -33,51 +40,67 @@ class ResumingReader:
 
     def __init__(self, socket: Path, *, after: str = "evt-0", **subscription: Any) -> None:
         self.lines: list[bytes] = []
-        self.cursor = after
+        self.last_seq = int(after.removeprefix("evt-"))
         self.connections = 0
+        self.subscription = subscription
         self._socket = socket
-        self._subscription = subscription
+        self._stream: trio.abc.Stream | None = None
+        self._rest = b""
 
-    async def take(
-        self, bytes_wanted: int, *, is_last: Callable[[bytes], bool] = lambda _: False
-    ) -> bool:
+    @property
+    def cursor(self) -> str:
+        """The id of the last whole line."""
+        return f"evt-{self.last_seq}"
+
+    def keep(self, line: bytes) -> None:
+        """Takes a whole line."""
+        self.lines.append(line)
+
+    async def take(self, bytes_wanted: int, *, is_last: IsLast = lambda _: False) -> bool:
         """Connects, reads that many bytes of events and drops the connection wherever that is.
 
         Returns:
-            whether a line came that ``is_last``; nothing behind it is read.
+            whether a line came that ``is_last``; nothing behind it is kept.
 
         Raises:
             Refused: the daemon did not take the cursor.
             EOFError: it closed the connection.
             OSError, trio.BrokenResourceError: it is gone.
         """
-        stream = await trio.open_unix_socket(str(self._socket))
-        self.connections += 1
         try:
-            return await self._take(stream, bytes_wanted, is_last)
+            return await self.read(bytes_wanted, is_last=is_last)
         finally:
-            await trio.aclose_forcefully(stream)
+            await self.drop()
 
-    async def _take(
-        self, stream: trio.abc.Stream, wanted: int, is_last: Callable[[bytes], bool]
-    ) -> bool:
-        rest = (await self._subscribe(stream))[:wanted]
-        wanted -= len(rest)
+    async def read(self, bytes_wanted: int, *, is_last: IsLast = lambda _: False) -> bool:
+        """Like ``take``, on the connection there is, which stays open."""
+        if self._stream is None:
+            self._stream = await trio.open_unix_socket(str(self._socket))
+            self.connections += 1
+            self._rest = await self._subscribe(self._stream)
+            bytes_wanted -= len(self._rest)
         while True:
-            *whole, rest = rest.split(b"\n")
+            *whole, self._rest = self._rest.split(b"\n")
             for line in whole:
-                self._keep(line + b"\n")
+                self.last_seq = seq_of(line)
+                self.keep(line + b"\n")
                 if is_last(line):
                     return True
-            if wanted <= 0:
+            if bytes_wanted <= 0:
                 return False
-            chunk = await _receive(stream, min(wanted, READ_BYTES))
-            wanted -= len(chunk)
-            rest += chunk
+            chunk = await _receive(self._stream, min(bytes_wanted, READ_BYTES))
+            bytes_wanted -= len(chunk)
+            self._rest += chunk
+
+    async def drop(self) -> None:
+        """Drops the connection, with whatever of a line was read."""
+        stream, self._stream, self._rest = self._stream, None, b""
+        if stream is not None:
+            await trio.aclose_forcefully(stream)
 
     async def _subscribe(self, stream: trio.abc.Stream) -> bytes:
         """Returns what came behind the answer."""
-        payload = {"after": self.cursor, **self._subscription}
+        payload = {"after": self.cursor, **self.subscription}
         request = {"v": "1", "id": "resumed", "type": "subscribe", "payload": payload}
         await stream.send_all(json.dumps(request).encode() + b"\n")
         received = b""
@@ -90,10 +113,6 @@ class ResumingReader:
                 if not json.loads(line)["ok"]:
                     raise Refused(line.decode())
                 return received
-
-    def _keep(self, line: bytes) -> None:
-        self.lines.append(line)
-        self.cursor = "evt-" + line.partition(b'"evt-')[2].partition(b'"')[0].decode()
 
 
 async def _receive(stream: trio.abc.Stream, bytes_max: int) -> bytes:

@@ -1,0 +1,103 @@
+"""A short soak on the real daemon; ``scripts/soak`` plays longer ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+
+from tests.process_figures import MIB, faults_in, growth_of
+from tests.soak import Soak
+from tests.soak_readers import Logged, Numbers, SoakReader
+
+SECONDS = 3
+SECONDS_MAX = 150
+"""A bound for a machine that is busy; it takes a few seconds longer than the load."""
+
+
+async def test_many_connections_leave_nothing_behind_and_every_reader_has_every_line(
+    short_folder: Path,
+) -> None:
+    soak = Soak(short_folder, seed=1, seconds=SECONDS, sessions=8, connections=40)
+    with trio.fail_after(SECONDS_MAX):
+        await soak.run()
+    assert soak.faults == [], soak.report()
+    assert max(soak.runs_at_once) >= soak.sessions, soak.report()
+
+
+# --- what a soak would find --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "grew"),
+    [
+        ((10, 40, 60, 60, 60, 60, 61, 60, 60), False),
+        ((10, 40, 60, 60, 60, 60, 69, 60, 60), False),
+        ((90, 90, 60, 60, 60, 60, 60, 60, 60), False),
+        ((10, 20, 30, 40, 50, 60, 70, 80, 90), True),
+        ((60, 60, 60, 60, 60, 60, 60, 60, 71), True),
+        ((1, 2), True),
+    ],
+)
+def test_memory_that_grows_after_the_first_third_is_found(
+    megabytes: tuple[int, ...], grew: bool
+) -> None:
+    assert (growth_of([each * MIB for each in megabytes]) is not None) == grew
+
+
+def line(seq: int, session_id: str = "s", type: str = "agent_end") -> bytes:
+    return b'{"v":"1","id":"evt-%d","type":"%b","payload":{"session_id":"%b"}}\n' % (
+        seq,
+        type.encode(),
+        session_id.encode(),
+    )
+
+
+def reader_of(*lines: bytes, **wish: str) -> SoakReader:
+    reader = SoakReader(Path(), Numbers(), Random(), 0, **{"types": "all", **wish})
+    for each in lines:
+        reader.last_seq = int(each.partition(b"evt-")[2].partition(b'"')[0])
+        reader.keep(each)
+    return reader
+
+
+def logged(*lines: bytes) -> list[Logged]:
+    reader = reader_of(*lines)
+    return [
+        Logged(seq, sum_, "agent_end", "t" if b'"t"' in each else "s")
+        for each, seq, sum_ in zip(lines, reader.seqs, reader.sums, strict=True)
+    ]
+
+
+ONE, TWO, THREE = line(1), line(2, "t"), line(3)
+
+
+def test_a_reader_that_has_the_log_is_complete() -> None:
+    assert reader_of(ONE, TWO, THREE).faults(logged(ONE, TWO, THREE), frozenset()) == []
+    assert reader_of(ONE, THREE, session_id="s").faults(logged(ONE, TWO, THREE), frozenset()) == []
+    assert reader_of(ONE, TWO, THREE).faults(logged(ONE, THREE), frozenset({"t"})) == []
+
+
+@pytest.mark.parametrize(
+    ("got", "found"),
+    [
+        ((ONE, THREE), "1 lines missing"),
+        ((ONE, line(2, "t", "turn_end"), THREE), "1 not in the log"),
+        ((ONE, TWO, TWO, THREE), "1 duplicates"),
+        ((ONE, TWO, THREE, line(4)), "1 not in the log"),
+        ((TWO, ONE, THREE), "0 duplicates"),
+    ],
+)
+def test_a_reader_with_a_gap_a_duplicate_or_other_bytes_is_found(
+    got: tuple[bytes, ...], found: str
+) -> None:
+    [fault] = reader_of(*got).faults(logged(ONE, TWO, THREE), frozenset())
+    assert found in fault
+
+
+def test_the_daemons_own_faults_are_found_in_its_log() -> None:
+    assert faults_in('{"level":"info","message":"listening on x"}\n') == []
+    assert len(faults_in("Traceback (most recent call last):\n  ...")) == 1
+    assert len(faults_in('{"message":"a fault of ours in ping"}')) == 1

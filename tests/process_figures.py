@@ -1,0 +1,69 @@
+"""What the kernel says of a process: memory, descriptors, threads; and whether memory has grown."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+MIB: Final = 1024 * 1024
+
+GROWTH_SHARE_MAX: Final = 0.15
+GROWTH_BYTES_MAX: Final = 10 * MIB
+"""What memory may grow by from the middle third of a time to its last: one or the other."""
+
+_FAULT: Final = re.compile(r"Traceback|a fault of ours|Exception ignored|never awaited")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A process at one moment; memory in bytes."""
+
+    resident: int
+    proportional: int
+    descriptors: int
+    threads: int
+
+
+def figures_of(pid: int) -> Figures:
+    """Reads the figures of a process that lives."""
+    process = Path(f"/proc/{pid}")
+    status = (process / "status").read_text()
+    return Figures(
+        resident=_kib(status, "VmRSS"),
+        proportional=_kib((process / "smaps_rollup").read_text(), "Pss"),
+        descriptors=len(os.listdir(process / "fd")),  # noqa: PTH208
+        threads=_number(status, "Threads"),
+    )
+
+
+def growth_of(resident: Sequence[int]) -> str | None:
+    """Says how memory has grown, if it did; the first third is for warming up.
+
+    The measure compares a process with itself, so it does not depend on how fast anything is.
+    """
+    third = len(resident) // 3
+    if third == 0:
+        return "too few samples to say anything of memory"
+    middle, last = max(resident[third:-third]), max(resident[-third:])
+    if last <= max(middle * (1 + GROWTH_SHARE_MAX), middle + GROWTH_BYTES_MAX):
+        return None
+    return f"memory has grown from {middle / MIB:.1f} MiB to {last / MIB:.1f} MiB"
+
+
+def faults_in(log: str) -> list[str]:
+    """Returns what a daemon's own log says of its own faults, each with what stands around it."""
+    return [log[max(0, m.start() - 300) : m.start() + 2000] for m in _FAULT.finditer(log)]
+
+
+def _kib(text: str, name: str) -> int:
+    return _number(text, name) * 1024
+
+
+def _number(text: str, name: str) -> int:
+    found = re.search(rf"^{name}:\s+(\d+)", text, re.MULTILINE)
+    assert found, f"no {name} in {text}"
+    return int(found[1])

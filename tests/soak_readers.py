@@ -1,0 +1,146 @@
+"""Readers of a soak: they stall, come back and lose their connections, and have every line in the end.
+
+Of each line a reader keeps its number, a checksum and its session, so that millions of lines are
+little; ``faults`` holds that against the log, read once more.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+from zlib import crc32
+
+import trio
+
+from nousd.wire.events import FROZEN_EVENTS
+from tests.resuming_reader import ResumingReader, seq_of
+
+_SESSION: Final = b'"session_id":"'
+_SHOWN_MAX: Final = 3
+
+
+class Numbers:
+    """Gives each session a number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+
+    def of(self, session_id: bytes) -> int:
+        return self._numbers.setdefault(session_id, len(self._numbers))
+
+    def of_line(self, line: bytes) -> int:
+        """Returns the number of an event line's session, which comes first in the payload."""
+        return self.of(line.partition(_SESSION)[2].partition(b'"')[0])
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A line of the log, as readers are held against it."""
+
+    seq: int
+    sum: int
+    type: str
+    session_id: str
+
+
+class SoakReader(ResumingReader):
+    """One reader. ``stalls`` counts how often it stopped reading, ``connections`` how often it came."""
+
+    def __init__(
+        self, socket: Path, numbers: Numbers, random: Random, stall_seconds: float, **wish: Any
+    ) -> None:
+        super().__init__(socket, **wish)
+        self.stalls = 0
+        self.seqs = array("Q")
+        self.sums = array("L")
+        self._sessions = array("L")
+        self._numbers = numbers
+        self._random = random
+        self._stall_seconds = stall_seconds
+        self._living = trio.CancelScope()
+
+    def keep(self, line: bytes) -> None:
+        """Keeps what is needed to compare the line."""
+        self.seqs.append(self.last_seq)
+        self.sums.append(crc32(line))
+        self._sessions.append(self._numbers.of_line(line))
+
+    async def run(self) -> None:
+        """Reads, stalls, leaves and comes back until ``stop``."""
+        with self._living:
+            while True:
+                await self.read(self._random.choice((0, 1, 5_000, 50_000, 500_000)))
+                chance = self._random.random()
+                if chance < 0.1:
+                    await self.drop()
+                if chance < 0.5:
+                    self.stalls += 1
+                    await trio.sleep(self._random.random() * self._stall_seconds)
+
+    def stop(self) -> None:
+        """Ends ``run`` wherever it is; what the connection holds is still there."""
+        self._living.cancel()
+
+    async def read_up_to(self, seq: int) -> None:
+        """Reads on, without stalling, until that line is there."""
+        if self.last_seq < seq:
+            await self.read(2**40, is_last=lambda line: seq_of(line) >= seq)
+
+    def wants(self, logged: Logged) -> bool:
+        """Whether a line of the log is for this reader."""
+        types = self.subscription["types"]
+        if self.subscription.get("session_id") not in (None, logged.session_id):
+            return False
+        return types == "all" or logged.type in (FROZEN_EVENTS if types == "v1" else types)
+
+    def faults(self, log: Sequence[Logged], deleted: frozenset[str]) -> list[str]:
+        """Returns a line for each way in which what was read is not the log.
+
+        Args:
+            log: all of it that there still is.
+            deleted: sessions whose events were in the log for a time only.
+        """
+        gone = {self._numbers.of(session_id.encode()) for session_id in deleted}
+        kept = {line.seq for line in log}
+        expected = [(line.seq, line.sum) for line in log if self.wants(line)]
+        got = [
+            (seq, sum_)
+            for seq, sum_, session in zip(self.seqs, self.sums, self._sessions, strict=True)
+            if session not in gone or seq in kept
+        ]
+        if got == expected:
+            return []
+        missing, strange = set(expected) - set(got), set(got) - set(expected)
+        told = (
+            f"{self.subscription}: {len(missing)} lines missing, such as "
+            f"{sorted(missing)[:_SHOWN_MAX]}; {len(strange)} not in the log, such as "
+            f"{sorted(strange)[:_SHOWN_MAX]}; {len(got) - len(set(got))} duplicates"
+        )
+        return [told]
+
+
+def wishes(random: Random, sessions: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yields what readers ask for: mostly one session, sometimes everything."""
+    while True:
+        chance = random.random()
+        about: dict[str, Any] = {"session_id": random.choice(sessions)} if chance > 0.2 else {}
+        types: Any = random.choice(("all", "v1", ["message_end", "agent_end", "queue_update"]))
+        yield {**about, "types": types}
+
+
+async def read_log(socket: Path, head: int) -> list[Logged]:
+    """Returns the log up to its head, in one piece."""
+    reader = ResumingReader(socket, types="all")
+    await reader.take(2**40, is_last=lambda line: seq_of(line) >= head)
+    return [_logged(line) for line in reader.lines]
+
+
+def _logged(line: bytes) -> Logged:
+    event = json.loads(line)
+    session_id = event["payload"].get("session_id", "")
+    return Logged(seq_of(line), crc32(line), event["type"], session_id)
