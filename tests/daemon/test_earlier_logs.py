@@ -198,4 +198,6 @@ async def test_ids_go_on_growing_and_what_is_new_has_the_present_version(
     assert min(new) > max(before)
     assert {version for version, _, _ in new.values()} == {EVENT_SCHEMA_VERSION}
     assert "tool_call_completed" in {type_ for _, type_, _ in new.values()}
-    assert {before[seq][0] for seq in before if seq <= LAST_SEQ} == {1}
+    # Old deltas may have been joined, which writes them anew.
+    kept = {seq: row for seq, row in before.items() if not row[1].endswith("_update")}
+    assert {version for seq, (version, _, _) in kept.items() if seq <= LAST_SEQ} == {1}
