@@ -48,12 +48,14 @@ class Outcomes:
         *,
         artifacts: Sequence[Artifact] = (),
         then: Callable[[], None] = lambda: None,
+        owed: bool = False,
     ) -> Batch:
         def tell(outcome: tuple[StoredEvent, ...] | StoreError) -> None:
             self.told.append((name, outcome))
             then()
 
-        return Batch(tuple(record(event) for event in happened), tell, tell, tuple(artifacts))
+        records = tuple(record(event) for event in happened)
+        return Batch(records, tell, tell, tuple(artifacts), owed)
 
     @property
     def names(self) -> list[str]:
@@ -168,13 +170,16 @@ class Watch:
     """Makes the writing connection; sees its transactions, can hold and fail them.
 
     ``commits``: how each of the writer's transactions was synced.
-    ``fail_at``: the statement that begins so raises a full disk, until it is set back to None.
+    ``fail_at``: the statement that begins so fails, ``fail_times`` times (None: each time), with the
+    SQLite error ``error_code``; the disk is full if that is not changed.
     ``hold``: the writer waits before its next transaction until ``release`` is called.
     """
 
     def __init__(self) -> None:
         self.commits: list[str] = []
         self.fail_at: str | None = None
+        self.fail_times: int | None = None
+        self.error_code = apsw.SQLITE_FULL
         self.threads: set[int] = set()
         self.connection: apsw.Connection | None = None
         self._writing = False
@@ -205,7 +210,12 @@ class Watch:
             self._reached.set()
             assert self._go.wait(10)
         if self.fail_at is not None and statement.lstrip().startswith(self.fail_at):
-            raise apsw.FullError("database or disk is full")
+            if self.fail_times is not None:
+                self.fail_times -= 1
+                self.fail_at = self.fail_at if self.fail_times else None
+            error = apsw.exception_for(self.error_code)
+            error.args = ("database or disk is full",)
+            raise error
         if statement == "COMMIT" and self._writing:
             self._writing = False
             assert self.connection is not None
