@@ -91,11 +91,17 @@ TOOL_RESULT_LINES_MAX: Final = 2000
 TOOL_RESULT_BYTES_MAX: Final = 50 * 1024
 """Bytes (UTF-8) of a tool's result that the model is told, its notes not counted."""
 
+TOOL_PREVIEW_CHARS_MAX: Final = 8 * 1024
+"""Characters of a result that ``tool_execution_end`` repeats; its entry has what the model is told."""
+
 TOOL_OUTPUT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of a tool's output that are kept as an artifact; the rest is counted only."""
 
 TOOL_UPDATES_BYTES_MAX: Final = 1024 * 1024
 """Bytes of one call's output that are streamed while it runs."""
+
+OMITTED_MAX: Final = 100
+"""Entries that one ``model_input`` names as left out; all of them are counted."""
 
 SUMMARY_CHARS_MAX: Final = 16_000
 """Characters of a summary: a few pages, enough to go on from, small beside every context window."""
@@ -158,6 +164,10 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
     ),
     "tool_result_lines_max": (TOOL_RESULT_LINES_MAX, "a result that is cut and says so"),
     "tool_result_bytes_max": (TOOL_RESULT_BYTES_MAX, "a result that is cut and says so"),
+    "tool_preview_chars_max": (
+        TOOL_PREVIEW_CHARS_MAX,
+        "a `result` in `tool_execution_end` that is cut; the entry has it",
+    ),
     "tool_output_bytes_max": (
         TOOL_OUTPUT_BYTES_MAX,
         "an artifact that is cut; the result says so",
@@ -166,6 +176,7 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
         TOOL_UPDATES_BYTES_MAX,
         "no more `tool_execution_update` of that call; the last one says so",
     ),
+    "omitted_max": (OMITTED_MAX, "`omitted` names the oldest; `omitted_count` counts all"),
     "summary_chars_max": (SUMMARY_CHARS_MAX, "a summary that is cut"),
 }
 """name -> (value, what a client sees past it)."""

@@ -15,9 +15,7 @@ from nousd.runtimes.native.admission import Evaluation, Refused
 from nousd.tools.interface import ToolResult
 from nousd.wire import events
 from nousd.wire.entries import ToolCall
-
-RESULT_PREVIEW_CHARS: Final = 8 * 1024
-"""How much of a result ``tool_execution_end`` repeats; the transcript has what the model is told."""
+from nousd.wire.limits import TOOL_PREVIEW_CHARS_MAX
 
 _ATTEMPT: Final = 1
 """Nothing runs a call a second time yet."""
@@ -100,7 +98,7 @@ class CallEvents:
         host = self._host
         end = events.ToolExecutionEnd(
             **self._shown,
-            result=result.text[:RESULT_PREVIEW_CHARS],
+            result=result.text[:TOOL_PREVIEW_CHARS_MAX],
             is_error=result.is_error,
             executed=executed,
             artifact_id=artifact_id,

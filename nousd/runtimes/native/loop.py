@@ -8,7 +8,6 @@ up the log.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import msgspec
 from msgspec import UNSET
@@ -24,10 +23,8 @@ from nousd.runtimes.native.tool_calls import CallRunner
 from nousd.tools.interface import ExpectQuiet, Tool, nobody_waits
 from nousd.wire import events
 from nousd.wire.entries import Entry, ToolCall
+from nousd.wire.limits import OMITTED_MAX
 from nousd.wire.optional import or_unset
-
-OMITTED_MAX: Final = 100
-"""How many of the entries that a model is not told ``model_input`` names."""
 
 
 class NativeSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,534 @@
+"""Each row of the table in protocol/v1.md ("Limits"): at the bound, one below it and one past it.
+
+Each function plays one row with an ``offset`` from the bound (-1, 0 or 1) and asserts what the table
+says. Where the real bound would only cost time, the same code is run with a smaller one, and the real
+one is compared with the table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from nousd.daemon import results, serve
+from nousd.daemon.commands import reading
+from nousd.daemon.connection import serve_commands
+from nousd.daemon.event_filters import FROZEN
+from nousd.daemon.outbox import Outbox
+from nousd.daemon.sockets import open_listeners
+from nousd.extensions.api import ExtensionApi, ExtensionFunction
+from nousd.machine import compaction, decisions
+from nousd.providers import openai_calls, openai_stream
+from nousd.providers.interface import Provider
+from nousd.runtimes.native import loop
+from nousd.store.interface import EventFilter
+from nousd.tools import output
+from nousd.tools.interface import Tool
+from nousd.wire.limits import LIMITS, LONG_LINE_BYTES
+from tests.daemon_harness import Client, Daemon, Event, Events, of_type, socket_daemon
+from tests.stub_model import StubModel, hanging_reply, text_reply, tool_reply, whole_reply
+
+
+class Say(msgspec.Struct):
+    text: str
+
+
+@dataclass
+class Kit:
+    """A daemon on real sockets, its model, and two clients."""
+
+    folder: Path
+    daemon: Daemon
+    client: Client
+    events: Events
+    stub: StubModel
+    patch: pytest.MonkeyPatch
+
+    def scale(self, name: str, module: ModuleType, constant: str, value: int) -> int:
+        """Runs the code with another bound than the table's, which is what it has by itself."""
+        assert getattr(module, constant) == LIMITS[name][0], f"{constant} is not what bounds {name}"
+        self.patch.setattr(module, constant, value)
+        return value
+
+    async def run(self, text: str = "go") -> list[Event]:
+        await self.client.request("prompt", text=text, wait=False)
+        return await self.events.run()
+
+    async def tool_result(self, text: str) -> tuple[str, str]:
+        """Has a tool say that; returns what the model is told of it, and what its end repeats."""
+        self.stub.script(tool_reply(("say", {"text": text})), text_reply("done"))
+        (end,) = of_type(await self.run(), "tool_execution_end")
+        entries = (await self.client.request("get_messages"))["messages"]
+        (told,) = (entry["text"] for entry in entries if entry["role"] == "tool")
+        return told, end["result"]
+
+
+def extension() -> tuple[list[Tool], dict[str, ExtensionFunction]]:
+    tools: dict[str, Tool] = {}
+    commands: dict[str, ExtensionFunction] = {}
+    api = ExtensionApi("e", tools, commands)
+    api.tool("say", "Says a text.", Say, lambda args, _context: args.text)
+    api.command("repeat", lambda payload: {"a": "x" * payload["count"]})
+    return list(tools.values()), commands
+
+
+@pytest.fixture
+async def kit(
+    short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Kit]:
+    tools, commands = extension()
+    async with socket_daemon(
+        short_folder, provider=provider, tools=tools, extension_commands=commands
+    ) as daemon:
+        client, events = await daemon.connect(), await daemon.watch()
+        yield Kit(short_folder, daemon, client, events, stub, monkeypatch)
+
+
+def told(error: dict[str, Any]) -> str:
+    return f"{error['code']}: {error['message']}"
+
+
+def past(name: str) -> str:
+    return LIMITS[name][1]
+
+
+def padded(length: int, type: str, **payload: Any) -> bytes:
+    """Returns a line of that length without its LF."""
+    line = json.dumps({"id": "padded", "type": type, "payload": {**payload, "pad": ""}}).encode()
+    return line.replace(b'"pad": ""', b'"pad": "%b"' % (b"x" * (length - len(line))))
+
+
+async def refused_or_not(kit: Kit, name: str, offset: int, type: str, **payload: Any) -> None:
+    """A command that does something up to the bound, and is refused with the table's words past it."""
+    if offset > 0:
+        assert told(await kit.client.refusal(type, **payload)) == past(name)
+    else:
+        await kit.client.request(type, **payload)
+
+
+# --- lines -----------------------------------------------------------------------------------
+
+
+async def line_bytes(kit: Kit, offset: int) -> None:
+    await kit.client.send(padded(LIMITS["line_bytes_max"][0] + offset, "ping") + b"\n")
+    answer = await kit.client.receive()
+    if offset > 0:
+        assert (answer["id"], told(answer["error"])) == ("", past("line_bytes_max"))
+    else:
+        assert (answer["id"], answer["type"]) == ("padded", "pong")
+
+
+async def long_lines_bytes(kit: Kit, offset: int) -> None:
+    budget, left = kit.daemon.core.line_budget, 1000
+    assert budget.left == LIMITS["long_lines_bytes_max"][0]
+    held_by_others = budget.left - left
+    assert budget.take(held_by_others)
+    line = padded(LONG_LINE_BYTES + left + offset, "ping") + b"\n"
+    await kit.client.send(line)
+    answer = await kit.client.receive()
+    if offset > 0:
+        assert (answer["id"], told(answer["error"])) == ("", past("long_lines_bytes_max"))
+        budget.give_back(held_by_others)
+        await kit.client.send(line)
+        answer = await kit.client.receive()
+        held_by_others = 0
+    assert (answer["id"], answer["type"]) == ("padded", "pong")
+    await kit.client.aclose()
+    await wait_all_tasks_blocked()
+    budget.give_back(held_by_others)
+    assert budget.left == LIMITS["long_lines_bytes_max"][0], "a line was not given back"
+    kit.client = await kit.daemon.connect()
+
+
+async def subscribe_bytes(kit: Kit, offset: int) -> None:
+    line = padded(LIMITS["subscribe_bytes_max"][0] + offset, "subscribe", types=["error"])
+    await kit.events.send(line + b"\n")
+    answer = await kit.events.receive()
+    if offset > 0:
+        assert (answer["id"], told(answer["error"])) == ("", past("subscribe_bytes_max"))
+    else:
+        assert (answer["id"], answer["type"]) == ("padded", "subscribed")
+        await kit.events.subscribe()
+
+
+async def nesting(kit: Kit, offset: int) -> None:
+    arrays = LIMITS["nesting_max"][0] + offset - 2  # the envelope and the payload are two levels
+    nested = b"[" * arrays + b"]" * arrays
+    await kit.client.send(b'{"id":"n","type":"ping","payload":{"x":%b}}\n' % nested)
+    answer = await kit.client.receive()
+    if offset > 0:
+        assert told(answer["error"]) == past("nesting_max")
+    else:
+        assert answer["type"] == "pong"
+
+
+# --- payloads --------------------------------------------------------------------------------
+
+
+async def text_chars(kit: Kit, offset: int) -> None:
+    text = "x" * (LIMITS["text_chars_max"][0] + offset)
+    await refused_or_not(kit, "text_chars_max", offset, "prompt", text=text, wait=False)
+
+
+async def name_chars(kit: Kit, offset: int) -> None:
+    name = "x" * (LIMITS["name_chars_max"][0] + offset)
+    if offset > 0:
+        words = past("name_chars_max").replace("<field>", "name")
+        assert told(await kit.client.refusal("new_session", name=name)) == words
+    else:
+        assert (await kit.client.request("new_session", name=name))["name"] == name
+
+
+async def tools(kit: Kit, offset: int) -> None:
+    names = ["read"] * (LIMITS["tools_max"][0] + offset)
+    await refused_or_not(kit, "tools_max", offset, "set_active_tools", tools=names)
+
+
+async def types(kit: Kit, offset: int) -> None:
+    names = ["error"] * (LIMITS["types_max"][0] + offset)
+    await refused_or_not(kit, "types_max", offset, "get_events", types=names)
+    await subscribed_or_not(kit, "types_max", offset, types=names)
+
+
+async def subscribed_or_not(kit: Kit, name: str, offset: int, **payload: Any) -> None:
+    await kit.events.send({"id": "s", "type": "subscribe", "payload": payload})
+    answer = await kit.events.receive()
+    if offset > 0:
+        assert told(answer["error"]) == past(name)
+    else:
+        assert answer["type"] == "subscribed"
+        await kit.events.subscribe()
+
+
+async def cursor_digits(kit: Kit, offset: int) -> None:
+    cursor = "evt-" + "0" * (LIMITS["cursor_digits_max"][0] + offset)
+    await refused_or_not(kit, "cursor_digits_max", offset, "get_events", after=cursor)
+    await subscribed_or_not(kit, "cursor_digits_max", offset, after=cursor)
+    if offset > 0:
+        cursor = cursor.replace("0", "9")
+        assert (await kit.client.refusal("get_events", after=cursor))["details"]["head"] == "evt-0"
+
+
+async def keepalive_least(kit: Kit, offset: int) -> None:
+    seconds = LIMITS["keepalive_seconds_min"][0] - offset
+    await subscribed_or_not(kit, "keepalive_seconds_min", offset, keepalive_seconds=seconds)
+
+
+async def keepalive_most(kit: Kit, offset: int) -> None:
+    seconds = LIMITS["keepalive_seconds_max"][0] + offset
+    await subscribed_or_not(kit, "keepalive_seconds_max", offset, keepalive_seconds=seconds)
+
+
+# --- queues ----------------------------------------------------------------------------------
+
+
+async def queued_inputs(kit: Kit, offset: int) -> None:
+    bound = kit.scale("queued_inputs_max", decisions, "QUEUED_INPUTS_MAX", 4)
+    await queue_up(kit, "queued_inputs_max", offset, [f"f{n}" for n in range(bound + offset)])
+
+
+async def queued_chars(kit: Kit, offset: int) -> None:
+    bound = kit.scale("queued_chars_max", decisions, "QUEUED_CHARS_MAX", 100)
+    texts = ["x" * 50, "y" * (bound - 50 + offset)]
+    await queue_up(kit, "queued_chars_max", offset, texts)
+
+
+async def queue_up(kit: Kit, name: str, offset: int, texts: list[str]) -> None:
+    """Queues texts of which the last is one too many past the bound; what was accepted is kept."""
+    kit.stub.script(hanging_reply())
+    await kit.client.request("prompt", text="go", wait=False)
+    await kit.stub.next_request()
+    *first, last = texts
+    for text in first:
+        await kit.client.request("follow_up", text=text)
+    await refused_or_not(kit, name, offset, "follow_up", text=last)
+    cleared = (await kit.client.request("abort"))["cleared"]
+    assert [item["text"] for item in cleared] == (first if offset > 0 else texts)
+    await kit.events.run()
+
+
+# --- answers ---------------------------------------------------------------------------------
+
+
+async def page_rows(kit: Kit, offset: int) -> None:
+    limit = LIMITS["page_rows_max"][0] + offset
+    for type in ("get_events", "get_messages", "list_sessions", "list_runs"):
+        await refused_or_not(kit, "page_rows_max", offset, type, limit=limit)
+    if offset <= 0:  # a page is never longer either
+        for _ in range(3):
+            await kit.client.request("new_session")
+        page = await kit.client.request("list_sessions", limit=2)
+        assert (len(page["sessions"]), page["has_more"]) == (2, True)
+
+
+async def page_bytes(kit: Kit, offset: int) -> None:
+    await kit.run()
+    stored = (await kit.client.request("get_events"))["events"]
+    lines = await kit.daemon.core.store.events_after(
+        0, EventFilter(types=FROZEN), limit=3, bytes_max=2**20
+    )
+    size = sum(len(event.line) for event in lines)
+    kit.scale("page_bytes_max", reading, "PAGE_BYTES_MAX", size - offset)
+    page = await kit.client.request("get_events")
+    assert page["events"] == stored[: 2 if offset > 0 else 3]
+    rest = page["events"]
+    while page["events"]:
+        page = await kit.client.request("get_events", after=page["next"])
+        rest += page["events"]
+    assert rest == stored, "something is on no page"
+
+
+async def result_events(kit: Kit, offset: int) -> None:
+    whole = await kit.client.request("prompt", text="go")
+    count = len(whole["events"])
+    assert "events_truncated" not in whole
+    kit.scale("result_events_max", results, "RESULT_EVENTS_MAX", count - offset)
+    result = await kit.client.request("prompt", text="go")
+    assert len(result["events"]) == (count - 1 if offset > 0 else count)
+    assert result.get("events_truncated", False) is (offset > 0)
+    assert (result["output"], result["status"]) == (whole["output"], "completed")
+
+
+async def extension_result_bytes(kit: Kit, offset: int) -> None:
+    count = LIMITS["extension_result_bytes_max"][0] - len('{"a":""}') + offset
+    payload = {"name": "repeat", "payload": {"count": count}}
+    if offset > 0:
+        words = past("extension_result_bytes_max").replace("<name>", "repeat")
+        assert told(await kit.client.refusal("extension_command", **payload)) == words
+    else:
+        assert len((await kit.client.request("extension_command", **payload))["a"]) == count
+
+
+async def snippet_bytes(kit: Kit, offset: int) -> None:
+    text = "x" * (LIMITS["snippet_bytes_max"][0] + offset)
+    await kit.run(text)
+    first, *_ = (await kit.client.request("get_tree"))["nodes"]
+    assert first["snippet"] == (text[:-1] + "..." if offset > 0 else text)
+
+
+# --- connections -----------------------------------------------------------------------------
+
+
+async def connections(kit: Kit, offset: int) -> None:
+    bound = kit.scale("connections_max", serve, "CONNECTIONS_MAX", 3)
+    folder = kit.folder / "more"
+    folder.mkdir()
+    async with open_listeners(folder / "s") as listeners, trio.open_nursery() as nursery:
+        handler = partial(serve_commands, kit.daemon.core)
+        nursery.start_soon(serve._accept, listeners.command, handler)
+        clients = [Client(await trio.open_unix_socket(folder / "s")) for _ in range(bound + offset)]
+        if offset > 0:
+            refused = clients.pop()
+            answer = await refused.receive()
+            assert (answer["id"], told(answer["error"])) == ("", past("connections_max"))
+            await refused.aclose()
+        for client in clients:
+            assert (await client.request("ping"))["message"] == "pong"
+            await client.aclose()
+        nursery.cancel_scope.cancel()
+
+
+async def pipeline(kit: Kit, offset: int) -> None:
+    await room_for_one_more(b"\n", LIMITS["pipeline_max"][0] + offset - 1, room=offset <= 0)
+
+
+async def pipeline_bytes(kit: Kit, offset: int) -> None:
+    size = LIMITS["pipeline_bytes_max"][0] + offset - 1
+    await room_for_one_more(b"x" * size, 1, room=offset <= 0)
+
+
+async def room_for_one_more(line: bytes, count: int, *, room: bool) -> None:
+    """Asks for room for a further answer while ``count`` lines wait for a reader that stalls."""
+    box = Outbox()
+    for _ in range(count):
+        box.put(line)
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(box.run, ours)
+        await wait_all_tasks_blocked()
+        before = len(nursery.child_tasks)
+        nursery.start_soon(box.wait_room)
+        await wait_all_tasks_blocked()
+        assert (len(nursery.child_tasks) == before) is room
+        box.close()
+        received = 0
+        while received < count * len(line):
+            received += len(await theirs.receive_some())
+
+
+# --- runs ------------------------------------------------------------------------------------
+
+
+async def failed_or_not(kit: Kit, name: str, offset: int, bound: int) -> None:
+    """A run that ends well, or with the error of the table and balanced ends; the next one is fine."""
+    run = await kit.run()
+    errors = of_type(run, "error")
+    if offset > 0:
+        words = past(name).partition("...")[2] or past(name).partition("`provider_error`: ")[2]
+        assert words.strip().replace(f"{LIMITS[name][0]}", str(bound)) in errors[0]["cause"]
+        assert errors[0]["code"] == "provider_error"
+    else:
+        assert errors == []
+    assert (await kit.run())[-1]["payload"]["status"] == "completed"
+
+
+async def answer_bytes(kit: Kit, offset: int) -> None:
+    reply = whole_reply("x" * 1000)
+    (body,) = reply.parts
+    assert isinstance(body, bytes)
+    size = len(body) - offset
+    bound = kit.scale("answer_bytes_max", openai_stream, "ANSWER_BYTES_MAX", size)
+    kit.stub.script(reply)
+    await failed_or_not(kit, "answer_bytes_max", offset, bound)
+
+
+async def delta_chars(kit: Kit, offset: int) -> None:
+    text = "x" * (LIMITS["delta_chars_max"][0] + offset)
+    kit.stub.script(text_reply(text))
+    deltas = [update["delta"] for update in of_type(await kit.run(), "message_update")]
+    assert [len(delta) for delta in deltas] == ([len(text) - 1, 1] if offset > 0 else [len(text)])
+
+
+async def tool_calls(kit: Kit, offset: int) -> None:
+    bound = kit.scale("tool_calls_max", openai_calls, "TOOL_CALLS_MAX", 3)
+    kit.stub.script(tool_reply(*[("say", {"text": "x"})] * (bound + offset)))
+    await failed_or_not(kit, "tool_calls_max", offset, bound)
+
+
+async def tool_arguments_chars(kit: Kit, offset: int) -> None:
+    arguments = {"text": "x" * 100}
+    size = len(json.dumps(arguments)) - offset
+    bound = kit.scale("tool_arguments_chars_max", openai_calls, "TOOL_ARGUMENTS_CHARS_MAX", size)
+    kit.stub.script(tool_reply(("say", arguments)))
+    await failed_or_not(kit, "tool_arguments_chars_max", offset, bound)
+
+
+async def tool_result_lines(kit: Kit, offset: int) -> None:
+    text = "\n".join(["x"] * (LIMITS["tool_result_lines_max"][0] + offset))
+    result, _ = await kit.tool_result(text)
+    assert ("[Output cut: the first 2000 of 2001 lines are shown" in result) is (offset > 0)
+    assert result.startswith(text[: 2 * LIMITS["tool_result_lines_max"][0] - 3])
+
+
+async def tool_result_bytes(kit: Kit, offset: int) -> None:
+    text = "x" * (LIMITS["tool_result_bytes_max"][0] + offset)
+    result, _ = await kit.tool_result(text)
+    assert ("[Output cut: " in result) is (offset > 0)
+    assert result.startswith(text[: LIMITS["tool_result_bytes_max"][0]])
+
+
+async def tool_preview_chars(kit: Kit, offset: int) -> None:
+    text = "x" * (LIMITS["tool_preview_chars_max"][0] + offset)
+    result, repeated = await kit.tool_result(text)
+    assert result == text
+    assert repeated == text[:-1] if offset > 0 else text
+
+
+async def tool_output_bytes(kit: Kit, offset: int) -> None:
+    text = "x" * 60_000
+    kit.scale("tool_output_bytes_max", output, "TOOL_OUTPUT_BYTES_MAX", len(text) - offset)
+    result, _ = await kit.tool_result(text)
+    assert ("Only the first 59999 bytes were kept." in result) is (offset > 0)
+    assert "60000 bytes in all" in result
+
+
+async def tool_updates_bytes(kit: Kit, offset: int) -> None:
+    bound = kit.scale("tool_updates_bytes_max", output, "TOOL_UPDATES_BYTES_MAX", 1000)
+    command = f"head -c {bound + offset} /dev/zero | tr '\\0' x"
+    kit.stub.script(tool_reply(("bash", {"command": command})), text_reply("done"))
+    run = await kit.run()
+    streamed = "".join(update["delta"] for update in of_type(run, "tool_execution_update"))
+    assert streamed.startswith("x" * min(bound, bound + offset))
+    assert ("[Output goes on; no more of it is streamed.]" in streamed) is (offset > 0)
+    (end,) = of_type(run, "tool_execution_end")
+    assert end["result"] == "x" * (bound + offset), "the result is bounded on its own"
+
+
+async def omitted(kit: Kit, offset: int) -> None:
+    bound = kit.scale("omitted_max", loop, "OMITTED_MAX", 2)
+    silent = [text_reply()] * (bound + offset)  # an answer without a word is told to no model
+    kit.stub.script(*silent, text_reply("done"))
+    for _ in silent:
+        await kit.run()
+    await kit.events.subscribe(types="all")
+    (asked,) = of_type(await kit.run(), "model_input")
+    assert asked["omitted_count"] == len(silent)
+    assert len(asked["omitted"]) == min(bound, len(silent))
+
+
+async def summary_chars(_kit: Kit, offset: int) -> None:
+    text = "x" * (LIMITS["summary_chars_max"][0] + offset)
+    shown = compaction.bounded_summary(text)
+    assert len(shown) == min(len(text), LIMITS["summary_chars_max"][0])
+    assert (shown == text) is (offset <= 0)
+
+
+Play = Callable[[Kit, int], Awaitable[None]]
+
+PLAYS: dict[str, Play] = {
+    "line_bytes_max": line_bytes,
+    "long_lines_bytes_max": long_lines_bytes,
+    "subscribe_bytes_max": subscribe_bytes,
+    "nesting_max": nesting,
+    "text_chars_max": text_chars,
+    "name_chars_max": name_chars,
+    "tools_max": tools,
+    "types_max": types,
+    "cursor_digits_max": cursor_digits,
+    "keepalive_seconds_min": keepalive_least,
+    "keepalive_seconds_max": keepalive_most,
+    "queued_inputs_max": queued_inputs,
+    "queued_chars_max": queued_chars,
+    "page_rows_max": page_rows,
+    "page_bytes_max": page_bytes,
+    "result_events_max": result_events,
+    "extension_result_bytes_max": extension_result_bytes,
+    "snippet_bytes_max": snippet_bytes,
+    "connections_max": connections,
+    "pipeline_max": pipeline,
+    "pipeline_bytes_max": pipeline_bytes,
+    "answer_bytes_max": answer_bytes,
+    "delta_chars_max": delta_chars,
+    "tool_calls_max": tool_calls,
+    "tool_arguments_chars_max": tool_arguments_chars,
+    "tool_result_lines_max": tool_result_lines,
+    "tool_result_bytes_max": tool_result_bytes,
+    "tool_preview_chars_max": tool_preview_chars,
+    "tool_output_bytes_max": tool_output_bytes,
+    "tool_updates_bytes_max": tool_updates_bytes,
+    "omitted_max": omitted,
+    "summary_chars_max": summary_chars,
+}
+
+
+def test_every_row_of_the_table_is_played() -> None:
+    assert list(PLAYS) == list(LIMITS)
+
+
+@pytest.mark.behaviour("every_limit_is_told")
+async def test_the_limits_in_force_are_those_of_the_table(kit: Kit) -> None:
+    in_force = (await kit.client.request("get_capabilities"))["limits"]
+    assert in_force == {name: value for name, (value, _) in LIMITS.items()}
+
+
+@pytest.mark.behaviour("limits_are_met_with_the_words_of_the_table")
+@pytest.mark.parametrize("offset", [-1, 0, 1], ids=["below", "at", "past"])
+@pytest.mark.parametrize("name", LIMITS)
+async def test_a_bound_is_met_where_the_table_says_and_harms_nothing(
+    name: str, offset: int, kit: Kit
+) -> None:
+    await PLAYS[name](kit, offset)
+    assert await kit.client.request("ping") == {"message": "pong"}
+    await kit.events.subscribe(types=["session_created"])
+    await kit.client.request("new_session", name="afterwards")
+    assert (await kit.events.next())["payload"]["name"] == "afterwards"
