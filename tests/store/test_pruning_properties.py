@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
@@ -295,6 +296,7 @@ async def check_reader(reader: Reader, store: Store, log: Sequence[events.Event]
     assert reader.others == [event.line for event in in_two(expected)[0]]
 
 
+@pytest.mark.behaviour("pruning_overtakes_no_reader")
 @thorough
 @given(logs(), actions, st.data())
 def test_no_reader_has_a_gap_or_a_repetition_whatever_the_timing(
