@@ -20,6 +20,8 @@ from .yardsticks import bare_commits, bare_model_client
 
 _BURST: Final = 5_000
 _ROUNDS: Final = 7
+_STUB_RATE: Final = 60_000.0
+"""Deltas per second to a bare reader, below which the machine was too busy for rates to count."""
 
 _PACE: Final = 1_000
 _PACED: Final = 2_500
@@ -120,6 +122,7 @@ async def bursts() -> list[Row]:
         replayed = await _replayed(other, flags, 1 + _ROUNDS)
     unit = "deltas/s"
     return [
+        Row("the model stub", bare_rate, _STUB_RATE, unit, "what it must give", at_least(1)),
         Row("burst to 1", to_one, bare_rate, unit, "a bare reader of the model", at_least(0.5)),
         Row("burst to 8", to_8, to_one, unit, "the rate to 1"),
         Row("burst to 32", to_32, to_one, unit, "the rate to 1", at_least(0.5)),
