@@ -36,6 +36,7 @@ class Place:
     stub: StubModel | None = None
     options: tuple[str, ...] = ()
     umask: int = 0o022
+    allow_exec: bool = True
     _streams: list[trio.abc.Stream] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -61,7 +62,9 @@ class Place:
     def command(self, **changed: Path) -> list[str]:
         """Returns the command line; ``changed`` replaces the socket or the state folder."""
         paths = {"socket": self.socket, "state_dir": self.state, "workdir": self.work, **changed}
-        command = [sys.executable, "-m", "nousd", "serve", "--allow-exec"]
+        command = [sys.executable, "-m", "nousd", "serve"]
+        if self.allow_exec:
+            command.append("--allow-exec")
         for name, path in paths.items():
             command += [f"--{name.replace('_', '-')}", str(path)]
         if self.stub is not None:

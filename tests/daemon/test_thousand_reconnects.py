@@ -124,7 +124,7 @@ async def test_a_thousand_reconnects_in_one_run_give_exactly_the_bytes_of_the_lo
 
 async def read_to_the_end(reader: ResumingReader, is_last: Any, random: Random) -> None:
     """Reads with its own losses until the run is over; once in a while enough for the longest line."""
-    while not await reader.take(random.choice((0, 700, 20_000, 400_000)), is_last=is_last):
+    while not await reader.take(random.choice((0, 700, 700, 5_000, 20_000, 200_000)), is_last=is_last):
         pass
 
 

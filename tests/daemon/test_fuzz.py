@@ -1,0 +1,24 @@
+"""A short fuzz of the real daemon; ``scripts/fuzz`` plays longer ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+
+from tests.fuzz import Fuzz
+
+CASES = 120
+SECONDS_MAX = 150
+"""A bound for a machine that is busy; it takes a few seconds."""
+
+
+async def test_mutated_conversations_are_answered_line_by_line_and_leave_the_daemon_well(
+    short_folder: Path,
+) -> None:
+    fuzz = Fuzz(short_folder, seed=1)
+    with trio.fail_after(SECONDS_MAX):
+        await fuzz.run(cases=CASES, seconds=SECONDS_MAX)
+    assert fuzz.faults == [], fuzz.report()
+    assert fuzz.cases == CASES
+    assert fuzz.lines > CASES
