@@ -21,7 +21,6 @@ from nousd.client.answers import (
     Answer,
     ReceivedEvent,
     decode_answer,
-    decode_event,
     decode_subscription_line,
     encode_request,
     new_splitter,
@@ -154,7 +153,8 @@ class Subscription(_Lines):
 
     Args:
         socket_path: the command socket's path; events are beside it.
-        wanted: the payload of ``subscribe``: any of ``after``, ``session_id``, ``run_id``, ``types``.
+        wanted: the payload of ``subscribe``: any of ``after``, ``session_id``, ``run_id``, ``types``,
+            ``keepalive_seconds``. Keep-alives are taken and not shown.
         timeout_seconds: for connecting and for the answer. Events are waited for without limit,
             unless ``next_event`` says otherwise.
 
@@ -192,7 +192,10 @@ class Subscription(_Lines):
             AnswerTimedOut: none came in time; one may still be asked for again.
             ConnectionLost, AnswerInvalid
         """
-        return decode_event(self._receive(time.monotonic() + timeout_seconds))
+        deadline = time.monotonic() + timeout_seconds
+        while isinstance(received := decode_subscription_line(self._receive(deadline)), Answer):
+            received.accepted()
+        return received
 
     def _answer(self, deadline: float) -> Answer:
         while True:

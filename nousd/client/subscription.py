@@ -20,7 +20,6 @@ from nousd.client.answers import (
     REQUEST_TIMEOUT_SECONDS,
     Answer,
     ReceivedEvent,
-    decode_event,
     decode_subscription_line,
     encode_request,
     new_splitter,
@@ -30,7 +29,7 @@ from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost
 from nousd.places import locations
 from nousd.wire.events import EVENTS, Event
 from nousd.wire.framing import LineTooLong
-from nousd.wire.responses import Subscribed
+from nousd.wire.responses import Keepalive, Subscribed
 from nousd.wire.subscribe import Subscribe
 
 
@@ -38,7 +37,8 @@ class Subscription:
     """An async iterator of events; it ends only by an exception. Open it with ``subscribe``.
 
     ``subscribed`` holds the daemon's answer: ``cursor``, after which events follow, and ``head``, the
-    newest event there was.
+    newest event there was. ``cursor`` is where to go on from after a lost connection: behind the last
+    event that was taken, and all that a keep-alive told to be left out.
     """
 
     def __init__(self, stream: anyio.abc.AnyByteStream) -> None:
@@ -46,6 +46,7 @@ class Subscription:
         self._splitter = new_splitter()
         self._ready: deque[bytes | LineTooLong] = deque()
         self.subscribed = Subscribed(cursor="", head="")
+        self.cursor = ""
 
     async def start(self, wanted: Subscribe) -> None:
         """Sends the one request that a subscription has, and takes its answer.
@@ -65,6 +66,7 @@ class Subscription:
             self.subscribed = msgspec.convert(answer.payload, Subscribed)
         except msgspec.ValidationError as error:
             raise AnswerInvalid(f"subscribed: {error}") from None
+        self.cursor = self.subscribed.cursor
 
     def __aiter__(self) -> Self:
         return self
@@ -76,7 +78,16 @@ class Subscription:
             ConnectionLost: the daemon went away; subscribe again after the last event's id.
             AnswerInvalid: what came is no event.
         """
-        return decode_event(await self._line())
+        while isinstance(received := decode_subscription_line(await self._line()), Answer):
+            self._take_keepalive(received.accepted())
+        self.cursor = received.id
+        return received
+
+    def _take_keepalive(self, answer: Answer) -> None:
+        try:
+            self.cursor = msgspec.convert(answer.payload, Keepalive).cursor
+        except msgspec.ValidationError as error:
+            raise AnswerInvalid(f"{answer.type}: {error}") from None
 
     async def aclose(self) -> None:
         await self._stream.aclose()

@@ -149,6 +149,8 @@ class _Feed:
 
     async def _understood(self, line: bytes) -> _Heard | None:
         """Returns what becomes of a line; None if it is no subscription."""
+        if b"subscribe" not in line and b"\\" not in line:
+            return None  # a flood of noise must not cost others a decoder's time for each line
         request_id = ""
 
         async def subscribed() -> _Heard | None:

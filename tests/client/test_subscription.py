@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -129,3 +130,21 @@ def test_an_event_can_be_had_as_its_struct() -> None:
     assert decoded(received._replace(type="of the future")) is None
     with pytest.raises(AnswerInvalid, match="agent_end"):
         decoded(received._replace(payload={}))
+
+
+def test_keepalives_are_no_events_but_tell_where_to_go_on(backend: str, daemon: FakeDaemon) -> None:
+    daemon.on["subscribe"] = ok("subscribed", {"cursor": "evt-1", "head": "evt-1"})
+    kept_alive = {"v": "1", "id": "s1", "type": "keepalive", "ok": True}
+    for payload in ({"cursor": "evt-7", "head": "evt-7"}, {"cursor": "evt-9", "head": "evt-9"}):
+        daemon.publish(json.dumps({**kept_alive, "payload": payload}).encode() + b"\n")
+    daemon.publish(event(12, "status", message="news"))
+    daemon.publish(json.dumps({**kept_alive, "payload": {}}).encode() + b"\n")
+
+    async def play(events: Subscription) -> None:
+        assert events.cursor == "evt-1"
+        assert (await anext(events)).id == events.cursor == "evt-12"
+        with pytest.raises(AnswerInvalid, match="keepalive"):
+            await anext(events)
+        assert events.cursor == "evt-12"
+
+    run_with(backend, daemon, play)

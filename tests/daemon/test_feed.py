@@ -243,6 +243,12 @@ async def test_whatever_else_is_said_is_ignored(
     await events.subscribe(types=["session_created"])
 
 
+async def test_a_subscription_may_be_spelled_with_escapes(daemon: Daemon) -> None:
+    events = await daemon.listen()
+    await events.send(b'{"id":"s","type":"\\u0073ubscribe","payload":{}}\n')
+    assert (await events.receive())["type"] == "subscribed"
+
+
 async def test_a_subscription_may_come_byte_by_byte(daemon: Daemon, client: Client) -> None:
     events = await daemon.listen()
     line = b'{"v":"1","id":"s","type":"subscribe","payload":{"types":["session_created"]}}'

@@ -63,7 +63,7 @@ async def test_what_guards_the_daemon_is_out_of_reach_of_tools_also_inside_the_w
     assert "mine" not in (short_folder / "run" / "nous.sock.lock").read_text()
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o777], ids="{:04o}".format)
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o777], ids="{:04o}".format)
 async def test_nobody_else_gets_in_whatever_the_umask(umask: int, place: Place) -> None:
     place.umask = umask
     async with running(place):

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nousd.wire.framing import LINE_TOO_LONG, LineSplitter, LineTooLong
+from nousd.wire import framing
+from nousd.wire.framing import (
+    LINE_TOO_LONG,
+    NO_ROOM_FOR_LINE,
+    LineBudget,
+    LineSplitter,
+    LineTooLong,
+)
+from nousd.wire.limits import LONG_LINE_BYTES
 
 Line = bytes | LineTooLong
 
@@ -118,3 +126,69 @@ def test_a_chunk_given_as_bytearray_can_be_reused() -> None:
     lines = splitter.feed(buffer)
     buffer[:] = b"XXXXXXX"
     assert lines + splitter.end() == [b"one", b"two"]
+
+
+# --- one budget for the long lines of many ---------------------------------------------------
+
+
+@pytest.fixture
+def no_free_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every byte of a half-written line counts."""
+    monkeypatch.setattr(framing, "LONG_LINE_BYTES", 0)
+
+
+def test_a_line_up_to_the_free_size_takes_nothing() -> None:
+    budget = LineBudget(0)
+    splitter = LineSplitter(2 * LONG_LINE_BYTES, budget)
+    assert splitter.feed(b"x" * LONG_LINE_BYTES) == []
+    assert splitter.feed(b"\n") == [b"x" * LONG_LINE_BYTES]
+    assert splitter.feed(b"x" * LONG_LINE_BYTES) == []
+    assert splitter.feed(b"x") == [NO_ROOM_FOR_LINE]
+
+
+@pytest.mark.usefixtures("no_free_bytes")
+def test_a_line_without_room_is_told_once_and_skipped_and_the_next_one_is_fine() -> None:
+    budget = LineBudget(10)
+    other, splitter = LineSplitter(100, budget), LineSplitter(100, budget)
+    other.feed(b"x" * 8)
+    assert splitter.feed(b"yyy") == [NO_ROOM_FOR_LINE]
+    assert splitter.feed(b"yyyy") == []
+    assert splitter.feed(b"y\nz\nzz\n") == [b"z", b"zz"]
+    assert other.feed(b"xx\n") == [b"x" * 10], "who has room keeps it"
+
+
+@pytest.mark.usefixtures("no_free_bytes")
+def test_a_line_is_held_until_its_taker_asks_for_more() -> None:
+    budget = LineBudget(10)
+    splitter = LineSplitter(100, budget)
+    splitter.feed(b"12345678")
+    assert splitter.feed(b"\nab") == [b"12345678"]
+    assert budget.left == 2, "the line is still being worked on"
+    splitter.feed(b"c")
+    assert budget.left == 7
+    splitter.close()
+    assert budget.left == 10
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from([b"\n", b"a", b"abcd\n", b"x" * 9, b"\r"])),
+        max_size=40,
+    )
+)
+def test_whatever_comes_the_budget_is_kept_to_and_given_back(
+    fed: list[tuple[int, bytes]],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(framing, "LONG_LINE_BYTES", 2)
+        budget = LineBudget(12)
+        splitters = [LineSplitter(20, budget) for _ in range(3)]
+        for which, piece in fed:
+            for line in splitters[which].feed(piece):
+                assert isinstance(line, LineTooLong) or len(line) <= 20
+            assert 0 <= budget.left <= 12
+            assert sum(max(0, len(splitter._rest) - 2) for splitter in splitters) <= 12
+        for splitter in splitters:
+            splitter.end()
+            splitter.close()
+        assert budget.left == 12
