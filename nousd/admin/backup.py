@@ -20,7 +20,7 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from nousd.admin.reading import open_log
+from nousd.admin.reading import complaints, open_log
 from nousd.errors import StoreError
 from nousd.store._database import inspect
 
@@ -99,9 +99,8 @@ def _checked(half: Path) -> tuple[int, int]:
     """Returns how many events the copy holds, and the number of the last."""
     try:
         with open_log(half) as copy:
-            complaints = [text for (text,) in copy.execute("PRAGMA integrity_check(1)")]
-            if complaints != ["ok"]:
-                raise StoreError(f"the log is damaged ({complaints[0]}); see nousd check")
+            for complaint in complaints(copy, "main"):
+                raise StoreError(f"the log is damaged ({complaint}); see nousd check")
             events, head = copy.execute("SELECT count(*), coalesce(max(seq), 0) FROM events").get
     except apsw.Error as error:
         raise StoreError(f"the log is damaged ({error}); see nousd check") from error

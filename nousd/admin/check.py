@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -23,14 +23,11 @@ import msgspec
 from nousd.admin.compare import TABLES, Table, differences
 from nousd.admin.findings import PROGRESS_EVENTS, Finding, Findings, Progress, no_progress
 from nousd.admin.lines import STORED_LINE, StoredLine, read_line
-from nousd.admin.reading import open_log_beside, size_of
+from nousd.admin.reading import complaints, open_log_beside, size_of
 from nousd.admin.refold import Refold
 from nousd.admin.walking import RunWalker
 from nousd.errors import StoreError
 from nousd.store._database import inspect
-
-_COMPLAINTS_MAX: Final = 100
-"""Complaints of SQLite's own that are passed on."""
 
 
 class CheckReport(msgspec.Struct, frozen=True):
@@ -184,6 +181,8 @@ class _Look:
     def _defaults(self, connection: apsw.Connection) -> None:
         """What a deleted session set for those after it is in no event any more."""
         made, kept = (connection.execute(query).get for query in (_STATE_MADE, _STATE_KEPT))
+        if kept is None:
+            return  # which is a fault of the counter, too, and told there
         any_deleted = connection.execute("SELECT 1 FROM main.sessions WHERE deleted").get
         if kept[0] is not None and not Refold(connection, _adopt_nothing).has_session(kept[0]):
             self._findings.add("the active session", f"is {kept[0]}, which is not there")
@@ -246,16 +245,6 @@ def _adopt(connection: apsw.Connection, branch: str, first: int) -> None:
 
 def _adopt_nothing(_branch: str, _first: int) -> None:
     pass
-
-
-def complaints(connection: apsw.Connection, schema: str) -> Iterator[str]:
-    """Yields what SQLite itself finds wrong with a database, each in one line."""
-    try:
-        for (text,) in connection.execute(f"PRAGMA {schema}.integrity_check({_COMPLAINTS_MAX})"):
-            if text != "ok":
-                yield " ".join(text.split())
-    except apsw.Error as error:
-        yield str(error)
 
 
 def artifact_id_of(data: bytes) -> str:

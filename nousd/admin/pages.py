@@ -19,9 +19,10 @@ event lines, of this log or of another one.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import mmap
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
@@ -33,7 +34,6 @@ _PAGE_SIZES: Final = frozenset(2**power for power in range(9, 17))
 _PAGE_BYTES: Final = 4096
 """SQLite's default, which every log of ours has."""
 
-_WAL_MAGIC: Final = (0x377F0682, 0x377F0683)
 _WAL_HEADER: Final = 32
 _FRAME_HEADER: Final = 24
 
@@ -92,7 +92,9 @@ class PageReader:
 
     def _pages(self) -> Iterator[tuple[int, bytes]]:
         in_file = -(-len(self._database) // self._page_bytes)
-        for number in range(1, max([in_file, *self._newest]) + 1):
+        # A damaged frame may name any number, so those beyond the file are not counted up to.
+        beyond = sorted(number for number in self._newest if number > in_file)
+        for number in itertools.chain(range(1, in_file + 1), beyond):
             yield number, self._page(number)
         for number, offset in reversed(self._older):
             yield number, self._wal[offset : offset + self._page_bytes]
@@ -129,7 +131,7 @@ class PageReader:
             (offset, self._wal[offset : offset + _FRAME_HEADER])
             for offset in range(_WAL_HEADER, len(self._wal) - step + 1, step)
         ]
-        salt = self._salt(headers[0][1] if headers else b"")
+        salt = self._salt([header for _, header in headers])
         of_this_log = [(offset, header) for offset, header in headers if header[8:16] == salt]
         last_commit = max(
             (index for index, (_, header) in enumerate(of_this_log) if any(header[4:8])), default=-1
@@ -139,10 +141,13 @@ class PageReader:
             if number:
                 yield number, offset + _FRAME_HEADER
 
-    def _salt(self, first_frame: bytes) -> bytes:
-        """Returns what marks the frames since the WAL last began anew."""
-        is_whole = int.from_bytes(self._wal[:4], "big") in _WAL_MAGIC
-        return self._wal[16:24] if is_whole else first_frame[8:16]
+    def _salt(self, headers: Sequence[bytes]) -> bytes:
+        """Returns what marks the frames since the WAL last began anew.
+
+        It stands in the WAL's own header and in its first frame, of which one may be damaged.
+        """
+        salts = [header[8:16] for header in headers]
+        return max((self._wal[16:24], *salts[:1]), key=salts.count)
 
     # --- rows ----------------------------------------------------------------------------------
 

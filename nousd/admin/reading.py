@@ -34,6 +34,9 @@ SIDE_FILES: Final = ("-wal", "-shm")
 
 _VFS: Final = "nousd-reading"
 
+_COMPLAINTS_MAX: Final = 100
+"""Complaints of SQLite's own that are passed on."""
+
 Stamp = tuple[tuple[int, int, int, int] | None, ...]
 """Which files there are beside the log, how long they are and when they were written."""
 
@@ -51,6 +54,16 @@ def wal_of(path: Path) -> Path:
 def is_shared(path: Path) -> bool:
     """Whether somebody has the log open, or was killed while he had."""
     return all(path.with_name(path.name + suffix).exists() for suffix in SIDE_FILES)
+
+
+def complaints(connection: apsw.Connection, schema: str) -> Iterator[str]:
+    """Yields what SQLite itself finds wrong with a database, each in one line."""
+    try:
+        for (text,) in connection.execute(f"PRAGMA {schema}.integrity_check({_COMPLAINTS_MAX})"):
+            if text != "ok":
+                yield " ".join(text.split())
+    except apsw.Error as error:
+        yield str(error)
 
 
 def stamp(path: Path) -> Stamp:

@@ -30,7 +30,7 @@ import msgspec
 
 from nousd.admin.around import SEQ_MAX, EventReader, RowReader, Stretch
 from nousd.admin.backup import flush_to_disk
-from nousd.admin.check import artifact_id_of, complaints
+from nousd.admin.check import artifact_id_of
 from nousd.admin.findings import (
     FINDINGS_MAX,
     PROGRESS_EVENTS,
@@ -42,7 +42,7 @@ from nousd.admin.findings import (
 from nousd.admin.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
 from nousd.admin.mending import adopt, logged_event, mending_events, restored_events
 from nousd.admin.pages import PageReader, RawArtifact
-from nousd.admin.reading import open_log, size_of, wal_of
+from nousd.admin.reading import complaints, open_log, size_of, wal_of
 from nousd.admin.refold import Refold
 from nousd.admin.walking import RunWalker
 from nousd.errors import StoreError, StoreTooNew

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+import trio
+
+from tests.admin.logs import state_of, write_log
+
+Change = Callable[..., None]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    return state
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("template") / "nousd.db"
+    trio.run(write_log, path)
+    return path
+
+
+@pytest.fixture
+def log(folder: Path, template: Path) -> Path:
+    """A log at rest with all that a log can hold."""
+    path = folder / "nousd.db"
+    shutil.copy(template, path)
+    return path
+
+
+@pytest.fixture
+def change(log: Path) -> Change:
+    """Changes a log behind the daemon's back, as no fault of ours may go unnoticed."""
+
+    def run(statement: str, *values: Any) -> None:
+        connection = apsw.Connection(str(log))
+        connection.execute(statement, values)
+        assert connection.changes(), statement
+        connection.close()
+
+    return run
+
+
+@contextmanager
+def untouched(folder: Path) -> Iterator[None]:
+    """Fails if a file of the folder is made, removed or changed."""
+    before = state_of(folder)
+    yield
+    assert state_of(folder) == before

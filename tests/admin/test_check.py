@@ -1,0 +1,321 @@
+"""``nousd.admin.check``: finds every damage, and changes not a byte."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+import trio
+
+from nousd.admin.check import check
+from nousd.admin.findings import FINDINGS_MAX
+from nousd.admin.refold import Refold
+from nousd.store import sqlite
+from nousd.store.migrations import MIGRATIONS
+from tests.admin.conftest import Change, untouched
+from tests.admin.logs import a_run, write_recorded_log
+from tests.store.helpers import append, created, delta, run_started
+
+OPEN_RUN = "note: run open has no end: it is at work, or will be closed at the next start"
+
+
+def told(path: Path) -> list[str]:
+    with untouched(path.parent):
+        report = check(path)
+    assert report.errors == sum(found.severity == "error" for found in report.findings)
+    return [str(found) for found in report.findings]
+
+
+def errors(path: Path) -> list[str]:
+    return [line.removeprefix("error: ") for line in told(path) if line.startswith("error")]
+
+
+# --- in order ----------------------------------------------------------------------------------
+
+
+def test_a_log_in_order_has_nothing_but_its_open_run(log: Path) -> None:
+    assert told(log) == [OPEN_RUN]
+    report = check(log)
+    assert (report.events, report.head) == (355, 383)
+    assert report.summary.endswith(
+        f"355 events up to evt-383, {log.stat().st_size} bytes: no damage"
+    )
+
+
+def test_a_log_of_schema_version_1_is_in_order(folder: Path) -> None:
+    write_recorded_log(folder / "nousd.db")
+    assert errors(folder / "nousd.db") == []
+
+
+async def checked_by_another_process(folder: Path) -> list[str]:
+    """Another one, because within one process SQLite's files in memory are shared."""
+    with untouched(folder), trio.fail_after(60):
+        done = await trio.run_process(
+            [sys.executable, "-m", "nousd", "check", "--state-dir", str(folder)],
+            capture_stdout=True,
+        )
+    return done.stdout.decode().splitlines()
+
+
+async def test_a_log_that_is_in_use_is_in_order_and_is_not_changed(folder: Path) -> None:
+    async with sqlite.open_store(folder / "nousd.db") as store:
+        await append(store, created(), *a_run("r1"))
+        [line] = await checked_by_another_process(folder)
+        assert ": 28 events up to evt-28, " in line
+        await append(store, *a_run("r2"))
+        [line] = await checked_by_another_process(folder)
+        assert ": 55 events up to evt-55, " in line
+        assert line.endswith(": no damage")
+
+
+_KILLED = """
+import os, sys, pathlib, trio
+from nousd.store import sqlite
+from tests.admin.logs import a_run
+from tests.store.helpers import append, created
+async def main():
+    async with sqlite.open_store(pathlib.Path(sys.argv[1])) as store:
+        await append(store, created(), *a_run("r1"))
+        os._exit(9)
+trio.run(main)
+"""
+
+
+@pytest.fixture
+def killed(folder: Path) -> Path:
+    """The log of a process that was killed: what it wrote is in the WAL."""
+    path = folder / "nousd.db"
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(path)], timeout=60, check=False)
+    assert done.returncode == 9
+    assert path.with_name("nousd.db-wal").stat().st_size > 0
+    return path
+
+
+@pytest.mark.parametrize("removed", [(), ("-shm",)], ids=["all files", "without the index"])
+def test_the_log_of_a_killed_daemon_is_read_with_its_wal(
+    killed: Path, removed: tuple[str, ...]
+) -> None:
+    for suffix in removed:
+        killed.with_name(killed.name + suffix).unlink()
+    assert errors(killed) == []
+    assert check(killed).events == 28
+
+
+def test_a_copy_without_any_file_beside_it_stays_without(log: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "alone" / "nousd.db"
+    alone.parent.mkdir()
+    shutil.copy(log, alone)
+    assert errors(alone) == []
+    assert [file.name for file in alone.parent.iterdir()] == ["nousd.db"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_checked(log: Path) -> None:
+    log.parent.chmod(0o500)
+    try:
+        assert errors(log) == []
+    finally:
+        log.parent.chmod(0o700)
+
+
+# --- no log at all -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (None, "is not there"),
+        (b"", "is empty"),
+        (b"#!/bin/sh\n" * 20, "is no SQLite database: it begins with b'#!/bin/sh"),
+        (b"SQLite format 3\0" + bytes(4080), "is a database of another program"),
+        (b"SQLite format 3\0", "is no SQLite database"),
+    ],
+    ids=["missing", "empty", "script", "other program", "cut"],
+)
+def test_what_is_no_log_is_said_to_be_that(folder: Path, content: bytes | None, found: str) -> None:
+    path = folder / "nousd.db"
+    if content is not None:
+        path.write_bytes(content)
+    [line] = errors(path)
+    assert line.startswith(f"{path} {found}")
+
+
+def test_a_log_of_a_newer_version_is_named(log: Path, change: Change) -> None:
+    with apsw.Connection(str(log)) as connection:
+        connection.pragma("user_version", 99)
+    connection.close()
+    [line] = errors(log)
+    assert f"schema version 99, this nousd knows up to {len(MIGRATIONS)}" in line
+
+
+def test_a_log_that_may_not_be_read_is_named(folder: Path) -> None:
+    path = folder / "nousd.db"
+    path.write_bytes(b"x" * 200)
+    path.chmod(0)
+    found = "is no SQLite database" if os.geteuid() == 0 else "cannot be read: Permission denied"
+    report = check(path)
+    assert [found in str(finding) for finding in report.findings] == [True]
+
+
+def test_a_log_that_was_cut_off_is_damaged(log: Path) -> None:
+    os.truncate(log, log.stat().st_size // 2)
+    assert any("malformed" in line or "damaged" in line for line in errors(log))
+
+
+def test_a_page_of_zeros_is_found_and_rows_are_not_compared_with_half_the_events(
+    log: Path,
+) -> None:
+    content = bytearray(log.read_bytes())
+    for start in range(0, len(content), 4096):
+        if b'"id":"evt-120"' in content[start : start + 4096]:
+            content[start : start + 4096] = bytes(4096)
+    log.write_bytes(content)
+    found = errors(log)
+    assert any(line.startswith("the database is damaged") for line in found)
+    assert any(line.startswith("the log cannot be read") for line in found)
+    assert not any("differs" in line or "no row" in line for line in found)
+
+
+# --- the events --------------------------------------------------------------------------------
+
+
+OF_VERSION_2 = """{"v":"2","id":"evt-4","type":"turn_start","payload":\
+{"session_id":"gone","run_id":"g","turn_id":"1"},"ts":"x"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("nothing", "is not one line that ends in LF"),
+        ("{}\n{}\n", "is not one line that ends in LF"),
+        ("no json\n", "is no event of v1"),
+        ('{"v":"1","id":"evt-4","type":"turn_start","payload":{},"ts":"x"}\n', "is no event of v1"),
+        ('{"v":"1","id":"evt-4","type":"wish","payload":{},"ts":"x"}\n', "is of the unknown type"),
+        (OF_VERSION_2, "is not of protocol version 1"),
+    ],
+)
+def test_a_line_that_is_no_event_is_found(log: Path, change: Change, line: str, found: str) -> None:
+    change("UPDATE events SET line = ? WHERE seq = 40", line.encode())
+    assert any(text.startswith(f"evt-40 {found}") for text in errors(log))
+
+
+def test_a_line_with_the_id_of_another_row_is_found(log: Path, change: Change) -> None:
+    change("UPDATE events SET seq = 100000 WHERE seq = 40")
+    found = errors(log)
+    assert "evt-100000 carries the id 'evt-40' of another row" in found
+    change("UPDATE log_state SET next_seq = 7")
+    assert "the counter says evt-7 comes next, and evt-100000 is there" in errors(log)
+
+
+@pytest.mark.parametrize("column", ["type", "session_id", "run_id"])
+def test_a_row_whose_columns_are_not_its_lines_is_found(
+    log: Path, change: Change, column: str
+) -> None:
+    change(f"UPDATE events SET {column} = 'other' WHERE seq = 40")
+    assert "evt-40 stands in the row of another event" in errors(log)
+
+
+def test_an_event_of_a_later_schema_version_is_found(log: Path, change: Change) -> None:
+    change("UPDATE events SET schema_version = 99 WHERE seq = 40")
+    assert "evt-40 is of schema version 99, written by a newer nousd" in errors(log)
+
+
+async def test_a_lost_end_and_a_doubled_one_are_found(folder: Path) -> None:
+    path = folder / "nousd.db"
+    async with sqlite.open_store(path) as store:
+        events = a_run("r1")
+        await append(store, created(), *events[:-2], events[-1])
+        await append(store, *a_run("r2"), delta(run_id="r2"))
+        await append(store, created("s2"), run_started("r3"), *a_run("r3", "s2")[1:2])
+    assert errors(path) == [
+        "run r1 has agent_end where it cannot stand: turn (evt-27)",
+        "run r2 has message_update behind its end (evt-55)",
+        "run r3 has turn_start in another session, s2 (evt-58)",
+    ]
+
+
+# --- the rows ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("DELETE FROM sessions WHERE session_id = 's1'", "session s1 has no row"),
+        ("UPDATE sessions SET settings = '{}' WHERE session_id = 's1'", "session s1 differs"),
+        ("DELETE FROM sessions WHERE deleted", "deleted session gone has no row"),
+        ("UPDATE sessions SET deleted = 0 WHERE deleted", "session gone has a row that follows"),
+        ("DELETE FROM entries WHERE entry_id = 'r3.a'", "entry r3.a of s1 has no row"),
+        ("UPDATE entries SET parent_id = 'x' WHERE entry_id = 'r3.a'", "entry r3.a of s1 differs"),
+        ("DELETE FROM entry_bodies WHERE seq = 27", "entry g1.a of branch has lost its body"),
+        ("INSERT INTO entry_bodies (seq, body) VALUES (7, x'00')", "the body of entry 7 belongs"),
+        ("UPDATE inputs SET state = 'pending' WHERE input_id = 'i1'", "input i1 of s1 differs"),
+        ("DELETE FROM inputs WHERE input_id = 'i2'", "input i2 of s1 has no row"),
+        (
+            "UPDATE runs SET status = 'running' WHERE run_id = 'r2'",
+            "run r2 differs from its events",
+        ),
+        ("DELETE FROM artifacts", "artifact sha256:"),
+        ("UPDATE artifacts SET data = x'00'", "artifact sha256:"),
+        ("UPDATE log_state SET active_session_id = 'nobody'", "the active session is nobody"),
+        ("DELETE FROM log_state", "the counter has 0 rows"),
+    ],
+)
+def test_rows_that_do_not_follow_from_the_events_are_found(
+    log: Path, change: Change, statement: str, found: str
+) -> None:
+    change(statement)
+    assert any(line.startswith(found) for line in errors(log)), errors(log)
+
+
+def test_json_that_means_the_same_is_no_fault(log: Path, change: Change) -> None:
+    settings = '{ "model":"other", "name": "first"}'
+    change("UPDATE sessions SET settings = ? WHERE session_id = 's1'", settings)
+    assert errors(log) == []
+
+
+async def test_defaults_that_no_event_set_are_found_where_nothing_was_deleted(
+    folder: Path,
+) -> None:
+    path = folder / "nousd.db"
+    async with sqlite.open_store(path) as store:
+        await append(store, created())
+    assert errors(path) == []
+    connection = apsw.Connection(str(path))
+    connection.execute('UPDATE log_state SET defaults = \'{"model":"x"}\'')
+    connection.close()
+    assert errors(path) == ["the settings of new sessions differ from their events"]
+
+
+def test_findings_are_kept_up_to_a_bound_and_counted_behind_it(
+    log: Path, change: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nousd.admin.findings.FINDINGS_MAX", 5)
+    change("UPDATE events SET line = x'00'")
+    report = check(log)
+    assert len(report.findings) == 5 < FINDINGS_MAX
+    assert report.errors >= 355
+    assert report.untold == report.errors - 5
+
+
+def test_it_can_be_told_how_far_the_check_is(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nousd.admin.check.PROGRESS_EVENTS", 100)
+    seen: list[int] = []
+    check(log, progress=seen.append)
+    assert seen == [100, 200, 300]
+
+
+def test_a_daemon_that_starts_meanwhile_is_noticed(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start_a_daemon(self: Refold, run_id: str) -> bool:
+        os.utime(log)
+        return False
+
+    monkeypatch.setattr(Refold, "has_ended", start_a_daemon)
+    [found] = [str(f) for f in check(log).findings if f.severity == "error"]
+    assert found.endswith("a daemon was started; try again")

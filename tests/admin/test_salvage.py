@@ -1,0 +1,480 @@
+"""``nousd.admin.salvage``: whatever is damaged, the rest is saved, and a daemon can go on with it."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nousd.admin.check import check
+from nousd.admin.lines import StoredLine
+from nousd.admin.pages import PageReader
+from nousd.admin.salvage import SalvageReport, salvage
+from nousd.daemon.clock import SystemClock
+from nousd.daemon.hub import Hub
+from nousd.daemon.log import Log
+from nousd.daemon.recovery import close_open_runs
+from nousd.errors import StoreError, StoreTooNew
+from nousd.places.locks import lock_state_folder
+from nousd.store import sqlite
+from tests.admin.conftest import Change, untouched
+from tests.admin.logs import a_run, artifact, lines_in, write_log, write_recorded_log
+from tests.store.helpers import append, created, deleted, whole_log
+
+PAGE = 4096
+
+
+def saved(log: Path) -> tuple[SalvageReport, Path]:
+    """Salvages a log, which must stay as it is, next to its folder."""
+    out = log.parent.parent / "out"
+    with untouched(log.parent):
+        report = salvage(log, out)
+    assert [path.name for path in out.iterdir()] == ["nousd.db"]
+    return report, out / "nousd.db"
+
+
+async def start_a_daemon_on(path: Path) -> None:
+    """Does what a start does with the log, and a little work."""
+    async with sqlite.open_store(path) as store:
+        clock = SystemClock()
+        head = store.head
+        await close_open_runs(store, Log(store, Hub(store), clock), clock)
+        assert await store.open_runs() == ()
+        await append(store, created("after"), *a_run("after", "after"))
+        assert store.head > head
+        for row in await store.sessions(limit=100, before=None):
+            if row.leaf_id is not None:
+                await store.path(row.session_id, row.leaf_id, limit=100, bytes_max=10**6)
+
+
+def pages_of(path: Path) -> dict[int, set[int]]:
+    """Returns number of an event -> pages that its row lies on, found by zeroing them one by one."""
+    content = path.read_bytes()
+    whole = _lines_on_pages(path)
+    pages: dict[int, set[int]] = {seq: set() for seq in whole}
+    blank = path.with_name("blank")
+    for page in range(len(content) // PAGE):
+        blank.write_bytes(content[: page * PAGE] + bytes(PAGE) + content[(page + 1) * PAGE :])
+        left = _lines_on_pages(blank)
+        for seq, on in pages.items():
+            if left.get(seq) != whole[seq]:
+                on.add(page)
+    blank.unlink()
+    return pages
+
+
+def _lines_on_pages(path: Path) -> dict[int, bytes]:
+    with PageReader(path, path.with_name("none")) as reader:
+        return {row.seq: row.line for row in reader.rows() if isinstance(row, StoredLine)}
+
+
+Damage = Callable[[bytearray, int], None]
+"""Spoils page ``n`` of a file."""
+
+
+def zero(content: bytearray, page: int) -> None:
+    content[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
+
+
+def spoil_the_head(content: bytearray, page: int) -> None:
+    """What a b-tree page says of itself; and of the first page what the file says of itself."""
+    for offset in (0, 1, 2, 3, 4, 16, 17, 18, 100, 101, 103, 104):
+        content[page * PAGE + offset] ^= 0xFF
+
+
+def flip(content: bytearray, page: int) -> None:
+    chance = random.Random(page)
+    for _ in range(4):
+        content[page * PAGE + chance.randrange(PAGE)] ^= 1 << chance.randrange(8)
+
+
+def fill_with_noise(content: bytearray, page: int) -> None:
+    content[page * PAGE : (page + 1) * PAGE] = random.Random(page).randbytes(PAGE)
+
+
+DAMAGES: list[Damage] = [zero, spoil_the_head, flip, fill_with_noise]
+
+
+# --- the promise -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recorded") / "nousd.db"
+    write_recorded_log(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def with_long_lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log whose rows lie on several pages each, where they are long."""
+    path = tmp_path_factory.mktemp("long") / "nousd.db"
+    trio.run(lambda: write_log(path, runs=4))
+    return path
+
+
+@pytest.fixture(scope="session", params=["recorded", "with_long_lines"])
+def intact(request: pytest.FixtureRequest) -> tuple[Path, dict[int, set[int]]]:
+    path: Path = request.getfixturevalue(request.param)
+    return path, pages_of(path)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_whatever_page_is_damaged_every_event_on_another_is_saved(
+    intact: tuple[Path, dict[int, set[int]]], damage: Damage, folder: Path
+) -> None:
+    path, pages = intact
+    lines = lines_in(path)
+    # Each of the four damages takes every fourth page, so that together they take all of them.
+    for page in range(DAMAGES.index(damage), path.stat().st_size // PAGE, len(DAMAGES)):
+        content = bytearray(path.read_bytes())
+        damage(content, page)
+        log = folder / "nousd.db"
+        log.write_bytes(content)
+        _, out = saved(log)
+        found = lines_in(out)
+        lost = [seq for seq, on in pages.items() if page not in on and found.get(seq) != lines[seq]]
+        assert lost == [], f"{damage.__name__} page {page}"
+        # A run or an artifact with a hole stays one; everything else is in order again.
+        rows = [
+            str(f) for f in check(out).findings if not f.where.startswith(("run ", "artifact "))
+        ]
+        assert rows == [], f"{damage.__name__} page {page}"
+        if page % 6 < 2:
+            trio.run(start_a_daemon_on, out)
+        shutil.rmtree(out.parent)
+
+
+@given(st.data())
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_damaged_it_never_crashes_and_a_daemon_starts_on_the_rest(
+    recorded: Path, folder: Path, data: st.DataObject
+) -> None:
+    content = bytearray(recorded.read_bytes())
+    last = len(content) // PAGE - 1
+    for page in data.draw(st.lists(st.integers(0, last), min_size=1, max_size=12), "pages"):
+        data.draw(st.sampled_from(DAMAGES), "damage")(content, page)
+    cut = data.draw(st.integers(len(content) // 3, len(content)), "bytes left")
+    log = folder / "nousd.db"
+    log.write_bytes(content[:cut])
+    check(log)
+    try:
+        _, out = saved(log)
+    except StoreError as error:
+        assert "not one event was found" in str(error)  # noqa: PT017
+        return
+    assert all(not str(f).startswith("error: the database") for f in check(out).findings)
+    trio.run(start_a_daemon_on, out)
+    shutil.rmtree(out.parent)
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.8, 0.99])
+def test_of_a_file_that_was_cut_off_the_beginning_is_saved(log: Path, kept: float) -> None:
+    whole = lines_in(log)
+    os.truncate(log, int(log.stat().st_size * kept))
+    report, out = saved(log)
+    assert report.errors
+    assert lines_in(out).items() & whole.items()
+    trio.run(start_a_daemon_on, out)
+
+
+def test_a_log_in_order_is_saved_as_it_is(log: Path, any_umask: int) -> None:
+    report, out = saved(log)
+    assert lines_in(out) == lines_in(log)
+    assert (report.read, report.from_pages, report.restored, report.added) == (355, 0, 0, 0)
+    assert (report.errors, report.missing) == (0, [])
+    assert stat.S_IMODE(out.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    assert check(out).errors == 0
+
+
+def test_lines_keep_the_version_they_were_written_in(recorded: Path, folder: Path) -> None:
+    log = Path(shutil.copy(recorded, folder / "nousd.db"))
+    content = bytearray(log.read_bytes())
+    spoil_the_head(content, 0)
+    log.write_bytes(content)
+    report, out = saved(log)
+    assert report.from_pages == len(lines_in(recorded)) == len(lines_in(out))
+    with apsw.Connection(str(out)) as connection:
+        versions = list(connection.execute("SELECT DISTINCT schema_version FROM events"))
+    connection.close()
+    assert versions == [(1,)]
+
+
+# --- the WAL -----------------------------------------------------------------------------------
+
+_KILLED = """
+import os, pathlib, sys, trio
+from nousd.store import sqlite
+from tests.admin.logs import a_run
+from tests.store.helpers import append, created, deleted
+async def main():
+    path = pathlib.Path(sys.argv[1])
+    async with sqlite.open_store(path) as store:
+        await append(store, created(), *a_run("r0"))
+    async with sqlite.open_store(path) as store:
+        for number in range(1, 9):
+            await append(store, *a_run(f"r{number}"))
+        os._exit(9)
+trio.run(main)
+"""
+
+
+@pytest.fixture(scope="session")
+def killed_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("killed") / "nousd.db"
+    done = subprocess.run([sys.executable, "-c", _KILLED, str(path)], timeout=60, check=False)
+    assert done.returncode == 9
+    return path
+
+
+@pytest.fixture
+def killed(folder: Path, killed_template: Path) -> Path:
+    """A log with one run in the database and eight in the WAL."""
+    for file in killed_template.parent.iterdir():
+        shutil.copy(file, folder)
+    return folder / "nousd.db"
+
+
+def test_what_is_in_the_wal_is_saved(killed: Path) -> None:
+    report, out = saved(killed)
+    assert (len(lines_in(out)), report.errors) == (1 + 9 * 27, 0)
+
+
+@pytest.mark.parametrize("at", [0, 4, 20, 24 + 32, 24 + 32 + 8, 20_000])
+def test_a_wal_that_sqlite_gives_up_on_is_read_by_its_frames(killed: Path, at: int) -> None:
+    wal = killed.with_name("nousd.db-wal")
+    content = bytearray(wal.read_bytes())
+    content[at] ^= 0xFF
+    wal.write_bytes(content)
+    report, out = saved(killed)
+    found = lines_in(out)
+    # Pages that were written once more are whole in a later frame.
+    assert len(found) >= 1 + 9 * 27 - 27
+    assert max(found) == 1 + 9 * 27
+    assert report.from_pages
+    trio.run(start_a_daemon_on, out)
+
+
+@pytest.mark.parametrize("garbage", [b"", b"x", b"\xff" * 50_000], ids=["empty", "short", "noise"])
+def test_with_a_wal_of_garbage_the_database_alone_is_saved(killed: Path, garbage: bytes) -> None:
+    killed.with_name("nousd.db-wal").write_bytes(garbage)
+    _, out = saved(killed)
+    assert len(lines_in(out)) == 28
+
+
+def test_what_was_not_committed_is_not_saved(killed: Path) -> None:
+    """The last frame of each transaction says that it was."""
+    wal = killed.with_name("nousd.db-wal")
+    content = wal.read_bytes()
+    step = PAGE + 24
+    commits = [at for at in range(32, len(content), step) if content[at + 4 : at + 8] != bytes(4)]
+    wal.write_bytes(content[: commits[-1]])
+    content_of_the_rest = bytearray(wal.read_bytes())
+    content_of_the_rest[20] ^= 0xFF  # so that SQLite takes none of it
+    wal.write_bytes(content_of_the_rest)
+    _, out = saved(killed)
+    assert max(lines_in(out)) == 1 + 8 * 27
+
+
+# --- what events alone do not give -------------------------------------------------------------
+
+
+def spoil(log: Path, damage: Damage, page: int) -> None:
+    content = bytearray(log.read_bytes())
+    damage(content, page)
+    log.write_bytes(content)
+
+
+async def test_a_deleted_session_stays_deleted(log: Path) -> None:
+    spoil(log, zero, 5)
+    _, out = saved(log)
+    async with sqlite.open_store(out) as store:
+        assert await store.session("gone") is None
+        assert [e.type for e in await whole_log(store) if e.session_id == "gone"] == [
+            "session_deleted"
+        ]
+
+
+async def test_a_deletion_of_which_only_the_row_is_left_is_made_again(
+    log: Path, change: Change
+) -> None:
+    change("DELETE FROM events WHERE type = 'session_deleted'")
+    report, out = saved(log)
+    assert report.added == 1
+    assert lines_in(out)[max(lines_in(out))].count(b'"session_deleted"') == 1
+    assert check(out).errors == 0
+
+
+async def test_a_stale_page_does_not_bring_a_deleted_session_back(folder: Path) -> None:
+    path = folder / "nousd.db"
+    async with sqlite.open_store(path) as store:
+        await append(store, created("s1"), created("gone"), *a_run("g", "gone"), *a_run("r"))
+    stale = path.read_bytes()
+    async with sqlite.open_store(path) as store:
+        await append(store, deleted("gone"))
+    content = bytearray(path.read_bytes())
+    spoil_the_head(content, 0)
+    path.write_bytes(content + stale)
+    _, out = saved(path)
+    async with sqlite.open_store(out) as store:
+        assert await store.session("gone") is None
+        assert not any(b'"g.a"' in event.line for event in await whole_log(store))
+        assert await store.session("s1") is not None
+
+
+async def test_what_a_branch_shares_with_a_deleted_parent_is_kept(log: Path) -> None:
+    _, out = saved(log)
+    async with sqlite.open_store(out) as store:
+        path = await store.path("branch", "result", limit=10, bytes_max=10**6)
+        assert [entry.id for entry in path.entries] == ["g1.a", "result"]
+        [artifact_id] = {e.artifact_id for e in path.entries if e.id == "result"}  # type: ignore[union-attr]
+        assert await store.artifact(str(artifact_id)) is not None
+
+
+async def test_lost_events_are_told_by_their_rows(log: Path, change: Change) -> None:
+    before = lines_in(log)
+    for type_ in ("entry_appended", "agent_start"):
+        change("DELETE FROM events WHERE type = ? AND run_id IN ('r1', 'r2')", type_)
+    change("DELETE FROM events WHERE type = 'queue_update' AND CAST(line AS TEXT) LIKE '%\"i2\"%'")
+    report, out = saved(log)
+    assert report.restored == 5
+    after = lines_in(out)
+    assert after.keys() == before.keys()
+    of_entries = [seq for seq, line in before.items() if b'"entry_appended"' in line]
+    assert [after[seq] for seq in of_entries] == [before[seq] for seq in of_entries]
+    assert check(out).errors == 0
+    async with sqlite.open_store(out) as store:
+        assert [queued.input_id for queued in await store.pending_inputs("s1")] == ["i2"]
+
+
+def test_an_input_that_was_consumed_is_not_pending_again(log: Path, change: Change) -> None:
+    change("DELETE FROM events WHERE CAST(line AS TEXT) LIKE '%\"consumed\"%'")
+    report, out = saved(log)
+    assert report.added == 1
+    with apsw.Connection(str(out)) as connection:
+        states = dict(connection.execute("SELECT input_id, state FROM inputs"))
+    connection.close()
+    assert states == {"i1": "consumed", "i2": "pending"}
+
+
+async def test_a_session_that_lost_its_beginning_gets_a_new_one(log: Path, change: Change) -> None:
+    change("DELETE FROM events WHERE seq = 1")
+    _, out = saved(log)
+    async with sqlite.open_store(out) as store:
+        session = await store.session("s1")
+        assert session is not None
+        assert (session.name, session.model, session.leaf_id) == ("first", "other", "r11.a")
+        assert max(lines_in(out)) >= 384  # its number is beyond all that were given
+    assert check(out).errors == 0
+
+
+async def test_a_run_that_cannot_be_walked_is_ended_and_any_other_left_to_the_start(
+    log: Path, change: Change
+) -> None:
+    change("DELETE FROM events WHERE run_id = 'r1' AND type IN ('turn_start', 'agent_end')")
+    change("UPDATE runs SET status = 'running' WHERE run_id = 'r1'")
+    _, out = saved(log)
+    async with sqlite.open_store(out) as store:
+        assert [run.run_id for run in await store.open_runs()] == ["open"]
+        run = await store.run("r1")
+        assert run is not None
+        assert run.status == "interrupted"
+    await start_a_daemon_on(out)
+
+
+def test_numbers_are_never_given_again_where_the_counter_is_lost(log: Path, change: Change) -> None:
+    change("DELETE FROM log_state")
+    _, out = saved(log)
+    with apsw.Connection(str(out)) as connection:
+        assert connection.execute("SELECT next_seq FROM log_state").get > 383 + 100_000
+    connection.close()
+
+
+def test_missing_numbers_are_told_and_damaged_lines(log: Path, change: Change) -> None:
+    change("UPDATE events SET line = x'00' WHERE seq = 40")
+    content = bytearray(log.read_bytes())
+    leaf = next(
+        page
+        for page in range(len(content) // PAGE)
+        if b'"id":"evt-200"' in content[page * PAGE : (page + 1) * PAGE]
+        and content[page * PAGE] == 0x0D
+    )
+    zero(content, leaf)
+    log.write_bytes(content)
+    report, _ = saved(log)
+    told = [str(found) for found in report.findings]
+    assert "error: evt-40 is lost: it is not one line that ends in LF" in told
+    assert any(first <= 200 <= last for first, last in report.missing)
+    assert any(line.endswith("lost, or a number that was never given") for line in told)
+
+
+# --- refused -----------------------------------------------------------------------------------
+
+
+def test_a_place_that_is_taken_is_left_alone(log: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(StoreError, match="exists; a salvage overwrites nothing"):
+        salvage(log, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_log_that_a_daemon_has_is_left_to_it(log: Path, tmp_path: Path) -> None:
+    told = rf"a daemon \(pid {os.getpid()}\) is at work"
+    with lock_state_folder(log.parent), pytest.raises(StoreError, match=told):
+        salvage(log, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing of ours" * 1000], ids=["empty", "foreign"])
+def test_where_nothing_is_found_nothing_is_left(
+    folder: Path, tmp_path: Path, content: bytes
+) -> None:
+    (folder / "nousd.db").write_bytes(content)
+    with pytest.raises(StoreError, match=r"there is no log|not one event was found"):
+        salvage(folder / "nousd.db", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_log_of_a_newer_version_is_not_damaged(log: Path, tmp_path: Path) -> None:
+    with apsw.Connection(str(log)) as connection:
+        connection.pragma("user_version", 99)
+    connection.close()
+    with pytest.raises(StoreTooNew):
+        salvage(log, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_place_that_cannot_be_written_is_named(log: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be written: No such file"):
+        salvage(log, tmp_path / "nowhere" / "out")
+
+
+def test_event_lines_that_a_tool_put_out_are_no_events(folder: Path) -> None:
+    """An artifact may hold the whole of another log."""
+    payload = b'{"session_id":"x"}'
+    foreign = (
+        b'{"v":"1","id":"evt-77","type":"session_activated","payload":%b,"ts":"t"}\n' % payload
+    )
+
+    async def write() -> None:
+        async with sqlite.open_store(folder / "nousd.db") as store:
+            whole = artifact(foreign * 200)
+            end = a_run("r")
+            await append(store, created(), *end, artifacts=[whole])
+
+    trio.run(write)
+    spoil(folder / "nousd.db", spoil_the_head, 0)
+    _, out = saved(folder / "nousd.db")
+    assert 77 not in lines_in(out)
