@@ -16,6 +16,7 @@ import trio
 
 from nousd.daemon.clock import Clock
 from nousd.daemon.core import Core, ExtensionHandler
+from nousd.daemon.history import Contexts
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
 from nousd.daemon.recovery import close_open_runs, close_what_can_be
@@ -64,6 +65,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
     defaults = await parts.store.defaults()
     sessions = Sessions(parts.store, log, parts.clock, defaults, recover=recover)
     tools = {tool.name: tool for tool in parts.tools}
+    contexts = Contexts(parts.store, tokens_max=_CONTEXT_WINDOWS_READ * _window(parts))
     async with trio.open_nursery() as nursery:
         runs = Runs(
             nursery=nursery,
@@ -77,7 +79,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             extension_tools=frozenset(
                 tool.name for tool in parts.tools if tool.source != "builtin"
             ),
-            context_tokens_max=_CONTEXT_WINDOWS_READ * _window(parts),
+            contexts=contexts,
             stale_seconds=parts.stale_seconds,
         )
         nursery.start_soon(runs.stop_stale_runs)
@@ -93,6 +95,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             clock=parts.clock,
             sessions=sessions,
             runs=runs,
+            contexts=contexts,
             tools=tools,
             extension_commands=parts.extension_commands,
             command_timeout=parts.command_timeout,

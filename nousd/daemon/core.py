@@ -9,6 +9,7 @@ import msgspec
 import trio
 
 from nousd.daemon.clock import Clock
+from nousd.daemon.history import Contexts
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Ticket
 from nousd.daemon.runs import Runs
@@ -37,6 +38,7 @@ class Core(msgspec.Struct, kw_only=True):
     clock: Clock
     sessions: Sessions
     runs: Runs
+    contexts: Contexts
     tools: Mapping[str, Tool]
     extension_commands: Mapping[str, ExtensionHandler]
     command_timeout: float

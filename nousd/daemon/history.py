@@ -1,10 +1,18 @@
-"""Reading as much of a transcript as is needed, from the leaf backwards, and no more."""
+"""What counts of a session's transcript: read from the leaf backwards, as much as is needed and no more.
+
+What was read last is kept, because the next run mostly goes on from where the last one ended. Entries
+never change, so what is kept for a leaf is right for as long as the session has that leaf.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
+from nousd.daemon.sessions import LiveSession
 from nousd.machine import transcript
 from nousd.store.interface import Store
 from nousd.wire.entries import CompactionEntry, Entry, parent_of
@@ -14,28 +22,72 @@ _FIRST_PAGE_ENTRIES: Final = 32
 
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 
+KEPT_SESSIONS_MAX: Final = 32
+KEPT_TOKENS_MAX: Final = 1_000_000
+"""What is kept at most, in all: some 4 MB of text."""
 
-async def load_context(
-    store: Store, session_id: str, leaf_id: str | None, *, tokens_max: int
-) -> list[Entry]:
-    """Returns what counts of the path that ends with ``leaf_id``, oldest first.
 
-    Reading stops where a compaction makes the rest superfluous, or past ``tokens_max``: what lies
-    behind that could not be sent to a model anyway.
+class _Kept(msgspec.Struct, frozen=True):
+    leaf_id: str | None
+    entries: Sequence[Entry]
+    tokens: int
+
+
+class Contexts:
+    """Gives contexts: what counts of the path root -> leaf, the last compaction first if there is one.
+
+    Args:
+        tokens_max: past which reading stops: what lies behind could not be sent to a model anyway.
     """
-    path: list[Entry] = []
-    tokens = 0
-    cursor = leaf_id
-    limit = _FIRST_PAGE_ENTRIES
-    while cursor is not None:
-        page = await store.path(session_id, cursor, limit=limit, bytes_max=_PAGE_BYTES)
-        path[:0] = page.entries
-        tokens += transcript.estimate_tokens(page.entries)
-        if not page.has_more or _reaches_kept_entry(path) or tokens > tokens_max:
-            break
-        cursor = parent_of(page.entries[0])
-        limit *= 2
-    return transcript.in_context(path)
+
+    def __init__(self, store: Store, *, tokens_max: int) -> None:
+        self._store = store
+        self._tokens_max = tokens_max
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._tokens = 0
+
+    async def at_leaf(self, live: LiveSession) -> Sequence[Entry]:
+        """Returns the context that the session's next work goes on from, oldest first."""
+        leaf_id = live.state.leaf_id
+        kept = self._kept.get(live.session_id)
+        if kept is not None and kept.leaf_id == leaf_id:
+            self._kept.move_to_end(live.session_id)
+            return kept.entries
+        if live.committed.leaf_id != leaf_id:
+            # The store shows what is committed, and the leaf is still on its way.
+            await self._store.flush()
+        return await self.read(live.session_id, leaf_id)
+
+    async def read(self, session_id: str, leaf_id: str | None) -> list[Entry]:
+        """Reads the context of any committed leaf, oldest first."""
+        path: list[Entry] = []
+        tokens = 0
+        cursor = leaf_id
+        limit = _FIRST_PAGE_ENTRIES
+        while cursor is not None:
+            page = await self._store.path(session_id, cursor, limit=limit, bytes_max=_PAGE_BYTES)
+            path[:0] = page.entries
+            tokens += transcript.estimate_tokens(page.entries)
+            if not page.has_more or _reaches_kept_entry(path) or tokens > self._tokens_max:
+                break
+            cursor = parent_of(page.entries[0])
+            limit *= 2
+        return transcript.in_context(path)
+
+    def keep(self, session_id: str, leaf_id: str | None, entries: Sequence[Entry]) -> None:
+        """Remembers the context of a leaf, and forgets the oldest past the bounds."""
+        self.forget(session_id)
+        kept = _Kept(leaf_id, entries, transcript.estimate_tokens(entries))
+        self._kept[session_id] = kept
+        self._tokens += kept.tokens
+        while len(self._kept) > KEPT_SESSIONS_MAX or self._tokens > KEPT_TOKENS_MAX:
+            self.forget(next(iter(self._kept)))
+
+    def forget(self, session_id: str) -> None:
+        """Lets go of what is kept of a session."""
+        kept = self._kept.pop(session_id, None)
+        if kept is not None:
+            self._tokens -= kept.tokens
 
 
 def _reaches_kept_entry(path: Sequence[Entry]) -> bool:

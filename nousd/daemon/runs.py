@@ -17,7 +17,7 @@ import trio
 
 from nousd.daemon import boundary
 from nousd.daemon.clock import Clock
-from nousd.daemon.history import load_context
+from nousd.daemon.history import Contexts
 from nousd.daemon.log import Log, Ticket
 from nousd.daemon.sessions import LiveSession
 from nousd.errors import NousdError, RunFailed
@@ -65,7 +65,8 @@ class RunDriver:
         self._stopped_as: EndStatus = "cancelled"
         self._seen = trio.current_time()
         self._quiet_until = 0.0
-        self._context: list[Entry] | None = None
+        self._context: Sequence[Entry] | None = None
+        self._context_leaf: str | None = None
         self._artifacts: list[Artifact] = []
         self._last_ticket = Ticket()
 
@@ -79,14 +80,16 @@ class RunDriver:
 
     async def drive(self) -> None:
         """Carries the run out to its end, unless the session is lost meanwhile. Never raises."""
-        outcome = None
-        with self._scope:
-            outcome = await boundary.contained(self._turns, f"run {self.run_id}")
+        outcome = await boundary.contained(self._turns_until_stopped, f"run {self.run_id}")
+        if self._scope.cancel_called:
+            outcome = None  # what fails while the run is being stopped comes of that
         if not self.live.lost and self.ledger.phase is not Phase.ENDED:
             ended = await boundary.contained(partial(self._end_early, outcome), "the end of a run")
             if ended is not None:
                 # Ends that fail here are owed to the log, like those of a killed process.
                 self.live.lost = True
+        if self._context is not None:
+            self._services.contexts.keep(self.live.session_id, self._context_leaf, self._context)
         with trio.move_on_after(_CLOSING_SECONDS):
             await boundary.contained(self._last_ticket.wait_committed, f"end of {self.run_id}")
         # The next run may have been accepted while this one's end was on its way to the disk.
@@ -103,6 +106,11 @@ class RunDriver:
     def stale_at(self) -> float:
         """When the run is to be given up if nothing is seen of it before; trio's time."""
         return max(self._seen, self._quiet_until) + self._services.stale_seconds
+
+    async def _turns_until_stopped(self) -> None:
+        # An error that meets the cancelling comes out of the scope, as a group without it.
+        with self._scope:
+            await self._turns()
 
     async def _turns(self) -> None:
         started = self._last_ticket
@@ -242,15 +250,8 @@ class RunDriver:
     async def context(self) -> Sequence[Entry]:
         """See ``TurnHost.context``."""
         if self._context is None:
-            if self.live.committed.leaf_id != self.leaf_id:
-                # The store shows what is committed, and the leaf is not yet.
-                await self._services.store.flush()
-            self._context = await load_context(
-                self._services.store,
-                self.live.session_id,
-                self.leaf_id,
-                tokens_max=self._services.context_tokens_max,
-            )
+            self._context_leaf = self.leaf_id
+            self._context = await self._services.contexts.at_leaf(self.live)
         return self._context
 
     def new_id(self, prefix: str) -> str:
@@ -287,6 +288,7 @@ class RunDriver:
                 self._quiet_until = 0.0
             if self._context is not None and isinstance(event, events.EntryAppended):
                 self._context = in_context([*self._context, event.entry])
+                self._context_leaf = event.entry.id
 
 
 class Runs:
@@ -296,7 +298,7 @@ class Runs:
         nursery: where the runs' tasks live.
         reread: reads a lost session from the log again, which closes its run there.
         default_model: used by sessions that name none for this provider.
-        context_tokens_max: how much of a transcript is ever read for a model call.
+        contexts: what the runs' models are told of the past.
         stale_seconds: after how long without a sign of life a run is given up.
     """
 
@@ -312,7 +314,7 @@ class Runs:
         provider_name: str,
         default_model: str,
         extension_tools: frozenset[str],
-        context_tokens_max: int,
+        contexts: Contexts,
         stale_seconds: float,
     ) -> None:
         self.store = store
@@ -320,7 +322,7 @@ class Runs:
         self.clock = clock
         self.runtime = runtime
         self.provider_name = provider_name
-        self.context_tokens_max = context_tokens_max
+        self.contexts = contexts
         self.stale_seconds = stale_seconds
         self._nursery = nursery
         self._reread = reread

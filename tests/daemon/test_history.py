@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import trio
 
+from nousd.daemon.history import KEPT_SESSIONS_MAX, KEPT_TOKENS_MAX, Contexts
+from nousd.daemon.sessions import LiveSession
+from nousd.machine.session import SessionState
 from nousd.providers.interface import Provider
 from nousd.providers.registry import make_provider
 from nousd.runtimes.native.loop import NativeSettings
@@ -23,6 +26,7 @@ from tests.daemon_harness import (
     of_type,
     socket_daemon,
 )
+from tests.machine.builders import user
 from tests.stub_model import Gate, StubModel, text_reply, tool_reply
 
 
@@ -282,3 +286,81 @@ async def test_a_prompt_reads_what_the_model_is_told_however_long_the_session_is
             total = len((await client.request("get_tree"))["nodes"])
     assert total > 240
     assert max(reads) <= 96
+
+
+# --- what was read is kept ------------------------------------------------------------------------
+
+
+class CountedStore:
+    """A store in memory that counts the pages of paths that are read."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.pages = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def path(self, *args: Any, **options: Any) -> StoredPath:
+        self.pages += 1
+        return await self._store.path(*args, **options)
+
+
+async def test_the_next_run_goes_on_without_reading_and_is_told_the_same(
+    tmp_path: Path, provider: Provider, stub: StubModel
+) -> None:
+    async with memory.open_store() as store:
+        counted = CountedStore(store)
+        async with memory_daemon(workdir=tmp_path, provider=provider, store=counted) as daemon:
+            client = await daemon.connect()
+            stub.script(*(text_reply(word) for word in ("one", "two", "three", "four")))
+            await client.request("prompt", text="first")
+            await client.request("prompt", text="second")
+            assert counted.pages == 0
+            root = (await client.request("get_messages"))["messages"][0]["id"]
+            counted.pages = 0
+            await client.request("set_leaf", leaf_id=root)
+            await client.request("prompt", text="from the root")
+            assert counted.pages == 1
+            await client.request("prompt", text="and on")
+            assert counted.pages == 1
+    assert told(stub.requests[1]) == [("user", "first"), ("assistant", "one"), ("user", "second")]
+    assert told(stub.requests[3])[-3:] == [
+        ("user", "from the root"),
+        ("assistant", "three"),
+        ("user", "and on"),
+    ]
+
+
+def in_memory(state: SessionState) -> LiveSession:
+    nothing: Any = None
+    return LiveSession(state, nothing, nothing)
+
+
+async def test_what_is_kept_is_bounded_in_sessions_and_in_tokens() -> None:
+    async with memory.open_store() as store:
+        contexts = Contexts(store, tokens_max=1)
+        live = [in_memory(SessionState(session_id=f"s{number}")) for number in range(99)]
+        small = [user("e", "word")]
+        for session in live:
+            contexts.keep(session.session_id, None, small)
+        kept = [s for s in live if await contexts.at_leaf(s) is small]
+        assert kept == live[-KEPT_SESSIONS_MAX:]
+        large = [user("e", "x" * 4 * KEPT_TOKENS_MAX)]
+        contexts.keep("s98", None, large)
+        assert await contexts.at_leaf(live[98]) == []
+        contexts.keep("s98", None, small)
+        contexts.forget("s98")
+        assert await contexts.at_leaf(live[98]) == []
+
+
+async def test_a_deleted_session_is_not_kept(tmp_path: Path, provider: Provider) -> None:
+    async with memory_daemon(workdir=tmp_path, provider=provider) as daemon:
+        client = await daemon.connect()
+        await client.request("prompt", text="a secret")
+        live = await daemon.core.sessions.active()
+        assert live is not None
+        before = in_memory(live.state)
+        assert await daemon.core.contexts.at_leaf(before) != []
+        await client.request("delete_session", session_id=live.session_id)
+        assert await daemon.core.contexts.at_leaf(before) == []

@@ -7,7 +7,6 @@ from msgspec import UNSET
 from nousd.daemon.commands.inputs import require_entry
 from nousd.daemon.commands.reading import run_state
 from nousd.daemon.core import Core, Deferred, Reply
-from nousd.daemon.history import load_context
 from nousd.daemon.log import Ticket
 from nousd.daemon.sessions import LiveSession
 from nousd.errors import CommandRejected, InvalidPayload
@@ -68,6 +67,7 @@ async def delete_session(core: Core, command: commands.DeleteSession) -> Reply:
     def settled(ticket: Ticket) -> None:
         if ticket.failure is None:
             core.hub.forget(live.session_id)
+            core.contexts.forget(live.session_id)
 
     ticket.when_settled(settled)
     return Deferred(ticket, SessionDeleted(session_id=live.session_id, deleted=True))
@@ -124,9 +124,7 @@ async def get_messages(core: Core, command: commands.GetMessages) -> Reply:
         await require_entry(core, live, command.leaf_id)
         leaf_id = command.leaf_id
     if command.compacted:
-        entries = await load_context(
-            core.store, live.session_id, leaf_id, tokens_max=core.runs.context_tokens_max
-        )
+        entries = await core.contexts.read(live.session_id, leaf_id)
         return _page(live, leaf_id, at, tuple(entries), has_more=False)
     end = leaf_id if command.before is None else await _parent(core, live, command.before)
     if end is None:
@@ -172,9 +170,7 @@ async def compact_session(core: Core, command: commands.CompactSession) -> Reply
     decisions.require_idle(live.state)
     leaf_id = live.state.leaf_id
     runtime = core.runs.runtime
-    context = await load_context(
-        core.store, live.session_id, leaf_id, tokens_max=core.runs.context_tokens_max
-    )
+    context = await core.contexts.at_leaf(live)
     cut = runtime.plan_cut(context, model=core.runs.model_of(live.state))
     if cut is None:
         raise CommandRejected("nothing_to_compact")
