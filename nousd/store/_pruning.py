@@ -14,7 +14,7 @@ from nousd.machine.retention import ENDS, STARTS, Joined, Line, join
 from nousd.store.interface import Old, Pruned
 
 EVENTS_PER_STEP: Final = 4096
-DELTAS_PER_STEP: Final = 1000
+DELTAS_PER_STEP: Final = 500
 """A step is over when it is past one of these: a few milliseconds. Of a message with more deltas the
 newest are joined first, and further steps join the others to them."""
 
