@@ -39,13 +39,22 @@ async def contained(call: Callable[[], Awaitable[T]], what: str) -> T | NousdErr
     """
     try:
         return await call()
-    except NousdError as error:
-        level = logging.ERROR if isinstance(error, StoreError) else logging.DEBUG
-        _log.log(level, "%s: %s", what, error)
-        return error
-    except Exception:  # noqa: BLE001 - the boundary
-        _log.exception("a fault of ours in %s", what)
-        return InternalError("internal error", cause=f"{what} failed; the daemon's log says more")
+    except Exception as error:  # noqa: BLE001 - the boundary
+        known = _raised_on_purpose(error)
+        if known is None:
+            _log.exception("a fault of ours in %s", what)
+            cause = f"{what} failed; the daemon's log says more"
+            return InternalError("internal error", cause=cause)
+        level = logging.ERROR if isinstance(known, StoreError) else logging.DEBUG
+        _log.log(level, "%s: %s", what, known)
+        return known
+
+
+def _raised_on_purpose(error: Exception) -> NousdError | None:
+    """Returns an error of the tree, also one that a nursery has wrapped; None for a fault of ours."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error if isinstance(error, NousdError) else None
 
 
 def wire_error(error: NousdError, *, head: str) -> WireError:

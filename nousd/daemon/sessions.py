@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 _IDLE_SESSIONS_MAX: Final = 512
 """Idle sessions kept in memory; more are read from the log when they are wanted."""
 
+_STOPPING_SECONDS: Final = 5.0
+"""How long a session whose commit failed is waited for until its run is over."""
+
 _REMEMBERED_INPUTS: Final = 1024
 """Client message ids remembered per session, at least as many as can be on their way at once."""
 
@@ -115,11 +118,17 @@ class LiveSession:
             if ticket.failure is None:
                 self.committed = after
             else:
-                self.lost = True
-                self.failure = ticket.failure
+                self._lose(ticket.failure)
 
         ticket.when_settled(settled)
         return ticket
+
+    def _lose(self, failure: StoreError) -> None:
+        """Nothing can be decided any more; so a run has nothing to go on for."""
+        self.lost = True
+        self.failure = failure
+        if self.run is not None:
+            self.run.stop("interrupted")
 
     def remember(self, client_message_id: str, acknowledgement: Deferred) -> None:
         """Keeps the acknowledgement of an input for when the client sends it again."""
@@ -169,6 +178,11 @@ class Sessions:
             SessionNotFound: there is none, or it was deleted.
         """
         known = self._known(session_id)
+        if known is not None and known.lost and known.run is not None:
+            # Its run is being stopped and closed: what is asked now is not to meet the rest of it.
+            with trio.move_on_after(_STOPPING_SECONDS):
+                await known.run.ended.wait()
+            known = self._known(session_id)
         if known is not None:
             return known
         async with self._loading:

@@ -30,3 +30,21 @@ async def test_who_runs_the_daemon_hears_of_faults_and_not_of_refusals(
     assert [record.levelno for record in caplog.records] == [level]
     assert str(error) in caplog.text
     assert "steer" in caplog.text
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+async def test_an_error_of_the_tree_is_known_when_nurseries_have_wrapped_it(depth: int) -> None:
+    async def fail() -> None:
+        error: Exception = StoreError("no space left on device")
+        for _ in range(depth):
+            error = ExceptionGroup("a nursery's", [error])
+        raise error
+
+    assert isinstance(await contained(fail, "run"), StoreError)
+
+
+async def test_a_group_of_several_errors_is_a_fault_of_ours() -> None:
+    async def fail() -> None:
+        raise ExceptionGroup("a nursery's", [StoreError("one"), StoreError("two")])
+
+    assert isinstance(await contained(fail, "run"), InternalError)

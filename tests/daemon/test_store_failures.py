@@ -16,6 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
 from nousd.errors import ProviderError, StoreError, StoreFull, WriteFailed
+from nousd.providers.interface import Receive, TextDelta
 from nousd.store import memory
 from nousd.store.interface import Store
 from nousd.wire import events
@@ -364,3 +365,27 @@ async def test_a_shutdown_on_a_broken_disk_comes_to_an_end(
         async with broken_disk_bench(tmp_path) as bench:
             await bench.start_run()
             bench.disk.fail_once()
+
+
+async def test_a_commit_that_fails_in_a_nursery_of_the_model_while_the_run_is_stopped_harms_no_more(
+    bench: Bench,
+) -> None:
+    request_id = await bench.client.ask("prompt", text="go")
+    await bench.events.until("message_start", role="user")
+    bench.disk.fail_once()
+
+    async def write_when_cancelled(receive: Receive) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            await receive(TextDelta("too late"))
+
+    async def fail_in_a_nursery(receive: Receive) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write_when_cancelled, receive)
+            nursery.start_soon(trio.sleep_forever)
+            await receive(TextDelta("never written"))
+
+    bench.provider.answer(fail_in_a_nursery)
+    assert (await bench.client.answer(request_id))["payload"]["status"] == "interrupted"
+    await bench.run_to_end()
