@@ -85,6 +85,7 @@ seed {self.seed}: {self.seconds:.0f} s, {self.connections} connections, {self.se
 runs at once, median and most: {statistics.median(self.runs_at_once):.0f}, {max(self.runs_at_once)}
 runs: {sum(driver.runs for driver in drivers)}
 commands: {sum(driver.commands for driver in drivers)}
+slowest answer: {max(driver.slowest_seconds for driver in drivers):.2f} s
 events in the log: {self._events}
 lines read: {sum(len(reader.seqs) for reader in readers)}
 stalls: {sum(reader.stalls for reader in readers)}
@@ -158,8 +159,7 @@ faults: {len(self.faults)}"""
         for _ in range(SAMPLES):
             await trio.sleep(self.seconds / SAMPLES)
             self.samples.append(figures_of(process.pid))
-            state = await request(control, "get_state")
-            assert state is not None
+            state = await control.request("get_state")
             self.runs_at_once.append(len(state["runs"]))
 
     # --- the end -------------------------------------------------------------------------------

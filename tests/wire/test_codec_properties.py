@@ -1,0 +1,155 @@
+"""The codec, whatever comes: a command or an error of the wire, and what goes out comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nousd.errors import InvalidCommand, InvalidPayload
+from nousd.wire.codec import (
+    convert_payload,
+    decode_event,
+    decode_payload,
+    decode_request,
+    encode_event_tail,
+    encode_response,
+    number_event,
+)
+from nousd.wire.commands import COMMANDS, Command
+from nousd.wire.events import EVENTS
+from nousd.wire.responses import RESPONSES
+from nousd.wire.subscribe import Subscribe
+from tests.validation import check_command, check_event, check_response, check_subscription
+from tests.wire.strategies import structs
+
+_SLOW: Final = settings(suppress_health_check=[HealthCheck.too_slow])
+
+any_command: Final = st.sampled_from(sorted(COMMANDS)).flatmap(
+    lambda type_: structs(COMMANDS[type_]).map(lambda command: (type_, command))
+)
+any_subscription: Final = structs(Subscribe)
+
+
+def line_of(type_: str, payload: Command) -> bytes:
+    """Returns the line by which a client says it."""
+    fields = msgspec.to_builtins(payload)
+    return json.dumps({"v": "1", "id": "a", "type": type_, "payload": fields}).encode()
+
+
+# --- what comes in -------------------------------------------------------------------------------
+
+pieces: Final = st.sampled_from(
+    (
+        *(b'{"v":"1"', b'"id":"a"', b'"type":"ping"', b'"payload":', b'"text":"x"', b"{", b"}"),
+        *(b"[", b"]", b",", b":", b'"', b"\\", b"null", b"-1", b"1e999", b"NaN", b"\\ud800"),
+        *(b"\xff", b" ", b"[" * 300, b"9" * 5000, b"\x00", b"\xef\xbb\xbf", "\u2028".encode()),
+    )
+)
+
+
+def refusal_of(decode: Callable[[], object]) -> InvalidCommand | InvalidPayload | None:
+    """Returns what a line is refused with; anything else that is raised fails the test."""
+    try:
+        decode()
+    except (InvalidCommand, InvalidPayload) as error:
+        return error
+    return None
+
+
+@given(st.binary(max_size=200) | st.lists(pieces, max_size=20).map(b"".join))
+def test_any_bytes_are_a_request_or_an_invalid_command(line: bytes) -> None:
+    refused = refusal_of(lambda: decode_request(line))
+    if refused is None:
+        request = decode_request(line)
+        assert request.id
+        assert isinstance(json.loads(bytes(request.payload)), dict)
+    else:
+        assert isinstance(refused, InvalidCommand)
+        assert isinstance(refused.request_id, str)
+        assert refused.message
+
+
+@_SLOW
+@given(any_command)
+def test_a_command_is_understood_as_it_was_meant(meant: tuple[str, Command]) -> None:
+    type_, command = meant
+    line = line_of(type_, command)
+    check_command(line + b"\n")
+    assert decode_payload(decode_request(line)) == command
+
+
+@_SLOW
+@given(any_subscription)
+def test_a_subscription_is_understood_as_it_was_meant(meant: Subscribe) -> None:
+    line = line_of("subscribe", meant)
+    check_subscription(line + b"\n")
+    assert convert_payload(decode_request(line).payload, Subscribe) == meant
+
+
+def flipped(line: bytes, at: int, byte: int) -> bytes:
+    return line[:at] + bytes([byte]) + line[at + 1 :]
+
+
+def inserted(line: bytes, at: int, byte: int) -> bytes:
+    return line[:at] + bytes([byte]) + line[at:]
+
+
+def removed(line: bytes, at: int, _: int) -> bytes:
+    return line[:at] + line[at + 1 :]
+
+
+def cut(line: bytes, at: int, _: int) -> bytes:
+    return line[:at]
+
+
+@_SLOW
+@pytest.mark.parametrize("mutate", [flipped, inserted, removed, cut])
+@given(any_command, st.integers(0, 10**6), st.integers(0, 255))
+def test_a_command_changed_at_one_point_is_a_command_or_refused_with_words(
+    mutate: Callable[[bytes, int, int], bytes], meant: tuple[str, Command], at: int, byte: int
+) -> None:
+    line = line_of(*meant)
+    changed = mutate(line, at % len(line), byte)
+    refused = refusal_of(lambda: decode_payload(decode_request(changed)))
+    if refused is None:
+        request = decode_request(changed)
+        assert type(decode_payload(request)) is COMMANDS[request.type]
+    else:
+        assert refused.message
+
+
+# --- what goes out -------------------------------------------------------------------------------
+
+# What ``events`` holds are lines of the log, which are made below.
+
+
+def decoded(line: bytes, struct: type[msgspec.Struct]) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(json.loads(line)["payload"]), type=struct)
+
+
+@_SLOW
+@given(st.data(), st.sampled_from(sorted(RESPONSES.keys() - {"events"})))
+def test_any_response_is_one_good_line_that_says_the_same(data: st.DataObject, type_: str) -> None:
+    payload = data.draw(structs(RESPONSES[type_]))
+    line = encode_response("a", payload)
+    check_response(line)
+    assert decoded(line, RESPONSES[type_]) == payload
+
+
+@_SLOW
+@given(st.data(), st.sampled_from(sorted(EVENTS)), st.integers(1, 10**12))
+def test_any_event_is_one_good_line_that_says_the_same(
+    data: st.DataObject, type_: str, seq: int
+) -> None:
+    payload = data.draw(structs(EVENTS[type_]))
+    line = number_event(seq, encode_event_tail(payload, "2026-01-01T00:00:00.000000Z"))
+    check_event(line)
+    event = decode_event(line)
+    assert (event.id, event.type) == (f"evt-{seq}", type_)
+    assert decoded(line, EVENTS[type_]) == payload
