@@ -14,6 +14,7 @@ from nousd.errors import StoreTooNew
 from nousd.wire.codec import decode_event
 from nousd.wire.events import EVENTS, Event
 from nousd.wire.lifting import lift
+from nousd.wire.subscribe import cursor_seq
 
 _payload_decoders: Final = {name: msgspec.json.Decoder(struct) for name, struct in EVENTS.items()}
 
@@ -43,6 +44,11 @@ class LoggedEvent(NamedTuple):
         run_id = getattr(self.event, "run_id", UNSET)
         return None if run_id is UNSET else run_id
 
+    @property
+    def joined_from(self) -> int | None:
+        """The number of the first event that a joined delta stands for."""
+        return _joined_from(self.event)
+
 
 class StoredLine(NamedTuple):
     """A row as it was read, from wherever.
@@ -64,6 +70,11 @@ STORED_LINE: Final = """
 """The columns of a ``StoredLine`` in SQL. As bytes, because damaged text need not be text."""
 
 
+def _joined_from(event: Event) -> int | None:
+    first = getattr(event, "joined_from", UNSET)
+    return None if first is UNSET else cursor_seq(first)
+
+
 def read_line(stored: StoredLine) -> LoggedEvent | str:
     """Returns the event of a row, or a few words that say why it is none."""
     line = stored.line
@@ -75,9 +86,10 @@ def read_line(stored: StoredLine) -> LoggedEvent | str:
         if decoder is None:
             return f"is of the unknown type {envelope.type[:40]!r}"
         event: Event = decoder.decode(envelope.payload)
+        _joined_from(event)
     except StoreTooNew:
         return f"is of schema version {stored.schema_version}, written by a newer nousd"
-    except (msgspec.MsgspecError, UnicodeError, KeyError, TypeError) as error:
+    except (msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
         return f"is no event of v1: {error}"
     if not line.startswith(b'{"v":"1",'):
         return "is not of protocol version 1"

@@ -224,8 +224,9 @@ class _Salvage:
         """Takes an event unless its number is taken; returns whether it was."""
         self._out.execute(
             """
-            INSERT OR IGNORE INTO events (seq, schema_version, type, session_id, run_id, line)
-            VALUES (?, ?, ?, ?, ?, ?)
+            INSERT OR IGNORE INTO events
+                (seq, schema_version, type, session_id, run_id, line, joined_from)
+            VALUES (?, ?, ?, ?, ?, ?, ?)
             """,
             (
                 logged.seq,
@@ -234,6 +235,7 @@ class _Salvage:
                 logged.event.session_id,
                 logged.run_id,
                 logged.line,
+                logged.joined_from,
             ),
         )
         return bool(self._out.changes())
@@ -257,7 +259,17 @@ class _Salvage:
                     put_artifact(self._out, Artifact(row.artifact_id, row.media_type, row.data))
                 else:
                     found += self._take_raw(row, above)
-        return found
+        return found - self._drop_joined()
+
+    def _drop_joined(self) -> int:
+        """Drops deltas from stale pages that a joined one stands for; returns how many there were."""
+        before = self._out.total_changes()
+        joined = "SELECT run_id, type, joined_from, seq FROM events WHERE joined_from IS NOT NULL"
+        self._out.executemany(
+            "DELETE FROM events WHERE run_id = ? AND type = ? AND seq >= ? AND seq < ?",
+            list(self._out.execute(joined)),
+        )
+        return self._out.total_changes() - before
 
     def _take_raw(self, stored: StoredLine, above: int) -> bool:
         query = "SELECT 1 FROM events WHERE seq = ?"

@@ -21,6 +21,7 @@ from nousd.admin.check import check
 from nousd.admin.lines import StoredLine
 from nousd.admin.pages import PageReader
 from nousd.admin.salvage import SalvageReport, salvage
+from nousd.admin.vacuum import vacuum
 from nousd.daemon.clock import SystemClock
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
@@ -30,7 +31,7 @@ from nousd.places.locks import lock_state_folder
 from nousd.store import sqlite
 from tests.admin.conftest import Change, untouched
 from tests.admin.logs import a_run, artifact, lines_in, write_log, write_recorded_log
-from tests.store.helpers import append, created, deleted, whole_log
+from tests.store.helpers import EVERYTHING, append, created, deleted, whole_log
 
 PAGE = 4096
 
@@ -332,6 +333,23 @@ async def test_a_stale_page_does_not_bring_a_deleted_session_back(folder: Path) 
         assert await store.session("gone") is None
         assert not any(b'"g.a"' in event.line for event in await whole_log(store))
         assert await store.session("s1") is not None
+
+
+async def test_a_stale_page_does_not_bring_pruned_deltas_back(folder: Path) -> None:
+    path = folder / "nousd.db"
+    async with sqlite.open_store(path) as store:
+        await append(store, created("s1"), *a_run("r"))
+    stale = path.read_bytes()
+    assert vacuum(folder).deltas_joined == 19
+    content = bytearray(path.read_bytes())
+    spoil_the_head(content, 0)
+    path.write_bytes(content + stale)
+    _, out = saved(path)
+    async with sqlite.open_store(out) as store:
+        updates = [event for event in await whole_log(store) if event.type == "message_update"]
+        assert [event.seq for event in updates] == [23]
+        assert b'"joined_from":"evt-4"' in updates[0].line
+        assert await store.is_pruned(10, EVERYTHING)
 
 
 async def test_what_a_branch_shares_with_a_deleted_parent_is_kept(log: Path) -> None:
