@@ -75,18 +75,8 @@ def decode_answer(line: bytes | LineTooLong) -> Answer:
     return _to_answer(_decode_object(line))
 
 
-def decode_event(line: bytes | LineTooLong) -> ReceivedEvent:
-    """Decodes one line from the event socket that is no answer.
-
-    Raises:
-        AnswerInvalid: it is no event of v1.
-    """
-    return _to_event(_decode_object(line), line)
-
-
 def decode_subscription_line(line: bytes | LineTooLong) -> Answer | ReceivedEvent:
-    """Decodes a line from the event socket while the answer to ``subscribe`` is outstanding: until
-    then the daemon may send what it sends to those who subscribe to nothing.
+    """Decodes a line from the event socket: an event, the answer to ``subscribe`` or a keep-alive.
 
     Raises:
         AnswerInvalid: it is neither an answer nor an event.

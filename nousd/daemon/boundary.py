@@ -47,7 +47,8 @@ async def contained(call: Callable[[], Awaitable[T]], what: str) -> T | NousdErr
             return InternalError("internal error", cause=cause)
         level = logging.ERROR if isinstance(known, StoreError) else logging.DEBUG
         _log.log(level, "%s: %s", what, known)
-        return known
+        # Its frames hold the line it is about, and it: a cycle of megabytes until the collector comes.
+        return known.with_traceback(None)
 
 
 def _raised_on_purpose(error: Exception) -> NousdError | None:

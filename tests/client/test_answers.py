@@ -5,8 +5,8 @@ import json
 import pytest
 
 from nousd.client.answers import (
+    ReceivedEvent,
     decode_answer,
-    decode_event,
     decode_subscription_line,
     encode_request,
 )
@@ -67,12 +67,13 @@ def test_a_line_that_is_no_answer_is_named_as_such(line: bytes | LineTooLong) ->
 @pytest.mark.parametrize("line", [b"{}", b"x", b'{"id":"evt-1","type":"status","payload":1}'])
 def test_a_line_that_is_no_event_is_named_as_such(line: bytes) -> None:
     with pytest.raises(AnswerInvalid, match="the daemon sent a line"):
-        decode_event(line)
+        decode_subscription_line(line)
 
 
 def test_an_event_keeps_its_line_as_it_came() -> None:
     line = b'{"v":"1", "id":"evt-1","type":"status","payload":{"message":"hi"},"ts":"now"}'
-    event = decode_event(line)
+    event = decode_subscription_line(line)
+    assert isinstance(event, ReceivedEvent)
     assert (event.id, event.type, event.payload, event.line) == (
         "evt-1",
         "status",

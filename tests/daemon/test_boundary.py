@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 
 import pytest
 
 from nousd.daemon.boundary import contained
-from nousd.errors import CommandRejected, InternalError, NousdError, StoreError
+from nousd.errors import CommandRejected, InternalError, InvalidCommand, NousdError, StoreError
 
 
 @pytest.mark.parametrize(
@@ -48,3 +50,22 @@ async def test_a_group_of_several_errors_is_a_fault_of_ours() -> None:
         raise ExceptionGroup("a nursery's", [StoreError("one"), StoreError("two")])
 
     assert isinstance(await contained(fail, "run"), InternalError)
+
+
+async def test_an_error_does_not_keep_what_it_is_about() -> None:
+    class Line:
+        pass
+
+    lines: list[weakref.ref[Line]] = []
+
+    async def refuse() -> None:
+        line = Line()
+        lines.append(weakref.ref(line))
+        raise InvalidCommand("no")
+
+    gc.disable()
+    try:
+        assert isinstance(await contained(refuse, "a line"), InvalidCommand)
+        assert lines[0]() is None, "the line waits for the collector"
+    finally:
+        gc.enable()
