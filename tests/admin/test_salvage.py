@@ -347,8 +347,8 @@ async def test_a_stale_page_does_not_bring_pruned_deltas_back(folder: Path) -> N
     _, out = saved(path)
     async with sqlite.open_store(out) as store:
         updates = [event for event in await whole_log(store) if event.type == "message_update"]
-        assert [event.seq for event in updates] == [23]
-        assert b'"joined_from":"evt-4"' in updates[0].line
+        assert [event.seq for event in updates] == [24]
+        assert b'"joined_from":"evt-5"' in updates[0].line
         assert await store.is_pruned(10, EVERYTHING)
 
 
