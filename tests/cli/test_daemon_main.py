@@ -92,7 +92,7 @@ def test_a_bad_setting_is_one_line_and_exit_code_2(nousd: Nousd, served: list[Se
     outcome = nousd("serve", "--line-bytes-max", "10")
     assert outcome.code == 2
     assert outcome.err == (
-        "nousd: line_bytes_max must be a whole number at least 1024 and at most 1073741824, "
+        "nousd: line_bytes_max must be a whole number at least 1024 and at most 268435456, "
         "not '10' (flag --line-bytes-max)\n"
     )
     assert served == []

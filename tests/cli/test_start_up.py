@@ -46,6 +46,70 @@ def test_a_ping_imports_nothing_heavy(daemon: FakeDaemon) -> None:
     assert HEAVY & set(done.stderr.split()) == set()
 
 
+def test_a_settings_file_says_where_the_daemon_listens(daemon: FakeDaemon, tmp_path: Path) -> None:
+    """Also one with what only the daemon needs, such as a provider whose key we have not."""
+    file = tmp_path / "nousd" / "config.toml"
+    file.parent.mkdir()
+    file.write_text(f'socket = "{daemon.socket_path}"\nprovider = "openai"')
+    environ = {"NOUSD_SOCKET": "", "NOUSD_CONFIG": "", "OPENAI_API_KEY": ""}
+    for place in ({"XDG_CONFIG_HOME": str(tmp_path)}, {"NOUSD_CONFIG": str(file)}):
+        done = run("-m", "nousd.cli.client_main", "ping", **{**environ, **place})
+        assert (done.returncode, done.stdout, done.stderr) == (0, "pong\n", "")
+    done = run("-m", "nousd.cli.client_main", "ping", **environ, XDG_CONFIG_HOME="/nowhere")
+    assert done.returncode == 3
+
+
+def test_a_settings_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("not toml")
+    done = run("-m", "nousd.cli.client_main", "ping", NOUSD_SOCKET="", NOUSD_CONFIG=str(file))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"config: file {file} is not TOML: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_ping_without_a_settings_file_does_not_read_settings(tmp_path: Path) -> None:
+    done = run("-c", _PING, NOUSD_SOCKET="", NOUSD_CONFIG="", XDG_CONFIG_HOME=str(tmp_path))
+    assert done.returncode == 3
+    assert {"nousd.config.settings", "tomllib", "msgspec"} & set(done.stderr.split()) == set()
+
+
+# --- output that cannot be written ---------------------------------------------------------------
+
+
+_RAW = '{"id":"1","type":"ping","payload":{}}'
+
+
+def with_output(output: int, *argv: str, socket: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "nousd.cli.client_main", "--socket", str(socket), *argv],
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_full_disk_is_one_line(daemon: FakeDaemon) -> None:
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        for argv in (["ping"], ["raw", _RAW], ["--json", "ping"]):
+            done = with_output(full.fileno(), *argv, socket=daemon.socket_path)
+            told = "the output cannot be written: No space left on device\n"
+            assert (done.returncode, done.stderr) == (1, told)
+
+
+def test_a_reader_that_has_seen_enough_is_no_fault(daemon: FakeDaemon) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        for argv in (["ping"], ["raw", _RAW], ["--json", "ping"]):
+            done = with_output(writer, *argv, socket=daemon.socket_path)
+            assert (done.returncode, done.stderr) == (1, "")
+    finally:
+        os.close(writer)
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_can_be_shown_for_each_shell(shell: str) -> None:
     done = run("-m", "nousd.cli.client_main", "--show-completion", shell)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nousd.errors import ConfigError
-from nousd.places.locks import lock_socket, lock_state_folder
+from nousd.places.locks import holder_of, lock_socket, lock_state_folder, state_lock_file
 
 HOLD = """
 import sys
@@ -160,3 +160,23 @@ def test_a_lock_in_a_missing_folder_names_the_file(
     folder = tmp_path / "missing"
     with pytest.raises(ConfigError, match=f"{folder}.*No such file"), take(folder):
         pass
+
+
+# --- who holds one -----------------------------------------------------------------------------
+
+
+def test_who_holds_a_lock_can_be_asked_and_nothing_changes(tmp_path: Path) -> None:
+    lock_file = state_lock_file(tmp_path)
+    assert holder_of(lock_file) is None
+    assert not lock_file.exists()
+    with lock_state_folder(tmp_path):
+        assert holder_of(lock_file) == f"pid {os.getpid()}"
+        lock_file.write_text("")
+        assert holder_of(lock_file) == "pid unknown"
+    assert holder_of(lock_file) is None
+
+
+def test_a_lock_file_that_is_a_link_is_not_asked(tmp_path: Path) -> None:
+    state_lock_file(tmp_path).symlink_to("elsewhere")
+    with pytest.raises(ConfigError, match="cannot be opened"):
+        holder_of(state_lock_file(tmp_path))

@@ -1,0 +1,461 @@
+"""``nousd.admin.doctor``: each check in a good world and in a bad one. Nothing is changed."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import pytest
+
+from nousd.admin import examine_daemon, examine_model, examine_tools
+from nousd.admin.doctor import DoctorReport, doctor
+from nousd.admin.examination import Check
+from nousd.places.locks import lock_state_folder
+from nousd.store import sqlite
+from tests.admin.conftest import untouched
+from tests.fake_daemon import FakeDaemon, says
+
+KEY = "sk-very-secret-key"
+LOOPBACK = "127.0.0.1"
+
+
+@pytest.fixture
+def world(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The flags of a good world: a state folder, a runtime folder, a workdir."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("run", "work"):
+        (tmp_path / name).mkdir(mode=0o700)
+    return {
+        "state_dir": folder,
+        "socket": tmp_path / "run" / "s",
+        "workdir": tmp_path / "work",
+    }
+
+
+def examined(world: dict[str, Any], **environ: str) -> dict[str, Check]:
+    report = doctor(world, {**os.environ, **environ}, None)
+    assert report.failed == sum(check.status == "failed" for check in report.checks)
+    checks = {check.name: check for check in report.checks}
+    assert len(checks) == len(report.checks)
+    for check in report.checks:
+        bad = check.status in ("failed", "warning")
+        assert bool(check.advice) == bad, check
+        assert "\n" not in str(check)
+    return checks
+
+
+def as_report(world: dict[str, Any]) -> DoctorReport:
+    return doctor(world, os.environ, None)
+
+
+# --- settings ----------------------------------------------------------------------------------
+
+
+def test_a_place_without_anything_is_fit_for_a_first_start(
+    world: dict[str, Any], folder: Path
+) -> None:
+    with untouched(folder):
+        checks = examined(world)
+    assert {name for name, check in checks.items() if check.status == "failed"} == set()
+    assert {name for name, check in checks.items() if check.status == "skipped"} == {
+        "database files",
+        "socket files",
+        "disk reserve",
+        "daemon",
+        "database",
+        "key",
+    }
+    assert list(folder.iterdir()) == []
+
+
+def test_settings_say_where_they_come_from(world: dict[str, Any], tmp_path: Path) -> None:
+    assert examined(world)["settings"].found.startswith("come from no file")
+    file = tmp_path / "c.toml"
+    file.write_text("")
+    report = doctor(world, os.environ, file)
+    assert report.checks[0].found.startswith(f"are read from {file}")
+
+
+def test_with_bad_settings_nothing_else_is_looked_at(world: dict[str, Any]) -> None:
+    [check] = as_report(world | {"workdir": "/nowhere"}).checks
+    assert (check.name, check.status) == ("settings", "failed")
+    assert "/nowhere is no folder" in check.found
+
+
+def test_without_a_key_everything_but_the_server_is_looked_at(
+    world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    checks = examined(world | {"provider": "openai"})
+    told = {name: checks[name].status for name in ("settings", "key", "provider", "supervisor")}
+    assert told == {
+        "settings": "failed",
+        "key": "failed",
+        "provider": "skipped",
+        "supervisor": "ok",
+    }
+    assert checks["key"].advice == "set OPENAI_API_KEY"
+
+
+# --- places ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["state folder", "runtime folder"])
+@pytest.mark.parametrize(
+    ("mode", "status", "found"),
+    [(0o700, "ok", "(0700)"), (0o755, "warning", "look into"), (0o777, "failed", "write to")],
+)
+def test_folders_are_private(
+    world: dict[str, Any], name: str, mode: int, status: str, found: str
+) -> None:
+    folder = world["state_dir"] if name == "state folder" else world["socket"].parent
+    folder.chmod(mode)
+    check = examined(world)[name]
+    assert (check.status, found in check.found) == (status, True)
+    assert folder.stat().st_mode & 0o777 == mode
+
+
+def test_a_socket_may_be_in_a_folder_like_tmp(world: dict[str, Any]) -> None:
+    world["socket"].parent.chmod(0o1777)
+    assert examined(world)["runtime folder"].status == "ok"
+
+
+def test_a_folder_of_another_user_is_refused(world: dict[str, Any], as_root: None) -> None:
+    os.chown(world["state_dir"], 4711, 4711)
+    check = examined(world)["state folder"]
+    assert (check.status, "belongs to uid 4711" in check.found) == ("failed", True)
+
+
+def test_a_folder_that_is_none_or_leads_nowhere_is_refused(
+    world: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert (
+        "is no folder" in examined(world | {"state_dir": tmp_path / "file"})["state folder"].found
+    )
+    (tmp_path / "link").symlink_to("nowhere")
+    check = examined(world | {"state_dir": tmp_path / "link"})["state folder"]
+    assert (check.status, "No such file" in check.found) == ("failed", True)
+
+
+def test_a_link_at_the_default_place_is_refused(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "nousd").symlink_to(world["state_dir"])
+    del world["state_dir"]
+    check = examined(world)["state folder"]
+    assert (check.status, "is a symbolic link" in check.found) == ("failed", True)
+
+
+def test_a_workdir_that_cannot_be_written_to_is_named(
+    world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert examined(world)["workdir"].status == "ok"
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda p, m: p != world["workdir"] and access(p, m))
+    assert examined(world)["workdir"].status == "warning"
+
+
+def test_files_are_the_users_alone(world: dict[str, Any], log: Path) -> None:
+    log.chmod(0o600)
+    assert examined(world)["database files"].status == "ok"
+    log.chmod(0o644)
+    check = examined(world)["database files"]
+    assert (check.status, check.advice) == ("warning", f"chmod 600 {log}")
+
+
+def test_files_of_another_user_or_kind_are_refused(
+    world: dict[str, Any], log: Path, as_root: None
+) -> None:
+    log.with_name("nousd.db-wal").mkdir()
+    assert "is something else" in examined(world)["database files"].found
+    log.with_name("nousd.db-wal").rmdir()
+    os.chown(log, 4711, 4711)
+    assert "belongs to uid 4711" in examined(world)["database files"].found
+
+
+def test_a_database_behind_a_link_is_named(world: dict[str, Any], log: Path) -> None:
+    log.rename(log.with_name("elsewhere"))
+    log.symlink_to("elsewhere")
+    check = examined(world)["database files"]
+    assert (check.status, "is a symbolic link" in check.found) == ("warning", True)
+
+
+@pytest.mark.parametrize(("free", "status"), [(2**40, "ok"), (2**29, "warning"), (2**20, "failed")])
+def test_room_on_the_disk_is_told(
+    world: dict[str, Any], monkeypatch: pytest.MonkeyPatch, free: int, status: str
+) -> None:
+    class Usage(NamedTuple):
+        free: int
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(free))
+    assert examined(world)["disk space"].status == status
+
+
+def test_a_reserve_that_was_spent_is_told(world: dict[str, Any]) -> None:
+    reserve = world["state_dir"] / f"nousd{sqlite.RESERVE_SUFFIX}"
+    reserve.write_bytes(b"x" * 100_000)
+    assert examined(world)["disk reserve"].status == "ok"
+    reserve.write_bytes(b"")
+    assert examined(world)["disk reserve"].status == "warning"
+
+
+# --- the daemon --------------------------------------------------------------------------------
+
+
+def test_a_daemon_that_answers_is_alive(world: dict[str, Any]) -> None:
+    with FakeDaemon(world["socket"].parent) as daemon:
+        world["socket"] = daemon.socket_path
+        for path in (daemon.socket_path, Path(f"{daemon.socket_path}.events")):
+            path.chmod(0o600)
+        checks = examined(world)
+    assert checks["daemon"].status == checks["socket files"].status == "ok"
+    assert " within " in checks["daemon"].found
+
+
+def test_a_socket_that_was_left_behind_is_told(world: dict[str, Any]) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(world["socket"]))
+    check = examined(world)["daemon"]
+    assert (check.status, "was left behind" in check.found) == ("warning", True)
+
+
+def test_a_daemon_that_says_nothing_or_nonsense_has_failed(
+    world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examine_daemon, "ANSWER_SECONDS", 0.2)
+    with FakeDaemon(world["socket"].parent) as daemon:
+        world["socket"] = daemon.socket_path
+        for answer in (b"", b"nonsense\n", None):
+            daemon.otherwise = says(answer)
+            assert examined(world)["daemon"].status == "failed"
+
+
+def test_who_holds_the_folder_is_told(world: dict[str, Any]) -> None:
+    assert examined(world)["state lock"].found == "is free"
+    with lock_state_folder(world["state_dir"]):
+        check = examined(world)["state lock"]
+    assert check.status == "warning"
+    assert check.found.startswith(f"is held by pid {os.getpid()}, which does not listen on")
+
+
+def test_a_lock_that_cannot_be_looked_at_is_told(world: dict[str, Any]) -> None:
+    (world["state_dir"] / "nousd.lock").symlink_to("elsewhere")
+    assert examined(world)["state lock"].status == "failed"
+
+
+def test_a_log_in_order_is_ok_and_is_not_changed(world: dict[str, Any], log: Path) -> None:
+    with untouched(log.parent):
+        check = examined(world)["database"]
+    assert check.status == "ok"
+    assert check.found.startswith("schema version ")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found"),
+    [
+        (lambda log: log.write_bytes(b"x" * 500), "no SQLite database"),
+        (lambda log: _set_version(log, 99), "schema version 99"),
+        (lambda log: _zero_page(log, 5), "is damaged"),
+        (lambda log: os.truncate(log, 5000), "malformed"),
+    ],
+    ids=["foreign", "newer", "damaged", "cut"],
+)
+def test_a_log_that_is_not_in_order_has_failed(
+    world: dict[str, Any], log: Path, spoil: Callable[[Path], None], found: str
+) -> None:
+    spoil(log)
+    with untouched(log.parent):
+        check = examined(world)["database"]
+    assert check.status == "failed"
+    assert found in check.found
+    assert "nousd check" in check.advice
+
+
+def _set_version(log: Path, version: int) -> None:
+    with apsw.Connection(str(log)) as connection:
+        connection.pragma("user_version", version)
+    connection.close()
+
+
+def _zero_page(log: Path, page: int) -> None:
+    content = bytearray(log.read_bytes())
+    content[page * 4096 : (page + 1) * 4096] = bytes(4096)
+    log.write_bytes(content)
+
+
+def test_a_log_too_big_for_a_quick_look_is_told(
+    world: dict[str, Any], log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examine_daemon, "QUICK_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(examine_daemon, "_STEPS_BETWEEN_LOOKS", 1)
+    check = examined(world)["database"]
+    assert (check.status, "too big" in check.found) == ("warning", True)
+
+
+# --- the model server --------------------------------------------------------------------------
+
+
+class Server(NamedTuple):
+    api_base: str
+    asked: list[dict[str, str]]
+    answers: list[tuple[int, bytes]]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A model server on loopback: status and body of each answer, and what it was asked."""
+    asked: list[dict[str, str]] = []
+    answers: list[tuple[int, bytes]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append({"path": self.path, "key": self.headers.get("Authorization", "")})
+            status, body = answers.pop(0)
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Location", "http://example.invalid/")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer((LOOPBACK, 0), Handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever, args=(0.01,))
+        thread.start()
+        yield Server(f"http://{LOOPBACK}:{listening.server_port}/v1", asked, answers)
+        listening.shutdown()
+        thread.join()
+
+
+def listing(*models: str) -> bytes:
+    return json.dumps({"object": "list", "data": [{"id": model} for model in models]}).encode()
+
+
+def test_a_server_that_lists_the_model_is_reachable(world: dict[str, Any], server: Server) -> None:
+    server.answers.append((200, listing("good", "other")))
+    flags = world | {"provider": "openai", "api_base": server.api_base, "model": "good"}
+    checks = examined(flags, OPENAI_API_KEY=KEY)
+    assert [checks[name].status for name in ("key", "provider", "model")] == ["ok"] * 3
+    assert server.asked == [{"path": "/v1/models", "key": f"Bearer {KEY}"}]
+
+
+def test_a_model_that_is_not_listed_is_told(world: dict[str, Any], server: Server) -> None:
+    server.answers.append((200, listing("other")))
+    flags = world | {"provider": "openai", "api_base": server.api_base, "model": "unknown"}
+    checks = examined(flags, OPENAI_API_KEY="")
+    assert (checks["key"].status, checks["provider"].status) == ("skipped", "ok")
+    assert checks["model"].status == "warning"
+
+
+@pytest.mark.parametrize(
+    ("answer", "found", "advice"),
+    [
+        (
+            (401, b'{"error":{"message":"bad key %b"}}' % KEY.encode()),
+            "answers 401",
+            "not accepted",
+        ),
+        ((403, b""), "answers 403", "may not"),
+        ((404, b""), "answers 404", "/v1"),
+        ((429, b""), "answers 429", "busy"),
+        ((500, b""), "answers 500", "is up"),
+        ((302, b""), "answers 302", "--api-base"),
+        ((200, b"<html>"), "no list of models", "--api-base"),
+    ],
+)
+def test_a_server_that_refuses_is_quoted_without_the_key(
+    world: dict[str, Any], server: Server, answer: tuple[int, bytes], found: str, advice: str
+) -> None:
+    server.answers.append(answer)
+    flags = world | {"provider": "openai", "api_base": server.api_base}
+    report = doctor(flags, {**os.environ, "OPENAI_API_KEY": KEY}, None)
+    [check] = [check for check in report.checks if check.name == "provider"]
+    assert (check.status, found in check.found, advice in check.advice) == ("failed", True, True)
+    assert KEY not in "".join(map(str, report.checks))
+    assert len(server.asked) == 1, "it must not be asked again, nor go where it is sent"
+
+
+def test_a_server_that_is_not_there_or_says_nothing_has_failed(
+    world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examine_model, "SERVER_SECONDS", 0.2)
+    with socket.create_server((LOOPBACK, 0)) as silent:
+        base = f"http://{LOOPBACK}:{silent.getsockname()[1]}"
+        flags = world | {"provider": "openai", "api_base": base}
+        assert examined(flags, OPENAI_API_KEY=KEY)["provider"].status == "failed"
+    check = examined(flags, OPENAI_API_KEY=KEY)["provider"]
+    assert (check.status, "cannot be reached" in check.found) == ("failed", True)
+
+
+def test_a_key_that_cannot_be_sent_is_not_shown(world: dict[str, Any]) -> None:
+    flags = world | {"provider": "openai", "api_base": "http://127.0.0.1:1"}
+    checks = examined(flags, OPENAI_API_KEY="sk-\x01secret")
+    assert checks["provider"].status == "failed"
+    assert "secret" not in "".join(map(str, checks.values()))
+
+
+# --- programs ----------------------------------------------------------------------------------
+
+
+def bwrap(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Puts a bubblewrap of our own in front of any other."""
+    folder.mkdir(exist_ok=True)
+    program = folder / "bwrap"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_a_sandbox_that_works_is_ok(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bwrap(tmp_path / "bin", 'while [ "$#" -gt 1 ]; do shift; done; exec "$1"', monkeypatch)
+    assert examined(world)["sandbox"].status == "ok"
+
+
+def test_a_sandbox_that_is_forbidden_is_quoted(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forbidding = tmp_path / "max_user_namespaces"
+    forbidding.write_text("0\n")
+    monkeypatch.setattr(examine_tools, "_NAMESPACES", ((forbidding, "0"),))
+    bwrap(tmp_path / "bin", "echo No permissions to create new namespace; exit 1", monkeypatch)
+    check = examined(world)["sandbox"]
+    assert check.status == "warning"
+    assert "No permissions to create new namespace" in check.found
+    assert "supervised, but not confined" in check.found
+    assert check.advice == f"allow user namespaces: see {forbidding}"
+
+
+def test_without_a_sandbox_it_is_said_what_that_means(
+    world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    which = shutil.which
+    monkeypatch.setattr(
+        shutil,
+        "which",
+        lambda name, **k: None if name == "bwrap" else which(name, **k),
+    )
+    check = examined(world)["sandbox"]
+    assert check.status == "warning"
+    assert check.found.endswith("is not installed: bash is supervised, but not confined")
+
+
+def test_a_supervisor_that_cannot_start_a_process_has_failed(
+    world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert examined(world)["supervisor"].status == "ok"
+    monkeypatch.setattr(examine_tools, "_true", lambda: "/nowhere/true")
+    assert examined(world)["supervisor"].status == "failed"

@@ -1,0 +1,154 @@
+"""``nousd check``, ``backup``, ``vacuum`` and ``doctor`` as a command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nousd.admin import vacuum as vacuuming
+from nousd.cli import daemon_main
+from nousd.cli.state import STATE_COMMANDS
+from tests.admin.logs import write_recorded_log
+from tests.cli.conftest import Outcome
+
+Nousd = Callable[..., Outcome]
+
+
+@pytest.fixture
+def nousd(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Nousd:
+    """Runs ``nousd`` with these arguments, for a user without settings."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    def run(*argv: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["nousd", *map(str, argv)])
+        with pytest.raises(SystemExit) as caught:
+            daemon_main.main()
+        captured = capsys.readouterr()
+        return Outcome(int(caught.value.code or 0), captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o700)
+    write_recorded_log(folder / "nousd.db")
+    return folder
+
+
+def test_a_log_in_order_is_one_line_for_each_finding_and_exit_code_0(
+    nousd: Nousd, state: Path
+) -> None:
+    outcome = nousd("check", "--state-dir", state)
+    assert (outcome.code, outcome.err) == (0, "")
+    *notes, summary = outcome.out.splitlines()
+    assert len(notes) == 1
+    assert notes[0].startswith("note: run run-")
+    assert summary.endswith("no damage")
+
+
+def test_damage_is_exit_code_1(nousd: Nousd, state: Path) -> None:
+    (state / "nousd.db").write_bytes(b"x" * 1000)
+    outcome = nousd("check", "--state-dir", state)
+    assert outcome.code == 1
+    assert "is no SQLite database" in outcome.out
+    assert "--salvage OUT saves what can be read" in outcome.out
+
+
+def test_programs_get_json(nousd: Nousd, state: Path) -> None:
+    report = json.loads(nousd("check", "--json", "--state-dir", state).out)
+    assert (report["errors"], report["events"], report["head"]) == (0, 228, 250)
+    assert report["findings"][0].keys() == {"what", "where", "severity"}
+
+
+def test_the_state_folder_may_come_from_the_environment_or_the_file(
+    nousd: Nousd, state: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(f'state_dir = "{state}"\nprovider = "openai"')
+    assert nousd("check", "--config", file).code == 0
+    monkeypatch.setenv("NOUSD_STATE_DIR", str(state))
+    assert nousd("check").code == 0
+
+
+def test_bad_settings_and_bad_words_are_exit_code_2(nousd: Nousd) -> None:
+    assert nousd("check", "--config", "/nowhere").code == 2
+    assert nousd("check", "--what").code == 2
+    assert nousd("backup").code == 2
+
+
+def test_a_salvage_without_loss_is_exit_code_0(nousd: Nousd, state: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    outcome = nousd("check", "--state-dir", state, "--salvage", out)
+    assert outcome.code == 0
+    assert outcome.out.endswith("nothing is known to be lost\n")
+    assert nousd("check", "--state-dir", out).code == 0
+    again = nousd("check", "--state-dir", state, "--salvage", out)
+    assert (again.code, again.err) == (1, f"nousd: {out} exists; a salvage overwrites nothing\n")
+
+
+def test_a_salvage_with_losses_is_exit_code_1(nousd: Nousd, state: Path, tmp_path: Path) -> None:
+    content = bytearray((state / "nousd.db").read_bytes())
+    content[39 * 4096 : 40 * 4096] = bytes(4096)
+    (state / "nousd.db").write_bytes(content)
+    outcome = nousd("check", "--state-dir", state, "--salvage", tmp_path / "out")
+    assert outcome.code == 1
+    assert "losses, see above" in outcome.out
+    assert (tmp_path / "out" / "nousd.db").exists()
+
+
+def test_a_backup_says_what_it_holds(nousd: Nousd, state: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy.db"
+    outcome = nousd("backup", "--state-dir", state, target)
+    size = target.stat().st_size
+    assert outcome == (0, f"{target}: 228 events up to evt-250, {size} bytes\n", "")
+    again = nousd("backup", "--state-dir", state, target)
+    assert (again.code, again.out) == (1, "")
+    assert again.err.startswith(f"nousd: {target} exists")
+
+
+def test_a_vacuum_says_what_it_gained(
+    nousd: Nousd, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vacuum(state_dir: Path) -> vacuuming.VacuumReport:
+        assert state_dir == state
+        return vacuuming.VacuumReport(bytes_before=3, bytes_after=2, deltas_joined=1)
+
+    monkeypatch.setattr(vacuuming, "vacuum", vacuum)
+    outcome = nousd("vacuum", "--state-dir", state)
+    assert outcome.out == "1 deltas of ended runs joined; 3 bytes before, 2 after\n"
+    assert json.loads(nousd("vacuum", "--json", "--state-dir", state).out)["deltas_joined"] == 1
+
+
+def test_a_doctor_has_a_line_for_each_check(nousd: Nousd, state: Path, tmp_path: Path) -> None:
+    argv = ["doctor", "--state-dir", state, "--socket", tmp_path / "s", "--workdir", tmp_path]
+    outcome = nousd(*argv)
+    assert outcome.code == 0
+    *lines, summary = outcome.out.splitlines()
+    assert all(line.split()[0] in {"ok", "warning", "skipped"} for line in lines)
+    assert summary.startswith(f"{len(lines)} checks: 0 failed")
+    report = json.loads(nousd(*argv, "--json").out)
+    assert [check["name"] for check in report["checks"]][:2] == ["settings", "runtime folder"]
+
+
+def test_a_doctor_that_finds_a_failure_ends_with_1(
+    nousd: Nousd, state: Path, tmp_path: Path
+) -> None:
+    shutil.copy(__file__, state / "nousd.db")
+    outcome = nousd("doctor", "--state-dir", state, "--socket", tmp_path / "s")
+    assert outcome.code == 1
+    assert any(line.startswith("failed   database") for line in outcome.out.splitlines())
+    assert nousd("doctor", "--workdir", "/nowhere").code == 1
+
+
+def test_every_command_is_in_the_help(nousd: Nousd) -> None:
+    words = nousd("--help").out.split()
+    assert [name for name in (*STATE_COMMANDS, "doctor") if name not in words] == []

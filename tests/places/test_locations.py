@@ -1,0 +1,18 @@
+"""Where things lie unless someone says otherwise."""
+
+from __future__ import annotations
+
+import platformdirs
+import pytest
+
+from nousd.places import locations
+
+
+@pytest.mark.parametrize("home", ["", " ", "/elsewhere"])
+def test_the_settings_file_is_where_platformdirs_has_it(
+    monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    """On Linux it is found without platformdirs, which takes longer to import than a ping."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", home)
+    expected = platformdirs.user_config_path("nousd") / "config.toml"
+    assert locations.default_config_file() == expected
