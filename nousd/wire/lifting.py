@@ -1,6 +1,7 @@
 """Event lines of earlier versions, read as lines of the present one.
 
-A line in the log is never rewritten. It keeps the version it was written as (the column
+A line in the log is never rewritten for a new version (only deltas that are joined are written as the
+present one has them). It keeps the version it was written as (the column
 ``schema_version``), and is lifted each time it is read: one step from each version to the next, until
 it is what the present code would have written. So readers know one form of each event, and no event
 is ever invented: what an earlier version did not log at all is not there (``protocol/v1.md``, "Logs

@@ -16,6 +16,7 @@ from nousd.daemon.log import Log
 from nousd.store import memory, sqlite
 from nousd.store.interface import EventFilter, Store, StoredEvent
 from nousd.wire import events
+from nousd.wire.codec import decode_event
 from tests.daemon_harness import FakeClock
 
 ALL = EventFilter()
@@ -64,6 +65,22 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     else:
         async with sqlite.open_store(tmp_path / "log.db") as store:
             yield Bench(store, FakeClock())
+
+
+async def test_what_is_older_than_a_time_leaves_the_window_and_is_read_from_the_log(
+    bench: Bench,
+) -> None:
+    await bench.publish_now(10)
+    assert bench.hub.window_start == 0
+    fifth = (await bench.store.events_after(4, ALL, limit=1, bytes_max=1))[0]
+    bench.hub.release(decode_event(fifth.line).ts)
+    assert bench.hub.window_start == 4
+    assert await bench.read_to_head(0) == list(range(1, 11))
+    bench.hub.release("9999")
+    assert bench.hub.window_start == 10
+    assert await bench.read_to_head(0) == list(range(1, 11))
+    await bench.publish_now(1)
+    assert await bench.read_to_head(9) == [10, 11]
 
 
 @pytest.fixture
