@@ -25,9 +25,11 @@ def prune(connection: apsw.Connection, old: Old) -> Pruned:
     return pruned
 
 
-_PLACES: Final = "SELECT seq, type, run_id FROM events WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
-_LINE: Final = "SELECT line FROM events WHERE seq = ?"
-_DELTAS: Final = """
+PLACES: Final = (
+    "SELECT seq, type, run_id FROM events WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
+)
+LINE: Final = "SELECT line FROM events WHERE seq = ?"
+DELTAS: Final = """
     SELECT seq, type, line, schema_version FROM events
     WHERE run_id = :run_id AND seq < :seq AND type IN (SELECT value FROM json_each(:types))
     ORDER BY seq DESC
@@ -44,14 +46,14 @@ class _Events:
         self._connection = connection
 
     def places_after(self, seq: int, until: int, limit: int) -> Sequence[Place]:
-        return [Place(*row) for row in self._connection.execute(_PLACES, (seq, until, limit))]
+        return [Place(*row) for row in self._connection.execute(PLACES, (seq, until, limit))]
 
     def time_of(self, seq: int) -> str:
-        return decode_event(self._connection.execute(_LINE, (seq,)).get).ts
+        return decode_event(self._connection.execute(LINE, (seq,)).get).ts
 
     def deltas_before(self, run_id: str | None, seq: int) -> Iterator[Line]:
         values = {"run_id": run_id, "seq": seq, "types": _TYPES}
-        for found, type_, line, version in self._connection.execute(_DELTAS, values):
+        for found, type_, line, version in self._connection.execute(DELTAS, values):
             yield Line(found, type_, lift(line, version))
 
     def replace(self, joined: Joined) -> None:

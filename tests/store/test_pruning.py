@@ -17,7 +17,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from nousd.errors import StoreError
-from nousd.store import _pruning, sqlite
+from nousd.store import _pruning, _pruning_sqlite, sqlite
+from nousd.store._database import open_for_writing
 from nousd.store.interface import EventFilter, Old, Pruned, Store
 from nousd.wire import events
 from tests.lifecycle import LifecycleChecker
@@ -547,3 +548,18 @@ def texts_of(log: Any) -> dict[tuple[str, str], str]:
             key = (payload.get("message_id") or payload["tool_call_id"], event.type)
             texts[key] = texts.get(key, "") + payload["delta"]
     return texts
+
+
+@pytest.mark.parametrize(
+    ("query", "values"),
+    [
+        (_pruning_sqlite.PLACES, (1, 2, 3)),
+        (_pruning_sqlite.LINE, (1,)),
+        (_pruning_sqlite.DELTAS, {"run_id": "r1", "seq": 1, "types": "[]"}),
+    ],
+)
+def test_no_step_sorts_or_walks_over_a_whole_table(tmp_path: Path, query: str, values: Any) -> None:
+    with closing(open_for_writing(tmp_path / "log.db", apsw.Connection).connection) as connection:
+        plan = [row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + query, values)]
+    assert any(step.startswith("SEARCH events USING") for step in plan)
+    assert not any("TEMP B-TREE" in step or step.startswith("SCAN events") for step in plan), plan
