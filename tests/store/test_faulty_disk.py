@@ -123,7 +123,7 @@ async def test_what_was_told_of_a_commit_is_true_wherever_the_disk_fails(
     steps = await steps_of_a_play(tmp_path / "counted.db")
     assert steps > 40
     failed = 0
-    for at in range(0, steps + 3, 3 if once else 7):
+    for at in range(0, steps + 3, 5 if once else 11):
         with faulty_disk(seed=at) as disk:
             with TemporaryDirectory(dir=tmp_path) as folder:
                 told = await play_on(disk, Path(folder), fault, at, once=once)
