@@ -16,11 +16,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from nousd.wire.codec import decode_event, encode_event_tail, number_event
 from nousd.wire.events import EVENTS
-from nousd.wire.subscribe import cursor, cursor_seq
+from nousd.wire.subscribe import cursor
 
 STARTS: Final = frozenset({"message_start", "tool_execution_start"})
 ENDS: Final = frozenset({"message_end", "tool_execution_end"})
@@ -59,7 +58,6 @@ def join(newest_first: Iterable[Line]) -> tuple[Joined, ...]:
 
 class _Told(msgspec.Struct, frozen=True):
     delta: str
-    joined_from: str | UnsetType = UNSET
 
 
 class _DeltaLine(msgspec.Struct, frozen=True):
@@ -71,14 +69,13 @@ _decoder: Final = msgspec.json.Decoder(_DeltaLine)
 
 def _joined(newest_first: Sequence[Line]) -> Joined:
     last, *gone = newest_first
-    told = [_decoder.decode(event.line).payload for event in reversed(newest_first)]
+    # Only the last can have been joined before, so the first of all is among those given.
     first = newest_first[-1].seq
-    if told[0].joined_from is not UNSET:
-        first = cursor_seq(told[0].joined_from)
+    told = [_decoder.decode(event.line).payload.delta for event in reversed(newest_first)]
     event = decode_event(last.line)
     whole = msgspec.structs.replace(
         msgspec.json.decode(event.payload, type=EVENTS[last.type]),
-        delta="".join(piece.delta for piece in told),
+        delta="".join(told),
         joined_from=cursor(first),
     )
     line = number_event(last.seq, encode_event_tail(whole, event.ts))

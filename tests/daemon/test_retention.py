@@ -151,6 +151,25 @@ async def test_there_is_a_pause_between_two_steps(
     assert lengths == [11, 9, 7, 5, 3, 1]
 
 
+async def test_where_the_clock_was_set_back_nothing_is_pruned_that_the_hub_holds(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with world.daemon() as daemon:
+        client = await daemon.connect()
+        await client.request("new_session")
+        world.calendar.days = 30
+        for number in range(20):
+            await client.request("new_session", name=str(number))
+        world.calendar.days = 0
+        await talk(daemon, world.model, "one ", "two")
+        world.calendar.days = 20
+        await trio.sleep(3600)
+        assert len(await deltas(world.store)) == 2
+    async with world.daemon():
+        await trio.sleep(10)
+        assert len(await deltas(world.store)) == 1
+
+
 class Failing:
     """A store whose first attempts at pruning fail."""
 
