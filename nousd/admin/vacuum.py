@@ -46,7 +46,8 @@ def vacuum(state_dir: Path, *, connect: Connect = apsw.Connection) -> VacuumRepo
 
     Raises:
         ConfigError: there is no log, or a daemon has it open.
-        StoreFull: there is no space to write the file anew. The log is whole; what was joined is.
+        StoreFull: there is no space to write the file anew. The log is whole, and what was joined
+            stays joined.
         StoreError: it cannot be read or written.
     """
     path = database_file(state_dir)
@@ -95,6 +96,6 @@ def _space_needed(path: Path) -> str:
     """SQLite writes what is left twice: into a nameless temporary file, then into the WAL."""
     mib = size_of(path) // 2**20 + 1
     return (
-        f"the disk is full, and the log was left as it is: to write it anew takes up to {mib} MiB in "
+        f"the disk is full, and the log is whole: to write its file anew takes up to {mib} MiB in "
         f"{path.parent} and as much for a temporary file (in SQLITE_TMPDIR, else TMPDIR, else /var/tmp)"
     )
