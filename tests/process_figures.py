@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,11 +21,12 @@ _FAULT: Final = re.compile(r"Traceback|a fault of ours|Exception ignored|never a
 
 @dataclass(frozen=True)
 class Figures:
-    """A process at one moment; memory in bytes."""
+    """A process at one moment; memory in bytes. ``databases``: descriptors of files of the log."""
 
     resident: int
     proportional: int
     descriptors: int
+    databases: int
     threads: int
 
 
@@ -32,10 +34,12 @@ def figures_of(pid: int) -> Figures:
     """Reads the figures of a process that lives."""
     process = Path(f"/proc/{pid}")
     status = (process / "status").read_text()
+    open_files = list(_open_files(process / "fd"))
     return Figures(
         resident=_kib(status, "VmRSS"),
         proportional=_kib((process / "smaps_rollup").read_text(), "Pss"),
-        descriptors=len(os.listdir(process / "fd")),  # noqa: PTH208
+        descriptors=len(open_files),
+        databases=sum("/nousd.db" in path for path in open_files),
         threads=_number(status, "Threads"),
     )
 
@@ -57,6 +61,13 @@ def growth_of(resident: Sequence[int]) -> str | None:
 def faults_in(log: str) -> list[str]:
     """Returns what a daemon's own log says of its own faults, each with what stands around it."""
     return [log[max(0, m.start() - 300) : m.start() + 2000] for m in _FAULT.finditer(log)]
+
+
+def _open_files(folder: Path) -> Iterator[str]:
+    for name in os.listdir(folder):  # noqa: PTH208
+        # One that is closed just now was not open for long.
+        with suppress(FileNotFoundError):
+            yield os.readlink(folder / name)  # noqa: PTH115
 
 
 def _kib(text: str, name: str) -> int:

@@ -143,7 +143,7 @@ _TEXTS: Final = (
     "[[slow 20]][[think 20]][[say 40]]",
     '[[slow 50]][[say 5]][[tool bash {"command": "sleep 0.2; echo done"}]][[then]][[say 10]]',
     '[[tool ls {}]][[tool read {"path": "none"}]][[then]][[slow 50]][[say 20]]',
-    "[[say 2000]][[slow 50]][[text and]][[say 20]]",
+    "[[say 300]][[slow 50]][[text and]][[say 20]]",
     "[[slow 50]][[say 10]][[error 400]]",
 )
 _READS: Final = ("get_state", "get_messages", "get_tree", "get_queue", "list_runs", "list_tools")

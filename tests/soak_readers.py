@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from sys import intern
 from typing import Any, Final
 from zlib import crc32
 
@@ -22,6 +23,10 @@ from tests.resuming_reader import ResumingReader, seq_of
 
 _SESSION: Final = b'"session_id":"'
 _SHOWN_MAX: Final = 3
+
+EVERYTHING_SHARE: Final = 0.05
+"""Readers of all sessions. They are few, since a reader written in Python takes some 50,000 lines a
+second, all readers together."""
 
 
 class Numbers:
@@ -38,7 +43,7 @@ class Numbers:
         return self.of(line.partition(_SESSION)[2].partition(b'"')[0])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Logged:
     """A line of the log, as readers are held against it."""
 
@@ -46,6 +51,23 @@ class Logged:
     sum: int
     type: str
     session_id: str
+
+
+class SoakLog:
+    """All of the log that there still is. ``deleted``: sessions of which only a tombstone is left."""
+
+    def __init__(self, lines: Sequence[Logged]) -> None:
+        self.lines = lines
+        tombstones = [line for line in lines if line.type == "session_deleted"]
+        self.tombstones = frozenset(line.seq for line in tombstones)
+        self.deleted = frozenset(line.session_id for line in tombstones)
+        self._by_session: dict[str, list[Logged]] = {}
+        for line in lines:
+            self._by_session.setdefault(line.session_id, []).append(line)
+
+    def of(self, session_id: str | None) -> Sequence[Logged]:
+        """Returns the lines of a session; None: all."""
+        return self.lines if session_id is None else self._by_session.get(session_id, [])
 
 
 class SoakReader(ResumingReader):
@@ -91,27 +113,21 @@ class SoakReader(ResumingReader):
         if self.last_seq < seq:
             await self.read(2**40, is_last=lambda line: seq_of(line) >= seq)
 
-    def wants(self, logged: Logged) -> bool:
-        """Whether a line of the log is for this reader."""
+    def wanted(self, log: SoakLog) -> list[Logged]:
+        """Returns the lines of the log that are for this reader."""
         types = self.subscription["types"]
-        if self.subscription.get("session_id") not in (None, logged.session_id):
-            return False
-        return types == "all" or logged.type in (FROZEN_EVENTS if types == "v1" else types)
+        names = FROZEN_EVENTS if types == "v1" else types
+        lines = log.of(self.subscription.get("session_id"))
+        return [line for line in lines if types == "all" or line.type in names]
 
-    def faults(self, log: Sequence[Logged], deleted: frozenset[str]) -> list[str]:
-        """Returns a line for each way in which what was read is not the log.
-
-        Args:
-            log: all of it that there still is.
-            deleted: sessions whose events were in the log for a time only.
-        """
-        gone = {self._numbers.of(session_id.encode()) for session_id in deleted}
-        kept = {line.seq for line in log}
-        expected = [(line.seq, line.sum) for line in log if self.wants(line)]
+    def faults(self, log: SoakLog) -> list[str]:
+        """Returns a line for each way in which what was read is not what is in the log."""
+        gone = {self._numbers.of(session_id.encode()) for session_id in log.deleted}
+        expected = [(line.seq, line.sum) for line in self.wanted(log)]
         got = [
             (seq, sum_)
             for seq, sum_, session in zip(self.seqs, self.sums, self._sessions, strict=True)
-            if session not in gone or seq in kept
+            if session not in gone or seq in log.tombstones
         ]
         if got == expected:
             return []
@@ -128,19 +144,29 @@ def wishes(random: Random, sessions: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yields what readers ask for: mostly one session, sometimes everything."""
     while True:
         chance = random.random()
-        about: dict[str, Any] = {"session_id": random.choice(sessions)} if chance > 0.2 else {}
+        about: dict[str, Any] = (
+            {"session_id": random.choice(sessions)} if chance > EVERYTHING_SHARE else {}
+        )
         types: Any = random.choice(("all", "v1", ["message_end", "agent_end", "queue_update"]))
         yield {**about, "types": types}
 
 
-async def read_log(socket: Path, head: int) -> list[Logged]:
-    """Returns the log up to its head, in one piece."""
-    reader = ResumingReader(socket, types="all")
+class _LogReader(ResumingReader):
+    """Reads the log in one piece."""
+
+    def __init__(self, socket: Path) -> None:
+        super().__init__(socket, types="all")
+        self.logged: list[Logged] = []
+
+    def keep(self, line: bytes) -> None:
+        event = json.loads(line)
+        # The same few types and sessions again and again are to be the same strings.
+        type_, session_id = intern(event["type"]), intern(event["payload"].get("session_id", ""))
+        self.logged.append(Logged(self.last_seq, crc32(line), type_, session_id))
+
+
+async def read_log(socket: Path, head: int) -> SoakLog:
+    """Returns the log up to its head."""
+    reader = _LogReader(socket)
     await reader.take(2**40, is_last=lambda line: seq_of(line) >= head)
-    return [_logged(line) for line in reader.lines]
-
-
-def _logged(line: bytes) -> Logged:
-    event = json.loads(line)
-    session_id = event["payload"].get("session_id", "")
-    return Logged(seq_of(line), crc32(line), event["type"], session_id)
+    return SoakLog(reader.logged)

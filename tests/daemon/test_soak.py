@@ -10,7 +10,7 @@ import trio
 
 from tests.process_figures import MIB, faults_in, growth_of
 from tests.soak import Soak
-from tests.soak_readers import Logged, Numbers, SoakReader
+from tests.soak_readers import Logged, Numbers, SoakLog, SoakReader
 
 SECONDS = 3
 SECONDS_MAX = 150
@@ -63,21 +63,32 @@ def reader_of(*lines: bytes, **wish: str) -> SoakReader:
     return reader
 
 
-def logged(*lines: bytes) -> list[Logged]:
+def log_of(*lines: bytes, deleted: str = "") -> SoakLog:
     reader = reader_of(*lines)
-    return [
+    kept = [
         Logged(seq, sum_, "agent_end", "t" if b'"t"' in each else "s")
         for each, seq, sum_ in zip(lines, reader.seqs, reader.sums, strict=True)
     ]
+    return SoakLog([*kept, TOMBSTONE] if deleted else kept)
 
 
 ONE, TWO, THREE = line(1), line(2, "t"), line(3)
+GONE = line(9, "t", "session_deleted")
+TOMBSTONE = Logged(9, reader_of(GONE).sums[0], "session_deleted", "t")
 
 
 def test_a_reader_that_has_the_log_is_complete() -> None:
-    assert reader_of(ONE, TWO, THREE).faults(logged(ONE, TWO, THREE), frozenset()) == []
-    assert reader_of(ONE, THREE, session_id="s").faults(logged(ONE, TWO, THREE), frozenset()) == []
-    assert reader_of(ONE, TWO, THREE).faults(logged(ONE, THREE), frozenset({"t"})) == []
+    log = log_of(ONE, TWO, THREE)
+    assert reader_of(ONE, TWO, THREE).faults(log) == []
+    assert reader_of(ONE, THREE, session_id="s").faults(log) == []
+    assert reader_of(types="turn_end").faults(log) == []
+
+
+def test_what_a_deleted_session_had_may_have_been_read_and_may_not() -> None:
+    log = log_of(ONE, THREE, deleted="t")
+    assert reader_of(ONE, TWO, THREE, GONE).faults(log) == []
+    assert reader_of(ONE, THREE, GONE).faults(log) == []
+    assert "1 lines missing" in reader_of(ONE, TWO, THREE).faults(log)[0]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +104,7 @@ def test_a_reader_that_has_the_log_is_complete() -> None:
 def test_a_reader_with_a_gap_a_duplicate_or_other_bytes_is_found(
     got: tuple[bytes, ...], found: str
 ) -> None:
-    [fault] = reader_of(*got).faults(logged(ONE, TWO, THREE), frozenset())
+    [fault] = reader_of(*got).faults(log_of(ONE, TWO, THREE))
     assert found in fault
 
 
