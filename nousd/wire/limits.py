@@ -61,7 +61,7 @@ RESULT_EVENTS_MAX: Final = 10_000
 CONNECTIONS_MAX: Final = 512
 """Connections to one socket; a further one is answered with one error line and closed."""
 
-PIPELINE_MAX: Final = 1024
+PIPELINE_MAX: Final = 4096
 """Responses of one connection waiting to be read; past it we stop reading its commands."""
 
 PIPELINE_BYTES_MAX: Final = 256 * 1024
