@@ -19,7 +19,7 @@ from tests.daemon.process_harness import Place, Process, running
 from tests.daemon_harness import Client
 from tests.fuzz_cases import LINE_BYTES_MAX, Case, Cases
 from tests.fuzz_oracle import answer_faults, lines_of, told_faults
-from tests.process_figures import MIB, faults_in, figures_of, growth_of
+from tests.process_figures import faults_in, figures_of, growth_of, thirds_of
 
 CASE_SECONDS: Final = 30
 """How long a case may take; one that has to wait waits for the command timeout."""
@@ -69,11 +69,9 @@ class Fuzz:
 
     def report(self) -> str:
         """The counts in one line."""
-        third = max(1, len(self._resident) // 3)
         return (
-            f"seed {self.seed}: {self.cases} cases, {self.lines} lines, resident "
-            f"{max(self._resident[:third]) / MIB:.1f} MiB in the first third, "
-            f"{max(self._resident[-third:]) / MIB:.1f} MiB in the last, {len(self.faults)} faults"
+            f"seed {self.seed}: {self.cases} cases, {self.lines} lines, resident MiB, most of each "
+            f"third: {thirds_of(self._resident)}; {len(self.faults)} faults"
         )
 
     def _found(self, case: Case, fault: str) -> None:

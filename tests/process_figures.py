@@ -58,6 +58,13 @@ def growth_of(resident: Sequence[int]) -> str | None:
     return f"memory has grown from {middle / MIB:.1f} MiB to {last / MIB:.1f} MiB"
 
 
+def thirds_of(sizes: Sequence[int]) -> str:
+    """Shows the most of each third, in MiB."""
+    third = max(1, len(sizes) // 3)
+    parts = (sizes[:third], sizes[third:-third], sizes[-third:])
+    return ", ".join(f"{max(part, default=0) / MIB:.1f}" for part in parts)
+
+
 def faults_in(log: str) -> list[str]:
     """Returns what a daemon's own log says of its own faults, each with what stands around it."""
     return [log[max(0, m.start() - 300) : m.start() + 2000] for m in _FAULT.finditer(log)]

@@ -8,7 +8,7 @@ daemon must hold as many descriptors as before.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,7 @@ from nousd.store.sqlite import READERS_MAX
 from tests.crash_client import request
 from tests.daemon.process_harness import Place, Process, running
 from tests.daemon_harness import Client
-from tests.process_figures import MIB, Figures, faults_in, figures_of, growth_of
+from tests.process_figures import Figures, faults_in, figures_of, growth_of, thirds_of
 from tests.soak_drivers import Driver
 from tests.soak_readers import Numbers, SoakReader, read_log, wishes
 
@@ -92,8 +92,8 @@ events in the log: {self._events}
 lines read: {sum(len(reader.seqs) for reader in readers)}
 stalls: {sum(reader.stalls for reader in readers)}
 reader connections: {sum(reader.connections for reader in readers)}
-resident MiB, most of each third: {_thirds([sample.resident for sample in self.samples])}
-proportional MiB, most of each third: {_thirds([each.proportional for each in self.samples])}
+resident MiB, most of each third: {thirds_of([sample.resident for sample in self.samples])}
+proportional MiB, most of each third: {thirds_of([each.proportional for each in self.samples])}
 descriptors before, most, after: {self._before.descriptors}, {descriptors}, {self._after.descriptors}
 threads before, most, after: {self._before.threads}, {threads}, {self._after.threads}
 faults: {len(self.faults)}"""
@@ -198,9 +198,3 @@ async def _settled(process: Process, until: Callable[[Figures], bool] = lambda _
             before, figures = figures, figures_of(process.pid)
             same = same + 1 if figures.descriptors == before.descriptors else 0
     return figures
-
-
-def _thirds(sizes: Sequence[int]) -> str:
-    third = max(1, len(sizes) // 3)
-    parts = (sizes[:third], sizes[third:-third], sizes[-third:])
-    return ", ".join(f"{max(part, default=0) / MIB:.1f}" for part in parts)
