@@ -17,7 +17,7 @@ from nousd.extensions.api import ExtensionApi, Extensions
 from nousd.extensions.calls import THREADS_MAX, TIMEOUT_SECONDS
 from nousd.extensions.loader import load_extensions
 from nousd.tools.confine import Confinement
-from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.interface import ExpectQuiet, ToolContext, ToolResult, nobody_waits
 from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
 
 Write = Callable[..., Path]
@@ -46,6 +46,15 @@ async def command(handler: Callable[..., Any], payload: Any = None, **options: f
         return await found.commands["c"](payload)
 
 
+def silent_context(expect_quiet: ExpectQuiet = nobody_waits) -> ToolContext:
+    """Surroundings for a tool that is not to emit anything."""
+
+    async def emit(text: str) -> None:
+        raise AssertionError(text)
+
+    return ToolContext(Confinement(Path("/")), emit, expect_quiet)
+
+
 async def tool(
     handler: Callable[..., Any],
     args: dict[str, Any] | None = None,
@@ -55,11 +64,8 @@ async def tool(
     shape = schema or {"type": "object"}
     (found,) = registered(lambda api: api.tool("t", "A tool.", shape, handler, **options)).tools
 
-    async def emit(text: str) -> None:
-        raise AssertionError(text)
-
     quiet_seconds: list[float] = []
-    context = ToolContext(Confinement(Path("/")), emit, quiet_seconds.append)
+    context = silent_context(quiet_seconds.append)
     with trio.fail_after(20):
         result = await found.run(found.validated(args or {}), context)
     assert quiet_seconds == [options.get("timeout_seconds", TIMEOUT_SECONDS)]
@@ -83,7 +89,7 @@ async def test_the_demo_tool_says_the_text_back() -> None:
         "properties": {"text": {"type": "string"}},
         "required": ["text"],
     }
-    result = await echo.run(echo.validated({"text": "ext"}), None)  # type: ignore[arg-type]
+    result = await echo.run(echo.validated({"text": "ext"}), silent_context())
     assert result == ToolResult(text="demo.echo:ext")
 
 
