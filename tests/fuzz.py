@@ -24,6 +24,7 @@ from tests.process_figures import faults_in, figures_of, growth_of, thirds_of
 CASE_SECONDS: Final = 30
 """How long a case may take; one that has to wait waits for the command timeout."""
 
+LEAVE_SECONDS: Final = 0.5
 FAULTS_MAX: Final = 20
 _READ_BYTES: Final = 64 * 1024
 _SYNC: Final = b'\n{"id":"sync","type":"subscribe","payload":{}}\n'
@@ -95,15 +96,15 @@ class Fuzz:
         owed = lines_of(case.commands, is_all=is_all, line_bytes_max=LINE_BYTES_MAX)
         received = bytearray()
         stream = await trio.open_unix_socket(str(self._place.socket))
+        if case.ending == "leave":
+            await _send_and_leave(stream, case)
+            return
         async with stream, trio.open_nursery() as nursery:
-            if case.ending != "leave":
-                nursery.start_soon(self._receive, stream, received, None if is_all else len(owed))
+            nursery.start_soon(self._receive, stream, received, None if is_all else len(owed))
             for data in case.writes():
                 await stream.send_all(data)
             if is_all:
                 await stream.send_eof()
-        if case.ending == "leave":
-            return
         self.lines += len(owed)
         self._source.ids.learn(bytes(received))
         *answers, rest = received.split(b"\n")
@@ -176,3 +177,11 @@ class Fuzz:
             new = log.read()
         self._log_read += len(new)
         return faults_in(new.decode())
+
+
+async def _send_and_leave(stream: trio.abc.Stream, case: Case) -> None:
+    """Sends without reading, until it is all said or the daemon rightly reads no more."""
+    async with stream:
+        with trio.move_on_after(LEAVE_SECONDS):
+            for data in case.writes():
+                await stream.send_all(data)
