@@ -28,11 +28,11 @@ _log = logging.getLogger(__name__)
 class Ticket:
     """A batch on its way: wait for it, or say what is to happen when it is committed.
 
-    Exactly one of ``stored`` and ``failure`` is set in the end.
+    ``failure`` says in the end why it was not. What was committed it does not hold: a ticket may be
+    kept for long, and events are large.
     """
 
     def __init__(self) -> None:
-        self.stored: tuple[StoredEvent, ...] | None = None
         self.failure: StoreError | None = None
         self._settled = trio.Event()
         self._callbacks: list[Callable[[Ticket], None]] = []
@@ -55,12 +55,9 @@ class Ticket:
         if self.failure is not None:
             raise self.failure
 
-    def settle(self, outcome: tuple[StoredEvent, ...] | StoreError) -> None:
+    def settle(self, failure: StoreError | None = None) -> None:
         """Records what became of the batch. Called once, by the log."""
-        if isinstance(outcome, StoreError):
-            self.failure = outcome
-        else:
-            self.stored = outcome
+        self.failure = failure
         self._settled.set()
         for callback in self._callbacks:
             callback(self)
@@ -99,7 +96,7 @@ class Log:
             ticket.settle(failure)
 
         def committed(stored: tuple[StoredEvent, ...]) -> None:
-            ticket.settle(stored)
+            ticket.settle()
             self._hub.publish(stored)
 
         self._store.submit(Batch(records, committed, failed, tuple(artifacts), owed))

@@ -34,7 +34,7 @@ from nousd.machine import session as machine
 from nousd.machine.session import SessionState
 from nousd.store.interface import Artifact, Defaults, SessionRow, Store
 from nousd.wire import events
-from nousd.wire.responses import QueuedInput
+from nousd.wire.responses import Accepted, QueuedInput
 
 if TYPE_CHECKING:
     from nousd.daemon.core import Deferred
@@ -71,7 +71,7 @@ class LiveSession:
         self.in_flight = 0
         self.lost = False
         self.failure: StoreError | None = None
-        self.accepted: OrderedDict[str, Deferred] = OrderedDict()
+        self.accepted: OrderedDict[str, Deferred | Accepted] = OrderedDict()
         self._log = log
         self._clock = clock
 
@@ -131,8 +131,19 @@ class LiveSession:
             self.run.stop("interrupted")
 
     def remember(self, client_message_id: str, acknowledgement: Deferred) -> None:
-        """Keeps the acknowledgement of an input for when the client sends it again."""
+        """Keeps the acknowledgement of an input for when the client sends it again.
+
+        Once it is committed, what it says is all that is kept of it.
+        """
+        said = acknowledgement.payload
+        assert isinstance(said, Accepted)
         self.accepted[client_message_id] = acknowledgement
+
+        def settled(ticket: Ticket) -> None:
+            if ticket.failure is None and client_message_id in self.accepted:
+                self.accepted[client_message_id] = said
+
+        acknowledgement.ticket.when_settled(settled)
         while len(self.accepted) > _REMEMBERED_INPUTS:
             self.accepted.popitem(last=False)
 

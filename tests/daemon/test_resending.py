@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nousd.providers.interface import Provider
+from nousd.wire.responses import Accepted
 from tests.daemon_harness import Client, Daemon, Events, of_type, socket_daemon
 from tests.stub_model import Gate, StubModel, hanging_reply, text_reply
 
@@ -141,3 +142,12 @@ async def test_a_promoted_follow_up_sent_again_after_a_restart_is_acknowledged_a
     async with socket_daemon(short_folder, provider=provider) as daemon:
         client = await daemon.connect()
         assert await client.request("follow_up", **follow_up) == first
+
+
+async def test_of_an_input_that_is_on_the_disk_memory_keeps_the_acknowledgement_alone(
+    daemon: Daemon, client: Client
+) -> None:
+    result = await client.request("prompt", text="go", client_message_id="m1")
+    live = await daemon.core.sessions.get(result["session_id"])
+    # A ticket, and with it whatever its commit had to do, would be kept as long.
+    assert [type(said) for said in live.accepted.values()] == [Accepted]
