@@ -20,9 +20,10 @@ import trio
 from nousd.store.interface import EventFilter, Store, StoredEvent
 from nousd.wire.codec import decode_event
 
-WINDOW_EVENTS_MAX: Final = 32_768
-WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The window's bound. A burst that passes it sends slow subscribers to the log, nothing worse."""
+WINDOW_EVENTS_MAX: Final = 16_384
+WINDOW_BYTES_MAX: Final = 4 * 1024 * 1024
+"""The window's bound. A burst that passes it sends slow subscribers to the log, which is read faster
+than any burst is written."""
 
 PAGE_EVENTS: Final = 4096
 PAGE_BYTES: Final = 128 * 1024

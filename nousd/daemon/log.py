@@ -32,14 +32,18 @@ class Ticket:
     kept for long, and events are large.
     """
 
+    # There is one for each delta, and hardly any is ever waited for.
+    __slots__ = ("_callbacks", "_is_settled", "_waited_for", "failure")
+
     def __init__(self) -> None:
         self.failure: StoreError | None = None
-        self._settled = trio.Event()
+        self._is_settled = False
+        self._waited_for: trio.Event | None = None
         self._callbacks: list[Callable[[Ticket], None]] = []
 
     def when_settled(self, callback: Callable[[Ticket], None]) -> None:
         """Calls ``callback`` in commit order, before the events are published; at once if settled."""
-        if self._settled.is_set():
+        if self._is_settled:
             callback(self)
         else:
             self._callbacks.append(callback)
@@ -51,14 +55,20 @@ class Ticket:
             StoreInDoubt: whether the batch was committed shows after a restart.
             StoreError: it was not committed and never will be.
         """
-        await self._settled.wait()
+        if self._is_settled:
+            await trio.lowlevel.checkpoint()
+        else:
+            self._waited_for = self._waited_for or trio.Event()
+            await self._waited_for.wait()
         if self.failure is not None:
             raise self.failure
 
     def settle(self, failure: StoreError | None = None) -> None:
         """Records what became of the batch. Called once, by the log."""
         self.failure = failure
-        self._settled.set()
+        self._is_settled = True
+        if self._waited_for is not None:
+            self._waited_for.set()
         for callback in self._callbacks:
             callback(self)
         self._callbacks.clear()

@@ -29,6 +29,7 @@ from nousd.daemon.connection import serve_commands
 from nousd.daemon.core import Core
 from nousd.daemon.feed import serve_events
 from nousd.daemon.logs import configure_logging
+from nousd.daemon.memory import give_back_large_blocks
 from nousd.daemon.redaction import Redactor
 from nousd.daemon.sockets import Listeners, open_listeners, socket_paths
 from nousd.daemon.systemd import (
@@ -72,6 +73,7 @@ def serve(settings: Settings) -> int:
         StoreError: the log cannot be opened; nothing was changed.
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
+    give_back_large_blocks()
     trio.run(_serve, settings)
     return 0
 

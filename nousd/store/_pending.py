@@ -12,7 +12,12 @@ from collections.abc import Iterable
 import trio
 
 from nousd.errors import StoreError
-from nousd.store.interface import PENDING_BYTES_MAX, Batch, StoredEvent
+from nousd.store.interface import (
+    PENDING_BATCHES_MAX,
+    PENDING_BYTES_MAX,
+    Batch,
+    StoredEvent,
+)
 
 Outcome = tuple[StoredEvent, ...] | StoreError
 """What became of a batch."""
@@ -61,7 +66,7 @@ class PendingBatches:
 
     async def wait_room(self) -> None:
         await trio.lowlevel.checkpoint()
-        while self.bytes >= PENDING_BYTES_MAX:
+        while self.bytes >= PENDING_BYTES_MAX or len(self._batches) >= PENDING_BATCHES_MAX:
             await self._progress.park()
 
     async def wait_settled(self) -> None:

@@ -9,7 +9,8 @@ other, so that what they do (fold, answer, publish) happens in the order of the 
 not raise: it has no caller that could be told.
 
 ``submit`` never waits, so whoever produces many batches calls ``wait_room`` before the next one; then
-what is queued stays below ``PENDING_BYTES_MAX`` and one batch per producer.
+what is queued stays below ``PENDING_BYTES_MAX`` and ``PENDING_BATCHES_MAX``, and one batch per
+producer.
 
 Reads see everything whose callback was called before they began; of rows (not of events) they may
 see more, if a commit has just happened. A page that goes on from an id that is not there is empty.
@@ -28,9 +29,12 @@ from nousd.wire.entries import Entry
 from nousd.wire.events import Event
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
 
-PENDING_BYTES_MAX: Final = 16 * 1024 * 1024
+PENDING_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of batches whose callback was not called yet, past which ``wait_room`` waits. A commit of
 deltas moves up to 100 MB/s, so a full queue is a fraction of a second behind."""
+
+PENDING_BATCHES_MAX: Final = 2048
+"""The same in batches, because a small one takes ten times its bytes in memory."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -176,7 +180,7 @@ class Store(Protocol):
         ...
 
     async def wait_room(self) -> None:
-        """Waits until ``pending_bytes`` is below ``PENDING_BYTES_MAX``."""
+        """Waits until less is pending than ``PENDING_BYTES_MAX`` and ``PENDING_BATCHES_MAX``."""
         ...
 
     def submit(self, batch: Batch) -> None:

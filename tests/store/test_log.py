@@ -9,7 +9,7 @@ import trio
 
 from nousd.errors import StoreError
 from nousd.store import memory, sqlite
-from nousd.store.interface import PENDING_BYTES_MAX, EventFilter, Store
+from nousd.store.interface import PENDING_BATCHES_MAX, PENDING_BYTES_MAX, EventFilter, Store
 from nousd.wire.codec import decode_event
 from nousd.wire.events import Status
 from tests.store.helpers import (
@@ -122,6 +122,16 @@ async def test_pending_bytes_count_lines_and_are_none_after_the_callbacks(store:
     assert store.pending_bytes == len(batch.records[0].tail)
     await store.flush()
     assert store.pending_bytes == 0
+
+
+async def test_there_is_no_room_behind_very_many_small_batches(store: Store) -> None:
+    outcomes = Outcomes()
+    with trio.fail_after(20):
+        for number in range(PENDING_BATCHES_MAX):
+            store.submit(outcomes.batch(str(number), [delta("x")]))
+        assert store.pending_bytes < PENDING_BYTES_MAX
+        await store.wait_room()
+    assert outcomes.told != []
 
 
 async def test_whoever_waits_for_room_goes_on_when_the_queue_is_below_its_bound(
