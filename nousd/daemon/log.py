@@ -55,11 +55,11 @@ class Ticket:
             StoreInDoubt: whether the batch was committed shows after a restart.
             StoreError: it was not committed and never will be.
         """
-        if self._is_settled:
-            await trio.lowlevel.checkpoint()
-        else:
-            self._waited_for = self._waited_for or trio.Event()
-            await self._waited_for.wait()
+        if self._waited_for is None:
+            self._waited_for = trio.Event()
+            if self._is_settled:
+                self._waited_for.set()
+        await self._waited_for.wait()
         if self.failure is not None:
             raise self.failure
 
