@@ -43,7 +43,8 @@ class _Connection:
         self._core = core
         self._stream = stream
         self._outbox = Outbox()
-        self._receiving = trio.CancelScope()
+        self._reading = trio.CancelScope()
+        self._is_receiving = False
 
     async def serve(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -55,16 +56,20 @@ class _Connection:
 
     async def _stop_receiving_at_close(self) -> None:
         await self._core.closing.wait()
-        self._receiving.cancel()
+        # A command that is being handled is answered first.
+        if self._is_receiving:
+            self._reading.cancel()
 
     async def _read(self) -> None:
         """Handles what the client sends until it has said all or the daemon closes."""
         splitter = LineSplitter(self._core.line_bytes_max, self._core.line_budget)
         with (
+            self._reading,
             closing(splitter),
             suppress(trio.BrokenResourceError, trio.ClosedResourceError),
         ):
-            while (chunk := await self._receive()) is not None:
+            while not self._core.closing.is_set():
+                chunk = await self._receive()
                 for line in splitter.feed(chunk) if chunk else splitter.end():
                     await self._outbox.wait_room()
                     await self._handle(line)
@@ -72,12 +77,13 @@ class _Connection:
                     break
         self._outbox.close()
 
-    async def _receive(self) -> bytes | bytearray | None:
-        """Returns the next bytes, none at the end of input, or None once the daemon closes."""
-        with trio.CancelScope() as self._receiving:
-            if not self._core.closing.is_set():
-                return await self._stream.receive_some(READ_BYTES)
-        return None
+    async def _receive(self) -> bytes | bytearray:
+        """Returns the next bytes, none at the end of input."""
+        self._is_receiving = True
+        try:
+            return await self._stream.receive_some(READ_BYTES)
+        finally:
+            self._is_receiving = False
 
     async def _handle(self, line: bytes | LineTooLong) -> None:
         request = await boundary.contained(partial(self._decoded, line), "a line")

@@ -186,7 +186,7 @@ def begin_turn(
 def _accepted(state: SessionState, queued: QueuedInput) -> events.QueueUpdate:
     if len(state.queue) >= QUEUED_INPUTS_MAX:
         raise CommandRejected("queue_full", details={"limit": QUEUED_INPUTS_MAX})
-    chars = len(queued.text) + sum(len(waiting.text) for waiting in state.queue)
+    chars = len(queued.text) + sum([len(waiting.text) for waiting in state.queue])
     if chars > QUEUED_CHARS_MAX:
         raise CommandRejected("queue_full", details={"chars_limit": QUEUED_CHARS_MAX})
     return _update(state, "accepted", (queued,), queued.run_id)
@@ -203,7 +203,7 @@ def _gone(
 def _update(
     state: SessionState, change: str, inputs: queue.Inputs, run_id: str | msgspec.UnsetType
 ) -> events.QueueUpdate:
-    left = queue.without(state.queue, inputs)
+    left = state.queue if change == "accepted" else queue.without(state.queue, inputs)
     if change in ("accepted", "promoted"):
         left += inputs
     return events.QueueUpdate(

@@ -45,9 +45,8 @@ def in_order(queue: Inputs) -> Inputs:
 
 def pending_counts(queue: Inputs) -> PendingCounts:
     """Counts what a client sees as waiting; a prompt about to begin is not waiting."""
-    return PendingCounts(
-        steer=len(of_kind(queue, "steer")), follow_up=len(of_kind(queue, "follow_up"))
-    )
+    kinds = [queued.kind for queued in queue]
+    return PendingCounts(steer=kinds.count("steer"), follow_up=kinds.count("follow_up"))
 
 
 def steer_bites(queue: Inputs, run_id: str) -> bool:
