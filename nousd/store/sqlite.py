@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import apsw
@@ -112,11 +112,13 @@ class _Readers:
             raise StoreError("the store is closed")
         try:
             connection = self._take()
-            try:
+            with ExitStack() as broken_off:
+                # A statement that is half done holds its connection at an old state of the log.
+                broken_off.callback(connection.close, True)
                 with connection:
                     answer = query(connection)
-            finally:
-                self._idle.append(connection)
+                broken_off.pop_all()
+            self._idle.append(connection)
         except (apsw.Error, msgspec.MsgspecError) as error:
             raise StoreError(f"the log could not be read: {error}") from error
         return answer
