@@ -4,11 +4,12 @@ import io
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from nousd.cli import client_main
+from nousd.cli import client_main, daemon_main
 from tests.client.conftest import daemon, folder
 from tests.fake_daemon import FakeDaemon
 
@@ -22,6 +23,7 @@ class Outcome(NamedTuple):
 
 
 Nousctl = Callable[..., Outcome]
+Nousd = Callable[..., Outcome]
 
 
 @pytest.fixture
@@ -50,3 +52,20 @@ def interrupts_stay_as_they_are() -> Iterator[None]:
     before = signal.getsignal(signal.SIGINT)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def nousd(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Nousd:
+    """Runs ``nousd`` with these arguments, for a user without settings."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    def run(*argv: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["nousd", *map(str, argv)])
+        with pytest.raises(SystemExit) as caught:
+            daemon_main.main()
+        captured = capsys.readouterr()
+        return Outcome(int(caught.value.code or 0), captured.out, captured.err)
+
+    return run

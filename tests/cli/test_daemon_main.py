@@ -3,37 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
 from nousd import __version__
-from nousd.cli import daemon_main, units
+from nousd.cli import units
 from nousd.config.settings import SETTINGS, Settings, flag_of
 from nousd.daemon import serve as serving
 from nousd.errors import ConfigError, NousdError, StoreTooNew
-from tests.cli.conftest import Outcome
-
-Nousd = Callable[..., Outcome]
-
-
-@pytest.fixture
-def nousd(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Nousd:
-    """Runs ``nousd`` with these arguments, for a user without settings."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-
-    def run(*argv: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["nousd", *argv])
-        with pytest.raises(SystemExit) as caught:
-            daemon_main.main()
-        captured = capsys.readouterr()
-        return Outcome(int(caught.value.code or 0), captured.out, captured.err)
-
-    return run
+from tests.cli.conftest import Nousd
 
 
 @pytest.fixture

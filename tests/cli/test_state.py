@@ -4,36 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nousd.admin import vacuum as vacuuming
-from nousd.cli import daemon_main
 from nousd.cli.state import STATE_COMMANDS
 from tests.admin.logs import write_recorded_log
-from tests.cli.conftest import Outcome
-
-Nousd = Callable[..., Outcome]
-
-
-@pytest.fixture
-def nousd(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Nousd:
-    """Runs ``nousd`` with these arguments, for a user without settings."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-
-    def run(*argv: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["nousd", *map(str, argv)])
-        with pytest.raises(SystemExit) as caught:
-            daemon_main.main()
-        captured = capsys.readouterr()
-        return Outcome(int(caught.value.code or 0), captured.out, captured.err)
-
-    return run
+from tests.cli.conftest import Nousd
 
 
 @pytest.fixture
