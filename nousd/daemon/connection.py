@@ -18,6 +18,7 @@ from nousd.daemon.commands import HANDLERS
 from nousd.daemon.core import Core, Deferred, Plain, Reply
 from nousd.daemon.log import Ticket
 from nousd.daemon.outbox import Outbox
+from nousd.daemon.streams import UnixStream
 from nousd.errors import CommandRejected, InvalidCommand, NousdError, ShuttingDown
 from nousd.wire.codec import (
     Request,
@@ -35,14 +36,19 @@ READ_BYTES: Final = 64 * 1024
 
 async def serve_commands(core: Core, stream: trio.abc.Stream) -> None:
     """Serves one client until it leaves or the daemon closes."""
-    await _Connection(core, stream).serve()
+    if isinstance(stream, trio.SocketStream):
+        socket = UnixStream(stream)
+        await _Connection(core, socket, Outbox(socket.write_now)).serve()
+    else:
+        await _Connection(core, stream, Outbox()).serve()
 
 
 class _Connection:
-    def __init__(self, core: Core, stream: trio.abc.Stream) -> None:
+    def __init__(self, core: Core, stream: trio.abc.Stream, outbox: Outbox) -> None:
         self._core = core
         self._stream = stream
-        self._outbox = Outbox()
+        self._outbox = outbox
+        self._committing: trio.Event | None = None
         self._reading = trio.CancelScope()
         self._is_receiving = False
 
@@ -72,9 +78,11 @@ class _Connection:
                 chunk = await self._receive()
                 for line in splitter.feed(chunk) if chunk else splitter.end():
                     await self._outbox.wait_room()
+                    await self._answered_all()
                     await self._handle(line)
                 if not chunk:
                     break
+        await self._answered_all()
         self._outbox.close()
 
     async def _receive(self) -> bytes | bytearray:
@@ -94,7 +102,7 @@ class _Connection:
         if isinstance(outcome, bytes):
             self._outbox.put(outcome)
         elif isinstance(outcome, Deferred):
-            await self._answer_when_committed(request.id, outcome)
+            self._answer_when_committed(request.id, outcome)
         else:
             self._outbox.put(self._refusal(request.id, outcome))
 
@@ -113,18 +121,23 @@ class _Connection:
         reply = await HANDLERS[request.type](self._core, command)
         return reply if isinstance(reply, Deferred) else _encoded(request.id, reply)
 
-    async def _answer_when_committed(self, request_id: str, reply: Deferred) -> None:
-        """Queues the answer in the moment of the commit, before the events go out."""
+    def _answer_when_committed(self, request_id: str, reply: Deferred) -> None:
+        """Answers in the moment of the commit, before the events go out."""
         answer = encode_response(request_id, reply.payload)
-        done = trio.Event()
+        committing = self._committing = trio.Event()
 
         def settled(ticket: Ticket) -> None:
             failure = ticket.failure
-            self._outbox.put(answer if failure is None else self._refusal(request_id, failure))
-            done.set()
+            self._outbox.put_now(answer if failure is None else self._refusal(request_id, failure))
+            committing.set()
 
         reply.ticket.when_settled(settled)
-        await done.wait()
+
+    async def _answered_all(self) -> None:
+        """Waits for the answer to the command before, as answers come in the order of commands."""
+        if self._committing is not None:
+            await self._committing.wait()
+            self._committing = None
 
     def _refusal(self, request_id: str, error: NousdError) -> bytes:
         if isinstance(error, InvalidCommand):

@@ -5,6 +5,8 @@ Whoever puts a line in never waits for the reader; whoever produces more asks fo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 from nousd.wire.limits import PIPELINE_BYTES_MAX, PIPELINE_MAX
@@ -16,9 +18,13 @@ class Outbox:
     Invariant: ``_count`` lines of ``_bytes`` bytes were put in and are not yet taken by the reader, the
     ones that are just being written included; past ``PIPELINE_MAX`` or ``PIPELINE_BYTES_MAX`` goes only
     what was put in without asking for room.
+
+    Args:
+        write_now: writes what of a line the reader takes at once, and returns how many bytes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, write_now: Callable[[bytes], int] = lambda _: 0) -> None:
+        self._write_now = write_now
         self._lines: list[bytes] = []
         self._count = 0
         self._bytes = 0
@@ -32,6 +38,15 @@ class Outbox:
         self._count += 1
         self._bytes += len(line)
         self._filled.set()
+
+    def put_now(self, line: bytes) -> None:
+        """Hands a line to the reader in this moment if nothing waits before it, else queues it.
+
+        For a line that comes alone; of many at once the writer makes one write.
+        """
+        taken = 0 if self._count else self._write_now(line)
+        if taken < len(line):
+            self.put(line[taken:])
 
     def close(self) -> None:
         """Lets ``run`` return once everything that was put in is written."""
@@ -58,7 +73,9 @@ class Outbox:
             self._lines.clear()
             if not self._closed:
                 self._filled = trio.Event()
-            await stream.send_all(joined)
+            taken = self._write_now(joined)
+            if taken < len(joined):
+                await stream.send_all(joined[taken:])
             self._count -= count
             self._bytes -= len(joined)
             self._emptied.set()

@@ -14,7 +14,8 @@ can be read and nothing else.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -64,7 +65,7 @@ class LiveSession:
     committed. While ``lost`` nothing can be decided; ``failure`` says why it is, if a commit did.
     """
 
-    def __init__(self, state: SessionState, log: Log, clock: Clock) -> None:
+    def __init__(self, state: SessionState, log: Log) -> None:
         self.state = state
         self.committed = state
         self.run: RunDriver | None = None
@@ -72,8 +73,8 @@ class LiveSession:
         self.lost = False
         self.failure: StoreError | None = None
         self.accepted: OrderedDict[str, Deferred | Accepted] = OrderedDict()
+        self._lookups = 0
         self._log = log
-        self._clock = clock
 
     @property
     def session_id(self) -> str:
@@ -104,10 +105,9 @@ class LiveSession:
         if self.state.deleted:
             raise _not_found(self.session_id)
         records = self._log.encode(decided)
-        now = self._clock.now()
         after = self.state
-        for event in decided:
-            after = machine.apply(after, event, now)
+        for event, record in zip(decided, records, strict=True):
+            after = machine.apply(after, event, record.ts)
         follow(decided)
         ticket = self._log.submit(records, artifacts=artifacts)
         self.state = after
@@ -133,7 +133,7 @@ class LiveSession:
     def remember(self, client_message_id: str, acknowledgement: Deferred) -> None:
         """Keeps the acknowledgement of an input for when the client sends it again.
 
-        Once it is committed, what it says is all that is kept of it.
+        Once it is committed the log has it, for every lookup that begins after that.
         """
         said = acknowledgement.payload
         assert isinstance(said, Accepted)
@@ -142,10 +142,28 @@ class LiveSession:
         def settled(ticket: Ticket) -> None:
             if ticket.failure is None and client_message_id in self.accepted:
                 self.accepted[client_message_id] = said
+                self._forget_committed()
 
         acknowledgement.ticket.when_settled(settled)
         while len(self.accepted) > _REMEMBERED_INPUTS:
             self.accepted.popitem(last=False)
+
+    @contextmanager
+    def looking_up(self) -> Iterator[None]:
+        """While the block lasts, what the log may have got since it began stays in ``accepted``."""
+        self._lookups += 1
+        try:
+            yield
+        finally:
+            self._lookups -= 1
+            self._forget_committed()
+
+    def _forget_committed(self) -> None:
+        if self._lookups:
+            return
+        for client_message_id, known in list(self.accepted.items()):
+            if isinstance(known, Accepted):
+                del self.accepted[client_message_id]
 
     @property
     def is_idle(self) -> bool:
@@ -206,7 +224,7 @@ class Sessions:
             if row is None:
                 raise _not_found(session_id)
             pending = await self._store.pending_inputs(session_id)
-            live = LiveSession(_state_of(row, pending), self._log, self._clock)
+            live = LiveSession(_state_of(row, pending), self._log)
             live.lost, live.failure = failure is not None, failure
             return self._keep(live)
 
@@ -316,9 +334,7 @@ class Sessions:
     ) -> tuple[LiveSession, Ticket]:
         """Creates a session, a branch if it has a parent, and makes it the active one."""
         created = self._created(self._clock.new_id("sess"), name, parent)
-        live = self._keep(
-            LiveSession(SessionState(session_id=created.session_id), self._log, self._clock)
-        )
+        live = self._keep(LiveSession(SessionState(session_id=created.session_id), self._log))
         ticket = live.decide((created, events.SessionActivated(session_id=live.session_id)))
         self._now_active(live.session_id, ticket)
         return live, ticket

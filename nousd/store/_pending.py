@@ -26,14 +26,14 @@ Outcome = tuple[StoredEvent, ...] | StoreError
 class PendingBatches:
     """The batches that have had no callback yet, oldest first.
 
-    Invariants: ``bytes == sum(batch_bytes(batch) for batch in self._batches)``; every batch that was
+    Invariants: ``bytes`` is the sum of the sizes that stand beside the batches; every batch that was
     added is settled once, in the order of adding; a batch is out of here when its callback is called.
     """
 
     def __init__(self, head: int) -> None:
         self.head = head
         self.bytes = 0
-        self._batches: deque[Batch] = deque()
+        self._batches: deque[tuple[Batch, int]] = deque()
         self._added = 0
         self._settled = 0
         self._progress = trio.lowlevel.ParkingLot()
@@ -41,17 +41,20 @@ class PendingBatches:
     def __len__(self) -> int:
         return len(self._batches)
 
-    def add(self, batch: Batch) -> None:
-        self._batches.append(batch)
+    def add(self, batch: Batch) -> int:
+        """Returns the batch's size in bytes."""
+        size = _bytes_of(batch)
+        self._batches.append((batch, size))
         self._added += 1
-        self.bytes += batch_bytes(batch)
+        self.bytes += size
+        return size
 
     def settle(self, outcomes: Iterable[Outcome]) -> None:
         """Calls the callbacks of the oldest batches; a callback may add further ones."""
         for outcome in outcomes:
-            batch = self._batches.popleft()
+            batch, size = self._batches.popleft()
             self._settled += 1
-            self.bytes -= batch_bytes(batch)
+            self.bytes -= size
             if isinstance(outcome, StoreError):
                 batch.on_failure(outcome)
                 continue
@@ -77,7 +80,7 @@ class PendingBatches:
             await self._progress.park()
 
 
-def batch_bytes(batch: Batch) -> int:
+def _bytes_of(batch: Batch) -> int:
     """Returns what a batch holds in lines and artifacts."""
     lines = sum([len(record.tail) for record in batch.records])
     return lines + sum([len(artifact.data) for artifact in batch.artifacts])

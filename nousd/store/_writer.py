@@ -32,7 +32,7 @@ import msgspec
 
 from nousd.errors import StoreError, StoreFull, StoreInDoubt, WriteFailed
 from nousd.store._commits import Commits
-from nousd.store._pending import Outcome, batch_bytes
+from nousd.store._pending import Outcome
 from nousd.store._reserve import Reserve
 from nousd.store.interface import Batch
 
@@ -43,10 +43,11 @@ next, stays short. One batch is never split, however large."""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A batch, and the epoch in which it was decided."""
+    """A batch of ``size`` bytes, and the epoch in which it was decided."""
 
     epoch: int
     batch: Batch
+    size: int
 
 
 class Chore(msgspec.Struct, frozen=True):
@@ -111,7 +112,7 @@ class Writer:
                 return group
             group.append(job)
             events += len(job.batch.records)
-            size += batch_bytes(job.batch)
+            size += job.size
             if events >= GROUP_EVENTS_MAX or size >= GROUP_BYTES_MAX:
                 return group
             try:

@@ -222,9 +222,9 @@ class SqliteStore:
         await self._pending.wait_room()
 
     def submit(self, batch: Batch) -> None:
-        self._pending.add(batch)
+        size = self._pending.add(batch)
         if self._refusal is None:
-            self._writer.jobs.put(Job(self._epoch, batch))
+            self._writer.jobs.put(Job(self._epoch, batch, size))
         else:
             self._token.run_sync_soon(self._refuse)
 

@@ -33,8 +33,8 @@ class Commands:
         Raises:
             RuntimeError: it was refused.
         """
-        line = json.dumps({"v": "1", "id": f"{next(self._ids)}", "type": type, "payload": payload})
-        answer = json.loads(await self.exchange(line.encode() + b"\n"))
+        line = {"v": "1", "id": f"{next(self._ids)}", "type": type, "payload": payload}
+        answer = msgspec.json.decode(await self.exchange(msgspec.json.encode(line) + b"\n"))
         if not answer["ok"]:
             raise RuntimeError(f"{type} was refused: {answer}")
         return dict(answer["payload"])

@@ -334,7 +334,7 @@ async def test_the_next_run_goes_on_without_reading_and_is_told_the_same(
 
 def in_memory(state: SessionState) -> LiveSession:
     nothing: Any = None
-    return LiveSession(state, nothing, nothing)
+    return LiveSession(state, nothing)
 
 
 async def test_what_is_kept_is_bounded_in_sessions_and_in_tokens() -> None:

@@ -106,3 +106,52 @@ async def test_a_reader_that_is_gone_is_told_to_the_writer() -> None:
     box.put(b"line\n")
     with pytest.raises(trio.BrokenResourceError), trio.fail_after(5):
         await box.run(ours)
+
+
+class Kernel:
+    """Takes at once as many bytes as the test says."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.taken = b""
+
+    def write(self, data: bytes) -> int:
+        taken = data[: self.room]
+        self.room -= len(taken)
+        self.taken += taken
+        return len(taken)
+
+
+@pytest.mark.parametrize("room", [0, 1, 6, 7, 100])
+async def test_a_line_for_now_is_out_before_any_task_runs_as_far_as_the_reader_takes_it(
+    room: int,
+) -> None:
+    kernel, sink = Kernel(room), Sink()
+    box = Outbox(kernel.write)
+    box.put_now(b"answer\n")
+    assert kernel.taken == b"answer\n"[:room]
+    box.close()
+    with trio.fail_after(5):
+        await box.run(sink)
+    assert kernel.taken + b"".join(sink.writes) == b"answer\n"
+
+
+async def test_a_line_for_now_does_not_overtake_what_waits_or_is_just_being_written() -> None:
+    kernel, sink = Kernel(0), Sink()
+    sink.open = trio.Event()
+    box = Outbox(kernel.write)
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            box.put(b"waiting\n")
+            box.put_now(b"second\n")
+            nursery.start_soon(box.run, sink)
+            await wait_all_tasks_blocked()
+            kernel.room = 100
+            box.put_now(b"third\n")
+            assert not kernel.taken
+            sink.open.set()
+            await wait_all_tasks_blocked()
+            assert sink.writes == [b"waiting\nsecond\n"]
+            box.put_now(b"alone\n")
+            assert kernel.taken == b"third\nalone\n"
+            box.close()

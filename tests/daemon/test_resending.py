@@ -144,10 +144,24 @@ async def test_a_promoted_follow_up_sent_again_after_a_restart_is_acknowledged_a
         assert await client.request("follow_up", **follow_up) == first
 
 
-async def test_of_an_input_that_is_on_the_disk_memory_keeps_the_acknowledgement_alone(
+async def test_of_an_input_that_is_on_the_disk_memory_keeps_nothing(
     daemon: Daemon, client: Client
 ) -> None:
     result = await client.request("prompt", text="go", client_message_id="m1")
     live = await daemon.core.sessions.get(result["session_id"])
-    # A ticket, and with it whatever its commit had to do, would be kept as long.
-    assert [type(said) for said in live.accepted.values()] == [Accepted]
+    assert not live.accepted
+
+
+async def test_what_is_committed_while_the_log_is_looked_at_is_found_in_memory(
+    daemon: Daemon, client: Client
+) -> None:
+    other = await client.request("new_session")
+    live = await daemon.core.sessions.get(other["session_id"])
+    with live.looking_up():
+        # Whoever looks has seen a log without it, and goes on once it is there.
+        result = await client.request("prompt", text="go", client_message_id="m1")
+        (known,) = live.accepted.values()
+        # A ticket, and with it whatever its commit had to do, would be kept as long.
+        assert isinstance(known, Accepted)
+        assert known.run_id == result["run_id"]
+    assert not live.accepted

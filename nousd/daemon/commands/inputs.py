@@ -220,8 +220,9 @@ async def _repeated(
     """
     if command.client_message_id is None:
         return None
-    row = await core.store.input_by_client_id(live.session_id, command.client_message_id)
-    known = live.accepted.get(command.client_message_id)
+    with live.looking_up():
+        row = await core.store.input_by_client_id(live.session_id, command.client_message_id)
+        known = live.accepted.get(command.client_message_id)
     if known is not None:
         return known
     if row is None:
