@@ -37,6 +37,7 @@ from nousd.daemon.core import Core, ExtensionHandler
 from nousd.daemon.feed import serve_events
 from nousd.daemon.sockets import open_listeners
 from nousd.providers.interface import Provider
+from nousd.providers.models import Models
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store import memory, sqlite
 from nousd.store.interface import EventFilter, Store
@@ -398,7 +399,7 @@ def make_parts(
     return Parts(
         store=store,
         clock=clock or SystemClock(),
-        provider=provider,
+        models=Models.of(provider),
         tools=(*builtin_tools(allow_exec=True), *tools),
         confinement=Confinement(workdir),
         extension_commands=extension_commands or {},

@@ -14,7 +14,7 @@ import trio
 
 from nousd.extensions.loader import load_extensions
 from nousd.machine.model_input import ModelInput, UserMessage
-from nousd.providers.interface import Provider, Receive
+from nousd.providers.interface import NO_BLOBS, Blobs, Provider, Receive
 from nousd.providers.registry import make_provider
 from tests.conversation import Conversation, Pace, load, play
 from tests.daemon_harness import Client, Daemon, Events, memory_daemon, socket_daemon
@@ -85,13 +85,17 @@ class PatientProvider:
         self.name = inner.name
         self.default_model = inner.default_model
         self.context_window = inner.context_window
+        self.accepts = inner.accepts
+        self.models = inner.models
         self.aclose = inner.aclose
 
-    async def generate(self, request: ModelInput, receive: Receive) -> None:
+    async def generate(
+        self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
+    ) -> None:
         newest = request.messages[-1]
         if isinstance(newest, UserMessage) and "[[slow " in newest.text:
             await self._debt.wait_paid()
-        await self._inner.generate(request, receive)
+        await self._inner.generate(request, receive, blobs)
 
 
 class Connected:

@@ -170,6 +170,7 @@ def _births(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
         yield events.SessionCreated(
             session_id=session_id,
             created_at=created_at or _first_time(out, session_id),
+            contract_version=events.CONTRACT_VERSION,
             parent_id=or_unset(parent_id),
             leaf_id=or_unset(leaf),
             **(fields.as_set() if fields else {}),

@@ -23,7 +23,7 @@ from nousd.daemon.recovery import close_open_runs, close_what_can_be
 from nousd.daemon.retention import prune_old_deltas
 from nousd.daemon.runs import Runs
 from nousd.daemon.sessions import Sessions
-from nousd.providers.interface import Provider
+from nousd.providers.models import Models
 from nousd.runtimes.native.loop import NativeRuntime, NativeSettings
 from nousd.runtimes.native.tool_calls import CallRunner
 from nousd.store.interface import Store
@@ -41,7 +41,7 @@ class Parts(msgspec.Struct, kw_only=True):
 
     store: Store
     clock: Clock
-    provider: Provider
+    models: Models
     tools: tuple[Tool, ...]
     confinement: Confinement
     extension_commands: Mapping[str, ExtensionHandler] = {}
@@ -74,8 +74,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             log=log,
             clock=parts.clock,
             runtime=_native_runtime(parts, tools),
-            provider_name=parts.provider.name,
-            default_model=parts.provider.default_model,
+            models=parts.models,
             extension_tools=frozenset(
                 tool.name for tool in parts.tools if tool.source != "builtin"
             ),
@@ -119,10 +118,8 @@ async def shut_down(core: Core) -> None:
 
 def _native_runtime(parts: Parts, tools: Mapping[str, Tool]) -> NativeRuntime:
     calls = CallRunner(tools, partial(ToolContext, parts.confinement))
-    return NativeRuntime(parts.provider, tools, calls, parts.native)
+    return NativeRuntime(parts.models, tools, calls, parts.native)
 
 
 def _window(parts: Parts) -> int:
-    return parts.native.context_window or parts.provider.context_window(
-        parts.provider.default_model
-    )
+    return parts.native.context_window or parts.models.context_window(parts.models.default)

@@ -23,9 +23,11 @@ from nousd.daemon.sessions import LiveSession
 from nousd.errors import NousdError, RunFailed
 from nousd.machine import decisions, queue
 from nousd.machine.lifecycle import Ledger, Phase, owed_ends
+from nousd.machine.model_input import ModelChoice
 from nousd.machine.queue import Turn
 from nousd.machine.session import SessionState
 from nousd.machine.transcript import in_context
+from nousd.providers.models import Models
 from nousd.runtimes.interface import Runtime
 from nousd.store.interface import Artifact, Store
 from nousd.wire import events
@@ -210,9 +212,9 @@ class RunDriver:
     # --- the runtime's side (TurnHost) -------------------------------------------------------
 
     @property
-    def model(self) -> str:
-        """See ``TurnHost.model``."""
-        return self._services.model_of(self.live.state)
+    def choice(self) -> ModelChoice:
+        """See ``TurnHost.choice``."""
+        return self._services.choice_of(self.live.state)
 
     @property
     def leaf_id(self) -> str | None:
@@ -233,6 +235,13 @@ class RunDriver:
         digest = await trio.to_thread.run_sync(lambda: hashlib.sha256(data).hexdigest())
         self._artifacts.append(Artifact(f"sha256:{digest}", media_type, data))
         return self._artifacts[-1].id
+
+    async def artifact(self, artifact_id: str) -> bytes:
+        """See ``TurnHost.artifact``."""
+        artifact = await self._services.store.artifact(artifact_id)
+        if artifact is None:
+            raise RunFailed("artifact_not_found", "an artifact is missing", artifact_id)
+        return artifact.data
 
     def expect_quiet(self, seconds: float) -> None:
         """See ``TurnHost.expect_quiet``."""
@@ -297,7 +306,7 @@ class Runs:
     Args:
         nursery: where the runs' tasks live.
         reread: reads a lost session from the log again, which closes its run there.
-        default_model: used by sessions that name none for this provider.
+        models: which there are, and which is asked where a session names none.
         contexts: what the runs' models are told of the past.
         stale_seconds: after how long without a sign of life a run is given up.
     """
@@ -311,8 +320,7 @@ class Runs:
         log: Log,
         clock: Clock,
         runtime: Runtime,
-        provider_name: str,
-        default_model: str,
+        models: Models,
         extension_tools: frozenset[str],
         contexts: Contexts,
         stale_seconds: float,
@@ -321,20 +329,17 @@ class Runs:
         self.log = log
         self.clock = clock
         self.runtime = runtime
-        self.provider_name = provider_name
+        self.models = models
         self.contexts = contexts
         self.stale_seconds = stale_seconds
         self._nursery = nursery
         self._reread = reread
-        self._default_model = default_model
         self._extension_tools = extension_tools
         self._active: dict[str, RunDriver] = {}
 
-    def model_of(self, state: SessionState) -> str:
-        """Returns the model of a session's next call. One set for another provider says nothing."""
-        if state.model is not None and state.provider == self.provider_name:
-            return state.model
-        return self._default_model
+    def choice_of(self, state: SessionState) -> ModelChoice:
+        """Returns the model of a session's next call."""
+        return self.models.choice(state.provider, state.model, state.thinking)
 
     def tool_is_active(self, state: SessionState, name: str) -> bool:
         """Whether a session's model may use a tool. Extension tools are not a matter of choice."""

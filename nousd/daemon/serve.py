@@ -117,6 +117,7 @@ def _prepare_folders(settings: Settings) -> None:
 async def _opened_parts(settings: Settings) -> AsyncIterator[Parts]:
     """Opens the log and builds everything that the settings name."""
     from nousd.extensions.loader import load_extensions
+    from nousd.providers.models import Models
     from nousd.providers.registry import make_provider
     from nousd.tools.builtins import builtin_tools
     from nousd.tools.confine import Confinement
@@ -132,12 +133,13 @@ async def _opened_parts(settings: Settings) -> AsyncIterator[Parts]:
         idle_timeout_seconds=settings.idle_timeout_seconds,
         attempts_max=settings.retry_attempts,
     )
+    models = Models.of(provider)
     async with open_store(locations.database_file(settings.state_dir)) as store:
         try:
             yield Parts(
                 store=store,
                 clock=SystemClock(),
-                provider=provider,
+                models=models,
                 tools=(*builtin_tools(allow_exec=settings.allow_exec), *extensions.tools),
                 confinement=confinement,
                 extension_commands=extensions.commands,
@@ -148,7 +150,7 @@ async def _opened_parts(settings: Settings) -> AsyncIterator[Parts]:
                 line_bytes_max=settings.line_bytes_max,
             )
         finally:
-            await provider.aclose()
+            await models.aclose()
 
 
 def _out_of_reach(settings: Settings) -> tuple[Path, ...]:

@@ -301,6 +301,7 @@ class Sessions:
             active_tools=defaults.active_tools,
             provider=defaults.provider,
             model=defaults.model,
+            thinking=defaults.thinking,
         )
 
     async def run_target(self, session_id: str | None, expected_run_id: str | None) -> LiveSession:
@@ -385,7 +386,10 @@ class Sessions:
             if parent.state.leaf_id is not None:
                 inherited["leaf_id"] = parent.state.leaf_id
         return events.SessionCreated(
-            session_id=session_id, created_at=self._clock.now(), **inherited
+            session_id=session_id,
+            created_at=self._clock.now(),
+            contract_version=events.CONTRACT_VERSION,
+            **inherited,
         )
 
     def _now_active(self, session_id: str | None, ticket: Ticket) -> None:
@@ -400,7 +404,14 @@ class Sessions:
         ticket.when_settled(settled)
 
 
-_INHERITED: Final = ("steering_mode", "follow_up_mode", "active_tools", "provider", "model")
+_INHERITED: Final = (
+    "steering_mode",
+    "follow_up_mode",
+    "active_tools",
+    "provider",
+    "model",
+    "thinking",
+)
 
 
 def _earlier(failure: StoreError | None) -> WriteFailed:
@@ -435,5 +446,6 @@ def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:
         active_tools=row.active_tools,
         provider=row.provider,
         model=row.model,
+        thinking=row.thinking,
         queue=tuple(pending),
     )

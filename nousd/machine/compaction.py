@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine.model_input import ModelInput, UserMessage
+from nousd.machine.model_input import ModelChoice, ModelInput, UserMessage
 from nousd.machine.transcript import CHARS_PER_TOKEN, entry_tokens
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
 from nousd.wire.limits import SUMMARY_CHARS_MAX
@@ -83,13 +83,20 @@ def _begins_turn(entry: Entry) -> bool:
     return isinstance(entry, MessageEntry) and entry.role == "user"
 
 
-def summary_request(cut: Cut, *, model: str, instruction: str | None, window: int) -> ModelInput:
+def summary_request(
+    cut: Cut, *, choice: ModelChoice, instruction: str | None, window: int
+) -> ModelInput:
     """Returns the model call that summarises what was cut off, fitted into the window."""
     room = max(window * CHARS_PER_TOKEN // 2, 8_000)
     transcript = _newest_within([_rendered(entry, _ENTRY_CHARS_MAX) for entry in cut.dropped], room)
     wish = f"\n\nThe user adds: {instruction}" if instruction else ""
     text = f"{_TASK}{wish}\n\n<conversation>\n{transcript}\n</conversation>"
-    return ModelInput(model=model, system="", messages=(UserMessage(text),), purpose="summary")
+    return ModelInput(
+        model=choice.model,
+        provider=choice.provider,
+        messages=(UserMessage(text),),
+        purpose="summary",
+    )
 
 
 def bounded_summary(text: str) -> str:

@@ -10,6 +10,16 @@ from typing import Any, Literal
 
 import msgspec
 
+from nousd.wire.entries import Attachment, ReasoningBlock, Thinking
+
+
+class ModelChoice(msgspec.Struct, frozen=True):
+    """Which model is asked, at which provider; ``thinking`` None leaves that to the model."""
+
+    provider: str
+    model: str
+    thinking: Thinking | None = None
+
 
 class ToolSpec(msgspec.Struct, frozen=True):
     """A tool as it is offered to a model; ``parameters`` is a JSON Schema of type object."""
@@ -20,9 +30,10 @@ class ToolSpec(msgspec.Struct, frozen=True):
 
 
 class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user"):
-    """What the user said."""
+    """What the user said. An attachment's bytes are not part of it, only their hash."""
 
     text: str
+    attachments: tuple[Attachment, ...] = ()
 
 
 class ModelToolCall(msgspec.Struct, frozen=True):
@@ -34,10 +45,14 @@ class ModelToolCall(msgspec.Struct, frozen=True):
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, tag_field="role", tag="assistant"):
-    """What the model said; ``text`` may be empty where there are calls."""
+    """What the model said; ``text`` may be empty where there are calls.
+
+    ``reasoning`` is there only if the model that is asked wrote it: no other takes it back.
+    """
 
     text: str
     tool_calls: tuple[ModelToolCall, ...] = ()
+    reasoning: tuple[ReasoningBlock, ...] = ()
 
 
 class ToolResultMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool"):
@@ -52,15 +67,17 @@ class ToolResultMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool
 ModelMessage = UserMessage | AssistantMessage | ToolResultMessage
 
 
-class ModelInput(msgspec.Struct, frozen=True):
+class ModelInput(msgspec.Struct, frozen=True, kw_only=True):
     """One model call.
 
     Invariants: each ``AssistantMessage`` with calls is followed by one ``ToolResultMessage`` per call
     in order; the last message is never an ``AssistantMessage``.
     """
 
-    model: str
-    system: str
     messages: tuple[ModelMessage, ...]
-    tools: tuple[ToolSpec, ...] = ()
+    model: str
+    provider: str = ""
     purpose: Literal["answer", "summary"] = "answer"
+    system: str = ""
+    thinking: Thinking | None = None
+    tools: tuple[ToolSpec, ...] = ()

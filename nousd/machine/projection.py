@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 
 from nousd.wire import events
 from nousd.wire.commands import QueueMode
-from nousd.wire.entries import CompactionEntry, Entry, Usage, parent_of
+from nousd.wire.entries import CompactionEntry, Entry, Thinking, Usage, parent_of
 from nousd.wire.events import EndStatus
 from nousd.wire.limits import SNIPPET_BYTES_MAX
 from nousd.wire.responses import QueuedInput
@@ -36,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     active_tools: tuple[str, ...] | UnsetType = UNSET
     provider: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
+    thinking: Thinking | UnsetType = UNSET
 
     def as_set(self) -> dict[str, Any]:
         """Returns the fields that are set."""
@@ -213,6 +214,7 @@ def sum_of_usage(one: Usage | UnsetType, other: Usage) -> Usage:
         output=one.output + other.output,
         total=one.total + other.total,
         cache_read=one.cache_read + other.cache_read,
+        cache_write=one.cache_write + other.cache_write,
         reasoning=one.reasoning + other.reasoning,
     )
 

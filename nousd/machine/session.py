@@ -16,6 +16,7 @@ from msgspec import UNSET
 from nousd.machine import queue
 from nousd.wire import events
 from nousd.wire.commands import QueueMode
+from nousd.wire.entries import Thinking
 from nousd.wire.responses import QueuedInput
 
 
@@ -44,6 +45,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     active_tools: tuple[str, ...] | None = None
     provider: str | None = None
     model: str | None = None
+    thinking: Thinking | None = None
     queue: tuple[QueuedInput, ...] = ()
     run: RunInfo | None = None
     deleted: bool = False
@@ -57,6 +59,7 @@ _SETTINGS: Final = (
     "active_tools",
     "provider",
     "model",
+    "thinking",
 )
 
 

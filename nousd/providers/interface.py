@@ -9,13 +9,14 @@ Providers know nothing of sessions, runs or events. They do not retry: ``retry``
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Final, Literal, Protocol
 
 import msgspec
 
 from nousd.machine.model_input import ModelInput
-from nousd.wire.entries import Usage
+from nousd.wire.entries import ReasoningBlock, Usage
 
 IDLE_TIMEOUT_SECONDS: Final = 300.0
 """Default of how long a server may send nothing, before its answer and within it."""
@@ -57,6 +58,12 @@ class Finished(msgspec.Struct, frozen=True):
     usage: Usage | None = None
 
 
+class ReasoningKept(msgspec.Struct, frozen=True):
+    """Reasoning that this provider wants back with the next call, in its own form. Not to be shown."""
+
+    block: ReasoningBlock
+
+
 class Retrying(msgspec.Struct, frozen=True):
     """An attempt failed before any content and will be repeated after ``delay_seconds``.
 
@@ -73,10 +80,16 @@ class Alive(msgspec.Struct, frozen=True):
     """The server sent something that is no piece yet, such as a part of a long tool call."""
 
 
-Piece = TextDelta | ReasoningDelta | ToolCallPiece | Finished | Retrying | Alive
+Piece = TextDelta | ReasoningDelta | ReasoningKept | ToolCallPiece | Finished | Retrying | Alive
 
 Receive = Callable[[Piece], Awaitable[None]]
 """Takes one piece; may wait, which slows the reading of the stream."""
+
+
+Blobs = Mapping[str, bytes]
+"""Artifact id -> its bytes."""
+
+NO_BLOBS: Final[Blobs] = MappingProxyType({})
 
 
 class Provider(Protocol):
@@ -96,8 +109,25 @@ class Provider(Protocol):
         """Returns how many tokens the model can be given, by the best knowledge there is."""
         ...
 
-    async def generate(self, request: ModelInput, receive: Receive) -> None:
+    def accepts(self, model: str, media_type: str) -> bool:
+        """Whether the model can be given an attachment of that type, by the best knowledge there is."""
+        ...
+
+    async def models(self) -> tuple[str, ...]:
+        """Returns the names of the models that can be asked, as the server lists them.
+
+        Raises:
+            ProviderError: it refused, cannot be reached, or lists nothing that could be read.
+        """
+        ...
+
+    async def generate(
+        self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
+    ) -> None:
         """Makes one model call and passes its pieces on, ending with ``Finished``.
+
+        Args:
+            blobs: the bytes of every attachment in the request.
 
         Raises:
             ContextOverflow: the server refused the input as too long.

@@ -35,6 +35,8 @@ import trio
 from nousd.errors import ProviderError
 from nousd.machine.model_input import AssistantMessage, ModelInput, ModelMessage, UserMessage
 from nousd.providers.interface import (
+    NO_BLOBS,
+    Blobs,
     Finished,
     Piece,
     ReasoningDelta,
@@ -88,7 +90,18 @@ class MockProvider:
     async def aclose(self) -> None:
         """Closes nothing."""
 
-    async def generate(self, request: ModelInput, receive: Receive) -> None:
+    def accepts(self, model: str, media_type: str) -> bool:  # noqa: ARG002
+        return True
+
+    async def models(self) -> tuple[str, ...]:
+        return (self._default_model,)
+
+    async def generate(
+        self,
+        request: ModelInput,
+        receive: Receive,
+        blobs: Blobs = NO_BLOBS,  # noqa: ARG002
+    ) -> None:
         """Carries out the part of the newest user text that is for this call."""
         text, part = _newest_user_text(request.messages)
         performance = _Performance(request, receive)

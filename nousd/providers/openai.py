@@ -30,7 +30,9 @@ from nousd.providers.delivery import Put, deliver
 from nousd.providers.interface import (
     CONNECT_TIMEOUT_SECONDS,
     IDLE_TIMEOUT_SECONDS,
+    NO_BLOBS,
     Alive,
+    Blobs,
     Receive,
 )
 from nousd.providers.openai_chat import encode_chat, tool_aliases
@@ -146,7 +148,15 @@ class OpenAIProvider:
             error.args = (self._in_public(str(error)),)
             raise
 
-    async def generate(self, request: ModelInput, receive: Receive) -> None:
+    def accepts(self, model: str, media_type: str) -> bool:  # noqa: ARG002
+        return False
+
+    async def generate(
+        self,
+        request: ModelInput,
+        receive: Receive,
+        blobs: Blobs = NO_BLOBS,  # noqa: ARG002
+    ) -> None:
         """Makes one streaming call; see ``Provider.generate``."""
         try:
             await deliver(partial(self._call, request), receive)

@@ -15,7 +15,15 @@ import trio
 
 from nousd.errors import ProviderError
 from nousd.machine.model_input import ModelInput
-from nousd.providers.interface import Alive, Piece, Provider, Receive, Retrying
+from nousd.providers.interface import (
+    NO_BLOBS,
+    Alive,
+    Blobs,
+    Piece,
+    Provider,
+    Receive,
+    Retrying,
+)
 
 ATTEMPTS_MAX: Final = 3
 """Attempts in all, the first included."""
@@ -58,7 +66,15 @@ class RetryingProvider:
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def generate(self, request: ModelInput, receive: Receive) -> None:
+    def accepts(self, model: str, media_type: str) -> bool:
+        return self._inner.accepts(model, media_type)
+
+    async def models(self) -> tuple[str, ...]:
+        return await self._inner.models()
+
+    async def generate(
+        self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
+    ) -> None:
         """Makes the call, passing on ``Retrying`` before each wait; see ``Provider.generate``."""
         answered = False
 
@@ -69,7 +85,7 @@ class RetryingProvider:
 
         for attempt in range(1, self._attempts_max + 1):
             try:
-                await self._inner.generate(request, note_and_receive)
+                await self._inner.generate(request, note_and_receive, blobs)
             except ProviderError as error:
                 delay_seconds = self._delay_seconds(attempt, error.retry_after_seconds)
                 last = attempt == self._attempts_max

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from nousd.machine.compaction import Cut
 from nousd.machine.lifecycle import Ledger
+from nousd.machine.model_input import ModelChoice
 from nousd.wire.entries import Entry
 from nousd.wire.events import Event
 
@@ -26,7 +27,7 @@ class TurnHost(Protocol):
         ...
 
     @property
-    def model(self) -> str:
+    def choice(self) -> ModelChoice:
         """The model that the session names for its next call."""
         ...
 
@@ -41,6 +42,14 @@ class TurnHost(Protocol):
 
     async def keep(self, data: bytes, media_type: str) -> str:
         """Stores bytes too big for an event together with the next commit; returns their id."""
+        ...
+
+    async def artifact(self, artifact_id: str) -> bytes:
+        """Returns the bytes of an artifact that the session's entries refer to.
+
+        Raises:
+            RunFailed: it is not there any more.
+        """
         ...
 
     async def stream(self, *events: Event) -> None:
@@ -92,10 +101,10 @@ class Runtime(Protocol):
         """
         ...
 
-    def plan_cut(self, context: Sequence[Entry], *, model: str) -> Cut | None:
+    def plan_cut(self, context: Sequence[Entry], choice: ModelChoice) -> Cut | None:
         """Returns where to cut a transcript for that model, or None if nothing can be cut off."""
         ...
 
-    async def summarise(self, cut: Cut, *, model: str, instruction: str | None) -> str:
+    async def summarise(self, cut: Cut, choice: ModelChoice, *, instruction: str | None) -> str:
         """Returns what is to stand for the part cut off; bounded, and never fails."""
         ...

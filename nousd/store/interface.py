@@ -25,7 +25,7 @@ import msgspec
 
 from nousd.errors import StoreError
 from nousd.wire.commands import QueueMode
-from nousd.wire.entries import Entry
+from nousd.wire.entries import Entry, Thinking
 from nousd.wire.events import Event
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
 
@@ -135,6 +135,7 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     active_tools: tuple[str, ...] | None = None
     provider: str | None = None
     model: str | None = None
+    thinking: Thinking | None = None
 
 
 class InputRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +155,7 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     active_tools: tuple[str, ...] | None = None
     provider: str | None = None
     model: str | None = None
+    thinking: Thinking | None = None
 
 
 class Path(msgspec.Struct, frozen=True):

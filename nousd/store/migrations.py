@@ -166,7 +166,16 @@ _JOINED_DELTAS: Final = (
     "ALTER TABLE log_state ADD COLUMN pruned_seq INTEGER NOT NULL DEFAULT 0",
 )
 
-MIGRATIONS: Final[Sequence[Migration]] = (m001_log_and_rows, m002_joined_deltas)
+
+def m003_what_models_saw(connection: apsw.Connection) -> None:
+    """The lines of events have a third version (``nousd.wire.lifting``)."""
+
+
+MIGRATIONS: Final[Sequence[Migration]] = (
+    m001_log_and_rows,
+    m002_joined_deltas,
+    m003_what_models_saw,
+)
 """In the order in which they are applied; the schema's version is how many were."""
 
 

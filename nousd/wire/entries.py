@@ -19,14 +19,42 @@ StopReason = Literal["stop", "length", "tool_use", "aborted", "error", "interrup
 partial text; ``tool_use`` is followed by tool calls."""
 
 
+Thinking = Literal["off", "low", "medium", "high"]
+"""How much a model is to reason before it answers."""
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Tokens of one model call, as the provider reported them."""
+    """Tokens of one model call, as the provider reported them.
+
+    ``input`` is all that the model was given: ``cache_read`` (taken from the provider's cache) and
+    ``cache_write`` (put into it) are parts of it. ``reasoning`` is a part of ``output``.
+    """
 
     input: int
     output: int
     total: int
     cache_read: int = 0
+    cache_write: int = 0
     reasoning: int = 0
+
+
+class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file that belongs to a user's text; its bytes are the artifact."""
+
+    artifact_id: str
+    media_type: str
+    size_bytes: int
+    name: str | UnsetType = UNSET
+
+
+class ReasoningBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """Reasoning in the form in which its provider wants it back, such as a signed block.
+
+    Opaque: ``data`` is for the encoder of the dialect ``dialect`` alone, and for the same model.
+    """
+
+    dialect: str
+    data: dict[str, Any]
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +80,9 @@ class MessageEntry(
     ``role`` is ``user`` (with ``turn_kind`` and ``input_ids``), ``assistant`` (with ``stop_reason``
     and possibly ``tool_calls``, ``reasoning``, ``usage``, ``error``) or ``tool`` (the result of one
     call, with ``tool_call_id``, ``tool_name``, ``is_error``, ``executed``).
+
+    Where the text is too long for an event, ``text`` is its beginning, ``text_ref`` the id of the
+    artifact that holds it whole, and ``text_bytes`` its size.
     """
 
     id: str
@@ -63,8 +94,13 @@ class MessageEntry(
     created_at: str
     input_ids: tuple[str, ...] | UnsetType = UNSET
     client_message_id: str | UnsetType = UNSET
+    text_ref: str | UnsetType = UNSET
+    text_bytes: int | UnsetType = UNSET
+    attachments: tuple[Attachment, ...] | UnsetType = UNSET
+    provider: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
+    reasoning_blocks: tuple[ReasoningBlock, ...] | UnsetType = UNSET
     tool_calls: tuple[ToolCall, ...] | UnsetType = UNSET
     stop_reason: StopReason | UnsetType = UNSET
     usage: Usage | UnsetType = UNSET

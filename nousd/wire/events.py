@@ -15,8 +15,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire.commands import QueueMode
-from nousd.wire.entries import Entry, StopReason, TurnKind, Usage
+from nousd.wire.entries import Attachment, Entry, StopReason, Thinking, TurnKind, Usage
 from nousd.wire.responses import PendingCounts, QueuedInput
+
+CONTRACT_VERSION: Final = "1"
+"""The version of the protocol that sessions are created under."""
 
 
 class TurnKey(TypedDict):
@@ -87,6 +90,9 @@ class MessageStart(TurnEvent, frozen=True, kw_only=True):
     turn_kind: TurnKind | UnsetType = UNSET
     input_ids: tuple[str, ...] | UnsetType = UNSET
     client_message_id: str | UnsetType = UNSET
+    text_ref: str | UnsetType = UNSET
+    text_bytes: int | UnsetType = UNSET
+    attachments: tuple[Attachment, ...] | UnsetType = UNSET
 
 
 class MessageUpdate(TurnEvent, frozen=True, kw_only=True):
@@ -100,6 +106,8 @@ class MessageEnd(TurnEvent, frozen=True, kw_only=True):
     text: str
     stop_reason: StopReason | UnsetType = UNSET
     usage: Usage | UnsetType = UNSET
+    text_ref: str | UnsetType = UNSET
+    text_bytes: int | UnsetType = UNSET
 
 
 class ToolExecutionStart(TurnEvent, frozen=True, kw_only=True):
@@ -139,19 +147,27 @@ class Warning(RunEvent, frozen=True, kw_only=True):
 
 
 class Error(RunEvent, frozen=True, kw_only=True):
+    """``raw_ref`` names the artifact that holds what a server answered, where it is too long."""
+
     code: str
     message: str
     cause: str
     turn_id: str | UnsetType = UNSET
+    hint: str | UnsetType = UNSET
+    raw_ref: str | UnsetType = UNSET
 
 
 # --- additions -------------------------------------------------------------------------------
 
 
 class SessionCreated(Event, frozen=True, kw_only=True):
-    """A branch names its parent and holds, from the start, everything the parent held."""
+    """A branch names its parent and holds, from the start, everything the parent held.
+
+    ``contract_version`` is that of the protocol the session was created under.
+    """
 
     created_at: str
+    contract_version: str
     name: str | UnsetType = UNSET
     parent_id: str | UnsetType = UNSET
     leaf_id: str | UnsetType = UNSET
@@ -160,6 +176,7 @@ class SessionCreated(Event, frozen=True, kw_only=True):
     active_tools: tuple[str, ...] | UnsetType = UNSET
     provider: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
+    thinking: Thinking | UnsetType = UNSET
 
 
 class SessionUpdated(Event, frozen=True, kw_only=True):
@@ -172,6 +189,7 @@ class SessionUpdated(Event, frozen=True, kw_only=True):
     active_tools: tuple[str, ...] | UnsetType = UNSET
     provider: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
+    thinking: Thinking | UnsetType = UNSET
 
 
 class SessionActivated(Event, frozen=True, kw_only=True):
@@ -311,11 +329,15 @@ class ToolCallCompleted(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class UsageReported(TurnEvent, frozen=True, kw_only=True):
-    """What one model call cost."""
+    """What one model call cost: tokens, milliseconds, and dollars where the price is known."""
 
     usage: Usage
     model: str
     message_id: str | UnsetType = UNSET
+    provider: str | UnsetType = UNSET
+    first_token_ms: int | UnsetType = UNSET
+    duration_ms: int | UnsetType = UNSET
+    cost_usd: float | UnsetType = UNSET
 
 
 FROZEN_EVENTS: Final[dict[str, type[Event]]] = {

@@ -27,7 +27,7 @@ import msgspec
 from nousd.errors import StoreTooNew
 from nousd.wire.codec import EventLine, decode_event
 
-EVENT_SCHEMA_VERSION: Final = 2
+EVENT_SCHEMA_VERSION: Final = 3
 """The version of the event lines that this code writes."""
 
 Payload = dict[str, msgspec.Raw]
@@ -76,8 +76,14 @@ def _first_attempt(payload: Payload) -> Payload:
     return {**payload, "attempt": msgspec.Raw(b"1")}
 
 
+def _first_contract(payload: Payload) -> Payload:
+    """Version 2 knew one contract only."""
+    return {**payload, "contract_version": msgspec.Raw(b'"1"')}
+
+
 STEPS: Final[dict[int, dict[str, Step]]] = {
     1: {"tool_call_started": _first_attempt},
+    2: {"session_created": _first_contract},
 }
 """version -> type -> what makes a payload of the next version out of one of this version."""
 

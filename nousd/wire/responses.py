@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire.commands import QueueMode
-from nousd.wire.entries import Entry, Usage
+from nousd.wire.entries import Attachment, Entry, Usage
 
 RunState = Literal["idle", "running", "aborting"]
 """Of a session, as ``get_state`` says it."""
@@ -38,6 +38,9 @@ class QueuedInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     leaf_id: str | UnsetType = UNSET
     accepted_at: str | UnsetType = UNSET
     promoted_run_id: str | UnsetType = UNSET
+    attachments: tuple[Attachment, ...] | UnsetType = UNSET
+    text_ref: str | UnsetType = UNSET
+    text_bytes: int | UnsetType = UNSET
 
 
 class PendingCounts(msgspec.Struct, frozen=True, kw_only=True):

@@ -59,14 +59,14 @@ async def _write(log: Log, history: Iterator[events.Event]) -> None:
 
 def _session(session_id: str, size: int) -> Iterator[events.Event]:
     """Yields the events of a session whose transcript is one long path."""
-    yield events.SessionCreated(session_id=session_id, created_at=_TIME)
+    yield events.SessionCreated(session_id=session_id, created_at=_TIME, contract_version="1")
     for number in range(size):
         role: Literal["user", "assistant"] = "assistant" if number % 2 else "user"
         yield _entry(session_id, "run-0", number, role)
 
 
 def _session_of_runs(session_id: str) -> Iterator[events.Event]:
-    yield events.SessionCreated(session_id=session_id, created_at=_TIME)
+    yield events.SessionCreated(session_id=session_id, created_at=_TIME, contract_version="1")
     for number in range(_RUNS_PER_SESSION):
         yield from _run(session_id, number)
 

@@ -19,6 +19,8 @@ import trio
 
 from nousd.machine.model_input import ModelInput
 from nousd.providers.interface import (
+    NO_BLOBS,
+    Blobs,
     Finished,
     Piece,
     Receive,
@@ -124,7 +126,15 @@ class ScriptedProvider:
     def context_window(self, model: str) -> int:
         return 100_000
 
-    async def generate(self, request: ModelInput, receive: Receive) -> None:
+    def accepts(self, model: str, media_type: str) -> bool:
+        return True
+
+    async def models(self) -> tuple[str, ...]:
+        return (self.default_model,)
+
+    async def generate(
+        self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
+    ) -> None:
         self.requests.append(request)
         outcome = await self.calls.outcome()
         await outcome(receive)

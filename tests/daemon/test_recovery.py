@@ -74,7 +74,7 @@ def started(session: str = "s") -> Events:
         input_id=f"in-{session}", kind="prompt", text="go", run_id=f"run-{session}"
     )
     return [
-        events.SessionCreated(session_id=session, created_at="t"),
+        events.SessionCreated(session_id=session, created_at="t", contract_version="1"),
         events.QueueUpdate(
             **run_key(session),
             change="accepted",

@@ -336,7 +336,9 @@ async def leave_an_open_run(store: Store) -> None:
     """Writes what a killed process may have left."""
     log = Log(store, Hub(store), FakeClock())
     started = (
-        events.SessionCreated(session_id="s", created_at="2026-01-01T00:00:00Z"),
+        events.SessionCreated(
+            session_id="s", created_at="2026-01-01T00:00:00Z", contract_version="1"
+        ),
         events.SessionActivated(session_id="s"),
         events.AgentStart(session_id="s", run_id="run-1", runtime="native", model="m"),
         events.TurnStart(session_id="s", run_id="run-1", turn_id="1"),

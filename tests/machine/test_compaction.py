@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nousd.machine import compaction
 from nousd.machine.compaction import Cut, plan_cut
-from nousd.machine.model_input import ModelInput, UserMessage
+from nousd.machine.model_input import ModelChoice, ModelInput, UserMessage
 from nousd.machine.transcript import (
     CHARS_PER_TOKEN,
     MESSAGE_TOKENS,
@@ -212,7 +212,9 @@ def test_each_entry_is_weighed_once_however_long_the_transcript(
 
 
 def request_for(cut: Cut, *, window: int = 100_000, wish: str | None = None) -> ModelInput:
-    return compaction.summary_request(cut, model="m", instruction=wish, window=window)
+    return compaction.summary_request(
+        cut, choice=ModelChoice("p", "m"), instruction=wish, window=window
+    )
 
 
 def test_a_summary_is_asked_for_with_everything_that_is_cut_off() -> None:

@@ -320,7 +320,7 @@ def test_a_turn_consumes_its_inputs_and_says_them_in_one_step() -> None:
     first, second = queued("a", client_message_id="x"), queued("b")
     state = running(leaf_id="leaf", queue=(first, second, queued("c")))
     decided = begin(state, queue.Turn("steer", (first, second)))
-    where = {"session_id": "s", "run_id": "run-1", "turn_id": "3"}
+    where: events.TurnKey = {"session_id": "s", "run_id": "run-1", "turn_id": "3"}
     assert decided == (
         events.TurnStart(**where),
         events.MessageStart(
@@ -353,7 +353,7 @@ def test_a_turn_consumes_its_inputs_and_says_them_in_one_step() -> None:
             ),
         ),
         events.MessageEnd(
-            **where,  # type: ignore[arg-type]
+            **where,
             message_id="msg-1",
             text="text of a\ntext of b",
         ),

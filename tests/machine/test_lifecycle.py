@@ -85,7 +85,7 @@ EVENTS: dict[str, events.Event] = {
         inputs=(),
         pending_counts=PendingCounts(steer=0, follow_up=0),
     ),
-    "session_created": events.SessionCreated(session_id="s", created_at=TS),
+    "session_created": events.SessionCreated(session_id="s", created_at=TS, contract_version="1"),
     "session_updated": events.SessionUpdated(session_id="s", leaf_id="e"),
     "session_activated": events.SessionActivated(session_id="s"),
     "session_deleted": events.SessionDeleted(session_id="s"),

@@ -57,7 +57,9 @@ def test_a_durable_event_without_rows_of_its_own_touches_its_session(event: even
 
 
 def test_a_branch_is_put_first_and_then_gets_its_parent_s_entries() -> None:
-    event = events.SessionCreated(session_id="c", created_at="then", parent_id="p", model="m")
+    event = events.SessionCreated(
+        session_id="c", created_at="then", contract_version="1", parent_id="p", model="m"
+    )
     put = PutSession(
         session_id="c",
         created_at="then",

@@ -36,6 +36,7 @@ def test_a_session_begins_as_its_event_says() -> None:
     created = events.SessionCreated(
         session_id="s",
         created_at=TS,
+        contract_version="1",
         name="n",
         parent_id="parent",
         leaf_id="leaf",
@@ -59,9 +60,9 @@ def test_a_session_begins_as_its_event_says() -> None:
 
 
 def test_a_session_that_says_nothing_begins_with_the_defaults() -> None:
-    assert changed(session(), events.SessionCreated(session_id="s", created_at=TS)) == {
-        "created_at": TS
-    }
+    assert changed(
+        session(), events.SessionCreated(session_id="s", created_at=TS, contract_version="1")
+    ) == {"created_at": TS}
 
 
 @pytest.mark.parametrize(

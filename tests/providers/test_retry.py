@@ -9,6 +9,8 @@ import trio.testing
 from nousd.errors import ContextOverflow, ProviderError
 from nousd.machine.model_input import ModelInput
 from nousd.providers.interface import (
+    NO_BLOBS,
+    Blobs,
     Finished,
     Piece,
     Provider,
@@ -39,7 +41,15 @@ class ScriptedProvider:
     async def aclose(self) -> None:
         self.closed = True
 
-    async def generate(self, request: ModelInput, receive: Receive) -> None:
+    def accepts(self, model: str, media_type: str) -> bool:
+        return True
+
+    async def models(self) -> tuple[str, ...]:
+        return (self.default_model,)
+
+    async def generate(
+        self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
+    ) -> None:
         self.times.append(trio.current_time())
         for step in self.calls.pop(0):
             if isinstance(step, ProviderError):

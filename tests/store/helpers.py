@@ -94,7 +94,9 @@ async def whole_log(store: Store, wanted: EventFilter = EVERYTHING) -> tuple[Sto
 
 
 def created(session_id: str = "s1", **fields: Any) -> events.SessionCreated:
-    return events.SessionCreated(session_id=session_id, created_at=TS, **fields)
+    return events.SessionCreated(
+        session_id=session_id, created_at=TS, contract_version="1", **fields
+    )
 
 
 def updated(session_id: str = "s1", **fields: Any) -> events.SessionUpdated:

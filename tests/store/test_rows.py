@@ -357,7 +357,7 @@ async def test_open_runs_come_oldest_first(store: Store) -> None:
 
 
 async def test_turns_are_counted_and_usage_is_summed(store: Store) -> None:
-    turn = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
+    turn: events.TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
     usage = Usage(input=10, output=2, total=12, cache_read=3)
     report = events.UsageReported(**turn, usage=usage, model="mock-1")
     await append(store, run_started())

@@ -47,7 +47,7 @@ def _start(core: Core, live: LiveSession, command: commands.Prompt) -> Deferred:
         live.state,
         queued,
         runtime=core.runs.runtime.name,
-        model=core.runs.model_of(live.state),
+        model=core.runs.choice_of(live.state).model,
         leaf_id=command.leaf_id,
     )
     _, ticket = core.runs.start(live, run_id, decided, own_prompt=queued.input_id)
@@ -145,7 +145,7 @@ async def resume(core: Core, command: commands.Resume) -> Reply:
         run_id,
         leaf,
         runtime=core.runs.runtime.name,
-        model=core.runs.model_of(live.state),
+        model=core.runs.choice_of(live.state).model,
     )
     _, ticket = core.runs.start(live, run_id, decided, own_prompt=None)
     return Deferred(ticket, Accepted(command="resume", run_id=run_id, session_id=live.session_id))

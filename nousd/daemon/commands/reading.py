@@ -42,6 +42,7 @@ async def get_state(core: Core, command: commands.GetState) -> Reply:
     live = await core.sessions.target(command.session_id)
     state = core.sessions.without_session() if live is None else live.committed
     run_id = "" if state.run is None else state.run.run_id
+    choice = core.runs.choice_of(state)
     return State(
         run_state=run_state(state),
         run_id=run_id,
@@ -51,8 +52,8 @@ async def get_state(core: Core, command: commands.GetState) -> Reply:
         pending_counts=queue.pending_counts(state.queue),
         cursor=cursor(core.hub.head),
         runs=tuple(_active_run(running) for running in core.sessions.shown_running()),
-        provider=core.runs.provider_name,
-        model=core.runs.model_of(state),
+        provider=choice.provider,
+        model=choice.model,
         leaf_id=or_unset(state.leaf_id),
         name=or_unset(state.name),
         open_message=_open_message(core, run_id),
@@ -124,14 +125,15 @@ async def get_events(core: Core, command: commands.GetEvents) -> Reply:
 async def get_capabilities(core: Core, _command: commands.GetCapabilities) -> Reply:
     """Lists what this daemon speaks and the bounds in force."""
     limits = {name: value for name, (value, _) in LIMITS.items()}
+    choice = core.runs.choice_of(core.sessions.without_session())
     return Capabilities(
         protocol="1",
         version=__version__,
         commands=tuple(COMMANDS),
         events=tuple(EVENTS),
         frozen_events=tuple(FROZEN_EVENTS),
-        provider=core.runs.provider_name,
-        model=core.runs.model_of(core.sessions.without_session()),
+        provider=choice.provider,
+        model=choice.model,
         extension_commands=tuple(sorted(core.extension_commands)),
         limits={**limits, "line_bytes_max": core.line_bytes_max},
     )

@@ -171,13 +171,12 @@ async def compact_session(core: Core, command: commands.CompactSession) -> Reply
     leaf_id = live.state.leaf_id
     runtime = core.runs.runtime
     context = await core.contexts.at_leaf(live)
-    cut = runtime.plan_cut(context, model=core.runs.model_of(live.state))
+    cut = runtime.plan_cut(context, core.runs.choice_of(live.state))
     if cut is None:
         raise CommandRejected("nothing_to_compact")
     instruction = (command.instruction or "").strip() or None
-    summary = await runtime.summarise(
-        cut, model=core.runs.model_of(live.state), instruction=instruction
-    )
+    choice = core.runs.choice_of(live.state)
+    summary = await runtime.summarise(cut, choice, instruction=instruction)
     live = await core.sessions.get(live.session_id)
     decisions.require_idle(live.state)
     if live.state.leaf_id != leaf_id:

@@ -36,7 +36,9 @@ async def set_follow_up_mode(core: Core, command: commands.SetFollowUpMode) -> R
 async def set_model(core: Core, command: commands.SetModel) -> Reply:
     """Names the model for the session's next calls, and for sessions created later."""
     live = await core.sessions.target(command.session_id)
-    ticket = core.sessions.update(live, model=command.model, provider=core.runs.provider_name)
+    state = core.sessions.without_session() if live is None else live.state
+    choice = core.runs.models.named(command.model, core.runs.choice_of(state))
+    ticket = core.sessions.update(live, model=choice.model, provider=choice.provider)
     return Deferred(ticket, Accepted(command="set_model", model=command.model))
 
 

@@ -15,11 +15,14 @@ from nousd.errors import ContextOverflow, ProviderError, RunFailed
 from nousd.machine.lifecycle import tool_calls_of
 from nousd.machine.model_input import ModelInput
 from nousd.providers.interface import (
+    NO_BLOBS,
     Alive,
+    Blobs,
     Finished,
     Piece,
     Provider,
     ReasoningDelta,
+    ReasoningKept,
     Retrying,
     TextDelta,
     ToolCallPiece,
@@ -27,7 +30,7 @@ from nousd.providers.interface import (
 from nousd.runtimes.interface import TurnHost
 from nousd.wire import events
 from nousd.wire.codec import is_nested_too_deep
-from nousd.wire.entries import MessageEntry, StopReason, ToolCall
+from nousd.wire.entries import MessageEntry, ReasoningBlock, StopReason, ToolCall
 from nousd.wire.optional import or_unset
 
 RAW_ARGUMENTS = "_raw"
@@ -35,7 +38,7 @@ RAW_ARGUMENTS = "_raw"
 
 
 async def ask_model(
-    host: TurnHost, provider: Provider, request: ModelInput
+    host: TurnHost, provider: Provider, request: ModelInput, blobs: Blobs = NO_BLOBS
 ) -> tuple[ToolCall, ...]:
     """Streams one answer into the log and returns the calls it asks for.
 
@@ -44,9 +47,9 @@ async def ask_model(
         RunFailed: ``provider_error`` or, behind some content, ``context_too_large``; with the server's
             own words as its cause.
     """
-    answer = _Answer(host, provider, request.model)
+    answer = _Answer(host, provider, request)
     try:
-        await provider.generate(request, answer.receive)
+        await provider.generate(request, answer.receive, blobs)
     except ContextOverflow as overflow:
         if answer.message_id is not None:
             raise await provider_failed(host, overflow) from overflow
@@ -78,14 +81,15 @@ async def provider_failed(host: TurnHost, error: ProviderError) -> RunFailed:
 class _Answer:
     """Takes the pieces of one model call and tells the log."""
 
-    def __init__(self, host: TurnHost, provider: Provider, model: str) -> None:
+    def __init__(self, host: TurnHost, provider: Provider, request: ModelInput) -> None:
         self._host = host
         self._provider = provider
-        self._model = model
+        self._request = request
         self.message_id: str | None = None
         self.retried = False
         self._text: list[str] = []
         self._reasoning: list[str] = []
+        self._reasoning_blocks: list[ReasoningBlock] = []
         self._calls: list[ToolCallPiece] = []
         self._finished = Finished("stop")
 
@@ -108,6 +112,9 @@ class _Answer:
                         **self._host.ledger.where, message_id=message_id, delta=text
                     )
                 )
+            case ReasoningKept(block):
+                await self._open()
+                self._reasoning_blocks.append(block)
             case ToolCallPiece():
                 await self._open()
                 self._calls.append(piece)
@@ -162,7 +169,13 @@ class _Answer:
             text = f"provider_usage: input={usage.input} output={usage.output} total={usage.total}"
             remarks.append(events.Status(**where, message=text))
             remarks.append(
-                events.UsageReported(**where, usage=usage, model=self._model, message_id=message_id)
+                events.UsageReported(
+                    **where,
+                    usage=usage,
+                    model=self._request.model,
+                    provider=self._request.provider,
+                    message_id=message_id,
+                )
             )
         return remarks
 
@@ -180,8 +193,10 @@ class _Answer:
             run_id=host.ledger.run_id,
             turn_kind=host.ledger.turn_kind,
             created_at=host.now(),
-            model=self._model,
+            provider=self._request.provider,
+            model=self._request.model,
             reasoning="".join(self._reasoning) or UNSET,
+            reasoning_blocks=tuple(self._reasoning_blocks) or UNSET,
             tool_calls=calls or UNSET,
             stop_reason=reason,
             usage=usage,

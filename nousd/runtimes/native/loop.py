@@ -14,8 +14,8 @@ from msgspec import UNSET
 
 from nousd.errors import ContextOverflow, RunFailed
 from nousd.machine import compaction, transcript
-from nousd.machine.model_input import ModelInput, ToolSpec
-from nousd.providers.interface import Provider
+from nousd.machine.model_input import ModelChoice, ModelInput, ToolSpec, UserMessage
+from nousd.providers.models import Models
 from nousd.runtimes.interface import TurnHost
 from nousd.runtimes.native.answer import ask_model, provider_failed
 from nousd.runtimes.native.summary import write_summary
@@ -47,18 +47,18 @@ class NativeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NativeRuntime:
-    """Carries out turns with one provider and one set of tools."""
+    """Carries out turns with the models and one set of tools."""
 
     name = "native"
 
     def __init__(
         self,
-        provider: Provider,
+        models: Models,
         tools: Mapping[str, Tool],
         calls: CallRunner,
         settings: NativeSettings,
     ) -> None:
-        self._provider = provider
+        self._models = models
         self._tools = tools
         self._calls = calls
         self._settings = settings
@@ -92,7 +92,7 @@ class NativeRuntime:
     ) -> Sequence[ToolCall]:
         """Makes one model call, with room made for it before, or after it overflowed."""
         context = await host.context()
-        limit = self._settings.compact_at * self._window(host.model)
+        limit = self._settings.compact_at * self._window(host.choice)
         if transcript.estimate_tokens(context) > limit:
             if remarks:
                 await host.stream(*remarks)
@@ -122,35 +122,56 @@ class NativeRuntime:
             for tool in self._tools.values()
             if host.tool_is_active(tool.name)
         )
-        request = ModelInput(host.model, self._settings.system, compiled.messages, offered)
+        choice = host.choice
+        request = ModelInput(
+            messages=compiled.messages,
+            model=choice.model,
+            provider=choice.provider,
+            system=self._settings.system,
+            thinking=choice.thinking,
+            tools=offered,
+        )
         await host.stream(*remarks, _told(host, context, request, compiled.omitted))
-        return await ask_model(host, self._provider, request)
+        blobs = {
+            attachment.artifact_id: await host.artifact(attachment.artifact_id)
+            for message in request.messages
+            if isinstance(message, UserMessage)
+            for attachment in message.attachments
+        }
+        return await ask_model(host, self._models.provider(choice.provider), request, blobs)
 
     # --- compaction --------------------------------------------------------------------------
 
-    def plan_cut(self, context: Sequence[Entry], *, model: str) -> compaction.Cut | None:
+    def plan_cut(self, context: Sequence[Entry], choice: ModelChoice) -> compaction.Cut | None:
         """See ``Runtime.plan_cut``."""
         # In a small window, what is kept must leave room for what comes.
-        room = int(self._settings.compact_at * self._window(model)) // 2
+        room = int(self._settings.compact_at * self._window(choice)) // 2
         return compaction.plan_cut(context, min(self._settings.keep_recent_tokens, room))
 
-    async def summarise(self, cut: compaction.Cut, *, model: str, instruction: str | None) -> str:
+    async def summarise(
+        self, cut: compaction.Cut, choice: ModelChoice, *, instruction: str | None
+    ) -> str:
         """See ``Runtime.summarise``."""
-        return await self._summary(cut, model, instruction, nobody_waits)
+        return await self._summary(cut, choice, instruction, nobody_waits)
 
     async def _summary(
-        self, cut: compaction.Cut, model: str, instruction: str | None, expect_quiet: ExpectQuiet
+        self,
+        cut: compaction.Cut,
+        choice: ModelChoice,
+        instruction: str | None,
+        expect_quiet: ExpectQuiet,
     ) -> str:
         request = compaction.summary_request(
-            cut, model=model, instruction=instruction, window=self._window(model)
+            cut, choice=choice, instruction=instruction, window=self._window(choice)
         )
-        return await write_summary(self._provider, request, cut, expect_quiet)
+        provider = self._models.provider(choice.provider)
+        return await write_summary(provider, request, cut, expect_quiet)
 
     async def _compact(self, host: TurnHost, trigger: str) -> bool:
-        cut = self.plan_cut(await host.context(), model=host.model)
+        cut = self.plan_cut(await host.context(), host.choice)
         if cut is None:
             return False
-        summary = await self._summary(cut, host.model, None, host.expect_quiet)
+        summary = await self._summary(cut, host.choice, None, host.expect_quiet)
         entry = compaction.compaction_entry(
             cut,
             summary,
@@ -172,8 +193,8 @@ class NativeRuntime:
         )
         return True
 
-    def _window(self, model: str) -> int:
-        return self._settings.context_window or self._provider.context_window(model)
+    def _window(self, choice: ModelChoice) -> int:
+        return self._settings.context_window or self._models.context_window(choice)
 
 
 def _told(
