@@ -31,6 +31,8 @@ OBJECTS: dict[str, type[Any]] = {
     "Tool call": entries.ToolCall,
     "Omitted entry": events.Omitted,
     "Usage": entries.Usage,
+    "Attachment": entries.Attachment,
+    "Reasoning block": entries.ReasoningBlock,
     "Queued input": responses.QueuedInput,
     "Pending counts": responses.PendingCounts,
     "Active run": responses.ActiveRun,
