@@ -5,8 +5,8 @@ output. See ``nousd.tools.supervisor`` for the whole design. This file is a prog
 library only, single-threaded, small enough to start in a few milliseconds.
 
 CONTROL is a socket to the daemon. The daemon never writes to it: its end of file, for whatever
-reason, means "end the command". The supervisor writes two lines: ``started PID``, and when every process
-of the command is gone ``exited CODE`` (negative: minus the signal's number).
+reason, means "end the command". Two lines are written to it: ``started PID`` before the command has begun,
+and when every process of it is gone ``exited CODE`` (negative: minus the signal's number).
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ def main(arguments: list[str]) -> None:
         # The daemon died or gave up while this program started: nothing may begin any more.
         _say(control, f"exited {-signal.SIGTERM}")
         return
-    child = _start(arguments[first:], environment)
-    _say(control, f"started {child}")
+    child = _start(arguments[first:], environment, control)
     command = Command(child, wake)
     command.wait_until_over_or(control)
     command.end(grace_seconds)
@@ -73,11 +72,13 @@ def _is_hung_up(control: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def _start(program: list[str], environment: dict[str, str]) -> int:
+def _start(program: list[str], environment: dict[str, str], control: socket.socket) -> int:
     supervisor = os.getpid()
     child = os.fork()
     if child == 0:
         try:
+            # Here, not behind the fork: a command that kills its supervisor at once is told of as well.
+            _say(control, f"started {os.getpid()}")
             _become(program, environment, supervisor)
         except OSError as error:
             os.write(2, f"{program[0]}: {error.strerror}\n".encode())
