@@ -5,8 +5,8 @@ output. See ``nousd.tools.supervisor`` for the whole design. This file is a prog
 library only, single-threaded, small enough to start in a few milliseconds.
 
 CONTROL is a socket to the daemon. The daemon never writes to it: its end of file, for whatever
-reason, means "end the command". Two lines are written to it: ``started PID`` before the command has begun,
-and when every process of it is gone ``exited CODE`` (negative: minus the signal's number).
+reason, means "end the command". Two lines are written to it: ``started PID`` before the command has
+begun, and when every process of it is gone ``exited CODE`` (negative: minus the signal's number).
 """
 
 from __future__ import annotations
