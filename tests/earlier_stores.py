@@ -1,16 +1,62 @@
-"""Databases that earlier versions wrote (``fixtures/stores/schema-N.db.gz``), unpacked for a test."""
+"""Databases that earlier versions wrote (``fixtures/stores/schema-N.db.gz``), and what each holds.
+
+Every one was left by a daemon that was killed in the middle of an answer while a steer and a follow-up
+waited. It holds a session with a branch, a compaction, reasoning, tool calls and an aborted run, and
+the tombstone of a deleted session. What of that a version tells in its own way is said in ``HELD``.
+"""
 
 from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Final
 
 import apsw
+import msgspec
 
 FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "stores"
 
 EARLIER = tuple(sorted(path.name.removesuffix(".db.gz") for path in FOLDER.glob("*.db.gz")))
 """The name of each."""
+
+Said = tuple[tuple[str, str], ...]
+"""(role, how the text begins) of each entry of a transcript."""
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What a database holds.
+
+    Args:
+        version: of its events.
+        main: the session, ``branch`` its branch, ``deleted`` the one of which a tombstone is left.
+        branched_at: the last entry that both share.
+        branch_mode: how the branch takes its steers.
+        killed: the run that has no end; the last of ``said`` is the answer it was cut off in.
+        ended: how the runs before it ended.
+        waiting: kind and text of the inputs that wait.
+        sent: the id that a client gave one of these, and its place among them.
+        context: how many entries a resumed run begins with, the first input among them.
+        lifted: the types of events that are read other than they are stored.
+    """
+
+    version: int
+    main: str
+    branch: str
+    deleted: str
+    branched_at: str
+    branch_mode: str
+    killed: str
+    ended: tuple[str, ...]
+    last_seq: int
+    name: str
+    model: str
+    said: Said
+    said_in_branch: Said
+    waiting: tuple[tuple[str, str], ...]
+    sent: tuple[str, int]
+    context: int
+    lifted: frozenset[str]
+
 
 StoredLines = dict[int, tuple[int, str, bytes]]
 """The number of each event with its schema version, its type and its bytes."""
@@ -28,3 +74,97 @@ def stored_lines(path: Path) -> StoredLines:
     lines = {seq: (version, type_, line) for seq, version, type_, line in rows}
     connection.close()
     return lines
+
+
+def _words(last: int) -> str:
+    return " ".join(f"word{number}" for number in range(1, last + 1))
+
+
+HELD: Final[dict[str, Held]] = {
+    "schema-1": Held(
+        version=1,
+        main="sess-0660c5f6f019259e45eb44",
+        branch="sess-0660c5f6f3267369cc943d",
+        deleted="sess-0660c5f6f33f59b963be69",
+        branched_at="msg-0660c5f6f317e84331c90a",
+        branch_mode="all",
+        killed="run-0660c5f6ffb40d459b890f",
+        ended=(*["completed"] * 4, "cancelled"),
+        last_seq=250,
+        name="written by schema version 1",
+        model="mock-model",
+        said=(
+            ("user", "[[think 12]] [[say 40]]"),
+            ("assistant", _words(40)),
+            (
+                "user",
+                '[[text Looking.]] [[tool read {"path":"a.txt"}]] [[tool bash {"command":"for',
+            ),
+            ("assistant", "Looking."),
+            ("tool", "alpha"),
+            ("tool", "line 1\nline 2\nline 3"),
+            ("assistant", _words(20)),
+            ("compaction", "mock summary (messages: 1)"),
+            ("user", "after the compaction [[say 3]]"),
+            ("assistant", _words(3)),
+            ("user", "[[slow 100]] [[say 500]]"),
+            ("assistant", _words(4)),
+            ("user", "[[slow 60]] [[say 2000]]"),
+            ("assistant", _words(2)),
+        ),
+        said_in_branch=(
+            ("user", "on the branch [[tool nosuch {}]] [[then]] [[say 5]]"),
+            ("assistant", ""),
+            ("tool", "tool_error: tool_not_found: nosuch"),
+            ("assistant", _words(5)),
+        ),
+        waiting=(("steer", "a steer that waits"), ("follow_up", "a follow-up that waits")),
+        sent=("c-2", 1),
+        # The summary, the five entries it kept, six behind it, and the steer.
+        context=13,
+        lifted=frozenset({"session_created", "tool_call_started"}),
+    ),
+    "schema-2": Held(
+        version=2,
+        main="sess-0660c8becd1744d92248d3",
+        branch="sess-0660c8becef4367a5f684c",
+        deleted="sess-0660c8becf1c249b719528",
+        branched_at="msg-0660c8becedcc258264a59",
+        branch_mode="one-at-a-time",
+        killed="run-0660c8bee7bc7996f52125",
+        ended=(*["completed"] * 4, "cancelled", "completed"),
+        last_seq=449,
+        name="kept",
+        model="mock-2",
+        said=(
+            ("user", "[[think 12]] [[say 40]]"),
+            ("assistant", _words(40)),
+            (
+                "user",
+                '[[text Looking.]] [[tool read {"path":"a.txt"}]] [[tool bash {"command":"seq',
+            ),
+            ("assistant", f"Looking.{_words(20)}"),
+            ("tool", "alpha"),
+            ("tool", "18001\n18002"),
+            ("assistant", "mock response: user: [[think 12]]"),
+            ("compaction", "mock summary (messages: 1)"),
+            ("user", "after the compaction [[say 3]]"),
+            ("assistant", _words(3)),
+            ("user", "[[slow 100]] [[say 500]]"),
+            ("assistant", _words(9)),
+            ("user", '[[tool bash {"command":"exit 3"}]] [[say 2]]'),
+            ("assistant", _words(2)),
+            ("tool", "tool_error: (no output)\n\nCommand exited with code 3"),
+            ("assistant", "mock response: user: Summary of the conversation so far:"),
+            ("user", "[[slow 60]] [[say 2000]]"),
+            ("assistant", _words(16)),
+        ),
+        said_in_branch=(("user", "in the branch [[say 4]]"), ("assistant", _words(4))),
+        waiting=(("steer", "and then"), ("follow_up", "later")),
+        sent=("c-2", 0),
+        # The summary, the five entries it kept, ten behind it, and the steer.
+        context=17,
+        lifted=frozenset({"session_created"}),
+    ),
+}
+"""name -> what it holds."""

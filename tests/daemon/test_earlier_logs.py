@@ -1,8 +1,6 @@
-"""A whole daemon on the log that an earlier version left behind when it was killed.
+"""A whole daemon on the log that each earlier version left behind when it was killed.
 
-``schema-1`` holds a session with a branch, a compaction, reasoning, tool calls, an aborted run, and a
-run that was killed in the middle of its answer while a steer and a follow-up waited; and the tombstone
-of a deleted session.
+What the logs hold is told in ``tests.earlier_stores``.
 """
 
 from __future__ import annotations
@@ -17,39 +15,28 @@ import pytest
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION
 from tests.daemon.process_harness import Place, running
 from tests.daemon_harness import Client, Event, Payload, of_type, types
-from tests.earlier_stores import stored_lines, unpack
+from tests.earlier_stores import EARLIER, HELD, Held, Said, stored_lines, unpack
 from tests.lifecycle import LifecycleChecker
 
-MAIN = "sess-0660c5f6f019259e45eb44"
-BRANCH = "sess-0660c5f6f3267369cc943d"
-DELETED = "sess-0660c5f6f33f59b963be69"
-KILLED = "run-0660c5f6ffb40d459b890f"
-BRANCHED_AT = "msg-0660c5f6f317e84331c90a"
-LAST_SEQ = 250
 
-TRANSCRIPT = [
-    ("user", "[[think 12]] [[say 40]]"),
-    ("assistant", " ".join(f"word{number}" for number in range(1, 41))),
-    ("user", '[[text Looking.]] [[tool read {"path":"a.txt"}]] [[tool bash {"command":"for n in 1'),
-    ("assistant", "Looking."),
-    ("tool", "alpha"),
-    ("tool", "line 1\nline 2\nline 3"),
-    ("assistant", " ".join(f"word{number}" for number in range(1, 21))),
-    ("compaction", "mock summary (messages: 1)"),
-    ("user", "after the compaction [[say 3]]"),
-    ("assistant", "word1 word2 word3"),
-    ("user", "[[slow 100]] [[say 500]]"),
-    ("assistant", "word1 word2 word3 word4 "),
-    ("user", "[[slow 60]] [[say 2000]]"),
-    ("assistant", "word1 word2 "),
-]
-"""(role, how the text begins) of what the session says, with the partial answer of the killed run."""
+@pytest.fixture(params=EARLIER)
+def name(request: pytest.FixtureRequest) -> str:
+    """The name of the log of each earlier version."""
+    name: str = request.param
+    return name
 
 
 @pytest.fixture
-def place(short_folder: Path) -> Place:
+def held(name: str) -> Held:
+    """What that log holds."""
+    return HELD[name]
+
+
+@pytest.fixture
+def place(name: str, short_folder: Path) -> Place:
+    """Where a daemon finds that log."""
     place = Place(short_folder)
-    unpack("schema-1", place.state / "nousd.db")
+    unpack(name, place.state / "nousd.db")
     return place
 
 
@@ -105,94 +92,96 @@ async def test_the_whole_log_can_be_replayed_and_paged(place: Place, client: Cli
 
 
 async def test_every_run_in_it_is_balanced_and_the_killed_one_is_closed(
-    place: Place, client: Client
+    place: Place, client: Client, held: Held
 ) -> None:
-    checker = LifecycleChecker(complete_after=LAST_SEQ)
+    checker = LifecycleChecker(complete_after=held.last_seq)
     log = await replayed(place, client)
     for event in log:
         checker.feed(json.dumps(event).encode())
     checker.finish()
-    assert checker.ended_runs == 6
-    new = [event for event in log if int(event["id"].removeprefix("evt-")) > LAST_SEQ]
+    assert checker.ended_runs == len(held.ended) + 1
+    new = [event for event in log if int(event["id"].removeprefix("evt-")) > held.last_seq]
     assert types(new) == ["message_end", "entry_appended", "turn_end", "agent_end"]
-    assert {event["payload"].get("run_id") for event in new} == {KILLED}
+    assert {event["payload"].get("run_id") for event in new} == {held.killed}
     assert new[-1]["payload"]["status"] == "interrupted"
     statuses = [end["status"] for end in of_type(log, "agent_end")]
-    assert statuses == [*["completed"] * 4, "cancelled", "interrupted"]
+    assert statuses == [*held.ended, "interrupted"]
 
 
-async def test_the_transcript_and_the_tree_are_as_they_were(client: Client) -> None:
+async def test_the_transcript_and_the_tree_are_as_they_were(client: Client, held: Held) -> None:
     answer = await client.request("get_messages")
-    told = [shown(entry) for entry in answer["messages"]]
-    assert answer["session_id"] == MAIN
-    assert [role for role, _ in told] == [role for role, _ in TRANSCRIPT]
-    for (_, text), (_, beginning) in zip(told, TRANSCRIPT, strict=True):
-        assert text.startswith(beginning)
+    assert answer["session_id"] == held.main
+    check_said(answer["messages"], held.said)
     thinking, partial = answer["messages"][1], answer["messages"][-1]
     assert thinking["reasoning"].startswith("word1")
-    assert (partial["stop_reason"], partial["run_id"]) == ("interrupted", KILLED)
+    assert (partial["stop_reason"], partial["run_id"]) == ("interrupted", held.killed)
     tree = await client.request("get_tree")
     assert [node["id"] for node in tree["nodes"]] == [entry["id"] for entry in answer["messages"]]
-    branch = await client.request("get_messages", session_id=BRANCH)
-    shared = [entry["id"] for entry in answer["messages"]].index(BRANCHED_AT) + 1
+    branch = await client.request("get_messages", session_id=held.branch)
+    shared = [entry["id"] for entry in answer["messages"]].index(held.branched_at) + 1
     assert branch["messages"][:shared] == answer["messages"][:shared]
-    assert [shown(entry) for entry in branch["messages"][shared:]] == [
-        ("user", "on the branch [[tool nosuch {}]] [[then]] [[say 5]]"),
-        ("assistant", ""),
-        ("tool", "tool_error: tool_not_found: nosuch"),
-        ("assistant", "word1 word2 word3 word4 word5"),
-    ]
+    check_said(branch["messages"][shared:], held.said_in_branch)
 
 
-async def test_sessions_and_their_settings_are_as_they_were(client: Client) -> None:
+def check_said(entries: list[Payload], said: Said) -> None:
+    told = [shown(entry) for entry in entries]
+    assert [role for role, _ in told] == [role for role, _ in said]
+    for (_, text), (_, beginning) in zip(told, said, strict=True):
+        assert text.startswith(beginning)
+
+
+async def test_sessions_and_their_settings_are_as_they_were(client: Client, held: Held) -> None:
     listed = (await client.request("list_sessions"))["sessions"]
     assert {row["session_id"]: row.get("name") for row in listed} == {
-        MAIN: "written by schema version 1",
-        BRANCH: None,
+        held.main: held.name,
+        held.branch: None,
     }
-    assert (await client.refusal("get_messages", session_id=DELETED))["code"] == "session_not_found"
-    state = await client.request("get_state", session_id=BRANCH)
-    assert (state["steering_mode"], state["run_state"]) == ("all", "idle")
+    gone = await client.refusal("get_messages", session_id=held.deleted)
+    assert gone["code"] == "session_not_found"
+    branch = await client.request("get_state", session_id=held.branch)
+    assert (branch["steering_mode"], branch["run_state"]) == (held.branch_mode, "idle")
+    assert (await client.request("get_state"))["model"] == held.model
 
 
 async def test_what_waited_still_waits_and_is_run_by_resume_the_steer_first(
-    place: Place, client: Client
+    place: Place, client: Client, held: Held
 ) -> None:
     queue = await client.request("get_queue")
-    assert [(item["kind"], item["text"]) for item in queue["inputs"]] == [
-        ("steer", "a steer that waits"),
-        ("follow_up", "a follow-up that waits"),
-    ]
-    again = await client.request("follow_up", text="sent again", client_message_id="c-2")
-    assert (again["run_id"], again["input_id"]) == (KILLED, queue["inputs"][1]["input_id"])
+    assert tuple((item["kind"], item["text"]) for item in queue["inputs"]) == held.waiting
+    sent, index = held.sent
+    kind, _ = held.waiting[index]
+    again = await client.request(kind, text="sent again", client_message_id=sent)
+    assert (again["run_id"], again["input_id"]) == (held.killed, queue["inputs"][index]["input_id"])
     events = await place.watch(types="all")
     await client.request("resume")
     run = await events.run()
-    assert [
-        (start["turn_kind"], start["text"])
-        for start in of_type(run, "message_start")
-        if start["role"] == "user"
-    ] == [("steer", "a steer that waits"), ("follow_up", "a follow-up that waits")]
+    assert (
+        tuple(
+            (start["turn_kind"], start["text"])
+            for start in of_type(run, "message_start")
+            if start["role"] == "user"
+        )
+        == held.waiting
+    )
     assert run[-1]["payload"]["status"] == "completed"
     first, _ = of_type(run, "model_input")
-    # The summary, the five entries it kept, six behind it, and the steer.
-    assert (first["entries"], first["messages"]) == (13, 13)
+    assert (first["entries"], first["messages"]) == (held.context, held.context)
     assert (await client.request("get_queue"))["inputs"] == []
-    check_complete(run)
+    check_complete(run, held)
 
 
-def check_complete(run: list[Event]) -> None:
-    checker = LifecycleChecker(complete_after=LAST_SEQ)
+def check_complete(run: list[Event], held: Held) -> None:
+    checker = LifecycleChecker(complete_after=held.last_seq)
     for event in run:
         checker.feed(json.dumps(event).encode())
     checker.finish()
 
 
 async def test_ids_go_on_growing_and_what_is_new_has_the_present_version(
-    place: Place, client: Client
+    place: Place, client: Client, held: Held
 ) -> None:
     before: dict[int, Any] = stored_lines(place.state / "nousd.db")
-    await client.request("prompt", text="[[tool ls {}]][[then]][[say 1]]", session_id=BRANCH)
+    await client.request("prompt", text="[[tool ls {}]][[then]][[say 1]]", session_id=held.branch)
     after = stored_lines(place.state / "nousd.db")
     new = {seq: after[seq] for seq in after.keys() - before.keys()}
     assert min(new) > max(before)
@@ -200,4 +189,6 @@ async def test_ids_go_on_growing_and_what_is_new_has_the_present_version(
     assert "tool_call_completed" in {type_ for _, type_, _ in new.values()}
     # Old deltas may have been joined, which writes them anew.
     kept = {seq: row for seq, row in before.items() if not row[1].endswith("_update")}
-    assert {version for seq, (version, _, _) in kept.items() if seq <= LAST_SEQ} == {1}
+    assert {version for seq, (version, _, _) in kept.items() if seq <= held.last_seq} == {
+        held.version
+    }

@@ -1,6 +1,6 @@
 """Databases of earlier versions: opened, migrated and read; what was stored stays as it was.
 
-The state that ``schema-1`` was left in is told in ``tests/daemon/test_earlier_logs.py``.
+What is said in them is asked of a daemon in ``tests/daemon/test_earlier_logs.py``.
 """
 
 from __future__ import annotations
@@ -18,21 +18,29 @@ from nousd.store.migrations import MIGRATIONS
 from nousd.wire.codec import decode_event
 from nousd.wire.events import EVENTS
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION, STEPS
-from tests.earlier_stores import EARLIER, stored_lines, unpack
+from tests.earlier_stores import EARLIER, HELD, stored_lines, unpack
 from tests.store.helpers import NO_BOUND, append, run_started, whole_log
 from tests.validation import check_event
 
 
 @pytest.fixture(params=EARLIER)
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A database of each earlier version."""
+def name(request: pytest.FixtureRequest) -> str:
+    """The name of a database of each earlier version."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def path(name: str, tmp_path: Path) -> Path:
+    """That database."""
     path = tmp_path / "nousd.db"
-    unpack(request.param, path)
+    unpack(name, path)
     return path
 
 
 def test_there_is_one_of_every_earlier_version() -> None:
     assert tuple(f"schema-{version}" for version in range(1, EVENT_SCHEMA_VERSION)) == EARLIER
+    assert tuple(HELD) == EARLIER
 
 
 def test_a_change_of_events_comes_with_a_migration_so_that_older_daemons_refuse_the_file() -> None:
@@ -63,14 +71,20 @@ async def test_every_event_is_read_as_one_of_the_present(path: Path) -> None:
         assert (told["type"], told["id"], told["ts"]) == (type_, was.id, was.ts)
 
 
-async def test_only_what_a_step_names_is_read_other_than_it_is_stored(path: Path) -> None:
+async def test_only_what_a_step_names_is_read_other_than_it_is_stored(
+    name: str, path: Path
+) -> None:
     stored = stored_lines(path)
-    named = {name for steps in STEPS.values() for name in steps}
     async with sqlite.open_store(path) as store:
         changed = {
             event.type for event in await whole_log(store) if event.line != stored[event.seq][2]
         }
-    assert changed == named
+    assert changed == HELD[name].lifted
+
+
+def test_every_step_changes_a_line_of_some_version() -> None:
+    for version, steps in STEPS.items():
+        assert steps.keys() <= HELD[f"schema-{version}"].lifted
 
 
 async def test_what_was_stored_is_not_rewritten_and_what_comes_has_the_present_version(
