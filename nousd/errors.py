@@ -178,6 +178,7 @@ class ProviderError(NousdError):
         status: HTTP status, if there was a response.
         retryable: whether the same request may succeed later.
         retry_after_seconds: what the server asked for, if it did.
+        raw: what the server sent, as it was but for the key; the beginning of what is long.
     """
 
     def __init__(
@@ -187,11 +188,13 @@ class ProviderError(NousdError):
         status: int | None = None,
         retryable: bool = False,
         retry_after_seconds: float | None = None,
+        raw: bytes = b"",
     ) -> None:
         super().__init__(message)
         self.status = status
         self.retryable = retryable
         self.retry_after_seconds = retry_after_seconds
+        self.raw = raw
 
 
 class ContextOverflow(ProviderError):

@@ -86,6 +86,30 @@ Receive = Callable[[Piece], Awaitable[None]]
 """Takes one piece; may wait, which slows the reading of the stream."""
 
 
+class Recorder(Protocol):
+    """Takes one exchange with a model server, byte for byte. Neither waits nor fails; sees no key."""
+
+    def request(self, path: str, body: bytes) -> None:
+        """Takes the request; ``path`` is what follows the API's base."""
+        ...
+
+    def response(self, status: int, content_type: str) -> None:
+        """Takes the head of the response."""
+        ...
+
+    def chunk(self, data: bytes) -> None:
+        """Takes a part of the response's body, cut as the network cut it."""
+        ...
+
+    def end(self) -> None:
+        """The exchange is over, however it ended. Called once, last."""
+        ...
+
+
+Record = Callable[[], Recorder]
+"""Returns what takes the next exchange; each attempt is one."""
+
+
 Blobs = Mapping[str, bytes]
 """Artifact id -> its bytes."""
 

@@ -30,6 +30,7 @@ RETRYABLE_CODES: Final = frozenset(
         "server_error",
         "service_unavailable",
         "timeout",
+        "timeout_error",
     }
 )
 """Words by which servers name a passing failure where they give no status (in mid-stream)."""
@@ -161,9 +162,16 @@ def error_from_response(
         body: its beginning is enough.
         now: the time in seconds since 1970, for a Retry-After that names a date.
     """
-    return error_from_fault(
+    error = error_from_fault(
         _fault_in_body(body), status=status, retry_after_seconds=retry_after_seconds(headers, now)
     )
+    error.raw = body
+    return error
+
+
+def error_from_object(value: Any) -> ProviderError:
+    """Returns the error for a decoded object that a server sent instead of an answer, or within one."""
+    return error_from_fault(read_fault(value))
 
 
 def _fault_in_body(body: bytes) -> Fault:

@@ -28,7 +28,8 @@ from nousd.daemon.outbox import Outbox
 from nousd.daemon.sockets import open_listeners
 from nousd.extensions.api import ExtensionApi, ExtensionFunction
 from nousd.machine import compaction, decisions
-from nousd.providers import openai_calls, openai_stream
+from nousd.providers import answer_stream
+from nousd.providers import tool_calls as calls_of_models
 from nousd.providers.interface import Provider
 from nousd.runtimes.native import loop
 from nousd.store.interface import EventFilter
@@ -387,7 +388,7 @@ async def answer_bytes(kit: Kit, offset: int) -> None:
     (body,) = reply.parts
     assert isinstance(body, bytes)
     size = len(body) - offset
-    bound = kit.scale("answer_bytes_max", openai_stream, "ANSWER_BYTES_MAX", size)
+    bound = kit.scale("answer_bytes_max", answer_stream, "ANSWER_BYTES_MAX", size)
     kit.stub.script(reply)
     await failed_or_not(kit, "answer_bytes_max", offset, bound)
 
@@ -400,7 +401,7 @@ async def delta_chars(kit: Kit, offset: int) -> None:
 
 
 async def tool_calls(kit: Kit, offset: int) -> None:
-    bound = kit.scale("tool_calls_max", openai_calls, "TOOL_CALLS_MAX", 3)
+    bound = kit.scale("tool_calls_max", calls_of_models, "TOOL_CALLS_MAX", 3)
     kit.stub.script(tool_reply(*[("say", {"text": "x"})] * (bound + offset)))
     await failed_or_not(kit, "tool_calls_max", offset, bound)
 
@@ -408,7 +409,7 @@ async def tool_calls(kit: Kit, offset: int) -> None:
 async def tool_arguments_chars(kit: Kit, offset: int) -> None:
     arguments = {"text": "x" * 100}
     size = len(json.dumps(arguments)) - offset
-    bound = kit.scale("tool_arguments_chars_max", openai_calls, "TOOL_ARGUMENTS_CHARS_MAX", size)
+    bound = kit.scale("tool_arguments_chars_max", calls_of_models, "TOOL_ARGUMENTS_CHARS_MAX", size)
     kit.stub.script(tool_reply(("say", arguments)))
     await failed_or_not(kit, "tool_arguments_chars_max", offset, bound)
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from nousd.errors import ProviderError
+from nousd.providers.answer_stream import AnswerStream
 from nousd.providers.interface import Piece
-from nousd.providers.openai_stream import ChatStream
+from nousd.providers.openai_stream import ChatAnswer
 from tests.providers.helpers import cuts
 
 Chunk = dict[str, Any] | bytes
@@ -29,7 +30,7 @@ def sse(*chunks: Chunk) -> bytes:
 
 
 def decode(chunks: Sequence[bytes], names: dict[str, str] | None = None) -> list[Piece]:
-    stream = ChatStream(names)
+    stream = AnswerStream(ChatAnswer(names or {}))
     pieces = [piece for chunk in chunks for piece in stream.feed(chunk)]
     return [*pieces, *stream.end()]
 

@@ -13,8 +13,9 @@ import trio.testing
 from nousd.errors import ContextOverflow, ProviderError
 from nousd.machine.model_input import ToolSpec
 from nousd.providers.interface import Finished, Retrying, TextDelta
-from nousd.providers.openai import ERROR_BODY_BYTES_MAX, ERROR_CHARS_MAX, OpenAIProvider
+from nousd.providers.openai import OpenAIProvider
 from nousd.providers.retry import RetryingProvider
+from nousd.providers.server import ERROR_BODY_BYTES_MAX, ERROR_CHARS_MAX
 from tests.providers.helpers import Collector, ask, calls_of, collect, finish_of, text_of
 from tests.stub_model import (
     Gate,

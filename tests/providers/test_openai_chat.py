@@ -12,7 +12,8 @@ from nousd.machine.model_input import (
     ToolSpec,
     UserMessage,
 )
-from nousd.providers.openai_chat import chat_body, encode_chat, tool_aliases
+from nousd.providers.openai_chat import chat_body
+from nousd.providers.request_body import encode_body
 from tests.providers.helpers import ask
 
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -100,23 +101,6 @@ def test_a_longer_conversation_begins_with_the_same_messages() -> None:
     assert longer[: len(short)] == short
 
 
-@pytest.mark.parametrize(
-    ("names", "aliases"),
-    [
-        (["read"], ["read"]),
-        (["demo.echo"], ["demo_echo"]),
-        (["demo.echo", "demo_echo"], ["demo_echo_2", "demo_echo"]),
-        (["a.b", "a:b", "a b"], ["a_b", "a_b_2", "a_b_3"]),
-        (["x" * 70, "x" * 80], ["x" * 64, "x" * 62 + "_2"]),
-        ([""], ["_"]),
-        ([], []),
-    ],
-)
-def test_tool_names_are_made_to_fit_what_servers_take(names: list[str], aliases: list[str]) -> None:
-    told = tool_aliases(spec(name) for name in names)
-    assert [told[name] for name in names] == aliases
-
-
 def test_offered_tools_and_earlier_calls_go_by_the_same_name() -> None:
     call = AssistantMessage(
         "", (ModelToolCall("x", "demo.echo", {}), ModelToolCall("y", "q.z", {}))
@@ -130,12 +114,12 @@ def test_offered_tools_and_earlier_calls_go_by_the_same_name() -> None:
 @pytest.mark.parametrize("text", ["plain", "grüße 😀", 'quo"te\\\n\u2028', ""])
 def test_the_encoded_body_is_the_body(text: str) -> None:
     request = ask(text, system=text)
-    assert json.loads(encode_chat(request)) == chat_body(request)
+    assert json.loads(encode_body(chat_body(request))) == chat_body(request)
 
 
 def test_lone_surrogates_are_replaced_wherever_they_stand() -> None:
     call = AssistantMessage("a\ud800", (ModelToolCall("x", "read", {"path": ["\udc00b"]}),))
-    body: dict[str, Any] = json.loads(encode_chat(ask("ok 😀\ud83d", call, "on")))
+    body: dict[str, Any] = json.loads(encode_body(chat_body(ask("ok 😀\ud83d", call, "on"))))
     assert body["messages"][0]["content"] == "ok 😀\ufffd"
     assert body["messages"][1]["content"] == "a\ufffd"
     arguments = body["messages"][1]["tool_calls"][0]["function"]["arguments"]

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from nousd.errors import ContextOverflow, ProviderError
+from nousd.providers.answer_stream import AnswerStream
 from nousd.providers.interface import (
     Finished,
     Piece,
@@ -13,7 +14,7 @@ from nousd.providers.interface import (
     TextDelta,
     ToolCallPiece,
 )
-from nousd.providers.openai_stream import ChatStream
+from nousd.providers.openai_stream import ChatAnswer
 from nousd.wire.entries import Usage
 from nousd.wire.limits import ANSWER_BYTES_MAX
 from tests.providers.helpers import cuts, finish_of, reasoning_of, text_of
@@ -125,7 +126,7 @@ def test_finish_reasons_are_mapped(word: str, reason: str) -> None:
 
 
 def test_a_filtered_answer_is_an_error_behind_its_text() -> None:
-    stream = ChatStream()
+    stream = AnswerStream(ChatAnswer({}))
     fed = stream.feed(sse(delta(content="a"), ended("content_filter"), DONE))
     assert next(fed) == TextDelta("a")
     with pytest.raises(ProviderError, match="content filter") as caught:
@@ -149,7 +150,7 @@ def test_a_stream_is_complete_with_a_finish_reason_or_the_end_marker(ending: byt
 
 
 def test_finished_comes_with_the_end_marker_and_what_follows_is_ignored() -> None:
-    stream = ChatStream()
+    stream = AnswerStream(ChatAnswer({}))
     states = [(stream.complete, stream.finished)]
     assert list(stream.feed(sse(STOP))) == []
     states.append((stream.complete, stream.finished))
@@ -262,7 +263,7 @@ def test_an_error_in_the_stream_is_told_in_the_words_of_the_server(
 
 
 def test_the_pieces_before_an_error_in_the_same_chunk_are_given_back() -> None:
-    stream = ChatStream()
+    stream = AnswerStream(ChatAnswer({}))
     fed = stream.feed(sse(delta(content="a"), {"error": {"message": "boom"}}))
     assert next(fed) == TextDelta("a")
     with pytest.raises(ProviderError, match="boom"):
@@ -336,7 +337,7 @@ def test_a_whole_answer_that_is_no_completion_is_an_error(body: bytes) -> None:
 
 
 def test_a_whole_answer_over_the_limit_is_an_error() -> None:
-    stream = ChatStream()
+    stream = AnswerStream(ChatAnswer({}))
     assert list(stream.feed(b"{" + b" " * (ANSWER_BYTES_MAX - 1))) == []
     with pytest.raises(ProviderError, match=str(ANSWER_BYTES_MAX)):
         list(stream.feed(b" "))

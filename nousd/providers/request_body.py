@@ -1,0 +1,26 @@
+"""A request's body as JSON that every server can read: lone surrogates become U+FFFD. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from nousd.wire.codec import scrub
+
+
+def encode_body(body: dict[str, Any]) -> bytes:
+    """Returns the body as JSON; equal bodies give equal bytes."""
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError:
+        return scrub(json.dumps(body, ensure_ascii=False)).encode()
+
+
+def json_text(value: Any) -> str:
+    """Returns a value as JSON text within a body, for dialects that want it quoted."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:
+        return json.dumps(value, ensure_ascii=False)

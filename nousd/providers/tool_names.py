@@ -1,0 +1,73 @@
+"""Names of tools and ids of calls that every server takes, whatever they are with us. Pure.
+
+Servers refuse what their patterns do not match. Names keep letters, digits, ``_`` and ``-``. Ids of
+calls become ``call00001``, ``call00002``... by position: nine letters and digits, which the strictest
+server asks for, and the same on every later request, so that prompt caches keep working.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from nousd.machine.model_input import ToolSpec
+
+_TOOL_NAME_CHARS_MAX: Final = 64
+_NOT_IN_TOOL_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class ToolNames:
+    """The names under which a server knows the tools of one request; no two are equal, and names that
+    fit stay as they are.
+    """
+
+    def __init__(self, tools: Iterable[ToolSpec]) -> None:
+        names = [tool.name for tool in tools]
+        self._aliases = {name: name for name in names if _plain_name(name) == name}
+        taken = set(self._aliases)
+        for name in names:
+            if name not in self._aliases:
+                self._aliases[name] = _free_name(_plain_name(name), taken)
+                taken.add(self._aliases[name])
+
+    def told(self, name: str) -> str:
+        """Returns the name the server is told, also of a tool that is not offered any more."""
+        return self._aliases.get(name) or _plain_name(name)
+
+    def back(self) -> dict[str, str]:
+        """Returns the name the server was told -> the tool's own name."""
+        return {alias: name for name, alias in self._aliases.items()}
+
+
+def _free_name(plain: str, taken: set[str]) -> str:
+    name = plain
+    for count in itertools.count(2):
+        if name not in taken:
+            break
+        suffix = f"_{count}"
+        name = plain[: _TOOL_NAME_CHARS_MAX - len(suffix)] + suffix
+    return name
+
+
+def _plain_name(name: str) -> str:
+    return _NOT_IN_TOOL_NAMES.sub("_", name)[:_TOOL_NAME_CHARS_MAX] or "_"
+
+
+class CallIds:
+    """Numbers calls by position; a result gets the number of the last call with its id."""
+
+    def __init__(self) -> None:
+        self._numbered: dict[str, str] = {}
+        self._count = 0
+
+    def of_call(self, id: str) -> str:
+        """Returns the id of the next call."""
+        self._count += 1
+        numbered = self._numbered[id] = f"call{self._count:05d}"
+        return numbered
+
+    def of_result(self, id: str) -> str:
+        """Returns the id of the call that the result is for."""
+        return self._numbered.get(id, id)

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+
+from nousd.machine.model_input import ToolSpec
+from nousd.providers.tool_names import CallIds, ToolNames
+
+
+@pytest.mark.parametrize(
+    ("names", "aliases"),
+    [
+        (["read"], ["read"]),
+        (["demo.echo"], ["demo_echo"]),
+        (["demo.echo", "demo_echo"], ["demo_echo_2", "demo_echo"]),
+        (["a.b", "a:b", "a b"], ["a_b", "a_b_2", "a_b_3"]),
+        (["x" * 70, "x" * 80], ["x" * 64, "x" * 62 + "_2"]),
+        ([""], ["_"]),
+        ([], []),
+    ],
+)
+def test_tool_names_are_made_to_fit_what_servers_take(names: list[str], aliases: list[str]) -> None:
+    told = ToolNames(ToolSpec(name, "", {}) for name in names)
+    assert [told.told(name) for name in names] == aliases
+    assert told.back() == dict(zip(aliases, names, strict=True))
+
+
+def test_a_tool_that_is_not_offered_any_more_has_a_fitting_name() -> None:
+    assert ToolNames([]).told("demo.echo") == "demo_echo"
+
+
+def test_a_result_has_the_id_of_the_last_call_with_its_own_id() -> None:
+    ids = CallIds()
+    first, other, again = ids.of_call("x"), ids.of_call("y"), ids.of_call("x")
+    assert len({first, other, again}) == 3
+    assert (ids.of_result("x"), ids.of_result("y")) == (again, other)
