@@ -13,6 +13,7 @@
     │   ├── ShuttingDown             the daemon takes no more commands
     │   └── InternalError            a fault of ours
     ├── ConfigError                  a setting is unusable: one line, exit code 2
+    ├── ModelUnknown                 no model can be meant by a name
     ├── StoreError                   the log could not be read or written
     │   ├── StoreTooNew              written by a newer version; left untouched
     │   ├── WriteFailed              a commit failed; nothing of it is in the log
@@ -24,6 +25,8 @@
     ├── ToolError                    a tool call failed; becomes a tool result, never ends a run
     │   └── ToolArgumentsInvalid
     ├── ExtensionError               an extension's function failed, or gave what it must not
+    ├── NotCanonical                 a value has no canonical JSON, so no hash
+    ├── InputNotWhole                what is kept of a model's input is missing or not what was logged
     └── ClientError                  raised by the client package
         ├── DaemonUnreachable        nobody listens on the socket
         ├── ConnectionLost           the daemon went away in mid-conversation
@@ -146,6 +149,18 @@ class ConfigError(NousdError):
     """A setting cannot be used. The text is one line and names the setting."""
 
 
+class ModelUnknown(NousdError):
+    """A name that looks like that of a model, a provider or an alias, and is none.
+
+    Args:
+        nearest: what may have been meant.
+    """
+
+    def __init__(self, message: str, nearest: str) -> None:
+        super().__init__(f"{message}; the nearest is {nearest}")
+        self.nearest = nearest
+
+
 class StoreError(NousdError):
     """The log could not be read or written."""
 
@@ -229,6 +244,14 @@ class ToolArgumentsInvalid(ToolError):
 
 class ExtensionError(NousdError):
     """An extension's function raised, took too long or returned what cannot be used."""
+
+
+class NotCanonical(NousdError):
+    """A value has no canonical JSON (RFC 8785), such as a number that no double holds."""
+
+
+class InputNotWhole(NousdError):
+    """A model's input cannot be put together again: a part is missing, or is not what was logged."""
 
 
 class ClientError(NousdError):

@@ -1,17 +1,43 @@
 """The models a daemon can ask: its providers by name, and which model is meant where none is named.
 
 A model is named ``provider/model``. Providers are made when they are first asked for, so that one that
-nobody uses costs nothing.
+nobody uses costs nothing. What the user says of a model (its window, its price, what it can be given)
+wins over what its provider believes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Final
 
-from nousd.errors import ConfigError
+import msgspec
+
+from nousd.errors import ConfigError, ModelUnknown
 from nousd.machine.model_input import ModelChoice
 from nousd.providers.interface import Provider
+from nousd.providers.prices import Price
 from nousd.wire.entries import Thinking
+
+_LIKENESS_MIN: Final = 0.8
+"""From which likeness on (0 to 1) a name that is not known counts as a slip of the pen."""
+
+
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user says of one model; None leaves it to the provider.
+
+    Args:
+        context_window: tokens.
+        attachments: media types that it takes, such as ``image/*``.
+    """
+
+    context_window: int | None = None
+    price: Price | None = None
+    attachments: tuple[str, ...] | None = None
+
+
+_NO_FACTS: Final = ModelFacts()
 
 
 class Models:
@@ -20,13 +46,25 @@ class Models:
     Args:
         factories: name of a provider -> what makes it; may raise ConfigError.
         default: asked where a session names no model.
+        aliases: a short name -> the model it stands for.
+        facts: ``provider/model`` -> what the user says of it.
+        context_window: tokens of every model of which ``facts`` say nothing; None asks the provider.
     """
 
     def __init__(
-        self, factories: Mapping[str, Callable[[], Provider]], default: ModelChoice
+        self,
+        factories: Mapping[str, Callable[[], Provider]],
+        default: ModelChoice,
+        *,
+        aliases: Mapping[str, ModelChoice] | None = None,
+        facts: Mapping[str, ModelFacts] | None = None,
+        context_window: int | None = None,
     ) -> None:
         self.default = default
+        self.aliases = aliases or {}
+        self._facts = facts or {}
         self._factories = factories
+        self._context_window = context_window
         self._made: dict[str, Provider] = {}
 
     @classmethod
@@ -34,6 +72,8 @@ class Models:
         """Returns the models of one provider alone."""
         default = ModelChoice(provider.name, provider.default_model)
         return cls({provider.name: lambda: provider}, default)
+
+    # --- providers ---------------------------------------------------------------------------
 
     @property
     def providers(self) -> tuple[str, ...]:
@@ -53,6 +93,13 @@ class Models:
             self._made[name] = factory()
         return self._made[name]
 
+    async def aclose(self) -> None:
+        """Closes what the providers keep between calls."""
+        for provider in self._made.values():
+            await provider.aclose()
+
+    # --- which model -------------------------------------------------------------------------
+
     def choice(
         self, provider: str | None, model: str | None, thinking: Thinking | None
     ) -> ModelChoice:
@@ -64,19 +111,65 @@ class Models:
         return ModelChoice(provider, model, thinking)
 
     def named(self, name: str, near: ModelChoice) -> ModelChoice:
-        """Returns the model that a client names: ``provider/model``, or a model of the provider that
-        is in use.
+        """Returns the model that a client names: an alias, ``provider/model``, or a model of the
+        provider that is in use, whose name may have slashes of its own.
+
+        Raises:
+            ModelUnknown: the name is that of a provider, or nearly that of an alias or a provider.
         """
+        if alias := self.aliases.get(name):
+            return ModelChoice(alias.provider, alias.model, near.thinking)
         provider, slash, model = name.partition("/")
-        if slash and model and provider in self._factories:
-            return ModelChoice(provider, model, near.thinking)
+        if provider in self._factories:
+            if model:
+                return ModelChoice(provider, model, near.thinking)
+            raise ModelUnknown(f"{provider} is a provider, not a model", f"{provider}/MODEL")
+        if slash and (nearest := _nearest(provider, self._factories)):
+            raise ModelUnknown(f"no provider is called {provider}", f"{nearest}/{model}")
+        if not slash and (nearest := _nearest(name, self.aliases)):
+            raise ModelUnknown(f"no alias is called {name}", nearest)
         return ModelChoice(near.provider, name, near.thinking)
+
+    def known(self) -> tuple[ModelChoice, ...]:
+        """Returns the models that are known without asking anybody: the default one, those of the
+        aliases, and those of which the user says something.
+        """
+        said = (ModelChoice(provider, model) for provider, _, model in map(_parts, self._facts))
+        return tuple(dict.fromkeys((self.default, *self.aliases.values(), *said)))
+
+    # --- what is known of a model ------------------------------------------------------------
 
     def context_window(self, choice: ModelChoice) -> int:
         """Returns how many tokens the model can be given."""
-        return self.provider(choice.provider).context_window(choice.model)
+        return (
+            self._facts_of(choice).context_window
+            or self._context_window
+            or self.provider(choice.provider).context_window(choice.model)
+        )
 
-    async def aclose(self) -> None:
-        """Closes what the providers keep between calls."""
-        for provider in self._made.values():
-            await provider.aclose()
+    def accepts(self, choice: ModelChoice, media_type: str) -> bool:
+        """Whether the model can be given an attachment of that type."""
+        patterns = self._facts_of(choice).attachments
+        if patterns is None:
+            return self.provider(choice.provider).accepts(choice.model, media_type)
+        return any(fnmatchcase(media_type.lower(), pattern) for pattern in patterns)
+
+    def price(self, choice: ModelChoice) -> Price | None:
+        """Returns what the model costs, if the user says so."""
+        return self._facts_of(choice).price
+
+    def _facts_of(self, choice: ModelChoice) -> ModelFacts:
+        return self._facts.get(name_of(choice), _NO_FACTS)
+
+
+def name_of(choice: ModelChoice) -> str:
+    """Returns the model's name, ``provider/model``."""
+    return f"{choice.provider}/{choice.model}"
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    return name.partition("/")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, list(known), 1, _LIKENESS_MIN)), None)
