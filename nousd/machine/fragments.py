@@ -1,0 +1,157 @@
+"""From one model input to the next: what is new to store, and the hash without reading all of it again.
+
+A ``Chain`` remembers the messages that the inputs of a session had in common last, and the state of the
+hash behind them. The next input mostly begins with the same messages: then only what follows them is
+encoded, hashed and stored. If it does not (a compaction, previews, another leaf), a new chain begins.
+
+Pure: artifacts are given back to be stored, and a chain is never changed. ``wire.fragments`` has the
+form of what is stored and puts it together again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from nousd.machine.model_input import ModelInput, ModelMessage
+from nousd.wire.canonical import canonical, digest
+from nousd.wire.events import Omitted
+from nousd.wire.fragments import BEGIN, END, Node, encode_node
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+
+_REST_FIELDS: Final = tuple(name for name in ModelInput.__struct_fields__ if name != "messages")
+
+
+class Rest(NamedTuple):
+    """An input without its messages, as it is stored. ``values`` tells whether it is still the same."""
+
+    values: tuple[object, ...]
+    ref: str
+    data: bytes
+
+
+class Chain(NamedTuple):
+    """Where the next input may go on from.
+
+    Args:
+        messages: those of the chain.
+        hashed: the hash behind them; to be copied, never changed.
+        node_ref: the id of the newest node.
+        rest: of the newest input; None where only its id is known.
+        rest_ref: its id.
+    """
+
+    messages: tuple[ModelMessage, ...]
+    hashed: _Hash
+    node_ref: str
+    rest: Rest | None
+    rest_ref: str
+
+
+class Stored(NamedTuple):
+    """An input that is ready to be stored.
+
+    Args:
+        input_hash: of the whole input's canonical JSON.
+        input_ref: the id of its newest node, which leads to all of it.
+        rest_ref: the id of everything but the messages.
+        artifacts: (id, bytes) of what was not stored before.
+        chain: where the next input may go on from.
+    """
+
+    input_hash: str
+    input_ref: str
+    rest_ref: str
+    artifacts: tuple[tuple[str, bytes], ...]
+    chain: Chain
+
+
+def store_input(
+    chain: Chain | None,
+    request: ModelInput,
+    *,
+    closing: int = 0,
+    omitted: Sequence[Omitted] = (),
+) -> Stored:
+    """Returns what is to be stored of an input.
+
+    Args:
+        chain: of the input before, which was stored; None where there was none.
+        closing: how many messages at the end belong to this call only.
+        omitted: what the model is not told, or not whole.
+    """
+    lasting = request.messages[: len(request.messages) - closing]
+    known = () if chain is None else chain.messages
+    if lasting[: len(known)] != known:
+        chain, known = None, ()
+    new = [_encoded(message) for message in lasting[len(known) :]]
+    last = [_encoded(message) for message in request.messages[len(lasting) :]]
+    hashed = _hashed(chain, new)
+    rest = _rest(chain, request)
+    node = encode_node(
+        Node(
+            closing=tuple(map(msgspec.Raw, last)),
+            count=len(lasting),
+            messages=tuple(map(msgspec.Raw, new)),
+            omitted=tuple(omitted),
+            prefix_hash=f"sha256:{hashed.hexdigest()}",
+            previous=None if chain is None else chain.node_ref,
+            rest=rest.ref,
+        )
+    )
+    node_ref = digest(node)
+    is_stored = chain is not None and chain.rest_ref == rest.ref
+    return Stored(
+        _input_hash(hashed, last, rest, is_first=not lasting),
+        node_ref,
+        rest.ref,
+        ((node_ref, node),) if is_stored else ((node_ref, node), (rest.ref, rest.data)),
+        Chain(lasting, hashed, node_ref, rest, rest.ref),
+    )
+
+
+def resumed_chain(node: Node, node_ref: str, messages: Sequence[ModelMessage]) -> Chain | None:
+    """Returns the chain that ends with a stored node, if ``messages`` begin with its messages."""
+    if node.count > len(messages):
+        return None
+    same = tuple(messages[: node.count])
+    hashed = _hashed(None, [_encoded(message) for message in same])
+    if f"sha256:{hashed.hexdigest()}" != node.prefix_hash:
+        return None
+    return Chain(same, hashed, node_ref, None, node.rest)
+
+
+def _encoded(message: ModelMessage) -> bytes:
+    return canonical(msgspec.to_builtins(message))
+
+
+def _hashed(chain: Chain | None, new: Sequence[bytes]) -> _Hash:
+    """Returns the hash behind the messages of the chain and the new ones."""
+    hashed = hashlib.sha256(BEGIN) if chain is None else chain.hashed.copy()
+    if new:
+        hashed.update(b"," if chain is not None and chain.messages else b"")
+        hashed.update(b",".join(new))
+    return hashed
+
+
+def _input_hash(hashed: _Hash, last: Sequence[bytes], rest: Rest, *, is_first: bool) -> str:
+    whole = hashed.copy()
+    if last:
+        whole.update(b"" if is_first else b",")
+        whole.update(b",".join(last))
+    whole.update(END + rest.data.removeprefix(b"{"))
+    return f"sha256:{whole.hexdigest()}"
+
+
+def _rest(chain: Chain | None, request: ModelInput) -> Rest:
+    values = tuple(getattr(request, name) for name in _REST_FIELDS)
+    if chain is not None and chain.rest is not None and chain.rest.values == values:
+        return chain.rest
+    data = canonical({name: msgspec.to_builtins(getattr(request, name)) for name in _REST_FIELDS})
+    return Rest(values, digest(data), data)
