@@ -9,11 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from nousd.errors import ConfigError
 from nousd.providers.interface import CONNECT_TIMEOUT_SECONDS, IDLE_TIMEOUT_SECONDS, Provider
 from nousd.providers.retry import ATTEMPTS_MAX, RetryingProvider
+
+if TYPE_CHECKING:
+    from nousd.providers.hosted import HostedProvider
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +82,28 @@ def _make_mock(settings: ProviderSettings) -> Provider:
 
 
 def _make_openai(settings: ProviderSettings) -> Provider:
-    from nousd.providers import openai
+    from nousd.providers.openai import OpenAIProvider
 
-    return openai.OpenAIProvider(
-        settings.api_base or openai.DEFAULT_API_BASE,
+    return _hosted(OpenAIProvider, settings)
+
+
+def _make_responses(settings: ProviderSettings) -> Provider:
+    from nousd.providers.responses import ResponsesProvider
+
+    return _hosted(ResponsesProvider, settings)
+
+
+def _make_gemini(settings: ProviderSettings) -> Provider:
+    from nousd.providers.gemini import GeminiProvider
+
+    return _hosted(GeminiProvider, settings)
+
+
+def _hosted(kind: type[HostedProvider], settings: ProviderSettings) -> Provider:
+    return kind(
+        settings.api_base,
         settings.api_key,
-        settings.model or openai.DEFAULT_MODEL,
+        settings.model,
         context_window_tokens=settings.context_window,
         idle_timeout_seconds=settings.idle_timeout_seconds,
         connect_timeout_seconds=settings.connect_timeout_seconds,
@@ -92,7 +111,9 @@ def _make_openai(settings: ProviderSettings) -> Provider:
 
 
 FACTORIES: Final[dict[str, Callable[[ProviderSettings], Provider]]] = {
+    "gemini": _make_gemini,
     "mock": _make_mock,
     "openai": _make_openai,
+    "openai-responses": _make_responses,
 }
 """name -> what makes it, without the retrying. A new provider is one row."""

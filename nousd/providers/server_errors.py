@@ -70,6 +70,7 @@ class Fault(NamedTuple):
     words: str = ""
     codes: tuple[str, ...] = ()
     status: int | None = None
+    retry_after_seconds: float | None = None
 
 
 def is_retryable_status(status: int) -> bool:
@@ -94,7 +95,17 @@ def read_fault(value: Any) -> Fault:
             code.lower() for key in ("code", "type") if isinstance(code := value.get(key), str)
         ),
         status=next((n for n in numbers if isinstance(n, int) and 400 <= n < 600), None),
+        retry_after_seconds=_retry_delay_in(value.get("details")),
     )
+
+
+def _retry_delay_in(details: Any) -> float | None:
+    """Reads a google.rpc.RetryInfo, which says ``"34.07s"``."""
+    for detail in details if isinstance(details, list) else ():
+        delay = detail.get("retryDelay") if isinstance(detail, dict) else None
+        if isinstance(delay, str):
+            return _number(delay.removesuffix("s"))
+    return None
 
 
 def _words_in(value: dict[str, Any]) -> str:
@@ -131,7 +142,9 @@ def error_from_fault(
         words,
         status=status,
         retryable=retryable and _NEVER_RETRYABLE_CODES.isdisjoint(fault.codes),
-        retry_after_seconds=retry_after_seconds,
+        retry_after_seconds=(
+            fault.retry_after_seconds if retry_after_seconds is None else retry_after_seconds
+        ),
     )
 
 

@@ -43,7 +43,7 @@ def test_with_a_key_any_server_will_do() -> None:
 
 
 def test_an_unknown_provider_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="provider must be one of: mock, openai"):
+    with pytest.raises(ConfigError, match=r"one of: .*mock, openai"):
         make_provider("gpt")
 
 

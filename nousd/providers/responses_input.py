@@ -1,0 +1,157 @@
+"""ModelInput -> the body of a Responses request. Pure.
+
+Nothing is stored at the server: the whole conversation goes along each time, with the reasoning items
+that came before, encrypted as they are, each before what it preceded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from nousd.machine.model_input import (
+    AssistantMessage,
+    ModelInput,
+    ModelToolCall,
+    ToolResultMessage,
+    ToolSpec,
+    UserMessage,
+)
+from nousd.providers.attachments import data_url, inlined, kind_of, name_of
+from nousd.providers.interface import Blobs
+from nousd.providers.request_body import json_text
+from nousd.providers.tool_names import CallIds, ToolNames
+from nousd.wire.entries import Attachment, Thinking
+
+DIALECT: Final = "openai-responses"
+
+_NOT_REASONING: Final = re.compile(r"gpt-[34]|chatgpt-|gpt-5(\.\d+)?-chat")
+"""Beginnings of models that refuse to be told anything about reasoning."""
+
+_LEAST_EFFORTS: Final = (
+    (re.compile(r"gpt-5(\.\d+)?-pro"), "high"),
+    (re.compile(r"gpt-5(\.\d+)?-codex|codex-|o\d|gpt-oss"), "low"),
+    (re.compile(r"gpt-5(-|$)"), "minimal"),
+)
+"""Beginnings of models that cannot be kept from reasoning -> the least they can be asked for. All
+others take ``none``."""
+
+
+def responses_body(request: ModelInput, blobs: Blobs) -> dict[str, Any]:
+    """Returns the body of the streaming request; equal inputs give equal bodies."""
+    names = ToolNames(request.tools)
+    body: dict[str, Any] = {
+        "model": request.model,
+        "input": list(_items(request, names, blobs)),
+        "stream": True,
+        "store": False,
+    }
+    if request.system:
+        body["instructions"] = request.system
+    if request.tools:
+        body["tools"] = [_tool(tool, names) for tool in request.tools]
+    model = request.model.lower().rpartition("/")[2]
+    if not _NOT_REASONING.match(model):
+        body["include"] = ["reasoning.encrypted_content"]
+        if request.thinking is not None:
+            body["reasoning"] = _reasoning(model, request.thinking)
+    return body
+
+
+def _reasoning(model: str, thinking: Thinking) -> dict[str, Any]:
+    if thinking != "off":
+        return {"effort": thinking, "summary": "auto"}
+    least = (effort for beginning, effort in _LEAST_EFFORTS if beginning.match(model))
+    return {"effort": next(least, "none")}
+
+
+def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": names.told(tool.name),
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": False,
+    }
+
+
+def _items(request: ModelInput, names: ToolNames, blobs: Blobs) -> Iterator[dict[str, Any]]:
+    ids = CallIds()
+    for message in request.messages:
+        match message:
+            case UserMessage():
+                yield {"type": "message", "role": "user", "content": _content(message, blobs)}
+            case AssistantMessage():
+                yield from _answer(message, ids, names)
+            case ToolResultMessage(tool_call_id=id, text=text):
+                yield {
+                    "type": "function_call_output",
+                    "call_id": ids.of_result(id),
+                    "output": text,
+                }
+
+
+def _content(message: UserMessage, blobs: Blobs) -> list[dict[str, Any]]:
+    parts = [_attachment(attachment, blobs) for attachment in message.attachments]
+    if message.text or not parts:
+        parts.append({"type": "input_text", "text": message.text})
+    return parts
+
+
+def _attachment(attachment: Attachment, blobs: Blobs) -> dict[str, Any]:
+    match kind_of(attachment.media_type):
+        case "image":
+            return {"type": "input_image", "image_url": data_url(attachment, blobs)}
+        case "pdf":
+            return {
+                "type": "input_file",
+                "filename": name_of(attachment),
+                "file_data": data_url(attachment, blobs),
+            }
+        case _:
+            return {"type": "input_text", "text": inlined(attachment, blobs)}
+
+
+def _answer(message: AssistantMessage, ids: CallIds, names: ToolNames) -> Iterator[dict[str, Any]]:
+    """Yields the items of an answer in the order in which they came, as far as that was kept.
+
+    Reasoning that nothing followed is left out: servers refuse it.
+    """
+    text = message.text
+    calls = iter(message.tool_calls)
+    reasoning: list[dict[str, Any]] = []
+    for place in (block.data for block in message.reasoning if block.dialect == DIALECT):
+        item = None
+        match place:
+            case {"type": "reasoning"}:
+                reasoning.append(place)
+            case {"type": "message", "text_chars": int(chars)} if text[:chars]:
+                item = _message(text[:chars], place.get("phase"))
+                text = text[chars:]
+            case {"type": "function_call"} if call := next(calls, None):
+                item = _call(call, ids, names)
+        if item is not None:
+            yield from reasoning
+            yield item
+            reasoning = []
+    rest = [_message(text)] if text else []
+    rest += [_call(call, ids, names) for call in calls]
+    if rest:
+        yield from reasoning
+        yield from rest
+
+
+def _message(text: str, phase: str | None = None) -> dict[str, Any]:
+    content = [{"type": "output_text", "text": text}]
+    message: dict[str, Any] = {"type": "message", "role": "assistant", "content": content}
+    return message | ({"phase": phase} if phase else {})
+
+
+def _call(call: ModelToolCall, ids: CallIds, names: ToolNames) -> dict[str, Any]:
+    return {
+        "type": "function_call",
+        "call_id": ids.of_call(call.id),
+        "name": names.told(call.name),
+        "arguments": json_text(call.args),
+    }
