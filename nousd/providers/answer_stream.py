@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -154,32 +155,27 @@ class AnswerStream(Generic[Chunk]):
             self._events = SseParser()
         return chunk
 
-    def _take(self, payload: bytes) -> Iterable[Piece]:
+    def _take(self, payload: bytes) -> Iterator[Piece]:
         payload = payload.strip()
         if self.finished or not payload:
-            return ()
-        try:
+            return
+        with _raw(payload):
             if payload == _DONE:
-                return self._answer.take_done()
+                yield from self._answer.take_done()
+                return
             chunk = self._decoded(payload)
             if chunk is None:
                 raise ProviderError(f"the server sent an event that is no chunk: {_shown(payload)}")
             self._understood = True
-            return self._answer.take(chunk)
-        except ProviderError as error:
-            error.raw = payload
-            raise
+            yield from self._answer.take(chunk)
 
-    def _take_whole(self, body: bytes) -> Iterable[Piece]:
-        chunk = self._decoded(body)
-        try:
+    def _take_whole(self, body: bytes) -> Iterator[Piece]:
+        with _raw(body):
+            chunk = self._decoded(body)
             pieces = None if chunk is None else self._answer.take_whole(chunk)
             if pieces is None:
                 raise ProviderError(f"the server's answer is no completion: {_shown(body)}")
-        except ProviderError as error:
-            error.raw = body
-            raise
-        return pieces
+            yield from pieces
 
     def _finish(self) -> Iterable[Piece]:
         if self.complete:
@@ -221,6 +217,16 @@ class WholeText:
         """Returns what is left at the end of the text."""
         rest, self._half_pair = scrub(self._half_pair), ""
         return rest
+
+
+@contextmanager
+def _raw(data: bytes) -> Iterator[None]:
+    """Adds to an error what the server sent."""
+    try:
+        yield
+    except ProviderError as error:
+        error.raw = data
+        raise
 
 
 def count_in(values: Any, key: str) -> int:

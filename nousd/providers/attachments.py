@@ -11,6 +11,7 @@ from base64 import b64encode
 from typing import Final, Literal
 
 from nousd.providers.interface import Blobs
+from nousd.providers.model_names import row_of
 from nousd.wire.entries import Attachment
 
 Kind = Literal["image", "pdf", "text"]
@@ -82,12 +83,17 @@ SEES_IMAGES: Final[dict[str, bool]] = {
     "qwq": False,
     "starcoder": False,
 }
-"""Beginning of a model's name in lower case -> whether it sees images; the longest that fits counts."""
+"""Beginning of a model's name -> whether it sees images."""
+
+
+def plain_type(media_type: str) -> str:
+    """Returns the type in lower case and without parameters such as ``charset``."""
+    return media_type.partition(";")[0].strip().lower()
 
 
 def kind_of(media_type: str) -> Kind | None:
     """Returns what a file of that type is to a model, or None if to none anything."""
-    plain = media_type.partition(";")[0].strip().lower()
+    plain = plain_type(media_type)
     if plain in IMAGE_TYPES:
         return "image"
     if plain == PDF_TYPE:
@@ -96,10 +102,8 @@ def kind_of(media_type: str) -> Kind | None:
 
 
 def sees_images(model: str) -> bool:
-    """Tells whether the model sees; a vendor before a slash (``openai/gpt-4o``) is passed over."""
-    name = model.lower().rpartition("/")[2]
-    known = max((prefix for prefix in SEES_IMAGES if name.startswith(prefix)), key=len, default="")
-    return SEES_IMAGES.get(known, True)
+    """Tells whether the model can be given images."""
+    return row_of(SEES_IMAGES, model, otherwise=True)
 
 
 def name_of(attachment: Attachment) -> str:
@@ -116,7 +120,7 @@ def base64_of(attachment: Attachment, blobs: Blobs) -> str:
 
 def data_url(attachment: Attachment, blobs: Blobs) -> str:
     """Returns the bytes as a ``data:`` URL."""
-    return f"data:{attachment.media_type};base64,{base64_of(attachment, blobs)}"
+    return f"data:{plain_type(attachment.media_type)};base64,{base64_of(attachment, blobs)}"
 
 
 def text_of(attachment: Attachment, blobs: Blobs) -> str:

@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -34,12 +35,18 @@ MODEL_PAGES_MAX: Final = 20
 """Pages of a list of models that are read."""
 
 
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
 class Call(NamedTuple):
-    """One model call in a dialect: where it is posted, what, and what reads the answer."""
+    """One model call in a dialect: where it is posted, what, and what reads the answer; ``headers`` are
+    those of this call alone.
+    """
 
     path: str
     body: bytes
     decoder: Decoder
+    headers: Mapping[str, str] = _NO_HEADERS
 
 
 class ModelsPage(NamedTuple):
@@ -56,6 +63,7 @@ class HostedProvider(ABC):
         api_base: None for the vendor's own.
         api_key: None only for a server on this machine.
         default_model: None for ``first_model``.
+        key_variable: what an error calls the key's setting; None for the vendor's usual one.
         context_window_tokens: overrides the table of known models.
         wall_clock: seconds since 1970, for a Retry-After that names a date.
         record: if given, every exchange passes through what it returns.
@@ -68,7 +76,7 @@ class HostedProvider(ABC):
     vendor_api_base: ClassVar[str]
     key_variable: ClassVar[str]
     first_model: ClassVar[str]
-    headers: ClassVar[Mapping[str, str]] = {}
+    headers: ClassVar[Mapping[str, str]] = _NO_HEADERS
     models_path: ClassVar[str]
 
     def __init__(
@@ -77,6 +85,7 @@ class HostedProvider(ABC):
         api_key: str | None = None,
         default_model: str | None = None,
         *,
+        key_variable: str | None = None,
         context_window_tokens: int | None = None,
         idle_timeout_seconds: float = IDLE_TIMEOUT_SECONDS,
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
@@ -86,7 +95,7 @@ class HostedProvider(ABC):
         self._server = ModelServer(
             api_base or self.vendor_api_base,
             api_key,
-            key_variable=self.key_variable,
+            key_variable=key_variable or self.key_variable,
             key_headers=self.key_headers,
             headers=self.headers,
             idle_timeout_seconds=idle_timeout_seconds,
@@ -151,8 +160,9 @@ class HostedProvider(ABC):
         self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
     ) -> None:
         """Makes one streaming call; see ``Provider.generate``."""
-        path, body, decoder = self.call(request, blobs)
-        await deliver(partial(self._server.stream, path, body, decoder), receive)
+        path, body, decoder, headers = self.call(request, blobs)
+        stream = partial(self._server.stream, path, body, decoder, headers=headers)
+        await deliver(stream, receive)
 
     async def aclose(self) -> None:
         await self._server.aclose()

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from ipaddress import ip_address
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -51,6 +52,8 @@ _HEADERS: Final = {
     "Content-Type": "application/json",
     "User-Agent": "nousd",
 }
+
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 _REDACTED: Final = "[redacted]"
 
@@ -122,7 +125,15 @@ class ModelServer:
         if client is not None:
             await client.aclose()
 
-    async def stream(self, path: str, body: bytes, decoder: Decoder, put: Put) -> None:
+    async def stream(
+        self,
+        path: str,
+        body: bytes,
+        decoder: Decoder,
+        put: Put,
+        *,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> None:
         """Posts ``body`` and puts the pieces that ``decoder`` makes of the response.
 
         Raises:
@@ -132,7 +143,7 @@ class ModelServer:
         with self._without_key(), self._recorder() as recorder:
             recorder.request(path, body)
             try:
-                async with self._response("POST", path, recorder, body) as response:
+                async with self._response("POST", path, recorder, body, headers) as response:
                     await _read(response, decoder, put, recorder)
             except httpx2.HTTPError as error:
                 # A connection that breaks behind the end of the answer has taken nothing with it.
@@ -156,11 +167,17 @@ class ModelServer:
 
     @asynccontextmanager
     async def _response(
-        self, method: str, path: str, recorder: Recorder, body: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        recorder: Recorder,
+        body: bytes | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
     ) -> AsyncIterator[httpx2.Response]:
         """Gives a response that is no refusal."""
         client = await self._open_client()
-        async with client.stream(method, self._base + path, content=body) as response:
+        url = self._base + path
+        async with client.stream(method, url, content=body, headers=headers) as response:
             recorder.response(response.status_code, response.headers.get("content-type", ""))
             if response.status_code != httpx2.codes.OK:
                 raise await self._refusal(response, recorder)

@@ -46,6 +46,7 @@ _OVERFLOW_WORDS: Final = re.compile(
     r"maximum (context|prompt|model) length"  # OpenAI, vLLM, DeepSeek, OpenRouter, xAI
     r"|exceeds? the (available )?context (size|window|length)"  # llama.cpp, OpenAI
     r"|context (size|length|window) (has been |was )?exceed"
+    r"|exceeds? context limit"  # Anthropic, of input and max_tokens together
     r"|exceeds? (the )?maximum context"  # Ollama
     r"|(longer|greater|larger) than the (model's )?context"  # SGLang, LM Studio
     r"|prompt (is )?too long"  # Anthropic, Ollama

@@ -1,0 +1,19 @@
+"""Tables of what is known of models, by the beginnings of their names.
+
+A vendor before a slash (``openai/gpt-4o``) is passed over, case does not count, the longest beginning
+that fits counts, and ``""`` fits every name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+Row = TypeVar("Row")
+
+
+def row_of(table: Mapping[str, Row], model: str, otherwise: Row) -> Row:
+    """Returns the row for the model."""
+    name = model.lower().rpartition("/")[2]
+    fitting = [beginning for beginning in table if name.startswith(beginning)]
+    return table[max(fitting, key=len)] if fitting else otherwise
