@@ -217,13 +217,18 @@ class ContextOverflow(ProviderError):
 
 
 class RunFailed(NousdError):
-    """A run cannot go on. The attributes are those of the ``error`` event it ends with."""
+    """A run cannot go on. The attributes are those of the ``error`` event it ends with.
 
-    def __init__(self, code: str, message: str, cause: str = "") -> None:
+    Args:
+        raw: what a server answered, if one did.
+    """
+
+    def __init__(self, code: str, message: str, cause: str = "", *, raw: bytes = b"") -> None:
         super().__init__(f"{code}: {message}" + (f" ({cause})" if cause else ""))
         self.code = code
         self.message = message
         self.cause = cause
+        self.raw = raw
 
 
 class ToolError(NousdError):

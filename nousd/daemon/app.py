@@ -97,6 +97,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             contexts=contexts,
             tools=tools,
             extension_commands=parts.extension_commands,
+            confinement=parts.confinement,
             command_timeout=parts.command_timeout,
             line_bytes_max=parts.line_bytes_max,
             closing=trio.Event(),

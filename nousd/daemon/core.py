@@ -15,6 +15,7 @@ from nousd.daemon.log import Ticket
 from nousd.daemon.runs import Runs
 from nousd.daemon.sessions import Sessions
 from nousd.store.interface import Store
+from nousd.tools.confine import Confinement
 from nousd.tools.interface import Tool
 from nousd.wire.framing import LineBudget
 from nousd.wire.responses import Response
@@ -26,6 +27,7 @@ class Core(msgspec.Struct, kw_only=True):
     """The daemon's services, handed to every handler.
 
     Args:
+        confinement: where a path that a client names may lead.
         command_timeout: seconds a ``prompt`` with ``wait: true`` is waited for.
         line_bytes_max: the bound of one line, as it is set.
         line_budget: what the long lines of all connections may hold together.
@@ -41,6 +43,7 @@ class Core(msgspec.Struct, kw_only=True):
     contexts: Contexts
     tools: Mapping[str, Tool]
     extension_commands: Mapping[str, ExtensionHandler]
+    confinement: Confinement
     command_timeout: float
     line_bytes_max: int
     closing: trio.Event

@@ -2,20 +2,29 @@
 
 What was read last is kept, because the next run mostly goes on from where the last one ended. Entries
 never change, so what is kept for a leaf is right for as long as the session has that leaf.
+
+Whatever is read here has its texts whole: those that are too long for the log are fetched from their
+artifacts (``machine.long_texts``).
 """
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from nousd.daemon.sessions import LiveSession
-from nousd.machine import transcript
-from nousd.store.interface import Store
+from nousd.machine import long_texts, transcript
+from nousd.machine.tokens import estimate_tokens
+from nousd.store.interface import Path, Store
+from nousd.wire.codec import encode_json
 from nousd.wire.entries import CompactionEntry, Entry, parent_of
+from nousd.wire.responses import QueuedInput
+
+_log = logging.getLogger(__name__)
 
 _FIRST_PAGE_ENTRIES: Final = 32
 """Doubled with each further page, so that what is read is little more than what is needed."""
@@ -65,9 +74,11 @@ class Contexts:
         cursor = leaf_id
         limit = _FIRST_PAGE_ENTRIES
         while cursor is not None:
-            page = await self._store.path(session_id, cursor, limit=limit, bytes_max=_PAGE_BYTES)
+            page = await whole_path(
+                self._store, session_id, cursor, limit=limit, bytes_max=_PAGE_BYTES
+            )
             path[:0] = page.entries
-            tokens += transcript.estimate_tokens(page.entries)
+            tokens += estimate_tokens(page.entries)
             if not page.has_more or _reaches_kept_entry(path) or tokens > self._tokens_max:
                 break
             cursor = parent_of(page.entries[0])
@@ -77,7 +88,7 @@ class Contexts:
     def keep(self, session_id: str, leaf_id: str | None, entries: Sequence[Entry]) -> None:
         """Remembers the context of a leaf, and forgets the oldest past the bounds."""
         self.forget(session_id)
-        kept = _Kept(leaf_id, entries, transcript.estimate_tokens(entries))
+        kept = _Kept(leaf_id, entries, estimate_tokens(entries))
         self._kept[session_id] = kept
         self._tokens += kept.tokens
         while len(self._kept) > KEPT_SESSIONS_MAX or self._tokens > KEPT_TOKENS_MAX:
@@ -95,3 +106,45 @@ def _reaches_kept_entry(path: Sequence[Entry]) -> bool:
         if isinstance(entry, CompactionEntry):
             return any(kept.id == entry.first_kept_entry_id for kept in path)
     return False
+
+
+# --- whole texts -----------------------------------------------------------------------------
+
+
+async def wholes_of(store: Store, refs: Iterable[str]) -> dict[str, bytes | None]:
+    """Reads the artifacts of texts; None for one that is not there."""
+    wholes: dict[str, bytes | None] = {}
+    for ref in refs:
+        artifact = await store.artifact(ref)
+        if artifact is None:
+            _log.error("the artifact %s of a text is missing", ref)
+        wholes[ref] = None if artifact is None else artifact.data
+    return wholes
+
+
+async def whole_inputs(store: Store, inputs: Sequence[QueuedInput]) -> tuple[QueuedInput, ...]:
+    """Returns committed inputs with their whole texts."""
+    return long_texts.whole_inputs(inputs, await wholes_of(store, long_texts.refs_in(inputs)))
+
+
+async def whole_path(
+    store: Store, session_id: str, leaf_id: str, *, limit: int, bytes_max: int
+) -> Path:
+    """Like ``Store.path``, with whole texts, which count for ``bytes_max`` as well."""
+    path = await store.path(session_id, leaf_id, limit=limit, bytes_max=bytes_max)
+    if not long_texts.refs_in(path.entries):
+        return path
+    newest_first: list[Entry] = []
+    size = 0
+    for entry in reversed(path.entries):
+        refs = long_texts.refs_in((entry,))
+        # What a page has no room for is not even read.
+        if newest_first and size + sum(refs.values()) > bytes_max:
+            break
+        whole = long_texts.whole_entry(entry, await wholes_of(store, refs))
+        size += len(encode_json(whole))
+        if newest_first and size > bytes_max:
+            break
+        newest_first.append(whole)
+    has_more = path.has_more or len(newest_first) < len(path.entries)
+    return Path(tuple(reversed(newest_first)), has_more)

@@ -1,4 +1,4 @@
-"""Events on their way into the log: stamped, encoded, committed, folded, answered, published.
+"""Events on their way into the log: cut, stamped, encoded, committed, folded, answered, published.
 
 ``submit`` never waits. When the store has committed a batch, in this order and in one step of the event
 loop: the state that was decided on becomes the state that clients see, the answers that acknowledge it
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 from msgspec import UNSET
@@ -18,6 +18,7 @@ from msgspec import UNSET
 from nousd.daemon.clock import Clock
 from nousd.daemon.hub import Hub
 from nousd.errors import StoreError
+from nousd.machine import long_texts
 from nousd.store.interface import Artifact, Batch, Record, Store, StoredEvent
 from nousd.wire.codec import encode_event_tail
 from nousd.wire.events import EVENT_TYPES, Event
@@ -74,6 +75,13 @@ class Ticket:
         self._callbacks.clear()
 
 
+class Encoded(NamedTuple):
+    """Events as the log will have them; what is too long for an event is an artifact."""
+
+    records: tuple[Record, ...]
+    artifacts: tuple[Artifact, ...]
+
+
 class Log:
     """The daemon's one way to make something happen."""
 
@@ -82,14 +90,18 @@ class Log:
         self._hub = hub
         self._clock = clock
 
-    def encode(self, events: Sequence[Event]) -> tuple[Record, ...]:
-        """Stamps and encodes events. Whatever can fail does so here, before anything has happened."""
+    def encode(self, events: Sequence[Event]) -> Encoded:
+        """Cuts, stamps and encodes events. Whatever can fail does so before anything has happened."""
         ts = self._clock.now()
-        return tuple(_record(event, ts) for event in events)
+        cut = long_texts.cut(events)
+        return Encoded(
+            tuple([_record(event, ts) for event in cut.events]),
+            tuple([Artifact(id, *whole) for id, whole in cut.wholes.items()]),
+        )
 
     def submit(
         self,
-        records: tuple[Record, ...],
+        encoded: Encoded,
         *,
         artifacts: Sequence[Artifact] = (),
         owed: bool = False,
@@ -97,6 +109,7 @@ class Log:
         """Sends encoded events, together and in order, on their way into the log.
 
         Args:
+            artifacts: further ones, to which the events refer.
             owed: see ``Batch.owed``.
         """
         ticket = Ticket()
@@ -109,7 +122,8 @@ class Log:
             ticket.settle()
             self._hub.publish(stored)
 
-        self._store.submit(Batch(records, committed, failed, tuple(artifacts), owed))
+        all_artifacts = (*encoded.artifacts, *artifacts)
+        self._store.submit(Batch(encoded.records, committed, failed, all_artifacts, owed))
         return ticket
 
     async def wait_room(self) -> None:

@@ -14,14 +14,15 @@ from functools import partial
 from typing import Any, Final
 
 import trio
+from msgspec import UNSET
 
 from nousd.daemon import boundary
 from nousd.daemon.clock import Clock
-from nousd.daemon.history import Contexts
+from nousd.daemon.history import Contexts, wholes_of
 from nousd.daemon.log import Log, Ticket
 from nousd.daemon.sessions import LiveSession
 from nousd.errors import NousdError, RunFailed
-from nousd.machine import decisions, queue
+from nousd.machine import decisions, long_texts, queue
 from nousd.machine.lifecycle import Ledger, Phase, owed_ends
 from nousd.machine.model_input import ModelChoice
 from nousd.machine.queue import Turn
@@ -74,8 +75,9 @@ class RunDriver:
 
     # --- from start to end -------------------------------------------------------------------
 
-    def begin(self, decided: Sequence[Event]) -> Ticket:
+    def begin(self, decided: Sequence[Event], artifacts: Sequence[Artifact]) -> Ticket:
         """Puts the events that start the run into the log."""
+        self._artifacts += artifacts
         ticket = self._decide(decided)
         self.live.run = self
         return ticket
@@ -121,22 +123,33 @@ class RunDriver:
         await started.wait_committed()
         # Aborted before it began, it has no turn: the abort has given its prompt back.
         await trio.lowlevel.checkpoint_if_cancelled()
-        turn: Turn | None = self._next_turn() or Turn("resume", ())
+        turn: Turn | None = await self._next_turn() or Turn("resume", ())
         while turn is not None:
             self._begin_turn(turn)
             await self._services.runtime.run_turn(self)
             # A stop that came while this task was already on its way must not look like an end.
             await trio.lowlevel.checkpoint_if_cancelled()
-            turn = self._end_turn()
+            turn = await self._end_turn()
 
-    def _next_turn(self) -> Turn | None:
-        state = self.live.state
-        return queue.next_turn(
-            state.queue,
-            own_prompt=self._own_prompt,
-            steering=state.steering_mode,
-            follow_up=state.follow_up_mode,
-        )
+    async def _next_turn(self) -> Turn | None:
+        """Returns what is next, with whole texts; the caller may decide on it without another await."""
+        wholes: dict[str, bytes | None] = {}
+        while True:
+            state = self.live.state
+            turn = queue.next_turn(
+                state.queue,
+                own_prompt=self._own_prompt,
+                steering=state.steering_mode,
+                follow_up=state.follow_up_mode,
+            )
+            if turn is None:
+                return None
+            missing = long_texts.refs_in(turn.inputs).keys() - wholes
+            if not missing:
+                return Turn(turn.kind, long_texts.whole_inputs(turn.inputs, wholes))
+            # What was accepted a moment ago may still be on its way to the disk.
+            await self._services.store.flush()
+            wholes |= await wholes_of(self._services.store, missing)
 
     def _begin_turn(self, turn: Turn) -> None:
         """Puts the turn's beginning on its way into the log. The model is asked meanwhile: what it
@@ -155,11 +168,11 @@ class RunDriver:
             )
         )
 
-    def _end_turn(self) -> Turn | None:
+    async def _end_turn(self) -> Turn | None:
         """Ends the turn, and the run with it if nothing waits; in one step, so that an input is
         either seen here or refused because there is no run any more.
         """
-        turn = self._next_turn()
+        turn = await self._next_turn()
         ends: list[Event] = [events.TurnEnd(**self.ledger.where)]
         if turn is None:
             ends.append(self._agent_end("completed"))
@@ -173,8 +186,8 @@ class RunDriver:
         if failure is not None:
             status = "error"
             failed = boundary.run_failure(failure)
-            cause = failed.cause or failed.message
-            remarks.append(self._error_event(failed))
+            cause = long_texts.beginning(failed.cause or failed.message)
+            remarks.append(await self._error_event(failed))
         elif status == "timeout":
             cause = f"nothing happened for {self._services.stale_seconds * 1000:.0f} ms"
             remarks.append(events.Warning(**self._where, code="run_stale", message=cause))
@@ -196,9 +209,17 @@ class RunDriver:
     def _agent_end(self, status: EndStatus) -> events.AgentEnd:
         return events.AgentEnd(session_id=self.live.session_id, run_id=self.run_id, status=status)
 
-    def _error_event(self, failure: RunFailed) -> events.Error:
+    async def _error_event(self, failure: RunFailed) -> events.Error:
+        """Tells a failure, and keeps what was told of it where that is more than its cause, or long."""
+        cause = long_texts.beginning(failure.cause)
+        raw = failure.raw or failure.cause.encode(errors="replace")
+        is_told = raw.decode(errors="replace").strip() in cause
         return events.Error(
-            **self._where, code=failure.code, message=failure.message, cause=failure.cause
+            **self._where,
+            code=failure.code,
+            message=failure.message,
+            cause=cause,
+            raw_ref=UNSET if is_told else await self.keep(raw, _raw_type(raw)),
         )
 
     @property
@@ -238,7 +259,12 @@ class RunDriver:
 
     async def artifact(self, artifact_id: str) -> bytes:
         """See ``TurnHost.artifact``."""
-        artifact = await self._services.store.artifact(artifact_id)
+        store = self._services.store
+        artifact = await store.artifact(artifact_id)
+        if artifact is None:
+            # It may have been accepted a moment ago, and be on its way to the disk.
+            await store.flush()
+            artifact = await store.artifact(artifact_id)
         if artifact is None:
             raise RunFailed("artifact_not_found", "an artifact is missing", artifact_id)
         return artifact.data
@@ -289,15 +315,24 @@ class RunDriver:
         self._last_ticket = ticket
         return ticket
 
-    def _follow(self, decided: Sequence[Event]) -> None:
+    def _follow(self, decided: Sequence[Event], logged: Sequence[Event]) -> None:
         self._seen = trio.current_time()
-        for event in decided:
+        for event, short in zip(decided, logged, strict=True):
             self.ledger.note(event)
             if isinstance(event, events.ToolExecutionEnd):
                 self._quiet_until = 0.0
-            if self._context is not None and isinstance(event, events.EntryAppended):
-                self._context = in_context([*self._context, event.entry])
-                self._context_leaf = event.entry.id
+            if isinstance(event, events.EntryAppended) and isinstance(short, events.EntryAppended):
+                self._append(long_texts.as_logged(short.entry, event.entry))
+
+    def _append(self, entry: Entry) -> None:
+        if self._context is not None:
+            self._context = in_context([*self._context, entry])
+            self._context_leaf = entry.id
+
+
+def _raw_type(raw: bytes) -> str:
+    """Returns the media type of what a server answered."""
+    return "application/json" if raw.lstrip()[:1] in (b"{", b"[") else long_texts.TEXT_MEDIA_TYPE
 
 
 class Runs:
@@ -348,11 +383,17 @@ class Runs:
         return name in state.active_tools
 
     def start(
-        self, live: LiveSession, run_id: str, decided: Sequence[Event], *, own_prompt: str | None
+        self,
+        live: LiveSession,
+        run_id: str,
+        decided: Sequence[Event],
+        *,
+        own_prompt: str | None,
+        artifacts: Sequence[Artifact] = (),
     ) -> tuple[RunDriver, Ticket]:
-        """Starts the task of a run whose start was just decided."""
+        """Starts the task of a run whose start was just decided, with what its prompt brought along."""
         driver = RunDriver(live, run_id, self, own_prompt=own_prompt)
-        ticket = driver.begin(decided)
+        ticket = driver.begin(decided, artifacts)
         self._active[run_id] = driver
         _log.debug("run %s started in session %s", run_id, live.session_id)
         self._nursery.start_soon(self._drive, driver)

@@ -57,6 +57,10 @@ class Recover(Protocol):
     async def __call__(self, *, session_id: str) -> int: ...
 
 
+Follow = Callable[[Sequence[events.Event], Sequence[events.Event]], None]
+"""Takes events as they were decided, and as they stand in the log."""
+
+
 class LiveSession:
     """One session in memory.
 
@@ -86,14 +90,15 @@ class LiveSession:
         decided: Sequence[events.Event],
         *,
         artifacts: Sequence[Artifact] = (),
-        follow: Callable[[Sequence[events.Event]], None] = lambda _: None,
+        follow: Follow = lambda _, __: None,
     ) -> Ticket:
         """Makes events happen to this session. Returns at once; the ticket tells of the commit.
 
         Should anything be raised, nothing has happened.
 
         Args:
-            follow: called with the events when they are certain to be submitted, unless it raises.
+            artifacts: to which the events refer, beside those that the log itself makes of them.
+            follow: called when the events are certain to be submitted, unless it raises.
 
         Raises:
             StoreFull, WriteFailed: an earlier commit failed, so that this was decided on what never
@@ -104,12 +109,12 @@ class LiveSession:
             raise _earlier(self.failure)
         if self.state.deleted:
             raise _not_found(self.session_id)
-        records = self._log.encode(decided)
+        encoded = self._log.encode(decided)
         after = self.state
-        for event, record in zip(decided, records, strict=True):
-            after = machine.apply(after, event, record.ts)
-        follow(decided)
-        ticket = self._log.submit(records, artifacts=artifacts)
+        for record in encoded.records:
+            after = machine.apply(after, record.event, record.ts)
+        follow(decided, [record.event for record in encoded.records])
+        ticket = self._log.submit(encoded, artifacts=artifacts)
         self.state = after
         self.in_flight += 1
 
@@ -448,4 +453,5 @@ def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:
         model=row.model,
         thinking=row.thinking,
         queue=tuple(pending),
+        usage=row.usage,
     )

@@ -6,6 +6,8 @@ Whether something exists in the store (an entry, another session) is looked up b
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec import UNSET
 
@@ -141,7 +143,7 @@ def begin_turn(
     message_id: str,
     created_at: str,
 ) -> Events:
-    """Consumes the turn's inputs: turn, user message and entry begin in one step.
+    """Consumes the turn's inputs, whose texts are whole: turn, user message and entry begin in one step.
 
     A turn that resumes has no user message.
     """
@@ -153,43 +155,44 @@ def begin_turn(
     if not turn.inputs:
         return (events.TurnStart(**common),)
     input_ids = tuple(queued.input_id for queued in turn.inputs)
-    client_ids = [queued.client_message_id for queued in turn.inputs]
-    client_message_id = client_ids[0] if len(client_ids) == 1 else UNSET
+    only = turn.inputs[0] if len(turn.inputs) == 1 else None
+    text: dict[str, Any] = {"text": turn.text}
+    if only is not None:
+        text |= {"text_ref": only.text_ref, "text_bytes": only.text_bytes}
+    message: dict[str, Any] = text | {
+        "turn_kind": turn.kind,
+        "input_ids": input_ids,
+        "client_message_id": UNSET if only is None else only.client_message_id,
+        "attachments": turn.attachments or UNSET,
+    }
     entry = MessageEntry(
         id=message_id,
         parent_id=or_unset(state.leaf_id),
         role="user",
-        text=turn.text,
         run_id=run_id,
-        turn_kind=turn.kind,
         created_at=created_at,
-        input_ids=input_ids,
-        client_message_id=client_message_id,
+        **message,
     )
     return (
         events.TurnStart(**common),
-        events.MessageStart(
-            **common,
-            message_id=message_id,
-            role="user",
-            text=turn.text,
-            turn_kind=turn.kind,
-            input_ids=input_ids,
-            client_message_id=client_message_id,
-        ),
+        events.MessageStart(**common, message_id=message_id, role="user", **message),
         *_gone(state, "consumed", turn.inputs, run_id),
         events.EntryAppended(session_id=state.session_id, run_id=run_id, entry=entry),
-        events.MessageEnd(**common, message_id=message_id, text=turn.text),
+        events.MessageEnd(**common, message_id=message_id, **text),
     )
 
 
 def _accepted(state: SessionState, queued: QueuedInput) -> events.QueueUpdate:
     if len(state.queue) >= QUEUED_INPUTS_MAX:
         raise CommandRejected("queue_full", details={"limit": QUEUED_INPUTS_MAX})
-    chars = len(queued.text) + sum([len(waiting.text) for waiting in state.queue])
+    chars = _size(queued) + sum([_size(waiting) for waiting in state.queue])
     if chars > QUEUED_CHARS_MAX:
         raise CommandRejected("queue_full", details={"chars_limit": QUEUED_CHARS_MAX})
     return _update(state, "accepted", (queued,), queued.run_id)
+
+
+def _size(queued: QueuedInput) -> int:
+    return len(queued.text) if queued.text_bytes is UNSET else queued.text_bytes
 
 
 def _gone(

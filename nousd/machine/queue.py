@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Final, Literal
 
 import msgspec
+from msgspec import UNSET
 
 from nousd.wire.commands import QueueMode
-from nousd.wire.entries import TurnKind
+from nousd.wire.entries import Attachment, TurnKind
 from nousd.wire.responses import PendingCounts, QueuedInput
 
 Inputs = tuple[QueuedInput, ...]
@@ -31,6 +32,16 @@ class Turn(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """What the user's message says: the texts, joined where a mode took several."""
         return "\n".join(queued.text for queued in self.inputs)
+
+    @property
+    def attachments(self) -> tuple[Attachment, ...]:
+        """The attachments of all inputs, in their order."""
+        return tuple(
+            attachment
+            for queued in self.inputs
+            if queued.attachments is not UNSET
+            for attachment in queued.attachments
+        )
 
 
 def of_kind(queue: Inputs, kind: str) -> Inputs:

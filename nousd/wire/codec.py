@@ -275,15 +275,46 @@ def _fault(
     error: msgspec.ValidationError,
 ) -> str:
     """Words what is wrong with one field."""
+    if place := _PLACE.search(str(error)):
+        return _fault_inside(field, value, error, int(place[1]), place[2])
+    return _fault_of(struct, field, field.name, value, error)
+
+
+_PLACE: Final = re.compile(r" - at `\$\[(\d+)\]\.(\w+)`")
+
+
+def _fault_inside(
+    field: msgspec.structs.FieldInfo,
+    value: Any,
+    error: msgspec.ValidationError,
+    index: int,
+    name: str,
+) -> str:
+    """Words what is wrong with a field of an item, such as ``attachments[0].name``."""
+    item = msgspec.inspect.type_info(field.type)
+    assert isinstance(item, msgspec.inspect.VarTupleType)
+    assert isinstance(item.item_type, msgspec.inspect.StructType)
+    struct = item.item_type.cls
+    (inner,) = (each for each in msgspec.structs.fields(struct) if each.name == name)
+    return _fault_of(struct, inner, f"{field.name}[{index}].{name}", value[index][name], error)
+
+
+def _fault_of(
+    struct: type[Any],
+    field: msgspec.structs.FieldInfo,
+    name: str,
+    value: Any,
+    error: msgspec.ValidationError,
+) -> str:
     parts = _alternatives(field.type)
     of_outer_type = any(_kind(value) == _OUTER_KINDS.get(kind, kind) for kind in map(_type, parts))
-    if of_outer_type and (limit := _limit(field.name, error)):
+    if of_outer_type and (limit := _limit(name, error)):
         return limit
     if fixed := MESSAGES.get((struct, field.name)):
         return fixed[1] if of_outer_type and value != "" else fixed[0]
     if field.required and _type(parts[0]) == "string":
-        return f"{field.name} is required"
-    return f"{field.name} must be {' or '.join(map(_wanted, parts))}"
+        return f"{name} is required"
+    return f"{name} must be {' or '.join(map(_wanted, parts))}"
 
 
 def _alternatives(type_: Any) -> list[dict[str, Any]]:
@@ -305,11 +336,13 @@ def _wanted(schema: dict[str, Any]) -> str:
         return " or ".join(schema["enum"])
     if "examples" in schema:
         return f"a string like {schema['examples'][0]}"
+    if "contentEncoding" in schema:
+        return f"a string in {schema['contentEncoding']}"
     kind = _type(schema)
     return f"{'an' if kind[0] in 'aio' else 'a'} {kind}"
 
 
-_BOUND: Final = re.compile(r"(length )?(<=|>=) (\d+)(.* - at `\$\[)?")
+_BOUND: Final = re.compile(r"(length )?(<=|>=) (\d+)(.* - at `\$\[\d+\]`)?")
 
 
 def _limit(name: str, error: msgspec.ValidationError) -> str | None:
@@ -336,9 +369,9 @@ def encode_response(request_id: str, payload: Response) -> bytes:
 def encode_plain_response(request_id: str, type_: str, payload: Any) -> bytes:
     """Like ``encode_response`` for a payload that is no struct, such as an extension's result."""
     return b'{"v":"1","id":%b,"type":"%b","payload":%b,"ok":true}\n' % (
-        _encode(request_id),
+        encode_json(request_id),
         type_.encode(),
-        _encode(payload),
+        encode_json(payload),
     )
 
 
@@ -350,12 +383,12 @@ def encode_error(request_id: str, error: WireError) -> bytes:
     if error.details is not None:
         body["details"] = error.details
     return b'{"v":"1","id":%b,"type":"error","payload":{},"ok":false,"error":%b}\n' % (
-        _encode(request_id),
-        _encode(body),
+        encode_json(request_id),
+        encode_json(body),
     )
 
 
-def _encode(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     """Encodes JSON. Models and tools can produce lone surrogates, which become U+FFFD."""
     try:
         return _encoder.encode(value)
@@ -371,7 +404,7 @@ def encode_event_tail(payload: Event, ts: str) -> bytes:
     """
     return b'","type":"%b","payload":%b,"ts":"%b"}\n' % (
         EVENT_TYPES[type(payload)].encode(),
-        _encode(payload),
+        encode_json(payload),
         ts.encode(),
     )
 

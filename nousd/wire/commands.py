@@ -16,9 +16,11 @@ import msgspec
 from msgspec import Meta
 
 from nousd.wire.limits import (
+    ATTACHMENTS_MAX,
     CURSOR_DIGITS_MAX,
     NAME_CHARS_MAX,
     PAGE_ROWS_MAX,
+    PATH_CHARS_MAX,
     TEXT_CHARS_MAX,
     TOOLS_MAX,
     TYPES_MAX,
@@ -49,6 +51,23 @@ QueueMode = Literal["one-at-a-time", "all"]
 QueueKind = Literal["steer", "follow_up"]
 
 
+class AttachmentGiven(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that goes with a text: ``data`` (base64), a ``path`` in the workdir, or an artifact.
+
+    Exactly one of the three. ``media_type`` is needed with ``data``; else it is what the path's name, or
+    the artifact, says. ``name`` is for people and models; with ``path`` it is the file's own.
+    """
+
+    media_type: Name | None = None
+    data: bytes | None = None
+    path: Annotated[str, Meta(min_length=1, max_length=PATH_CHARS_MAX)] | None = None
+    artifact_id: Name | None = None
+    name: Name | None = None
+
+
+AttachmentsGiven = Annotated[tuple[AttachmentGiven, ...], Meta(max_length=ATTACHMENTS_MAX)]
+
+
 class Command(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all payload structs."""
 
@@ -65,6 +84,7 @@ class Prompt(Command, frozen=True, kw_only=True):
     leaf_id: Name | None = None
     session_id: Name | None = None
     client_message_id: Name | None = None
+    attachments: AttachmentsGiven = ()
 
 
 class Steer(Command, frozen=True, kw_only=True):
@@ -74,6 +94,7 @@ class Steer(Command, frozen=True, kw_only=True):
     session_id: Name | None = None
     expected_run_id: Name | None = None
     client_message_id: Name | None = None
+    attachments: AttachmentsGiven = ()
 
 
 class FollowUp(Command, frozen=True, kw_only=True):
@@ -83,6 +104,7 @@ class FollowUp(Command, frozen=True, kw_only=True):
     session_id: Name | None = None
     expected_run_id: Name | None = None
     client_message_id: Name | None = None
+    attachments: AttachmentsGiven = ()
 
 
 class Abort(Command, frozen=True, kw_only=True):

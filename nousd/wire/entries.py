@@ -38,6 +38,26 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reasoning: int = 0
 
 
+class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What several model calls came to. The tokens are those of ``Usage``.
+
+    ``duration_ms`` and ``cost_usd`` are sums of what is known: ``uncounted_calls`` told no tokens, of
+    ``unpriced_calls`` (the former among them) it is not known what they cost.
+    """
+
+    calls: int
+    input: int
+    output: int
+    total: int
+    duration_ms: int
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+    cost_usd: float = 0.0
+    uncounted_calls: int = 0
+    unpriced_calls: int = 0
+
+
 class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A file that belongs to a user's text; its bytes are the artifact."""
 
@@ -57,19 +77,23 @@ class ReasoningBlock(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any]
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A call that a model asked for.
 
     Args:
         tool_call_id: ours, unique: the entry's id and the call's index in it.
         runtime_tool_call_id: the model's own id, which need not be unique.
         args: the arguments; the model's raw text under ``"_raw"`` where it was no JSON object.
+        args_ref: where the arguments are too long for an event, the artifact that holds their JSON;
+            ``args`` is then what shows of them, and ``args_bytes`` the size of that JSON.
     """
 
     tool_call_id: str
     runtime_tool_call_id: str
     name: str
     args: dict[str, Any]
+    args_ref: str | UnsetType = UNSET
+    args_bytes: int | UnsetType = UNSET
 
 
 class MessageEntry(

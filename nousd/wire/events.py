@@ -81,7 +81,7 @@ class TurnEnd(TurnEvent, frozen=True, kw_only=True):
 class MessageStart(TurnEvent, frozen=True, kw_only=True):
     """``message_id`` is the id of the entry that will hold the message.
 
-    For ``role: user`` the whole text is here, with what it came from.
+    For ``role: user`` the text is here, with what it came from.
     """
 
     message_id: str
@@ -115,6 +115,8 @@ class ToolExecutionStart(TurnEvent, frozen=True, kw_only=True):
     tool_name: str
     args: dict[str, Any]
     runtime_tool_call_id: str | UnsetType = UNSET
+    args_ref: str | UnsetType = UNSET
+    args_bytes: int | UnsetType = UNSET
 
 
 class ToolExecutionUpdate(TurnEvent, frozen=True, kw_only=True):
@@ -125,7 +127,10 @@ class ToolExecutionUpdate(TurnEvent, frozen=True, kw_only=True):
 
 
 class ToolExecutionEnd(TurnEvent, frozen=True, kw_only=True):
-    """``result`` is what the model is told; ``artifact_id`` names the whole where it was cut."""
+    """``result`` is what the model is told, or its beginning: then ``text_ref`` names it whole.
+
+    Where the model is told a part of the output, ``artifact_id`` names the output.
+    """
 
     tool_call_id: str
     tool_name: str
@@ -133,6 +138,8 @@ class ToolExecutionEnd(TurnEvent, frozen=True, kw_only=True):
     is_error: bool
     executed: bool
     artifact_id: str | UnsetType = UNSET
+    text_ref: str | UnsetType = UNSET
+    text_bytes: int | UnsetType = UNSET
 
 
 class Status(RunEvent, frozen=True, kw_only=True):
@@ -233,23 +240,52 @@ class ReasoningUpdate(TurnEvent, frozen=True, kw_only=True):
 
 
 class Omitted(msgspec.Struct, frozen=True):
-    """An entry of the context that the model is not told; ``reason`` is for programs.
+    """An entry of the context that the model is not told, or not whole; ``reason`` is for programs.
 
     ``empty``: an answer without text and calls. ``no_call``: a result that no call waits for.
+    ``preview``: only the beginning of its text is told. ``attachment``: a file was left out that the
+    model cannot take. ``oldest``: it did not fit.
     """
 
     entry_id: str
     reason: str
 
 
-class ModelInput(TurnEvent, frozen=True, kw_only=True):
-    """A model is about to be asked; what it is given, in figures.
+Saving = Literal["full", "previews", "compacted", "oldest_dropped"]
+"""How a transcript was fitted into a model's window."""
 
-    One for each model call that answers in the run, further attempts at the same call included.
-    ``entries`` counts what of the transcript stands in the context (a compaction for all that it
-    stands for), ``messages`` what the model is given for them. ``tokens_estimated`` is of the
-    entries, without system prompt and tools. ``omitted`` names the oldest of the
-    ``omitted_count`` entries that it is not told.
+Purpose = Literal["answer", "summary"]
+"""What a model is asked for: to go on, or to summarise what a compaction cuts off."""
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a part of the system prompt came from, or might have.
+
+    Without ``hash`` nothing of it was used. ``hash`` and ``bytes`` are of the text as it was used, in
+    UTF-8. ``reason`` says why nothing or not all was: ``off``, ``not_found``, ``not_a_file``,
+    ``outside``, ``unreadable``, ``empty``, ``not_utf8``, ``cut``, ``no_room``.
+    """
+
+    kind: Literal["system_prompt", "user_instructions", "project_instructions"]
+    enabled: bool
+    path: str | UnsetType = UNSET
+    hash: str | UnsetType = UNSET
+    bytes: int | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+
+
+class ModelInput(Event, frozen=True, kw_only=True):
+    """A model is about to be asked; what it is given, in figures and as an artifact.
+
+    One for each model call, further attempts at the same call included. ``input_hash`` is of the
+    neutral input's canonical JSON, ``input_ref`` the artifact that leads to all its parts, ``rest_ref``
+    the one that holds everything but the messages. ``entries`` counts what of the transcript stands in
+    the context (a compaction for all that it stands for), ``messages`` what the model is given for
+    them. ``tokens_estimated`` is of everything it is given, ``context_window`` what it can take.
+    ``omitted`` names the oldest of the ``omitted_count`` entries that it is not told, or not whole.
+
+    A summary that was asked for by hand belongs to no run. Logs of earlier versions have none of the
+    keys that may be missing but ``omitted`` and ``leaf_id``.
     """
 
     model: str
@@ -258,6 +294,17 @@ class ModelInput(TurnEvent, frozen=True, kw_only=True):
     tokens_estimated: int
     tools: tuple[str, ...]
     omitted_count: int
+    run_id: str | UnsetType = UNSET
+    turn_id: str | UnsetType = UNSET
+    purpose: Purpose | UnsetType = UNSET
+    provider: str | UnsetType = UNSET
+    thinking: Thinking | UnsetType = UNSET
+    context_window: int | UnsetType = UNSET
+    input_hash: str | UnsetType = UNSET
+    input_ref: str | UnsetType = UNSET
+    rest_ref: str | UnsetType = UNSET
+    strategy: tuple[Saving, ...] | UnsetType = UNSET
+    sources: tuple[Source, ...] | UnsetType = UNSET
     omitted: tuple[Omitted, ...] | UnsetType = UNSET
     leaf_id: str | UnsetType = UNSET
 
@@ -275,6 +322,8 @@ class ToolCallRequested(ToolCallEvent, frozen=True, kw_only=True):
 
     args: dict[str, Any]
     runtime_tool_call_id: str | UnsetType = UNSET
+    args_ref: str | UnsetType = UNSET
+    args_bytes: int | UnsetType = UNSET
 
 
 class ToolCallPolicyEvaluated(ToolCallEvent, frozen=True, kw_only=True):
@@ -295,6 +344,8 @@ class PermissionRequested(ToolCallEvent, frozen=True, kw_only=True):
     args: dict[str, Any]
     reason: str
     expires_at: str
+    args_ref: str | UnsetType = UNSET
+    args_bytes: int | UnsetType = UNSET
 
 
 class ToolCallApproved(ToolCallEvent, frozen=True, kw_only=True):
@@ -328,11 +379,18 @@ class ToolCallCompleted(ToolCallEvent, frozen=True, kw_only=True):
     artifact_id: str | UnsetType = UNSET
 
 
-class UsageReported(TurnEvent, frozen=True, kw_only=True):
-    """What one model call cost: tokens, milliseconds, and dollars where the price is known."""
+class UsageReported(Event, frozen=True, kw_only=True):
+    """What one model call cost: tokens, milliseconds, and dollars where the price is known.
 
-    usage: Usage
+    One for each call that a provider answered, if only in part. Without ``usage`` it did not say how
+    many tokens that took. A summary that was asked for by hand belongs to no run.
+    """
+
     model: str
+    usage: Usage | UnsetType = UNSET
+    purpose: Purpose | UnsetType = UNSET
+    run_id: str | UnsetType = UNSET
+    turn_id: str | UnsetType = UNSET
     message_id: str | UnsetType = UNSET
     provider: str | UnsetType = UNSET
     first_token_ms: int | UnsetType = UNSET

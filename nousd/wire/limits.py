@@ -27,6 +27,22 @@ TEXT_CHARS_MAX: Final = 4 * 1024 * 1024
 NAME_CHARS_MAX: Final = 256
 """Characters of an id, a name or a model name."""
 
+PATH_CHARS_MAX: Final = 4096
+"""Characters of a path: what the system takes."""
+
+EVENT_TEXT_BYTES_MAX: Final = 8 * 1024
+"""Bytes (UTF-8) of a text that an event repeats; a longer one is an artifact, and so are arguments whose
+JSON is longer. An answer of a model stands whole in its ``message_end``."""
+
+ATTACHMENTS_MAX: Final = 16
+"""Attachments of one prompt, steer or follow-up."""
+
+ATTACHMENT_BYTES_MAX: Final = 20 * 1024 * 1024
+"""Bytes of one attachment."""
+
+ATTACHMENTS_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Bytes of the attachments of one input together: no model takes more in one request."""
+
 TOOLS_MAX: Final = 1024
 """Names in one ``set_active_tools``."""
 
@@ -47,7 +63,8 @@ QUEUED_INPUTS_MAX: Final = 1024
 """Accepted inputs of one session that no turn has consumed yet."""
 
 QUEUED_CHARS_MAX: Final = 16 * 1024 * 1024
-"""Characters of those inputs together: they are held in memory, and ``abort`` returns all of them."""
+"""Characters of those inputs together: ``abort`` returns all of them. A text that is an artifact counts
+with its bytes."""
 
 PAGE_ROWS_MAX: Final = 1000
 """Rows (messages, nodes, sessions, runs) of one answer; more are behind ``has_more``."""
@@ -92,10 +109,19 @@ TOOL_RESULT_BYTES_MAX: Final = 50 * 1024
 """Bytes (UTF-8) of a tool's result that the model is told, its notes not counted."""
 
 TOOL_PREVIEW_CHARS_MAX: Final = 8 * 1024
-"""Characters of a result that ``tool_execution_end`` repeats; its entry has what the model is told."""
+"""Characters of a result that ``tool_execution_end`` repeats; ``text_ref`` names the whole."""
 
-TOOL_OUTPUT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of a tool's output that are kept as an artifact; the rest is counted only."""
+ARTIFACT_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of one artifact. Of a tool's output that is longer the beginning and the end are kept."""
+
+ARTIFACT_RANGE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes of an artifact in one answer."""
+
+UPLOADS_MAX: Final = 16
+"""Uploads that clients have begun and not ended, of all clients together."""
+
+UPLOADS_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""Bytes of those uploads together; they lie in files."""
 
 TOOL_UPDATES_BYTES_MAX: Final = 1024 * 1024
 """Bytes of one call's output that are streamed while it runs."""
@@ -119,6 +145,23 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
     "nesting_max": (NESTING_MAX, "invalid_command: invalid_json: nested deeper than 256 levels"),
     "text_chars_max": (TEXT_CHARS_MAX, "invalid_payload: text is too long: at most 4194304"),
     "name_chars_max": (NAME_CHARS_MAX, "invalid_payload: <field> is too long: at most 256"),
+    "path_chars_max": (PATH_CHARS_MAX, "invalid_payload: <field> is too long: at most 4096"),
+    "event_text_bytes_max": (
+        EVENT_TEXT_BYTES_MAX,
+        "the beginning; `text_ref` names the artifact with the whole",
+    ),
+    "attachments_max": (
+        ATTACHMENTS_MAX,
+        "invalid_payload: attachments is too long: at most 16",
+    ),
+    "attachment_bytes_max": (
+        ATTACHMENT_BYTES_MAX,
+        "invalid_payload: attachments[<index>] is too large: at most 20971520 bytes",
+    ),
+    "attachments_bytes_max": (
+        ATTACHMENTS_BYTES_MAX,
+        "invalid_payload: attachments is too large: at most 33554432 bytes",
+    ),
     "tools_max": (TOOLS_MAX, "invalid_payload: tools is too long: at most 1024"),
     "types_max": (TYPES_MAX, "invalid_payload: types is too long: at most 64"),
     "cursor_digits_max": (
@@ -153,7 +196,10 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
         ANSWER_BYTES_MAX,
         "an `error` event `provider_error`: the server's answer is longer than 16777216 bytes",
     ),
-    "delta_chars_max": (DELTA_CHARS_MAX, "several `message_update` instead of one"),
+    "delta_chars_max": (
+        DELTA_CHARS_MAX,
+        "several `message_update` or `tool_execution_update` instead of one",
+    ),
     "tool_calls_max": (
         TOOL_CALLS_MAX,
         "an `error` event `provider_error`: the model asked for more than 128 tool calls at once",
@@ -166,12 +212,18 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
     "tool_result_bytes_max": (TOOL_RESULT_BYTES_MAX, "a result that is cut and says so"),
     "tool_preview_chars_max": (
         TOOL_PREVIEW_CHARS_MAX,
-        "a `result` in `tool_execution_end` that is cut; the entry has it",
+        "a `result` in `tool_execution_end` that is cut; `text_ref` names the whole",
     ),
-    "tool_output_bytes_max": (
-        TOOL_OUTPUT_BYTES_MAX,
-        "an artifact that is cut; the result says so",
+    "artifact_bytes_max": (
+        ARTIFACT_BYTES_MAX,
+        "invalid_payload: data makes the artifact too large: at most 268435456 bytes",
     ),
+    "artifact_range_bytes_max": (
+        ARTIFACT_RANGE_BYTES_MAX,
+        "invalid_payload: length must be at most 4194304",
+    ),
+    "uploads_max": (UPLOADS_MAX, "command_rejected: too_many_uploads"),
+    "uploads_bytes_max": (UPLOADS_BYTES_MAX, "command_rejected: too_many_uploads"),
     "tool_updates_bytes_max": (
         TOOL_UPDATES_BYTES_MAX,
         "no more `tool_execution_update` of that call; the last one says so",

@@ -64,6 +64,7 @@ _STRATEGIES: Final[dict[type[inspect.Type], Callable[[Any], st.SearchStrategy[An
     inspect.VarTupleType: lambda info: st.lists(_of(info.item_type), max_size=3).map(tuple),
     inspect.DictType: lambda info: st.dictionaries(_of(info.key_type), _of(info.value_type)),
     inspect.StrType: _text,
+    inspect.BytesType: lambda _: st.binary(max_size=_CHARS_MAX),
     inspect.IntType: _integer,
     inspect.FloatType: lambda info: st.floats(info.ge, info.le, allow_nan=False),
     inspect.BoolType: lambda _: st.booleans(),

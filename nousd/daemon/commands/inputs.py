@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 import trio
 from msgspec import UNSET
 
+from nousd.daemon.attachments import Attached, attached
 from nousd.daemon.core import Core, Deferred, Reply
+from nousd.daemon.history import whole_inputs
+from nousd.daemon.log import Ticket
 from nousd.daemon.results import run_result
 from nousd.daemon.sessions import LiveSession
 from nousd.errors import CommandRejected, CommandTimedOut, ProviderFailed, SessionError
-from nousd.machine import decisions, queue
+from nousd.machine import decisions, long_texts, queue
 from nousd.wire import commands
 from nousd.wire.entries import Entry
 from nousd.wire.optional import or_unset
@@ -22,16 +27,22 @@ from nousd.wire.subscribe import cursor
 
 async def prompt(core: Core, command: commands.Prompt) -> Reply:
     """Starts a run; creates the first session if none is active."""
-    live = await core.sessions.target(command.session_id)
-    if command.leaf_id is not None:
-        await require_entry(core, live, command.leaf_id)
-    if live is None:
-        live, _ = core.sessions.create()
-    reply = await _repeated(core, live, command) or _start(core, live, command)
+    reply = await _accepted(core, command, _place_of_prompt, _start)
     return await _result_of(core, reply) if command.wait else reply
 
 
-def _start(core: Core, live: LiveSession, command: commands.Prompt) -> Deferred:
+async def _place_of_prompt(core: Core, command: commands.Prompt) -> Place:
+    live = await core.sessions.target(command.session_id)
+    if command.leaf_id is not None:
+        await require_entry(core, live, command.leaf_id)
+    return Place(live, None if live is None else await _repeated(core, live, command))
+
+
+def _start(
+    core: Core, live: LiveSession | None, command: commands.Prompt, brought: Attached
+) -> Deferred:
+    if live is None:
+        live, _ = core.sessions.create()
     run_id = core.clock.new_id("run")
     leaf_id = live.state.leaf_id if command.leaf_id is None else command.leaf_id
     queued = QueuedInput(
@@ -42,6 +53,7 @@ def _start(core: Core, live: LiveSession, command: commands.Prompt) -> Deferred:
         client_message_id=or_unset(command.client_message_id),
         leaf_id=or_unset(leaf_id),
         accepted_at=core.clock.now(),
+        attachments=brought.attachments or UNSET,
     )
     decided = decisions.start_run(
         live.state,
@@ -50,7 +62,9 @@ def _start(core: Core, live: LiveSession, command: commands.Prompt) -> Deferred:
         model=core.runs.choice_of(live.state).model,
         leaf_id=command.leaf_id,
     )
-    _, ticket = core.runs.start(live, run_id, decided, own_prompt=queued.input_id)
+    _, ticket = core.runs.start(
+        live, run_id, decided, own_prompt=queued.input_id, artifacts=brought.artifacts
+    )
     return _remembered(live, Deferred(ticket, _acknowledgement(live, queued)), queued)
 
 
@@ -81,35 +95,43 @@ async def _result_of(core: Core, reply: Deferred | Accepted) -> Result:
 
 async def steer(core: Core, command: commands.Steer) -> Reply:
     """Queues a text that goes before whatever the run would do next."""
-    return await _hand_in(core, command, "steer")
+    return await _accepted(core, command, _place_in_run, partial(_queue, kind="steer"))
 
 
 async def follow_up(core: Core, command: commands.FollowUp) -> Reply:
     """Queues a text for when the run would otherwise end."""
-    return await _hand_in(core, command, "follow_up")
+    return await _accepted(core, command, _place_in_run, partial(_queue, kind="follow_up"))
 
 
-async def _hand_in(
-    core: Core, command: commands.Steer | commands.FollowUp, kind: Literal["steer", "follow_up"]
-) -> Reply:
+async def _place_in_run(core: Core, command: commands.Steer | commands.FollowUp) -> Place:
     likely = await _likely_session(core, command)
     if likely is not None and (repeated := await _repeated(core, likely, command)):
-        return repeated
+        return Place(likely, repeated)
     live = await core.sessions.run_target(command.session_id, command.expected_run_id)
-    if live is not likely and (repeated := await _repeated(core, live, command)):
-        return repeated
+    return Place(live, None if live is likely else await _repeated(core, live, command))
+
+
+def _queue(
+    core: Core,
+    live: LiveSession | None,
+    command: commands.Steer | commands.FollowUp,
+    brought: Attached,
+    *,
+    kind: Literal["steer", "follow_up"],
+) -> Deferred:
+    assert live is not None
     queued = QueuedInput(
         input_id=core.clock.new_id("in"),
         kind=kind,
         text=command.text,
         client_message_id=or_unset(command.client_message_id),
         accepted_at=core.clock.now(),
+        attachments=brought.attachments or UNSET,
     )
     decided = decisions.accept_input(live.state, queued, expected_run_id=command.expected_run_id)
     queued = decided.inputs[0]
-    return _remembered(
-        live, Deferred(live.decide((decided,)), _acknowledgement(live, queued)), queued
-    )
+    ticket = live.decide((decided,), artifacts=brought.artifacts)
+    return _remembered(live, Deferred(ticket, _acknowledgement(live, queued)), queued)
 
 
 async def _likely_session(
@@ -132,7 +154,8 @@ async def abort(core: Core, command: commands.Abort) -> Reply:
     assert driver is not None
     ticket = live.decide(decided)
     driver.stop("cancelled")
-    return Deferred(ticket, Accepted(command="abort", run_id=driver.run_id, cleared=cleared))
+    answer = Accepted(command="abort", run_id=driver.run_id)
+    return await _given_back(core, ticket, answer, cleared)
 
 
 async def resume(core: Core, command: commands.Resume) -> Reply:
@@ -167,11 +190,12 @@ async def get_queue(core: Core, command: commands.GetQueue) -> Reply:
     """Reads what is pending, in the order in which it will be consumed."""
     live = await core.sessions.target(command.session_id)
     pending = () if live is None else live.committed.queue
+    at = cursor(core.hub.head)
     return Queue(
         session_id="" if live is None else live.session_id,
-        inputs=queue.in_order(pending),
+        inputs=await whole_inputs(core.store, queue.in_order(pending)),
         pending_counts=queue.pending_counts(pending),
-        cursor=cursor(core.hub.head),
+        cursor=at,
     )
 
 
@@ -179,8 +203,24 @@ async def clear_queue(core: Core, command: commands.ClearQueue) -> Reply:
     """Takes back pending inputs and returns them."""
     live = await core.sessions.require(command.session_id)
     decided, cleared = decisions.clear_queue(live.state, command.kind)
-    answer = Accepted(command="clear_queue", session_id=live.session_id, cleared=cleared)
-    return Deferred(live.decide(decided), answer) if decided else answer
+    answer = Accepted(command="clear_queue", session_id=live.session_id)
+    ticket = live.decide(decided) if decided else None
+    return await _given_back(core, ticket, answer, cleared)
+
+
+async def _given_back(
+    core: Core, ticket: Ticket | None, answer: Accepted, cleared: queue.Inputs
+) -> Reply:
+    """Completes an answer by the inputs that were taken out of the queues, with their whole texts."""
+    answer = msgspec.structs.replace(answer, cleared=cleared)
+    if ticket is None:
+        return answer
+    if not long_texts.refs_in(cleared):
+        return Deferred(ticket, answer)
+    # Whoever stops a run does not wait for texts that are read from the disk.
+    await ticket.wait_committed()
+    whole = await whole_inputs(core.store, cleared)
+    return msgspec.structs.replace(answer, cleared=whole)
 
 
 async def promote(core: Core, command: commands.Promote) -> Reply:
@@ -191,7 +231,33 @@ async def promote(core: Core, command: commands.Promote) -> Reply:
     return Deferred(ticket, answer)
 
 
-# --- acknowledging an input once ---------------------------------------------------------------
+# --- accepting an input, and acknowledging it once ---------------------------------------------
+
+C = TypeVar("C", commands.Prompt, commands.Steer, commands.FollowUp)
+
+
+class Place(NamedTuple):
+    """Where an input goes, None for a new session; and what it was acknowledged with if it is there."""
+
+    live: LiveSession | None
+    known: Deferred | Accepted | None
+
+
+async def _accepted(
+    core: Core,
+    command: C,
+    find: Callable[[Core, C], Awaitable[Place]],
+    accept: Callable[[Core, LiveSession | None, C, Attached], Deferred],
+) -> Deferred | Accepted:
+    """Accepts an input unless it was accepted already: ``accept`` acts on what ``find`` last saw."""
+    place = await find(core, command)
+    brought = Attached()
+    if command.attachments and place.known is None:
+        seen = core.sessions.without_session() if place.live is None else place.live.state
+        brought = await attached(core, command.attachments, core.runs.choice_of(seen))
+        # Anything may have happened while they were read.
+        place = await find(core, command)
+    return place.known or accept(core, place.live, command, brought)
 
 
 def _acknowledgement(live: LiveSession, queued: QueuedInput) -> Accepted:

@@ -10,12 +10,13 @@ from typing import Any, Final
 from msgspec import UNSET, UnsetType
 
 from nousd.machine.lifecycle import tool_result_entry
+from nousd.machine.long_texts import beginning
 from nousd.runtimes.interface import TurnHost
 from nousd.runtimes.native.admission import Evaluation, Refused
 from nousd.tools.interface import ToolResult
 from nousd.wire import events
 from nousd.wire.entries import ToolCall
-from nousd.wire.limits import TOOL_PREVIEW_CHARS_MAX
+from nousd.wire.limits import DELTA_CHARS_MAX
 
 _ATTEMPT: Final = 1
 """Nothing runs a call a second time yet."""
@@ -57,7 +58,7 @@ class CallEvents:
                     **self._known,
                     source=evaluation.source,
                     decision="allow" if evaluation.allows else "deny",
-                    reason=evaluation.reason,
+                    reason=beginning(evaluation.reason),
                 )
                 for evaluation in evaluations
             ],
@@ -71,13 +72,22 @@ class CallEvents:
         ]
 
     def denied(self, refused: Refused) -> events.Event:
-        return events.ToolCallDenied(**self._known, by=refused.by, reason=refused.message)
+        return events.ToolCallDenied(
+            **self._known, by=refused.by, reason=beginning(refused.message)
+        )
 
-    def update(self, delta: str) -> events.Event:
-        return events.ToolExecutionUpdate(**self._shown, delta=delta)
+    def updates(self, text: str) -> list[events.Event]:
+        """The call says something, in pieces that are small enough for an event."""
+        return [
+            events.ToolExecutionUpdate(**self._shown, delta=text[start : start + DELTA_CHARS_MAX])
+            for start in range(0, len(text), DELTA_CHARS_MAX)
+        ]
 
     def warning(self, refused: Refused) -> events.Event:
-        return events.Warning(**self._host.ledger.where, code=refused.code, message=refused.message)
+        """What went wrong; the whole of a long text is in the call's result."""
+        return events.Warning(
+            **self._host.ledger.where, code=refused.code, message=beginning(refused.message)
+        )
 
     def completed(
         self, result: ToolResult, seconds: float, artifact_id: str | UnsetType = UNSET
@@ -98,7 +108,7 @@ class CallEvents:
         host = self._host
         end = events.ToolExecutionEnd(
             **self._shown,
-            result=result.text[:TOOL_PREVIEW_CHARS_MAX],
+            result=result.text,
             is_error=result.is_error,
             executed=executed,
             artifact_id=artifact_id,

@@ -83,7 +83,7 @@ class _Call:
 
     async def refuse(self, admission: Admission, refused: Refused, *, shown: bool) -> None:
         text = f"tool_error: {refused.message}"
-        updates = [self._events.update(text)] if shown else []
+        updates = self._events.updates(text) if shown else []
         await self.host.commit(
             *self._events.requested(admission.evaluations),
             self._events.denied(refused),
@@ -102,7 +102,7 @@ class _Call:
         """Streams what the tool says while it runs."""
         if delta:
             self._shown = True
-            await self.host.stream(self._events.update(delta))
+            await self.host.stream(*self._events.updates(delta))
 
     async def fail(self, failure: Refused) -> None:
         seconds = self._seconds
@@ -121,7 +121,7 @@ class _Call:
             remarks.append(self._events.warning(Refused(ToolError.code, result.text)))
             result = msgspec.structs.replace(result, text=f"tool_error: {result.text}")
         elif result.text and not self._shown:
-            remarks.append(self._events.update(result.text))
+            remarks += self._events.updates(result.text)
         await self.host.commit(*remarks, *self._events.completed(result, seconds, artifact_id))
 
     @property

@@ -1,0 +1,229 @@
+"""What is too long for an event: cut when it goes into the log, and put together again behind it.
+
+Everything before the log and behind it works with whole texts: decisions, runtimes, contexts, answers
+to clients. In the log a text longer than ``EVENT_TEXT_BYTES_MAX`` is its beginning, with ``text_ref``
+naming the artifact that holds it whole and ``text_bytes`` its size; arguments of a call whose JSON is
+longer are what shows of them, with ``args_ref`` and ``args_bytes``.
+
+A ``text_ref`` stays with a text that is put together again: such a text is cut without a second look,
+and not stored a second time. The answer of a model is the exception: its ``message_end`` has it whole,
+since that is where v1 clients read it; its entry has not.
+
+How an artifact is kept or read is not known here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.wire import events
+from nousd.wire.codec import encode_json, scrub
+from nousd.wire.entries import Entry, MessageEntry, ToolCall
+from nousd.wire.limits import EVENT_TEXT_BYTES_MAX, TOOL_PREVIEW_CHARS_MAX
+from nousd.wire.responses import QueuedInput
+
+TEXT_MEDIA_TYPE: Final = "text/plain; charset=utf-8"
+ARGS_MEDIA_TYPE: Final = "application/json"
+
+_ARG_CHARS_SHOWN: Final = 1024
+"""Characters of each argument that show where all of them are too long."""
+
+Wholes = Mapping[str, bytes | None]
+"""Artifact id -> its bytes; None for one that is not there."""
+
+T = TypeVar("T", MessageEntry, QueuedInput)
+
+
+# --- into the log ----------------------------------------------------------------------------
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """Events as the log has them, and what was cut: artifact id -> media type and bytes."""
+
+    events: tuple[events.Event, ...]
+    wholes: Mapping[str, tuple[str, bytes]]
+
+
+def cut(decided: Iterable[events.Event]) -> Cut:
+    """Returns events with everything short that is too long for them."""
+    shears = _Shears()
+    short = tuple([shears.event(event) for event in decided])
+    return Cut(short, shears.wholes)
+
+
+def beginning(text: str) -> str:
+    """Returns as much of a text as an event repeats; no character is split."""
+    return _utf8(text[:EVENT_TEXT_BYTES_MAX])[:EVENT_TEXT_BYTES_MAX].decode(errors="ignore")
+
+
+def is_long(text: str) -> bool:
+    """Whether a text is too long for an event."""
+    if len(text) > EVENT_TEXT_BYTES_MAX or text.isascii():
+        return len(text) > EVENT_TEXT_BYTES_MAX
+    return len(_utf8(text)) > EVENT_TEXT_BYTES_MAX
+
+
+def artifact_id_of(data: bytes) -> str:
+    """Returns the id of the artifact that holds these bytes."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _utf8(text: str) -> bytes:
+    return scrub(text).encode()
+
+
+class _Shears:
+    """Cuts the events of one batch; a text that stands in several of them is hashed once."""
+
+    def __init__(self) -> None:
+        self.wholes: dict[str, tuple[str, bytes]] = {}
+        self._refs: dict[str, dict[str, Any]] = {}
+
+    def event(self, event: events.Event) -> events.Event:
+        shorten = _SHORTEN.get(type(event))
+        return event if shorten is None else shorten(self, event)
+
+    def text_of(self, holder: Any) -> Any:
+        """Cuts the ``text`` of an event, entry or input."""
+        text = holder.text
+        if text is UNSET or not is_long(text):
+            return holder
+        return msgspec.structs.replace(holder, text=beginning(text), **self._kept(holder, text))
+
+    def result_of(self, end: events.ToolExecutionEnd) -> events.Event:
+        text = end.result
+        if len(text) <= TOOL_PREVIEW_CHARS_MAX:
+            return end
+        return msgspec.structs.replace(
+            end, result=text[:TOOL_PREVIEW_CHARS_MAX], **self._kept(end, text)
+        )
+
+    def args_of(self, call: Any) -> Any:
+        """Cuts the ``args`` that an event or entry tells of a call."""
+        json = encode_json(call.args)
+        if len(json) <= EVENT_TEXT_BYTES_MAX:
+            return call
+        refs: dict[str, Any] = {}
+        if call.args_ref is UNSET:
+            refs = {"args_ref": self._stored(ARGS_MEDIA_TYPE, json), "args_bytes": len(json)}
+        return msgspec.structs.replace(call, args=_shown_args(call.args), **refs)
+
+    def entry_of(self, event: events.EntryAppended) -> events.Event:
+        entry = event.entry
+        if not isinstance(entry, MessageEntry):
+            return event
+        short: MessageEntry = self.text_of(entry)
+        if short.tool_calls is not UNSET:
+            calls = tuple([self.args_of(call) for call in short.tool_calls])
+            short = msgspec.structs.replace(short, tool_calls=calls)
+        return msgspec.structs.replace(event, entry=short)
+
+    def inputs_of(self, event: events.QueueUpdate) -> events.Event:
+        inputs = tuple([self.text_of(queued) for queued in event.inputs])
+        return msgspec.structs.replace(event, inputs=inputs)
+
+    def end_of_user(self, event: events.MessageEnd) -> events.Event:
+        # Why a message ended is told of a model's alone.
+        short: events.Event = self.text_of(event) if event.stop_reason is UNSET else event
+        return short
+
+    def _kept(self, holder: Any, text: str) -> dict[str, Any]:
+        if holder.text_ref is not UNSET:
+            return {}
+        if text not in self._refs:
+            data = _utf8(text)
+            ref = self._stored(TEXT_MEDIA_TYPE, data)
+            self._refs[text] = {"text_ref": ref, "text_bytes": len(data)}
+        return self._refs[text]
+
+    def _stored(self, media_type: str, data: bytes) -> str:
+        artifact_id = artifact_id_of(data)
+        self.wholes[artifact_id] = (media_type, data)
+        return artifact_id
+
+
+def _shown_args(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments that are short enough, and the beginnings of texts, up to the bound."""
+    shown: dict[str, Any] = {}
+    left = EVENT_TEXT_BYTES_MAX
+    for name, value in args.items():
+        part = value[:_ARG_CHARS_SHOWN] if isinstance(value, str) else value
+        size = len(encode_json({name: part}))
+        if size <= left:
+            shown[name] = part
+            left -= size
+    return shown
+
+
+_SHORTEN: Final[dict[type[events.Event], Callable[[_Shears, Any], events.Event]]] = {
+    events.QueueUpdate: _Shears.inputs_of,
+    events.MessageStart: _Shears.text_of,
+    events.MessageEnd: _Shears.end_of_user,
+    events.EntryAppended: _Shears.entry_of,
+    events.ToolExecutionStart: _Shears.args_of,
+    events.ToolExecutionEnd: _Shears.result_of,
+    events.ToolCallRequested: _Shears.args_of,
+    events.PermissionRequested: _Shears.args_of,
+}
+"""event -> what of it is cut; the texts of the others are bounded where they are made."""
+
+
+# --- and back --------------------------------------------------------------------------------
+
+
+def refs_in(holders: Iterable[Entry | QueuedInput]) -> dict[str, int]:
+    """Returns what has to be read to put entries or inputs together: artifact id -> bytes."""
+    return {ref: size for holder in holders for ref, size in _refs_of(holder)}
+
+
+def _refs_of(holder: Entry | QueuedInput) -> Iterator[tuple[str, int]]:
+    if isinstance(holder, MessageEntry | QueuedInput) and isinstance(holder.text_ref, str):
+        yield holder.text_ref, holder.text_bytes or 0
+    if isinstance(holder, MessageEntry) and holder.tool_calls is not UNSET:
+        for call in holder.tool_calls:
+            if isinstance(call.args_ref, str):
+                yield call.args_ref, call.args_bytes or 0
+
+
+def whole_entry(entry: Entry, wholes: Wholes) -> Entry:
+    """Returns an entry with its text and its calls' arguments whole; what is missing stays cut."""
+    if not isinstance(entry, MessageEntry) or not refs_in((entry,)):
+        return entry
+    entry = _with_text(entry, wholes)
+    if entry.tool_calls is UNSET:
+        return entry
+    calls = tuple(_with_args(call, wholes) for call in entry.tool_calls)
+    return msgspec.structs.replace(entry, tool_calls=calls)
+
+
+def whole_inputs(inputs: Sequence[QueuedInput], wholes: Wholes) -> tuple[QueuedInput, ...]:
+    """Returns inputs with whole texts; what is missing stays cut."""
+    return tuple(_with_text(queued, wholes) for queued in inputs)
+
+
+def _with_text(holder: T, wholes: Wholes) -> T:
+    data = wholes.get(holder.text_ref) if isinstance(holder.text_ref, str) else None
+    return holder if data is None else msgspec.structs.replace(holder, text=data.decode())
+
+
+def _with_args(call: ToolCall, wholes: Wholes) -> ToolCall:
+    data = wholes.get(call.args_ref) if isinstance(call.args_ref, str) else None
+    return call if data is None else msgspec.structs.replace(call, args=msgspec.json.decode(data))
+
+
+def as_logged(logged: Entry, decided: Entry) -> Entry:
+    """Returns an entry that has just been cut, whole, with the names of its artifacts."""
+    if not isinstance(logged, MessageEntry) or not isinstance(decided, MessageEntry):
+        return logged
+    if logged.tool_calls is UNSET or decided.tool_calls is UNSET:
+        return msgspec.structs.replace(logged, text=decided.text)
+    calls = tuple(
+        msgspec.structs.replace(short, args=whole.args)
+        for short, whole in zip(logged.tool_calls, decided.tool_calls, strict=True)
+    )
+    return msgspec.structs.replace(logged, text=decided.text, tool_calls=calls)

@@ -1,0 +1,75 @@
+"""Which files can be attached, and whether bytes are what they are said to be.
+
+Only first bytes are looked at, and whether a text is UTF-8: enough to catch a wrong suffix or a wrong
+claim. What a model makes of the file is not known here.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Final
+
+IMAGES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
+PDF: Final = "application/pdf"
+TEXT: Final = "text/plain"
+
+ATTACHABLE: Final = f"{', '.join(IMAGES)}, {PDF} or text/*"
+"""What can be attached, for error messages."""
+
+_BY_SUFFIX: Final = {
+    ".png": "image/png",
+    ".jpg": "image/jpeg",
+    ".jpeg": "image/jpeg",
+    ".gif": "image/gif",
+    ".webp": "image/webp",
+    ".pdf": PDF,
+    ".csv": "text/csv",
+    ".htm": "text/html",
+    ".html": "text/html",
+    ".md": "text/markdown",
+    ".xml": "text/xml",
+}
+
+_FIRST_BYTES: Final = {
+    "image/png": (b"\x89PNG\r\n\x1a\n",),
+    "image/jpeg": (b"\xff\xd8\xff",),
+    "image/gif": (b"GIF87a", b"GIF89a"),
+    "image/webp": (b"RIFF",),
+    PDF: (b"%PDF-",),
+}
+
+_PDF_BEGINS_WITHIN: Final = 1024
+"""Readers of PDF skip what stands before its header, and so do the servers."""
+
+
+def bare(media_type: str) -> str:
+    """Returns a media type without parameters and in lower case."""
+    return media_type.partition(";")[0].strip().lower()
+
+
+def is_attachable(media_type: str) -> bool:
+    """Whether a file of that (bare) type can be attached at all."""
+    kind, _, subtype = media_type.partition("/")
+    return media_type in _FIRST_BYTES or (kind == "text" and bool(subtype))
+
+
+def guessed(name: str) -> str:
+    """Returns the type that a file's name stands for: a text unless its suffix says otherwise."""
+    return _BY_SUFFIX.get(PurePosixPath(name).suffix.lower(), TEXT)
+
+
+def is_what_it_says(media_type: str, data: bytes) -> bool:
+    """Whether bytes can be a file of that (attachable) type; no bytes never are."""
+    if media_type == PDF:
+        return _FIRST_BYTES[PDF][0] in data[:_PDF_BEGINS_WITHIN]
+    if media_type in _FIRST_BYTES:
+        is_riff_of_another_kind = media_type == "image/webp" and data[8:12] != b"WEBP"
+        return data.startswith(_FIRST_BYTES[media_type]) and not is_riff_of_another_kind
+    return bool(data) and _is_text(data)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        return "\0" not in data.decode()
+    except UnicodeDecodeError:
+        return False
