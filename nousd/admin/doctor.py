@@ -14,6 +14,7 @@ import msgspec
 
 from nousd.admin import examine_daemon, examine_model, examine_places, examine_tools
 from nousd.admin.examination import Check, Examine, World
+from nousd.config.models_file import AUTO
 from nousd.config.settings import resolve
 from nousd.errors import ConfigError
 
@@ -26,8 +27,7 @@ EXAMINATIONS: Final[tuple[Examine, ...]] = (
     examine_daemon.socket,
     examine_daemon.locks,
     examine_daemon.database,
-    examine_model.key,
-    examine_model.provider,
+    examine_model.providers,
     examine_tools.supervisor,
     examine_tools.sandbox,
 )
@@ -51,8 +51,7 @@ def doctor(
     flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None
 ) -> DoctorReport:
     """Looks at all there is. The arguments are those of ``config.settings.resolve``."""
-    settings, world = _settings(flags, environ, config)
-    checks = [settings]
+    checks, world = _settings(flags, environ, config)
     if world is not None:
         checks += [check for examine in EXAMINATIONS for check in examine(world)]
     return DoctorReport(checks, sum(check.status == "failed" for check in checks))
@@ -60,7 +59,7 @@ def doctor(
 
 def _settings(
     flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None
-) -> tuple[Check, World | None]:
+) -> tuple[list[Check], World | None]:
     """Reads the settings. With bad ones a daemon does not start, and there is nothing else to look at;
     except where it is only the model server that they are not enough for.
     """
@@ -70,12 +69,16 @@ def _settings(
         advice = "a daemon does not start with this; nousd serve --print-config shows the others"
         failed = Check("settings", "failed", str(error), advice)
         try:
-            resolved = resolve({**flags, "provider": "mock"}, environ, config)
+            resolved = resolve(flags, environ, config, asks_models=False)
         except ConfigError:
-            return failed, None
-        return failed, World(resolved.settings, resolved.origins, has_provider=False)
+            return [failed], None
+        return [failed], World(resolved.settings)
     file = resolved.settings.config_file
     found = f"are read from {file}" if file else "come from no file: there is none"
     chosen = sum(origin != "default" for origin in resolved.origins.values())
-    check = Check("settings", "ok", f"{found}; {chosen} differ from their defaults")
-    return check, World(resolved.settings, resolved.origins)
+    checks = [Check("settings", "ok", f"{found}; {chosen} differ from their defaults")]
+    settings = resolved.settings
+    if settings.provider == AUTO:
+        auto, settings = examine_model.with_found_provider(settings)
+        checks.append(auto)
+    return checks, World(settings)

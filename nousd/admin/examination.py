@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -33,15 +33,9 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class World(NamedTuple):
-    """What there is to look at: the settings, and where each came from.
-
-    Args:
-        has_provider: False if the settings do not suffice to ask a model server.
-    """
+    """What there is to look at. The provider is never ``auto``, and may be one that cannot be asked."""
 
     settings: Settings
-    origins: Mapping[str, str]
-    has_provider: bool = True
 
 
 Examine = Callable[[World], Iterator[Check]]

@@ -1,97 +1,134 @@
-"""The model server: is there a key, does the server answer, does it know the model.
+"""The model servers: is there a key, does the server answer, does it know the model; of each provider
+that is configured.
 
-The key is read to be sent, and is in nothing that is said: the provider takes it out of the server's own
+A key is read to be sent, and is in nothing that is said: the provider takes it out of the server's own
 words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import trio
 
 from nousd.admin.examination import Check, World
-from nousd.config.settings import API_KEY_VARIABLE
-from nousd.errors import ConfigError, ProviderError
+from nousd.config.providers import MOCK, ConfiguredProvider
+from nousd.config.settings import Settings, with_provider
+from nousd.errors import ConfigError, NousdError, ProviderError
+from nousd.providers import auto, key_command
+from nousd.providers.configured import make_configured
 
 SERVER_SECONDS: Final = 5.0
-"""How long the server may take to list its models."""
+"""How long a server may take to list its models."""
 
 
-def key(world: World) -> Iterator[Check]:
-    """Whether there is one; never which."""
+def providers(world: World) -> Iterator[Check]:
+    """Looks at every provider: its key, its server, its model."""
     settings = world.settings
-    if settings.api_key is not None:
-        yield Check("key", "ok", f"is set ({world.origins['api_key']})")
-    elif not world.has_provider:
-        yield Check("key", "failed", "is not set", f"set {API_KEY_VARIABLE}")
-    elif settings.provider == "mock":
-        yield Check("key", "skipped", "the built-in model needs none")
-    else:
-        yield Check("key", "skipped", f"is not set; {settings.api_base} may need none")
+    usable = [provider for provider in settings.providers.values() if provider.is_usable]
+    told = trio.run(_ask_all, usable, settings)
+    for provider in settings.providers.values():
+        yield _key(provider, is_default=provider.name == settings.provider)
+        if provider.name in told:
+            yield from _server(provider, told[provider.name])
+        else:
+            found = "cannot be asked with these settings"
+            yield Check(f"provider {provider.name}", "skipped", found)
 
 
-def provider(world: World) -> Iterator[Check]:
-    """Whether models can be asked."""
-    if not world.has_provider:
-        yield Check("provider", "skipped", "cannot be asked with these settings")
-        return
-    yield from _PROVIDERS[world.settings.provider](world)
+def with_found_provider(settings: Settings) -> tuple[Check, Settings]:
+    """Looks for what ``auto`` stands for, as a daemon would that starts now."""
+    found = trio.run(auto.find_provider, settings.providers)
+    chosen = with_provider(settings, found.provider, api_base=found.api_base, model=found.model)
+    if found.provider == MOCK:
+        return Check("auto", "warning", "is the built-in mock model", found.reason), chosen
+    return Check("auto", "ok", f"is {found.provider}: {found.reason}"), chosen
 
 
-def _mock(_world: World) -> Iterator[Check]:
-    yield Check("provider", "ok", "mock is built in and asks nobody")
+def _key(provider: ConfiguredProvider, *, is_default: bool) -> Check:
+    name = f"key {provider.name}"
+    if provider.key_origin:
+        return Check(name, "ok", f"is set ({provider.key_origin})")
+    if provider.dialect == MOCK:
+        return Check(name, "skipped", "the built-in model needs none")
+    if provider.api_base is not None:
+        return Check(name, "skipped", f"is not set; {provider.api_base} may need none")
+    advice = f"set {provider.key_variable}"
+    return Check(name, "failed" if is_default else "warning", "is not set", advice)
 
 
-def _openai(world: World) -> Iterator[Check]:
-    from nousd.providers.openai import DEFAULT_API_BASE, DEFAULT_MODEL
+# --- servers -----------------------------------------------------------------------------------
 
-    settings = world.settings
-    base = settings.api_base or DEFAULT_API_BASE
-    model = settings.model or DEFAULT_MODEL
+
+class _Told(NamedTuple):
+    """What a server said: the model it is to be asked for, and those that it lists or why not."""
+
+    model: str
+    names: tuple[str, ...] | NousdError
+
+
+async def _ask_all(providers: list[ConfiguredProvider], settings: Settings) -> dict[str, _Told]:
+    told: dict[str, _Told] = {}
+    async with trio.open_nursery() as nursery:
+        for provider in providers:
+            nursery.start_soon(_ask, provider, settings, told)
+    return told
+
+
+async def _ask(provider: ConfiguredProvider, settings: Settings, told: dict[str, _Told]) -> None:
+    seconds = SERVER_SECONDS
+    if provider.api_key is None and provider.api_key_command:
+        seconds += key_command.SECONDS_MAX
+    told[provider.name] = _Told("", ProviderError(f"no answer within {seconds:g} seconds"))
     try:
-        known = trio.run(_listed, base, settings.api_key.reveal() if settings.api_key else None)
+        asked = make_configured(provider, settings, lambda _key: None)
     except ConfigError as error:
-        yield Check("provider", "failed", str(error), "see nousd serve --print-config")
+        told[provider.name] = _Told("", error)
         return
-    except ProviderError as error:
-        advice = _ADVICE.get(
-            error.status or 0, "see whether the server is up and --api-base is right"
-        )
-        status = f"answers {error.status}" if error.status else "cannot be asked"
-        yield Check("provider", "failed", f"{base} {status}: {error}", advice)
-        return
-    yield Check("provider", "ok", f"{base} answers and lists {len(known)} models")
-    if model in known:
-        yield Check("model", "ok", f"{model} is listed")
-    else:
-        advice = "choose one that is, with --model"
-        yield Check("model", "warning", f"{model} is not among the models that are listed", advice)
-
-
-async def _listed(base: str, key: str | None) -> tuple[str, ...]:
-    from nousd.providers.openai import OpenAIProvider
-
-    provider = OpenAIProvider(base, key, connect_timeout_seconds=SERVER_SECONDS)
     try:
-        with trio.move_on_after(SERVER_SECONDS):
-            return await provider.models()
-        raise ProviderError(f"no answer within {SERVER_SECONDS:g} seconds")
+        with trio.move_on_after(seconds):
+            told[provider.name] = _Told(asked.default_model, await asked.models())
+    except ProviderError as error:
+        told[provider.name] = _Told("", error)
     finally:
-        await provider.aclose()
+        await asked.aclose()
+
+
+def _server(provider: ConfiguredProvider, told: _Told) -> Iterator[Check]:
+    name = f"provider {provider.name}"
+    if provider.dialect == MOCK:
+        yield Check(name, "ok", "is built in and asks nobody")
+        return
+    base = provider.api_base or "the vendor's own server"
+    if isinstance(told.names, ConfigError):
+        yield Check(name, "failed", str(told.names), "see nousd serve --print-config")
+        return
+    if isinstance(told.names, NousdError):
+        yield _refusal(provider, base, told.names)
+        return
+    yield Check(name, "ok", f"{base} answers and lists {len(told.names)} models")
+    if told.model in told.names:
+        yield Check(f"model {provider.name}", "ok", f"{told.model} is listed")
+    else:
+        found = f"{told.model} is not among the models that are listed"
+        yield Check(f"model {provider.name}", "warning", found, "choose one that is, with --model")
+
+
+def _refusal(provider: ConfiguredProvider, base: str, error: NousdError) -> Check:
+    code = error.status if isinstance(error, ProviderError) else None
+    status = f"answers {code}" if code else "cannot be asked"
+    key = provider.key_origin or provider.key_variable
+    advice = _ADVICE.get(code or 0, _ADVICE[0]).format(key=key)
+    return Check(f"provider {provider.name}", "failed", f"{base} {status}: {error}", advice)
 
 
 _ADVICE: Final = {
-    401: f"the key is not accepted: see to {API_KEY_VARIABLE}",
-    403: f"the key may not do this: see to {API_KEY_VARIABLE}",
-    404: "this server lists no models under --api-base: see whether it ends in its version, as in /v1",
+    0: "see whether the server is up and --api-base is right",
+    401: "the key is not accepted: see to {key}",
+    403: "the key may not do this: see to {key}",
+    404: "no models are listed under --api-base: that of an OpenAI dialect ends in its version, as in "
+    "/v1, that of others does not",
     429: "the server is busy or the account is used up; try again later",
 }
-"""HTTP status -> what to do."""
-
-_PROVIDERS: Final[dict[str, Callable[[World], Iterator[Check]]]] = {
-    "mock": _mock,
-    "openai": _openai,
-}
-"""name of a provider -> how it is looked at."""
+"""HTTP status -> what to do; 0 is for all others."""

@@ -83,9 +83,9 @@ def _body(command: StateCommand) -> Callable[[dict[str, Any]], None]:
     def body(values: dict[str, Any]) -> None:
         from nousd.config.settings import resolve
 
-        # No model is called, so a missing key is nobody's business here.
-        flags = {"state_dir": values.pop("state_dir"), "provider": "mock"}
-        settings = resolve(flags, os.environ, values.pop("config")).settings
+        flags = {"state_dir": values.pop("state_dir")}
+        resolved = resolve(flags, os.environ, values.pop("config"), asks_models=False)
+        settings = resolved.settings
         wants_json = values.pop("json")
         tell(command.run(settings, values), wants_json=wants_json)
 
@@ -136,7 +136,8 @@ def _vacuum(settings: Settings, _values: dict[str, Any]) -> Told:
 
     report = vacuum(settings.state_dir)
     line = (
-        f"{report.deltas_joined} deltas of ended runs joined;"
+        f"{report.deltas_joined} deltas of ended runs joined,"
+        f" {report.artifacts_dropped} unused artifacts dropped;"
         f" {report.bytes_before} bytes before, {report.bytes_after} after"
     )
     return Told(report, [line], _FINE)

@@ -2,10 +2,11 @@
 
 ``Settings`` is the only list. A field is a setting: its name is the key in the file, with dashes the
 flag, in capitals behind ``NOUSD_`` the environment variable; its annotation holds the bounds and the
-help text. A flag wins over the environment, the environment over the file, the file over the default.
+help text. A flag wins over the environment, the environment over the file, the file over the default;
+``provider``, ``model`` and ``api_base`` are decided together (``providers``).
 
-Two fields come from one place only: ``api_key`` from ``OPENAI_API_KEY``, so that it stands in no file
-and no process list, and ``config_file``, which says where the file was.
+A few fields are no settings of their own: what the file's tables say of providers, models and aliases
+(``models_file``), and ``config_file``, which says where the file was.
 
 This module reads the file and looks at the paths it is given, and changes nothing. Making folders and
 sockets is the business of ``folders`` and ``sockets``.
@@ -13,42 +14,35 @@ sockets is the business of ``folders`` and ``sockets``.
 
 from __future__ import annotations
 
-import difflib
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_type_hints
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta, field
+from msgspec.structs import replace
 
-from nousd.config.values import Given, SettingInfo, read_value
+from nousd.config.checks import decide
+from nousd.config.config_file import ConfigFile, read_config_file
+from nousd.config.models_file import (
+    API_BASE_CHARS_MAX,
+    AUTO,
+    TABLES,
+    ModelTable,
+    read_models_file,
+)
+from nousd.config.providers import (
+    LOCAL_DIALECT,
+    MOCK,
+    ConfiguredProvider,
+    check_usable,
+    choose,
+    configured_providers,
+)
+from nousd.config.values import Given, describe, nearest
 from nousd.errors import ConfigError
 from nousd.places import locations
 from nousd.wire.limits import LINE_BYTES_MAX, LONG_LINES_BYTES_MAX, NAME_CHARS_MAX
-
-CONFIG_FILE_BYTES_MAX: Final = 1024 * 1024
-"""A longer settings file is a mistake, such as a device or a log."""
-
-API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
-
-Provider = Literal["mock", "openai"]
-
-
-class Secret:
-    """A text that shows itself only to those who ask for it by name."""
-
-    __slots__ = ("_text",)
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def reveal(self) -> str:
-        """Returns the text itself."""
-        return self._text
-
-    def __repr__(self) -> str:
-        return "Secret(...)"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,21 +66,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Folder the tools work in and cannot leave. [default: the current one]"),
     ] = field(default_factory=Path.cwd)
     provider: Annotated[
-        Provider,
-        Meta(description="Whose models are called; 'mock' answers by itself, without a network."),
-    ] = "mock"
+        str,
+        Meta(
+            max_length=NAME_CHARS_MAX,
+            description="Whose models are called: openai, openai-responses, anthropic, gemini, one of "
+            "the settings file, auto (the first that is configured, else a server on this machine), or "
+            "mock, which answers by itself, without a network.",
+        ),
+    ] = MOCK
     model: Annotated[
         str | None,
         Meta(
             max_length=NAME_CHARS_MAX,
-            description="Model of sessions that name none. [default: the provider's]",
+            description="Model of sessions that name none, as its provider calls it, as provider/model "
+            "or as an alias. [default: the provider's]",
         ),
     ] = None
     api_base: Annotated[
         str | None,
-        Meta(description="Base URL of the model server. [default: the provider's]"),
+        Meta(
+            max_length=API_BASE_CHARS_MAX,
+            description="Base URL of the provider's server, as the vendor documents it: those of OpenAI "
+            "dialects end in /v1. [default: the provider's]",
+        ),
     ] = None
-    api_key: Annotated[Secret | None, Meta(description="Key of the model server.")] = None
     system_prompt: Annotated[
         Path | None,
         Meta(description="Text file with the instructions every model call begins with."),
@@ -157,6 +160,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retry_attempts: Annotated[
         int, Meta(ge=1, le=20, description="Attempts at one model call, at most. 1: no retry.")
     ] = 3
+    providers: Mapping[str, ConfiguredProvider] = field(
+        default_factory=lambda: {MOCK: ConfiguredProvider(name=MOCK, dialect=MOCK)}
+    )
+    models: Mapping[str, ModelTable] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
     config_file: Annotated[
         Path | None, Meta(description="The file that settings were read from.")
     ] = None
@@ -174,20 +182,9 @@ class Resolved(NamedTuple):
     origins: dict[str, str]
 
 
-_NOT_CHOSEN: Final = frozenset({"api_key", "config_file"})
+_NOT_CHOSEN: Final = TABLES | {"config_file"}
 
-
-def _describe() -> Iterator[SettingInfo]:
-    hints = get_type_hints(Settings, include_extras=True)
-    for name in Settings.__struct_fields__:
-        if name not in _NOT_CHOSEN:
-            annotated, meta = get_args(hints[name])
-            kinds = [kind for kind in get_args(annotated) if kind is not type(None)]
-            optional = type(None) in get_args(annotated)
-            yield SettingInfo(name, kinds[0] if optional else annotated, meta)
-
-
-SETTINGS: Final = {info.name: info for info in _describe()}
+SETTINGS: Final = {info.name: info for info in describe(Settings, without=_NOT_CHOSEN)}
 """name -> what it may be, for every setting that a user chooses."""
 
 
@@ -214,7 +211,11 @@ _ALIASES: Final = {"run_stale_ms": "TANDEM_RUN_STALE_MS"}
 
 
 def resolve(
-    flags: Mapping[str, Any], environ: Mapping[str, str], config_path: Path | None = None
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    config_path: Path | None = None,
+    *,
+    asks_models: bool = True,
 ) -> Resolved:
     """Decides every setting.
 
@@ -223,28 +224,78 @@ def resolve(
         environ: the environment; an empty variable counts as not set.
         config_path: from ``--config``; else ``NOUSD_CONFIG``, else the default place is looked at.
             Only the file at the default place may be missing.
+        asks_models: whether the provider must be one that can be asked.
 
     Raises:
         ConfigError: one line with the setting, where it came from and what it must be.
     """
     here = _current_folder()
-    config = _find_config(config_path, environ, here)
-    config_file, table = _read_config(config)
-    given = {
-        **_from_file(table, config_file),
-        **_from_environment(environ, here),
-        **_from_flags(flags, here),
-    }
-    values: dict[str, Any] = {name: _decided(name, item) for name, item in given.items()}
+    file = read_config_file(config_path, environ, here)
+    places = (_from_file(file), _from_environment(environ, here), _from_flags(flags, here))
+    given = {name: item for place in places for name, item in place.items()}
+    values: dict[str, Any] = {name: decide(SETTINGS[name], item) for name, item in given.items()}
     origins = {name: given[name].origin if name in given else "default" for name in SETTINGS}
-    values["config_file"] = config_file
-    origins["config_file"] = config.origin
-    key = environ.get(API_KEY_VARIABLE)
-    values["api_key"] = Secret(key) if key else None
-    origins["api_key"] = f"environment {API_KEY_VARIABLE}" if key else "default"
+    values["config_file"], origins["config_file"] = file.path, file.origin
+    _decide_models(values, origins, [_decided(place) for place in places], file, environ)
     settings = Settings(**values)
-    _check_together(settings, origins)
+    if asks_models and settings.provider != AUTO:
+        check_usable(settings.providers[settings.provider], origins["provider"])
     return Resolved(settings, origins)
+
+
+def _decided(place: Mapping[str, Given]) -> dict[str, Given]:
+    """Returns what a place says of the default model, read and checked."""
+    return {
+        name: place[name]._replace(value=decide(SETTINGS[name], place[name]))
+        for name in ("provider", "model", "api_base")
+        if name in place
+    }
+
+
+def _decide_models(
+    values: dict[str, Any],
+    origins: dict[str, str],
+    places: list[dict[str, Given]],
+    file: ConfigFile,
+    environ: Mapping[str, str],
+) -> None:
+    tables = read_models_file(file)
+    chosen = choose(places, tables, environ)
+    values["provider"] = AUTO if chosen.auto else chosen.provider or MOCK
+    # What auto may not take is said of the provider that was named, and of no other.
+    goes_with_any = not chosen.auto or chosen.provider is None
+    values["model"] = chosen.model if goes_with_any else None
+    values["api_base"] = chosen.api_base
+    origins["provider"] = chosen.provider_origin
+    origins["model"], origins["api_base"] = chosen.model_origin, chosen.api_base_origin
+    folder = file.path.parent if file.path else Path("/")
+    values["providers"] = configured_providers(chosen, tables, folder, f"file {file.path}", environ)
+    values["models"], values["aliases"] = tables.models, tables.aliases
+
+
+def with_provider(
+    settings: Settings, name: str, *, api_base: str | None = None, model: str | None = None
+) -> Settings:
+    """Returns the settings with the provider that ``auto`` stands for.
+
+    Args:
+        api_base: of a server on this machine that no setting names, with the ``model`` it has.
+    """
+    provider = settings.providers.get(name, ConfiguredProvider(name=name, dialect=LOCAL_DIALECT))
+    if name == MOCK:
+        provider = ConfiguredProvider(name=MOCK, dialect=MOCK)
+    elif api_base is not None:
+        provider = replace(provider, api_base=api_base, model=settings.model or model)
+    elif settings.model is not None:
+        provider = replace(provider, model=settings.model)
+    providers = {**settings.providers, name: provider}
+    return replace(
+        settings,
+        provider=name,
+        model=provider.model,
+        api_base=provider.api_base,
+        providers=providers,
+    )
 
 
 def resolve_socket(environ: Mapping[str, str]) -> Path:
@@ -255,29 +306,30 @@ def resolve_socket(environ: Mapping[str, str]) -> Path:
         ConfigError: the settings file cannot be read, or this setting is bad.
     """
     here = _current_folder()
-    config_file, table = _read_config(_find_config(None, environ, here))
-    given = {**_from_file(table, config_file), **_from_environment(environ, here)}.get("socket")
-    socket: Path = locations.default_socket() if given is None else _decided("socket", given)
+    places = (_from_file(read_config_file(None, environ, here)), _from_environment(environ, here))
+    given = {name: item for place in places for name, item in place.items()}.get("socket")
+    socket: Path = (
+        locations.default_socket() if given is None else decide(SETTINGS["socket"], given)
+    )
     return socket
 
 
 def report(resolved: Resolved) -> Iterator[str]:
-    """Yields a line for each setting: name, value, origin. A secret is ``set`` or ``not set``."""
-    for name in Settings.__struct_fields__:
+    """Yields a line for each setting and each provider: name, value, origin. A key is ``set`` or not."""
+    for name in (*SETTINGS, "config_file"):
         shown = _shown(getattr(resolved.settings, name))
         yield f"{name} = {shown}  ({resolved.origins[name]})"
+    for provider in resolved.settings.providers.values():
+        key = f"set  ({provider.key_origin})" if provider.key_origin else "not set"
+        yield f"providers.{provider.name}.api_key = {key}"
 
 
 def _shown(value: Any) -> str:
     match value:
         case None:
             return "not set"
-        case Secret():
-            return "set"
         case bool():
             return str(value).lower()
-        case Path():
-            return str(value)
         case tuple():
             return ", ".join(map(str, value)) or "none"
         case _:
@@ -294,49 +346,24 @@ def _current_folder() -> Path:
         raise ConfigError(f"workdir: the current folder cannot be used: {error.strerror}") from None
 
 
-def _find_config(chosen: Path | None, environ: Mapping[str, str], here: Path) -> Given:
-    if chosen:
-        return Given(chosen, "flag --config", here)
-    if named := environ.get("NOUSD_CONFIG"):
-        return Given(named, "environment NOUSD_CONFIG", here)
-    return Given(locations.default_config_file(), "default", here)
-
-
-def _read_config(config: Given) -> tuple[Path | None, dict[str, Any]]:
-    """Returns the file's path and content; None and nothing if none was named and none is there."""
-    path = read_value(SettingInfo("config", Path, Meta()), config)
-    try:
-        with path.open("rb") as file:
-            text = file.read(CONFIG_FILE_BYTES_MAX + 1)
-    except FileNotFoundError:
-        if config.origin == "default":
-            return None, {}
-        raise ConfigError(f"config: there is no file {path} ({config.origin})") from None
-    except OSError as error:
-        raise ConfigError(f"config: file {path} cannot be read: {error.strerror}") from None
-    if len(text) > CONFIG_FILE_BYTES_MAX:
-        raise ConfigError(f"config: file {path} is longer than {CONFIG_FILE_BYTES_MAX} bytes")
-    try:
-        return path, tomllib.loads(text.decode())
-    except UnicodeDecodeError:
-        raise ConfigError(f"config: file {path} is not UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"config: file {path} is not TOML: {error}") from None
-
-
-def _from_file(table: Mapping[str, Any], path: Path | None) -> dict[str, Given]:
-    if path is None:
-        return {}
-    if "api_key" in table:
-        raise ConfigError(
-            f"api_key is read from {API_KEY_VARIABLE} only: take it out of file {path}"
-        )
-    for key in table:
-        if key not in SETTINGS:
+def _from_file(file: ConfigFile) -> dict[str, Given]:
+    given = {}
+    for key, value in file.table.items():
+        if key in TABLES:
+            continue
+        if key == "api_key":
             raise ConfigError(
-                f"unknown setting {key!r} in file {path}; the nearest is {_nearest(key)}"
+                f"api_key belongs to a provider: put it into a table [providers.NAME] of file "
+                f"{file.path}"
             )
-    return {name: Given(value, f"file {path}", path.parent) for name, value in table.items()}
+        if key not in SETTINGS:
+            known = {*SETTINGS, *TABLES}
+            raise ConfigError(
+                f"unknown setting {key!r} in file {file.path}; the nearest is {nearest(key, known)}"
+            )
+        assert file.path is not None, "a file that is not there says nothing"
+        given[key] = Given(value, f"file {file.path}", file.path.parent)
+    return given
 
 
 def _from_environment(environ: Mapping[str, str], here: Path) -> dict[str, Given]:
@@ -354,69 +381,3 @@ def _from_flags(flags: Mapping[str, Any], here: Path) -> dict[str, Given]:
         for name, value in flags.items()
         if value is not None and value not in ([], ())
     }
-
-
-def _nearest(key: str) -> str:
-    """Returns the name that looks most like ``key``; there always is one."""
-    wanted = key.replace("-", "_").lower()
-    nearest: str = difflib.get_close_matches(wanted, SETTINGS.keys(), n=1, cutoff=0.0)[0]
-    return nearest
-
-
-# --- what the value must be in the world as it is ---------------------------------------------
-
-
-def _decided(name: str, given: Given) -> Any:
-    value = read_value(SETTINGS[name], given)
-    try:
-        fault = _CHECKS.get(name, _accept)(value)
-    except OSError as error:
-        fault = f"{error.filename}: {error.strerror}"
-    if fault:
-        raise ConfigError(f"{name}: {fault} ({given.origin})")
-    return value
-
-
-def _accept(_value: Any) -> str:
-    return ""
-
-
-def _folder_fault(path: Path) -> str:
-    return "" if path.is_dir() else f"{path} is no folder"
-
-
-def _file_fault(path: Path) -> str:
-    return "" if path.is_file() else f"{path} is no file"
-
-
-def _paths_fault(paths: tuple[Path, ...]) -> str:
-    return next((f"{path} does not exist" for path in paths if not path.exists()), "")
-
-
-def _parent_fault(path: Path) -> str:
-    return _folder_fault(path.parent)
-
-
-def _url_fault(url: str) -> str:
-    if not url.startswith(("http://", "https://")):
-        return f"{url} is no http or https URL"
-    # Nothing of it is repeated here: what stands before the @ is a secret.
-    return "a URL with a name or password in it is not taken" if "@" in url else ""
-
-
-_CHECKS: Final[dict[str, Callable[[Any], str]]] = {
-    "workdir": _folder_fault,
-    "system_prompt": _file_fault,
-    "extension": _paths_fault,
-    "log_file": _parent_fault,
-    "api_base": _url_fault,
-}
-"""name -> what is wrong with the value as things are, or ""."""
-
-
-def _check_together(settings: Settings, origins: Mapping[str, str]) -> None:
-    if settings.provider == "openai" and not settings.api_key and not settings.api_base:
-        raise ConfigError(
-            f"provider openai needs {API_KEY_VARIABLE}, or an api_base that asks for no key "
-            f"({origins['provider']})"
-        )

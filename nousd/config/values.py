@@ -6,13 +6,16 @@ It is not known here which settings there are, nor in which order the places are
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
+import msgspec
 from msgspec import Meta
 
+from nousd.config.secret import Secret
 from nousd.errors import ConfigError
 
 _SHOWN_CHARS_MAX: Final = 100
@@ -23,7 +26,8 @@ class SettingInfo(NamedTuple):
     """What one setting may be.
 
     Args:
-        type: ``Path``, ``str``, ``int``, ``float``, ``bool``, a ``Literal`` or ``tuple[Path, ...]``.
+        type: ``Path``, ``str``, ``int``, ``float``, ``bool``, ``Secret``, a ``Literal``,
+            ``tuple[Path, ...]`` or ``tuple[str, ...]``.
         meta: the bounds, and as ``description`` the help text.
     """
 
@@ -55,6 +59,28 @@ class _Kind(NamedTuple):
     """Raises ValueError, TypeError, OverflowError or RuntimeError for what is not of the kind."""
     counted: str = ""
     """What the length of a value is a number of."""
+    is_shown: bool = True
+    """Whether an error may repeat a bad value."""
+
+
+def describe(
+    struct: type[msgspec.Struct], *, without: Collection[str] = ()
+) -> Iterator[SettingInfo]:
+    """Yields what each field of a struct may be. ``None`` is for fields that are not given."""
+    hints = get_type_hints(struct, include_extras=True)
+    for name in struct.__struct_fields__:
+        if name not in without:
+            annotated, meta = get_args(hints[name])
+            kinds = [kind for kind in get_args(annotated) if kind is not type(None)]
+            optional = type(None) in get_args(annotated)
+            yield SettingInfo(name, kinds[0] if optional else annotated, meta)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Returns that of the known names which looks most like ``name``; there must be one."""
+    wanted = name.replace("-", "_").lower()
+    spelled = {other.replace("-", "_"): other for other in known}
+    return spelled[difflib.get_close_matches(wanted, spelled, n=1, cutoff=0.0)[0]]
 
 
 def read_value(info: SettingInfo, given: Given) -> Any:
@@ -79,15 +105,19 @@ def _within_bounds(value: Any, meta: Meta) -> bool:
         (meta.gt is None or value > meta.gt)
         and (meta.ge is None or value >= meta.ge)
         and (meta.le is None or value <= meta.le)
+        and (meta.min_length is None or len(value) >= meta.min_length)
         and (meta.max_length is None or len(value) <= meta.max_length)
     )
 
 
 def _unfit(info: SettingInfo, given: Given) -> ConfigError:
+    wanted = f"{info.name} must be {_wanted(info)}"
+    if not info.words and not _KINDS[info.type].is_shown:
+        return ConfigError(f"{wanted} ({given.origin})")
     shown = str(given.value)
     if len(shown) > _SHOWN_CHARS_MAX:
         shown = shown[:_SHOWN_CHARS_MAX] + "..."
-    return ConfigError(f"{info.name} must be {_wanted(info)}, not {shown!r} ({given.origin})")
+    return ConfigError(f"{wanted}, not {shown!r} ({given.origin})")
 
 
 def _wanted(info: SettingInfo) -> str:
@@ -97,6 +127,7 @@ def _wanted(info: SettingInfo) -> str:
         ("more than", info.meta.gt),
         ("at least", info.meta.ge),
         ("at most", info.meta.le),
+        ("of at least", info.meta.min_length),
         ("of at most", info.meta.max_length),
     )
     limits = " and ".join(f"{word} {bound}" for word, bound in bounds if bound is not None)
@@ -114,6 +145,16 @@ def _read_word(given: Given) -> str:
     if not isinstance(given.value, str) or not given.value.strip():
         raise ValueError
     return given.value
+
+
+def _read_secret(given: Given) -> Secret:
+    return Secret(_read_word(given).strip())
+
+
+def _read_words(given: Given) -> tuple[str, ...]:
+    if not isinstance(given.value, list):
+        raise TypeError
+    return tuple(_read_word(given._replace(value=item)) for item in given.value)
 
 
 def _read_path(given: Given) -> Path:
@@ -153,5 +194,8 @@ _KINDS: Final[dict[Any, _Kind]] = {
     int: _Kind("a whole number", _read_int),
     float: _Kind("a number", _read_float),
     str: _Kind("a text", _read_word, "characters"),
+    tuple[str, ...]: _Kind("a list of texts", _read_words, "items"),
+    Secret: _Kind("a text", _read_secret, "characters", is_shown=False),
 }
-"""type of a setting -> what it is called and how it is read from text or from the file."""
+"""type of a setting -> what it is called and how it is read, from text or from the file. Lists of texts
+and secrets are only in the file."""

@@ -20,7 +20,9 @@ from typing import Final
 
 import trio
 
-from nousd.config.settings import Settings
+from nousd.config.models_file import AUTO
+from nousd.config.providers import MOCK
+from nousd.config.settings import Settings, with_provider
 from nousd.daemon import boundary
 from nousd.daemon.accept import serve_connections
 from nousd.daemon.app import Parts, open_core, shut_down
@@ -81,23 +83,35 @@ def serve(settings: Settings) -> int:
 async def _serve(settings: Settings) -> None:
     notifier = take_notifier()
     passed = take_passed_sockets()
-    redactor = Redactor([settings.api_key.reveal()] if settings.api_key else [])
+    keys = (provider.api_key for provider in settings.providers.values())
+    redactor = Redactor(key.reveal() for key in keys if key is not None)
     async with AsyncExitStack() as stack:
         # From the first moment on: a signal that comes while we start is obeyed once we have.
         signals = stack.enter_context(trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
         stack.enter_context(
             configure_logging(settings.log_file, verbose=settings.verbose, redactor=redactor)
         )
+        if settings.provider == AUTO:
+            settings = await _with_provider_found(settings)
         paths = socket_paths(settings.socket)
         _prepare_folders(settings)
         if passed is None:
             stack.enter_context(lock_socket(paths.command))
         stack.enter_context(lock_state_folder(settings.state_dir))
-        parts = await stack.enter_async_context(_opened_parts(settings))
+        parts = await stack.enter_async_context(_opened_parts(settings, redactor))
         doors = await stack.enter_async_context(AsyncExitStack())
         listeners = await doors.enter_async_context(open_listeners(settings.socket, passed))
         core = await stack.enter_async_context(open_core(parts))
         await _serve_until_told_to_stop(core, listeners, doors, signals, notifier)
+
+
+async def _with_provider_found(settings: Settings) -> Settings:
+    from nousd.providers.auto import find_provider
+
+    found = await find_provider(settings.providers)
+    level = logging.WARNING if found.provider == MOCK else logging.INFO
+    _log.log(level, "provider auto is %s: %s", found.provider, found.reason)
+    return with_provider(settings, found.provider, api_base=found.api_base, model=found.model)
 
 
 def _prepare_folders(settings: Settings) -> None:
@@ -114,26 +128,16 @@ def _prepare_folders(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def _opened_parts(settings: Settings) -> AsyncIterator[Parts]:
+async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator[Parts]:
     """Opens the log and builds everything that the settings name."""
     from nousd.extensions.loader import load_extensions
-    from nousd.providers.models import Models
-    from nousd.providers.registry import make_provider
+    from nousd.providers.configured import configured_models
     from nousd.tools.builtins import builtin_tools
     from nousd.tools.confine import Confinement
 
     confinement = Confinement(settings.workdir, _out_of_reach(settings))
     extensions = load_extensions(settings.extension, demo=settings.enable_demo_extension)
-    provider = make_provider(
-        settings.provider,
-        api_base=settings.api_base,
-        api_key=None if settings.api_key is None else settings.api_key.reveal(),
-        model=settings.model,
-        context_window=settings.context_window or None,
-        idle_timeout_seconds=settings.idle_timeout_seconds,
-        attempts_max=settings.retry_attempts,
-    )
-    models = Models.of(provider)
+    models = configured_models(settings, redactor.add)
     async with open_store(locations.database_file(settings.state_dir)) as store:
         try:
             yield Parts(
@@ -148,6 +152,7 @@ async def _opened_parts(settings: Settings) -> AsyncIterator[Parts]:
                 stale_seconds=settings.run_stale_ms / 1000,
                 delta_retention_days=settings.delta_retention_days,
                 line_bytes_max=settings.line_bytes_max,
+                spool_folder=settings.state_dir,
             )
         finally:
             await models.aclose()
@@ -175,7 +180,6 @@ def _native_settings(settings: Settings) -> NativeSettings:
     return NativeSettings(
         system=_system_prompt(settings.system_prompt, settings.workdir),
         model_calls_max=settings.model_calls_max,
-        context_window=settings.context_window,
         compact_at=settings.compact_at,
         keep_recent_tokens=settings.keep_recent_tokens,
     )

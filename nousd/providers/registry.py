@@ -1,6 +1,6 @@
-"""The providers by the name that ``--provider`` takes.
+"""The dialects by name, and what makes a provider that speaks one.
 
-A provider's module is imported when it is asked for, so that a daemon with the built-in model never
+A dialect's module is imported when it is asked for, so that a daemon with the built-in model never
 loads an HTTP client.
 """
 
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from nousd.errors import ConfigError
 from nousd.providers.interface import CONNECT_TIMEOUT_SECONDS, IDLE_TIMEOUT_SECONDS, Provider
+from nousd.providers.late_key import AskKey, LateKeyProvider
 from nousd.providers.retry import ATTEMPTS_MAX, RetryingProvider
 
 if TYPE_CHECKING:
@@ -25,11 +26,13 @@ class ProviderSettings:
 
     Args:
         api_key: kept out of the repr.
+        key_variable: what an error calls the key's setting.
         context_window: tokens; overrides what is known of the model.
     """
 
     api_base: str | None = None
     api_key: str | None = field(default=None, repr=False)
+    key_variable: str | None = None
     model: str | None = None
     context_window: int | None = None
     idle_timeout_seconds: float = IDLE_TIMEOUT_SECONDS
@@ -37,10 +40,13 @@ class ProviderSettings:
 
 
 def make_provider(
-    name: str,
+    dialect: str,
     *,
+    name: str | None = None,
     api_base: str | None = None,
     api_key: str | None = None,
+    key_variable: str | None = None,
+    ask_key: AskKey | None = None,
     model: str | None = None,
     context_window: int | None = None,
     idle_timeout_seconds: float = IDLE_TIMEOUT_SECONDS,
@@ -48,28 +54,35 @@ def make_provider(
     attempts_max: int = ATTEMPTS_MAX,
     random: Callable[[], float] = random.random,
 ) -> Provider:
-    """Returns the provider of that name, retrying as ``RetryingProvider`` does.
+    """Returns a provider that speaks a dialect, retrying as ``RetryingProvider`` does.
 
     Args:
+        name: the provider's; None for the dialect's.
+        ask_key: asked for the key when it is first needed, instead of ``api_key``.
         model: used where a session names none; None means the provider's own default.
         context_window: tokens; overrides what is known of the model.
         random: returns numbers from 0 up to 1, for the waits between attempts.
 
     Raises:
-        ConfigError: no provider has that name, or a setting is missing or cannot be used.
+        ConfigError: there is no such dialect, or a setting is missing or cannot be used.
     """
-    factory = FACTORIES.get(name)
+    factory = FACTORIES.get(dialect)
     if factory is None:
-        raise ConfigError(f"provider must be one of: {', '.join(sorted(FACTORIES))}")
+        raise ConfigError(f"dialect must be one of: {', '.join(sorted(FACTORIES))}")
     settings = ProviderSettings(
         api_base=api_base,
         api_key=api_key,
+        key_variable=key_variable,
         model=model,
         context_window=context_window,
         idle_timeout_seconds=idle_timeout_seconds,
         connect_timeout_seconds=connect_timeout_seconds,
     )
-    return RetryingProvider(factory(settings), random, attempts_max=attempts_max)
+    if ask_key is None:
+        provider = factory(settings)
+    else:
+        provider = LateKeyProvider(lambda key: factory(replace(settings, api_key=key)), ask_key)
+    return RetryingProvider(provider, random, attempts_max=attempts_max, name=name)
 
 
 def _make_mock(settings: ProviderSettings) -> Provider:
@@ -85,6 +98,12 @@ def _make_openai(settings: ProviderSettings) -> Provider:
     from nousd.providers.openai import OpenAIProvider
 
     return _hosted(OpenAIProvider, settings)
+
+
+def _make_anthropic(settings: ProviderSettings) -> Provider:
+    from nousd.providers.anthropic import AnthropicProvider
+
+    return _hosted(AnthropicProvider, settings)
 
 
 def _make_responses(settings: ProviderSettings) -> Provider:
@@ -104,6 +123,7 @@ def _hosted(kind: type[HostedProvider], settings: ProviderSettings) -> Provider:
         settings.api_base,
         settings.api_key,
         settings.model,
+        key_variable=settings.key_variable,
         context_window_tokens=settings.context_window,
         idle_timeout_seconds=settings.idle_timeout_seconds,
         connect_timeout_seconds=settings.connect_timeout_seconds,
@@ -111,9 +131,10 @@ def _hosted(kind: type[HostedProvider], settings: ProviderSettings) -> Provider:
 
 
 FACTORIES: Final[dict[str, Callable[[ProviderSettings], Provider]]] = {
+    "anthropic": _make_anthropic,
     "gemini": _make_gemini,
     "mock": _make_mock,
     "openai": _make_openai,
     "openai-responses": _make_responses,
 }
-"""name -> what makes it, without the retrying. A new provider is one row."""
+"""dialect -> what makes a provider of it, without the retrying. A new dialect is one row."""

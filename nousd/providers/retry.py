@@ -23,6 +23,7 @@ from nousd.providers.interface import (
     Provider,
     Receive,
     Retrying,
+    UsageSoFar,
 )
 
 ATTEMPTS_MAX: Final = 3
@@ -43,18 +44,25 @@ class RetryingProvider:
 
     Args:
         random: returns numbers from 0 up to 1; spreads the waits of many clients.
+        name: what it is called, where that is not the inner one's name.
     """
 
     def __init__(
-        self, inner: Provider, random: Callable[[], float], *, attempts_max: int = ATTEMPTS_MAX
+        self,
+        inner: Provider,
+        random: Callable[[], float],
+        *,
+        attempts_max: int = ATTEMPTS_MAX,
+        name: str | None = None,
     ) -> None:
         self._inner = inner
         self._random = random
         self._attempts_max = attempts_max
+        self._name = name or inner.name
 
     @property
     def name(self) -> str:
-        return self._inner.name
+        return self._name
 
     @property
     def default_model(self) -> str:
@@ -80,7 +88,7 @@ class RetryingProvider:
 
         async def note_and_receive(piece: Piece) -> None:
             nonlocal answered
-            answered = answered or not isinstance(piece, Alive)
+            answered = answered or not isinstance(piece, Alive | UsageSoFar)
             await receive(piece)
 
         for attempt in range(1, self._attempts_max + 1):

@@ -71,7 +71,7 @@ def test_a_place_without_anything_is_fit_for_a_first_start(
         "disk reserve",
         "daemon",
         "database",
-        "key",
+        "key mock",
     }
     assert list(folder.iterdir()) == []
 
@@ -95,14 +95,9 @@ def test_without_a_key_everything_but_the_server_is_looked_at(
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     checks = examined(world | {"provider": "openai"})
-    told = {name: checks[name].status for name in ("settings", "key", "provider", "supervisor")}
-    assert told == {
-        "settings": "failed",
-        "key": "failed",
-        "provider": "skipped",
-        "supervisor": "ok",
-    }
-    assert checks["key"].advice == "set OPENAI_API_KEY"
+    names = ("settings", "key openai", "provider openai", "supervisor")
+    assert [checks[name].status for name in names] == ["failed", "failed", "skipped", "ok"]
+    assert checks["key openai"].advice == "set OPENAI_API_KEY"
 
 
 # --- places ------------------------------------------------------------------------------------
@@ -347,7 +342,8 @@ def test_a_server_that_lists_the_model_is_reachable(world: dict[str, Any], serve
     server.answers.append((200, listing("good", "other")))
     flags = world | {"provider": "openai", "api_base": server.api_base, "model": "good"}
     checks = examined(flags, OPENAI_API_KEY=KEY)
-    assert [checks[name].status for name in ("key", "provider", "model")] == ["ok"] * 3
+    names = ("key openai", "provider openai", "model openai")
+    assert [checks[name].status for name in names] == ["ok"] * 3
     assert server.asked == [{"path": "/v1/models", "key": f"Bearer {KEY}"}]
 
 
@@ -355,8 +351,8 @@ def test_a_model_that_is_not_listed_is_told(world: dict[str, Any], server: Serve
     server.answers.append((200, listing("other")))
     flags = world | {"provider": "openai", "api_base": server.api_base, "model": "unknown"}
     checks = examined(flags, OPENAI_API_KEY="")
-    assert (checks["key"].status, checks["provider"].status) == ("skipped", "ok")
-    assert checks["model"].status == "warning"
+    assert (checks["key openai"].status, checks["provider openai"].status) == ("skipped", "ok")
+    assert checks["model openai"].status == "warning"
 
 
 @pytest.mark.parametrize(
@@ -381,7 +377,7 @@ def test_a_server_that_refuses_is_quoted_without_the_key(
     server.answers.append(answer)
     flags = world | {"provider": "openai", "api_base": server.api_base}
     report = doctor(flags, {**os.environ, "OPENAI_API_KEY": KEY}, None)
-    [check] = [check for check in report.checks if check.name == "provider"]
+    [check] = [check for check in report.checks if check.name == "provider openai"]
     assert (check.status, found in check.found, advice in check.advice) == ("failed", True, True)
     assert KEY not in "".join(map(str, report.checks))
     assert len(server.asked) == 1, "it must not be asked again, nor go where it is sent"
@@ -394,15 +390,15 @@ def test_a_server_that_is_not_there_or_says_nothing_has_failed(
     with socket.create_server((LOOPBACK, 0)) as silent:
         base = f"http://{LOOPBACK}:{silent.getsockname()[1]}"
         flags = world | {"provider": "openai", "api_base": base}
-        assert examined(flags, OPENAI_API_KEY=KEY)["provider"].status == "failed"
-    check = examined(flags, OPENAI_API_KEY=KEY)["provider"]
+        assert examined(flags, OPENAI_API_KEY=KEY)["provider openai"].status == "failed"
+    check = examined(flags, OPENAI_API_KEY=KEY)["provider openai"]
     assert (check.status, "cannot be reached" in check.found) == ("failed", True)
 
 
 def test_a_key_that_cannot_be_sent_is_not_shown(world: dict[str, Any]) -> None:
     flags = world | {"provider": "openai", "api_base": "http://127.0.0.1:1"}
     checks = examined(flags, OPENAI_API_KEY="sk-\x01secret")
-    assert checks["provider"].status == "failed"
+    assert checks["provider openai"].status == "failed"
     assert "secret" not in "".join(map(str, checks.values()))
 
 

@@ -61,7 +61,7 @@ def test_print_config_shows_values_and_origins_and_runs_nothing(
         "compact_at = 0.5  (environment NOUSD_COMPACT_AT)",
         "allow_exec = false  (flag --allow-exec)",
         "model_calls_max = 50  (default)",
-        "api_key = set  (environment OPENAI_API_KEY)",
+        "providers.openai.api_key = set  (environment OPENAI_API_KEY)",
         f"config_file = {file}  (flag --config)",
     } <= set(outcome.out.splitlines())
     assert "very" not in outcome.out

@@ -1,0 +1,65 @@
+"""What a value must be in the world as it is: a folder that is there, an address that can be called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from nousd.config.values import Given, SettingInfo, read_value
+from nousd.errors import ConfigError
+
+
+def decide(info: SettingInfo, given: Given) -> Any:
+    """Returns the value of a setting.
+
+    Raises:
+        ConfigError: it is of the wrong kind, out of bounds, or does not fit the world.
+    """
+    value = read_value(info, given)
+    try:
+        fault = _CHECKS.get(info.name, _accept)(value)
+    except OSError as error:
+        fault = f"{error.filename}: {error.strerror}"
+    if fault:
+        raise ConfigError(f"{info.name}: {fault} ({given.origin})")
+    return value
+
+
+def _accept(_value: Any) -> str:
+    return ""
+
+
+def _folder_fault(path: Path) -> str:
+    return "" if path.is_dir() else f"{path} is no folder"
+
+
+def _file_fault(path: Path) -> str:
+    return "" if path.is_file() else f"{path} is no file"
+
+
+def _paths_fault(paths: tuple[Path, ...]) -> str:
+    return next((f"{path} does not exist" for path in paths if not path.exists()), "")
+
+
+def _parent_fault(path: Path) -> str:
+    return _folder_fault(path.parent)
+
+
+def _url_fault(url: str) -> str:
+    # Nothing of it is repeated where a part of it may be a secret.
+    if "@" in url:
+        return "a URL with a name or password in it is not taken"
+    if "?" in url or "#" in url:
+        return "a URL that goes on behind its path is not taken"
+    return "" if url.startswith(("http://", "https://")) else f"{url} is no http or https URL"
+
+
+_CHECKS: Final[dict[str, Callable[[Any], str]]] = {
+    "workdir": _folder_fault,
+    "system_prompt": _file_fault,
+    "extension": _paths_fault,
+    "log_file": _parent_fault,
+    "api_base": _url_fault,
+}
+"""name -> what is wrong with the value as things are, or ""."""

@@ -1,0 +1,85 @@
+"""The settings file as TOML: where it is, what stands in it, and whether others can read it.
+
+What its keys mean is not known here.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from msgspec import Meta
+
+from nousd.config.values import Given, SettingInfo, read_value
+from nousd.errors import ConfigError
+from nousd.places import locations
+
+CONFIG_FILE_BYTES_MAX: Final = 1024 * 1024
+"""A longer settings file is a mistake, such as a device or a log."""
+
+
+class ConfigFile(NamedTuple):
+    """What was read.
+
+    Args:
+        path: None if no file was named and none is at the default place.
+        origin: what named it.
+        exposure: why no key may stand in it, with what to do; "" if one may.
+    """
+
+    path: Path | None
+    origin: str
+    table: Mapping[str, Any]
+    exposure: str = ""
+
+
+def read_config_file(chosen: Path | None, environ: Mapping[str, str], here: Path) -> ConfigFile:
+    """Reads the file that ``--config`` or ``NOUSD_CONFIG`` names, else the one at the default place,
+    which alone may be missing.
+
+    Raises:
+        ConfigError: there is none, or it cannot be read, is too long, or no TOML.
+    """
+    given = _find(chosen, environ, here)
+    path = read_value(SettingInfo("config", Path, Meta()), given)
+    try:
+        with path.open("rb") as file:
+            text = file.read(CONFIG_FILE_BYTES_MAX + 1)
+            exposure = _exposure(path, os.fstat(file.fileno()))
+    except FileNotFoundError:
+        if given.origin == "default":
+            return ConfigFile(None, given.origin, {})
+        raise ConfigError(f"config: there is no file {path} ({given.origin})") from None
+    except OSError as error:
+        raise ConfigError(f"config: file {path} cannot be read: {error.strerror}") from None
+    if len(text) > CONFIG_FILE_BYTES_MAX:
+        raise ConfigError(f"config: file {path} is longer than {CONFIG_FILE_BYTES_MAX} bytes")
+    try:
+        return ConfigFile(path, given.origin, tomllib.loads(text.decode()), exposure)
+    except UnicodeDecodeError:
+        raise ConfigError(f"config: file {path} is not UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"config: file {path} is not TOML: {error}") from None
+
+
+def _find(chosen: Path | None, environ: Mapping[str, str], here: Path) -> Given:
+    if chosen:
+        return Given(chosen, "flag --config", here)
+    if named := environ.get("NOUSD_CONFIG"):
+        return Given(named, "environment NOUSD_CONFIG", here)
+    return Given(locations.default_config_file(), "default", here)
+
+
+def _exposure(path: Path, status: os.stat_result) -> str:
+    if not stat.S_ISREG(status.st_mode):
+        return f"{path} is no regular file: keep the key in one"
+    if status.st_uid not in (os.getuid(), 0):
+        return f"{path} belongs to another user: make it your own"
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        mode = stat.S_IMODE(status.st_mode)
+        return f"{path} is open to other users (mode {mode:04o}): chmod 600 {path}"
+    return ""

@@ -1,0 +1,232 @@
+"""Which providers are configured, with which keys, and which of them is asked by default.
+
+A place (file, environment, flags) can name a provider, a model and a base. What it says of the model
+and the base is meant for the provider that it names, or that a weaker place named; a stronger place
+that names another provider leaves behind what the weaker ones said of theirs. So a key never goes to a
+base that was meant for another provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from nousd.config.models_file import AUTO, DIALECTS, ModelsFile, ProviderTable
+from nousd.config.secret import Secret
+from nousd.config.values import Given, nearest
+from nousd.errors import ConfigError
+
+MOCK: Final = "mock"
+
+LOCAL_DIALECT: Final = "openai"
+"""What servers on this machine speak."""
+
+KEY_VARIABLES: Final[dict[str, tuple[str, ...]]] = {
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "openai": ("OPENAI_API_KEY",),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "openai-responses": ("OPENAI_API_KEY",),
+    MOCK: (),
+}
+"""provider that is called like its dialect -> variables of its key, the first that is set; in the order
+in which ``auto`` looks for one."""
+
+
+class ConfiguredProvider(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider that can be asked.
+
+    Args:
+        name: what ``--provider`` takes, and what its models' names begin with.
+        api_base: None for the vendor's own.
+        model: its default model; None for the dialect's.
+        api_key_command: prints the key; looked at only if there is no ``api_key``.
+        key_origin: where the key is from; "" if there is none.
+        key_variable: the environment variable that a key can be set in.
+        folder: where ``api_key_command`` runs.
+    """
+
+    name: str
+    dialect: str
+    api_base: str | None = None
+    model: str | None = None
+    api_key: Secret | None = None
+    api_key_command: tuple[str, ...] = ()
+    key_origin: str = ""
+    key_variable: str = ""
+    folder: Path = Path("/")
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it has all that it takes to ask: a key, or a server of its own that may need none."""
+        return self.dialect == MOCK or bool(self.key_origin or self.api_base)
+
+
+class Chosen(NamedTuple):
+    """What the places together say of the default.
+
+    Args:
+        provider: None if no place names one.
+        auto: whether another one may be taken if that cannot be used.
+        model: as the provider calls it; None for its default.
+    """
+
+    provider: str | None = None
+    provider_origin: str = "default"
+    auto: bool = False
+    model: str | None = None
+    model_origin: str = "default"
+    api_base: str | None = None
+    api_base_origin: str = "default"
+
+
+Place = Mapping[str, Given]
+"""setting -> its value there, read and checked."""
+
+
+def choose(places: Sequence[Place], file: ModelsFile, environ: Mapping[str, str]) -> Chosen:
+    """Returns what is asked where a session names nothing.
+
+    Args:
+        places: the weakest first.
+
+    Raises:
+        ConfigError: there is no such provider, or the settings contradict each other.
+    """
+    words = {place["provider"].value for place in places if "provider" in place} - {AUTO}
+    known = {*file.providers, *DIALECTS}
+    for place in places:
+        if "provider" in place:
+            _check_known(place["provider"], {*known, AUTO})
+    # Where no other is in use, the name of any vendor before a model is that of its provider.
+    is_free = words <= {MOCK}
+    names = known if is_free else {*file.providers, *_with_keys(environ), *words, MOCK}
+    chosen = Chosen()
+    for place in places:
+        chosen = _after(chosen, place, file.aliases, names)
+    if chosen.auto and chosen.provider is None and chosen.api_base is not None:
+        raise ConfigError(
+            f"api_base is for a provider that is named, not for auto ({chosen.api_base_origin})"
+        )
+    return chosen
+
+
+def _check_known(given: Given, known: set[str]) -> None:
+    if given.value not in known:
+        raise ConfigError(
+            f"provider must be {' or '.join(sorted(known))}, not {given.value[:100]!r}; "
+            f"the nearest is {nearest(given.value, known)} ({given.origin})"
+        )
+
+
+def _after(chosen: Chosen, place: Place, aliases: Mapping[str, str], names: set[str]) -> Chosen:
+    """Returns the choice after a stronger place has had its say."""
+    word, named = place.get("provider"), _model_of(place, aliases, names)
+    provider, origin = (word.value, word.origin) if word else (None, "")
+    if named is not None and named.provider is not None:
+        if provider not in (None, AUTO, named.provider):
+            raise ConfigError(
+                f"model {named.model} is one of the provider {named.provider}, not of {provider}; "
+                f"a model of {provider} that is called so is {provider}/{named.written} "
+                f"({named.origin})"
+            )
+        provider, origin = named.provider, named.origin
+    if provider == AUTO:
+        chosen = chosen._replace(auto=True, provider_origin=origin)
+    elif provider is not None:
+        kept = chosen if provider == chosen.provider or chosen.provider is None else Chosen()
+        chosen = kept._replace(provider=provider, provider_origin=origin, auto=False)
+    if named is not None:
+        chosen = chosen._replace(model=named.model, model_origin=named.origin)
+    if base := place.get("api_base"):
+        chosen = chosen._replace(api_base=base.value, api_base_origin=base.origin)
+    return chosen
+
+
+class _Named(NamedTuple):
+    provider: str | None
+    model: str
+    written: str
+    origin: str
+
+
+def _model_of(place: Place, aliases: Mapping[str, str], names: set[str]) -> _Named | None:
+    given = place.get("model")
+    if given is None:
+        return None
+    name = aliases.get(given.value, given.value)
+    provider, _, model = name.partition("/")
+    if provider in names and model:
+        return _Named(provider, model, name, given.origin)
+    return _Named(None, name, name, given.origin)
+
+
+# --- which there are -------------------------------------------------------------------------
+
+
+def configured_providers(
+    chosen: Chosen, file: ModelsFile, folder: Path, origin: str, environ: Mapping[str, str]
+) -> dict[str, ConfiguredProvider]:
+    """Returns the providers that can be named: the chosen one first, then those of the file in its
+    order, then those whose key is in the environment.
+
+    Args:
+        folder: where the file is.
+        origin: how the file is called where a key of it is told of.
+    """
+    first = [chosen.provider] if chosen.provider else [] if chosen.auto else [MOCK]
+    names = dict.fromkeys((*first, *file.providers, *_with_keys(environ)))
+    providers = {}
+    for name in names:
+        table = file.providers.get(name, ProviderTable())
+        provider = _provider(name, table, folder, origin, environ)
+        if name == chosen.provider:
+            provider = _with(provider, api_base=chosen.api_base, model=chosen.model)
+        providers[name] = provider
+    return providers
+
+
+def check_usable(provider: ConfiguredProvider, origin: str) -> None:
+    """Raises ConfigError if it is certain that the provider cannot be asked."""
+    if not provider.is_usable:
+        raise ConfigError(
+            f"provider {provider.name} needs {provider.key_variable} (or a key in "
+            f"[providers.{provider.name}] of the settings file), or an api_base that asks for no key "
+            f"({origin})"
+        )
+
+
+def _with_keys(environ: Mapping[str, str]) -> Iterator[str]:
+    for name, variables in KEY_VARIABLES.items():
+        if any(environ.get(variable) for variable in variables):
+            yield name
+
+
+def _provider(
+    name: str, table: ProviderTable, folder: Path, origin: str, environ: Mapping[str, str]
+) -> ConfiguredProvider:
+    own_variable = f"NOUSD_{name.upper().replace('-', '_')}_API_KEY"
+    variables = KEY_VARIABLES.get(name, (own_variable,))
+    key, key_origin = table.api_key, origin if table.api_key else ""
+    for variable in variables:
+        if text := environ.get(variable, "").strip():
+            key, key_origin = Secret(text), f"environment {variable}"
+            break
+    return ConfiguredProvider(
+        name=name,
+        dialect=table.dialect or name,
+        api_base=table.api_base,
+        model=table.model,
+        api_key=key,
+        api_key_command=table.api_key_command or (),
+        key_origin=key_origin or (f"{origin}, api_key_command" if table.api_key_command else ""),
+        key_variable=next(iter(variables), ""),
+        folder=folder,
+    )
+
+
+def _with(provider: ConfiguredProvider, **said: Any) -> ConfiguredProvider:
+    known = {key: value for key, value in said.items() if value is not None}
+    return msgspec.structs.replace(provider, **known)

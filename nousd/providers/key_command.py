@@ -1,0 +1,98 @@
+"""A key that a command of the user's prints, such as ``pass show vendor``.
+
+The command is a list of words, run without a shell when the key is first needed. What it prints is the
+key and is in no error; what it says beside that is thrown away. It is the user's own program, so it is
+not confined, but it is not given the keys that stand in our environment.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from nousd.errors import ProviderError
+
+SECONDS_MAX: Final = 10.0
+"""How long the command may take."""
+
+OUTPUT_BYTES_MAX: Final = 16 * 1024
+"""How much of its output is taken; more is no key."""
+
+_LEFTOVER_SECONDS: Final = 0.2
+"""How long its output is read on once it has ended; what it left behind may hold the pipe open."""
+
+
+async def key_from(command: Sequence[str], folder: Path) -> str:
+    """Returns the key that the command prints, run in ``folder``.
+
+    Raises:
+        ProviderError: it cannot be run, takes too long, fails, or prints nothing or too much.
+    """
+    output = bytearray()
+    process = await _started(command, folder)
+    try:
+        with trio.move_on_after(SECONDS_MAX):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_read, process, output)
+                await process.wait()
+                nursery.cancel_scope.deadline = trio.current_time() + _LEFTOVER_SECONDS
+    finally:
+        await _ended(process)
+    return _key_in(bytes(output), process.returncode)
+
+
+async def _started(command: Sequence[str], folder: Path) -> trio.Process:
+    try:
+        return await trio.lowlevel.open_process(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=folder,
+            env={name: text for name, text in os.environ.items() if not name.endswith("_API_KEY")},
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no command"
+        raise ProviderError(f"api_key_command cannot be run: {reason}") from None
+
+
+async def _read(process: trio.Process, output: bytearray) -> None:
+    assert process.stdout is not None
+    async for chunk in process.stdout:
+        output += chunk
+        del output[OUTPUT_BYTES_MAX + 1 :]
+
+
+async def _ended(process: trio.Process) -> None:
+    """Kills the command with all that it started, unless it has ended by itself."""
+    with trio.CancelScope(shield=True):
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+        assert process.stdout is not None
+        await process.stdout.aclose()
+
+
+def _key_in(output: bytes, code: int | None) -> str:
+    if code == -signal.SIGKILL:
+        raise ProviderError(
+            f"api_key_command was killed, or took more than {SECONDS_MAX:g} seconds"
+        )
+    if code:
+        ended = f"exit code {code}" if code > 0 else f"signal {-code}"
+        raise ProviderError(f"api_key_command failed with {ended}")
+    if len(output) > OUTPUT_BYTES_MAX:
+        raise ProviderError(f"api_key_command printed more than {OUTPUT_BYTES_MAX} bytes")
+    key = output.decode("utf-8", "replace").strip()
+    if not key:
+        raise ProviderError("api_key_command printed nothing")
+    if not (key.isascii() and key.isprintable()):
+        raise ProviderError("api_key_command printed what is no key: one line of plain characters")
+    return key
