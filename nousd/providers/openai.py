@@ -8,6 +8,7 @@ import msgspec
 
 from nousd.machine.model_input import ModelInput
 from nousd.providers.answer_stream import AnswerStream
+from nousd.providers.attachments import kind_of, sees_images
 from nousd.providers.hosted import Call, HostedProvider, ModelsPage
 from nousd.providers.interface import Blobs
 from nousd.providers.openai_chat import chat_body
@@ -35,12 +36,17 @@ class OpenAIProvider(HostedProvider):
     def key_headers(key: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {key}"}
 
-    def call(self, request: ModelInput, blobs: Blobs) -> Call:  # noqa: ARG002
+    def call(self, request: ModelInput, blobs: Blobs) -> Call:
         answer = ChatAnswer(ToolNames(request.tools).back())
-        return Call("/chat/completions", encode_body(chat_body(request)), AnswerStream(answer))
+        body = encode_body(chat_body(request, blobs))
+        return Call("/chat/completions", body, AnswerStream(answer))
 
-    def accepts(self, model: str, media_type: str) -> bool:  # noqa: ARG002
-        return False
+    def accepts(self, model: str, media_type: str) -> bool:
+        kind = kind_of(media_type)
+        if kind == "pdf":
+            # Other servers mostly refuse the part that files are sent in.
+            return self.at_vendor and sees_images(model)
+        return kind == "text" or (kind == "image" and sees_images(model))
 
     @staticmethod
     def read_models(body: bytes) -> ModelsPage:

@@ -14,21 +14,27 @@ from nousd.machine.model_input import (
     ToolSpec,
     UserMessage,
 )
+from nousd.providers.attachments import data_url, inlined, kind_of, name_of
+from nousd.providers.interface import NO_BLOBS, Blobs
+from nousd.providers.openai_effort import effort_for, reasons
 from nousd.providers.request_body import json_text
 from nousd.providers.tool_names import CallIds, ToolNames
+from nousd.wire.entries import Attachment
 
 
-def chat_body(request: ModelInput) -> dict[str, Any]:
+def chat_body(request: ModelInput, blobs: Blobs = NO_BLOBS) -> dict[str, Any]:
     """Returns the body of the streaming request; equal inputs give equal bodies."""
     names = ToolNames(request.tools)
     body: dict[str, Any] = {
         "model": request.model,
-        "messages": list(_messages(request, names)),
+        "messages": list(_messages(request, names, blobs)),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
     if request.tools:
         body["tools"] = [_tool(tool, names) for tool in request.tools]
+    if request.thinking is not None and reasons(request.model):
+        body["reasoning_effort"] = effort_for(request.model, request.thinking)
     return body
 
 
@@ -43,18 +49,21 @@ def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
     }
 
 
-def _messages(request: ModelInput, names: ToolNames) -> Iterator[dict[str, Any]]:
+def _messages(request: ModelInput, names: ToolNames, blobs: Blobs) -> Iterator[dict[str, Any]]:
     if request.system:
         yield {"role": "system", "content": request.system}
     ids = CallIds()
     for message in request.messages:
-        yield _message(message, ids, names)
+        yield _message(message, ids, names, blobs)
 
 
-def _message(message: ModelMessage, ids: CallIds, names: ToolNames) -> dict[str, Any]:
+def _message(message: ModelMessage, ids: CallIds, names: ToolNames, blobs: Blobs) -> dict[str, Any]:
     match message:
-        case UserMessage(text=text):
+        case UserMessage(text=text, attachments=()):
             return {"role": "user", "content": text}
+        case UserMessage(text=text, attachments=attachments):
+            files = [_file(attachment, blobs) for attachment in attachments]
+            return {"role": "user", "content": [*files, *([_text(text)] if text else [])]}
         case ToolResultMessage(tool_call_id=id, text=text):
             return {"role": "tool", "tool_call_id": ids.of_result(id), "content": text}
         case AssistantMessage(text=text, tool_calls=()):
@@ -73,3 +82,18 @@ def _tool_call(call: ModelToolCall, ids: CallIds, names: ToolNames) -> dict[str,
         "type": "function",
         "function": {"name": names.told(call.name), "arguments": json_text(call.args)},
     }
+
+
+def _file(attachment: Attachment, blobs: Blobs) -> dict[str, Any]:
+    match kind_of(attachment.media_type):
+        case "text":
+            return _text(inlined(attachment, blobs))
+        case "pdf":
+            file = {"filename": name_of(attachment), "file_data": data_url(attachment, blobs)}
+            return {"type": "file", "file": file}
+        case _:
+            return {"type": "image_url", "image_url": {"url": data_url(attachment, blobs)}}
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}

@@ -6,7 +6,6 @@ that came before, encrypted as they are, each before what it preceded.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -20,22 +19,12 @@ from nousd.machine.model_input import (
 )
 from nousd.providers.attachments import data_url, inlined, kind_of, name_of
 from nousd.providers.interface import Blobs
+from nousd.providers.openai_effort import effort_for, reasons
 from nousd.providers.request_body import json_text
 from nousd.providers.tool_names import CallIds, ToolNames
 from nousd.wire.entries import Attachment, Thinking
 
 DIALECT: Final = "openai-responses"
-
-_NOT_REASONING: Final = re.compile(r"gpt-[34]|chatgpt-|gpt-5(\.\d+)?-chat")
-"""Beginnings of models that refuse to be told anything about reasoning."""
-
-_LEAST_EFFORTS: Final = (
-    (re.compile(r"gpt-5(\.\d+)?-pro"), "high"),
-    (re.compile(r"gpt-5(\.\d+)?-codex|codex-|o\d|gpt-oss"), "low"),
-    (re.compile(r"gpt-5(-|$)"), "minimal"),
-)
-"""Beginnings of models that cannot be kept from reasoning -> the least they can be asked for. All
-others take ``none``."""
 
 
 def responses_body(request: ModelInput, blobs: Blobs) -> dict[str, Any]:
@@ -51,19 +40,16 @@ def responses_body(request: ModelInput, blobs: Blobs) -> dict[str, Any]:
         body["instructions"] = request.system
     if request.tools:
         body["tools"] = [_tool(tool, names) for tool in request.tools]
-    model = request.model.lower().rpartition("/")[2]
-    if not _NOT_REASONING.match(model):
+    if reasons(request.model):
         body["include"] = ["reasoning.encrypted_content"]
         if request.thinking is not None:
-            body["reasoning"] = _reasoning(model, request.thinking)
+            body["reasoning"] = _reasoning(request.model, request.thinking)
     return body
 
 
 def _reasoning(model: str, thinking: Thinking) -> dict[str, Any]:
-    if thinking != "off":
-        return {"effort": thinking, "summary": "auto"}
-    least = (effort for beginning, effort in _LEAST_EFFORTS if beginning.match(model))
-    return {"effort": next(least, "none")}
+    effort = {"effort": effort_for(model, thinking)}
+    return effort if thinking == "off" else {**effort, "summary": "auto"}
 
 
 def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
