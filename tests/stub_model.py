@@ -1,4 +1,6 @@
-"""A model server for tests: Chat Completions over loopback, doing exactly what a test scripts.
+"""A model server for tests, over loopback, doing exactly what a test scripts.
+
+It speaks Chat Completions where a test does not make the replies of another dialect itself.
 
 ::
 
@@ -54,7 +56,8 @@ class Gate:
 
 
 Part = dict[str, Any] | bytes | Gate
-"""A dict is sent as one event, bytes as they are, each as an HTTP chunk of its own."""
+"""A dict is sent as one event (named, if it has a ``type``), bytes as they are, each as an HTTP chunk of
+its own."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class StubRequest:
     path: str
     headers: Mapping[str, str]
     json: Any
+    body: bytes = b""
 
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -173,7 +177,8 @@ class StubModel:
     """The running server; made by ``stub_model``."""
 
     def __init__(self, port: int) -> None:
-        self.api_base = f"http://127.0.0.1:{port}/v1"
+        self.origin = f"http://127.0.0.1:{port}"
+        self.api_base = f"{self.origin}/v1"
         self.requests: list[StubRequest] = []
         self.connections_made = 0
         self._replies: deque[Reply] = deque()
@@ -249,7 +254,7 @@ class _Connection:
                 body += event.data
             elif isinstance(event, h11.EndOfMessage) and head is not None:
                 headers = {name.decode(): value.decode() for name, value in head.headers}
-                return StubRequest(head.target.decode(), headers, json.loads(body or b"null"))
+                return StubRequest(head.target.decode(), headers, json.loads(body or b"null"), body)
             else:
                 return None
 
@@ -294,7 +299,8 @@ class _Connection:
 
 
 def _event(chunk: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+    name = f"event: {chunk['type']}\n" if "type" in chunk else ""
+    return f"{name}data: {json.dumps(chunk)}\n\n".encode()
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
-"""What every provider does alike, asked of each: the built-in model and Chat Completions over HTTP.
+"""What every provider does alike, asked of each: the built-in model and every dialect over HTTP.
 
-A ``Scene`` says in no dialect what the model is to do; a ``Subject`` arranges it and asks.
+What only servers do, such as to break off or to send garbage, is in ``test_hosted``.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import pytest
@@ -22,13 +23,16 @@ from nousd.providers.interface import (
     Piece,
     Provider,
     ReasoningDelta,
+    ReasoningKept,
     Retrying,
     TextDelta,
     ToolCallPiece,
 )
 from nousd.providers.mock import MockProvider
-from nousd.providers.openai import OpenAIProvider
 from nousd.providers.retry import RetryingProvider
+from nousd.wire.entries import Usage
+from tests.providers.conformance import Dialect, Scene, Server, server_of
+from tests.providers.dialects import DIALECTS
 from tests.providers.helpers import (
     Collector,
     ask,
@@ -38,36 +42,26 @@ from tests.providers.helpers import (
     reasoning_of,
     text_of,
 )
-from tests.stub_model import (
-    Gate,
-    Part,
-    Reply,
-    StubModel,
-    call_delta,
-    delta,
-    error_reply,
-    finish,
-    stub_model,
-)
-
-
-@dataclass(frozen=True)
-class Scene:
-    """What the model does in one call, in this order."""
-
-    refusals: tuple[int, ...] = ()
-    reasoning: str = ""
-    text: str = ""
-    breaks_with: int | None = None
-    hangs: bool = False
-    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
-    input_tokens: int | None = None
+from tests.stub_model import Gate
 
 
 class Subject(Protocol):
+    """Arranges what the model does in the next call, after that many refusals.
+
+    ``breaks_with`` is a status with which the answer ends behind its text; ``hangs`` is to say nothing
+    more there.
+    """
+
     provider: Provider
 
-    def arrange(self, scene: Scene) -> ModelInput: ...
+    def arrange(
+        self,
+        scene: Scene,
+        *,
+        refusals: tuple[int, ...] = (),
+        breaks_with: int | None = None,
+        hangs: bool = False,
+    ) -> ModelInput: ...
 
     async def wait_closed(self) -> None: ...
 
@@ -78,61 +72,57 @@ class MockSubject:
     def __init__(self) -> None:
         self.provider: Provider = MockProvider()
 
-    def arrange(self, scene: Scene) -> ModelInput:
-        script = [f"[[error {status} x1]]" for status in scene.refusals]
+    def arrange(
+        self,
+        scene: Scene,
+        *,
+        refusals: tuple[int, ...] = (),
+        breaks_with: int | None = None,
+        hangs: bool = False,
+    ) -> ModelInput:
+        script = [f"[[error {status} x1]]" for status in refusals]
         if scene.reasoning:
             script.append(f"[[think {len(scene.reasoning.split())}]]")
         script.append(f"[[text {scene.text}]]")
-        if scene.breaks_with:
-            script.append(f"[[error {scene.breaks_with}]]")
-        if scene.hangs:
+        if breaks_with:
+            script.append(f"[[error {breaks_with}]]")
+        if hangs:
             script.append("[[hang]]")
         script += [f"[[tool {name} {json.dumps(args)}]]" for name, args in scene.calls]
-        if scene.input_tokens is not None:
-            script.append(f"[[usage {scene.input_tokens}]]")
+        if scene.usage is not None:
+            script.append(f"[[usage {scene.usage.input}]]")
         return ask("".join(script))
 
     async def wait_closed(self) -> None:
         """Nothing is ever open."""
 
 
-class OpenAISubject:
-    """Chat Completions from a stub, with everything in as many fragments as there are."""
+class HostedSubject:
+    """A stub that speaks the dialect, with everything in as many fragments as there can be."""
 
-    def __init__(self, stub: StubModel) -> None:
-        self._stub = stub
-        self.provider: Provider = OpenAIProvider(stub.api_base)
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.provider: Provider = server.provider
 
-    def arrange(self, scene: Scene) -> ModelInput:
-        self._stub.script(*(error_reply(status, "no") for status in scene.refusals))
-        parts: list[Part] = [delta(reasoning_content=char) for char in scene.reasoning]
-        parts += [delta(content=char) for char in scene.text]
-        if scene.breaks_with:
-            parts.append({"error": {"message": "broken", "code": scene.breaks_with}})
-        if scene.hangs:
-            parts.append(Gate())
-        parts += self._fragments(scene)
-        usage = {"prompt_tokens": scene.input_tokens or 0, "completion_tokens": 1}
-        self._stub.script(Reply((*parts, *finish(usage=usage))))
+    def arrange(
+        self,
+        scene: Scene,
+        *,
+        refusals: tuple[int, ...] = (),
+        breaks_with: int | None = None,
+        hangs: bool = False,
+    ) -> ModelInput:
+        dialect, stub = self._server.dialect, self._server.stub
+        stub.script(*(dialect.refuse(status) for status in refusals))
+        if breaks_with:
+            scene = replace(scene, then=(dialect.fault(breaks_with, "broken"),))
+        if hangs:
+            scene = replace(scene, then=(Gate(),))
+        self._server.script(scene)
         return ask("hi")
 
-    @staticmethod
-    def _fragments(scene: Scene) -> list[Part]:
-        """Returns all calls at once, one character of each in turn."""
-        heads: list[Part] = [
-            call_delta(index=index, id=f"c{index}", function={"name": name, "arguments": ""})
-            for index, (name, _) in enumerate(scene.calls)
-        ]
-        texts = [json.dumps(args) for _, args in scene.calls]
-        rest: list[Part] = [
-            call_delta(index=index, function={"arguments": text[position : position + 1]})
-            for position in range(max(map(len, texts), default=0))
-            for index, text in enumerate(texts)
-        ]
-        return heads + rest
-
     async def wait_closed(self) -> None:
-        await self._stub.wait_closed()
+        await self._server.stub.wait_closed()
 
 
 @asynccontextmanager
@@ -141,11 +131,15 @@ async def mock_subject() -> AsyncIterator[Subject]:
 
 
 @asynccontextmanager
-async def openai_subject() -> AsyncIterator[Subject]:
-    async with stub_model() as stub:
-        subject = OpenAISubject(stub)
-        yield subject
-        await subject.provider.aclose()
+async def hosted_subject(dialect: Dialect) -> AsyncIterator[Subject]:
+    async with server_of(dialect) as server:
+        yield HostedSubject(server)
+
+
+SUBJECTS = {
+    "mock": mock_subject,
+    **{dialect.name: partial(hosted_subject, dialect) for dialect in DIALECTS},
+}
 
 
 @pytest.fixture
@@ -153,7 +147,7 @@ def clock() -> trio.testing.MockClock:
     return trio.testing.MockClock(autojump_threshold=0.05)
 
 
-@pytest.fixture(params=[mock_subject, openai_subject], ids=["mock", "openai"])
+@pytest.fixture(params=list(SUBJECTS.values()), ids=list(SUBJECTS))
 async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
     async with request.param() as subject:
         yield subject
@@ -187,7 +181,7 @@ async def test_reasoning_comes_apart_and_before_the_text(subject: Subject) -> No
     assert reasoning_of(pieces) == "word1 word2"
     assert text_of(pieces) == "So."
     kinds = [type(piece) for piece in pieces]
-    assert kinds == sorted(kinds, key=[ReasoningDelta, TextDelta, Finished].index)
+    assert kinds == sorted(kinds, key=[ReasoningDelta, ReasoningKept, TextDelta, Finished].index)
 
 
 async def test_one_call_arrives_whole_behind_the_text(subject: Subject) -> None:
@@ -211,7 +205,8 @@ async def test_parallel_calls_keep_their_order_and_differ_in_their_ids(subject: 
 
 
 async def test_usage_comes_with_the_end(subject: Subject) -> None:
-    usage = finish_of(await perform(subject, Scene(text="a", input_tokens=1234))).usage
+    told = Usage(input=1234, output=1, total=1235)
+    usage = finish_of(await perform(subject, Scene(text="a", usage=told))).usage
     assert usage is not None
     assert (usage.input, usage.output, usage.total) == (1234, 1, 1235)
 
@@ -221,7 +216,7 @@ async def test_a_refusal_has_its_status_and_says_whether_it_passes(
     subject: Subject, status: int, retryable: bool
 ) -> None:
     received = Collector()
-    request = subject.arrange(Scene(refusals=(status,)))
+    request = subject.arrange(Scene(), refusals=(status,))
     with trio.fail_after(5), pytest.raises(ProviderError) as caught:
         await subject.provider.generate(request, received)
     assert (caught.value.status, caught.value.retryable) == (status, retryable)
@@ -230,17 +225,18 @@ async def test_a_refusal_has_its_status_and_says_whether_it_passes(
 
 
 async def test_an_overflow_is_told_apart(subject: Subject) -> None:
-    request = subject.arrange(Scene(refusals=(413,)))
+    request = subject.arrange(Scene(), refusals=(413,))
     with trio.fail_after(5), pytest.raises(ContextOverflow):
         await collect(subject.provider, request)
 
 
 async def test_an_error_within_the_answer_comes_behind_its_text(subject: Subject) -> None:
     received = Collector()
-    request = subject.arrange(Scene(text="half an", breaks_with=500))
+    request = subject.arrange(Scene(text="half an"), breaks_with=500)
     with trio.fail_after(5), pytest.raises(ProviderError) as caught:
         await subject.provider.generate(request, received)
-    assert caught.value.status == 500
+    assert caught.value.retryable
+    assert str(caught.value)
     assert text_of(received.pieces) == "half an"
     assert not any(isinstance(piece, Finished) for piece in received.pieces)
 
@@ -249,7 +245,8 @@ async def test_passing_refusals_are_retried_until_the_answer(
     subject: Subject, clock: trio.testing.MockClock
 ) -> None:
     provider = RetryingProvider(subject.provider, lambda: 0.0)
-    pieces = await collect(provider, subject.arrange(Scene(refusals=(503, 429), text="ok")))
+    request = subject.arrange(Scene(text="ok"), refusals=(503, 429))
+    pieces = await collect(provider, request)
     retries = [piece for piece in pieces if isinstance(piece, Retrying)]
     assert [retry.attempt for retry in retries] == [1, 2]
     assert [retry.cause[:8] for retry in retries] == ["http 503", "http 429"]
@@ -259,7 +256,7 @@ async def test_passing_refusals_are_retried_until_the_answer(
 async def test_an_error_within_the_answer_is_not_retried(subject: Subject) -> None:
     provider = RetryingProvider(subject.provider, lambda: 0.0)
     received = Collector()
-    request = subject.arrange(Scene(text="half", breaks_with=500))
+    request = subject.arrange(Scene(text="half"), breaks_with=500)
     with trio.fail_after(5), pytest.raises(ProviderError):
         await provider.generate(request, received)
     assert text_of(received.pieces) == "half"
@@ -270,7 +267,7 @@ async def test_cancelling_in_the_middle_ends_it_at_once_and_leaves_nothing_open(
     subject: Subject,
 ) -> None:
     received = Collector()
-    request = subject.arrange(Scene(text="begun", hangs=True))
+    request = subject.arrange(Scene(text="begun"), hangs=True)
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(subject.provider.generate, request, received)
@@ -301,6 +298,6 @@ async def test_closing_twice_is_fine(subject: Subject) -> None:
 
 
 async def test_it_has_a_name_a_model_and_a_window(subject: Subject) -> None:
-    assert subject.provider.name in ("mock", "openai")
+    assert subject.provider.name in SUBJECTS
     assert subject.provider.default_model
     assert subject.provider.context_window(subject.provider.default_model) > 1000

@@ -1,0 +1,115 @@
+"""What the conformance suite needs to know of each dialect: how its server streams, and little else.
+
+A ``Scene`` says in no dialect what the model does in one call. A ``Dialect`` turns it into the parts of
+a reply of its server; each is a module in ``dialects``, and a row in ``DIALECTS``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from nousd.machine.model_input import ModelInput
+from nousd.providers.hosted import HostedProvider
+from nousd.providers.interface import FinishReason
+from nousd.wire.entries import Usage
+from tests.stub_model import Part, Reply, StubModel, stub_model
+
+KEY = "sk-very-secret-key"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What the model does in one call, in this order.
+
+    Args:
+        reasoning: what it thinks.
+        signature: signs the reasoning, in dialects that want it back.
+        then: parts put between the text and the calls as they are: a fault, a gate, garbage.
+        calls: (name, arguments) of each, all in one message.
+        usage: None where the server reports none.
+    """
+
+    reasoning: str = ""
+    signature: str = ""
+    text: str = ""
+    then: tuple[Part, ...] = ()
+    calls: tuple[tuple[str, dict[str, Any]], ...] = ()
+    reason: FinishReason = "stop"
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How one vendor's servers speak.
+
+    Args:
+        provider: its class.
+        api_path: what ``--api-base`` ends with, behind the host.
+        call_path: where calls of ``test-model`` are posted.
+        key_header: the name of the header with the key, and the header's value for ``KEY``.
+        stream: the events of an answer, with texts and arguments in as many fragments as there can be.
+        fault: the event that reports a failure within a stream.
+        refusal: the body of a response that is no success: (status, words).
+        models: the body of a list of models with those names.
+        counts: the fields of ``Usage`` that the server reports besides input, output and total.
+        sends_back: whether reasoning goes back with the next call.
+    """
+
+    name: str
+    provider: type[HostedProvider]
+    api_path: str
+    call_path: str
+    key_header: tuple[str, str]
+    stream: Callable[[Scene], tuple[Part, ...]]
+    fault: Callable[[int, str], dict[str, Any]]
+    refusal: Callable[[int, str], dict[str, Any]]
+    models: Callable[[tuple[str, ...]], dict[str, Any]]
+    counts: frozenset[str] = frozenset()
+    sends_back: bool = False
+
+    def reply(self, scene: Scene, **more: Any) -> Reply:
+        """Returns the reply that streams the scene."""
+        return Reply(self.stream(scene), **more)
+
+    def refuse(self, status: int, words: str = "no", **headers: str) -> Reply:
+        """Returns a refusal; ``retry_after="1"`` becomes the header Retry-After."""
+        return Reply(
+            (json.dumps(self.refusal(status, words)).encode(),),
+            status=status,
+            headers={name.replace("_", "-"): value for name, value in headers.items()},
+            content_type="application/json",
+        )
+
+
+class Server:
+    """A stub of a dialect's server, and a provider that asks it."""
+
+    def __init__(self, dialect: Dialect, stub: StubModel, provider: HostedProvider) -> None:
+        self.dialect = dialect
+        self.stub = stub
+        self.provider = provider
+
+    def script(self, *scenes: Scene) -> None:
+        """Adds the scenes for the calls to come."""
+        self.stub.script(*(self.dialect.reply(scene) for scene in scenes))
+
+
+@asynccontextmanager
+async def server_of(
+    dialect: Dialect, key: str | None = KEY, **settings: Any
+) -> AsyncIterator[Server]:
+    """Runs a stub of the dialect's server until the block is left."""
+    async with stub_model() as stub:
+        provider = dialect.provider(stub.origin + dialect.api_path, key, **settings)
+        yield Server(dialect, stub, provider)
+        await provider.aclose()
+
+
+def body_of(dialect: Dialect, request: ModelInput, blobs: dict[str, bytes] | None = None) -> Any:
+    """Returns the body that the dialect's provider would send."""
+    provider = dialect.provider("http://localhost" + dialect.api_path)
+    return json.loads(provider.call(request, blobs or {}).body)
