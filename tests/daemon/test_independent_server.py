@@ -1,0 +1,203 @@
+"""Whole tool loops in every dialect, against a model server that others wrote.
+
+The stubs of our own tests answer as we understand the vendors; this one is written by people who read
+the same documents for themselves. It refuses what it cannot make sense of, and keeps what it understood
+of each request, which is compared as well. It runs on Node: ``npm ci --prefix tests/aimock`` installs
+it, and without it these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Timer
+from typing import Any, Final
+
+import httpx2
+import pytest
+
+from nousd.providers.registry import make_provider
+from tests.daemon_harness import Client, Event, Events, of_type, socket_daemon
+
+FOLDER: Final = Path(__file__).resolve().parent.parent / "aimock"
+PROGRAM: Final = FOLDER / "node_modules/.bin/llmock"
+KEY: Final = "key-of-the-tests"
+START_SECONDS: Final = 60
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a dialect is asked; ``base_path`` is what its ``api_base`` ends with."""
+
+    name: str
+    base_path: str
+    model: str
+
+
+DIALECTS: Final = (
+    Dialect("openai", "/v1", "gpt-5-mini"),
+    Dialect("openai-responses", "/v1", "gpt-5-mini"),
+    Dialect("anthropic", "", "claude-sonnet-4-5"),
+    Dialect("gemini", "", "gemini-2.5-flash"),
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The URL of the server; it takes requests with ``KEY`` only."""
+    if shutil.which("node") is None:
+        pytest.skip("Node is not installed, which the independent model server runs on")
+    if not PROGRAM.exists():
+        pytest.skip("the independent model server is missing: npm ci --prefix tests/aimock")
+    with subprocess.Popen(
+        [PROGRAM, "--port", "0", "--strict", "--fixtures", FOLDER / "fixtures.json"],
+        env={"PATH": os.environ["PATH"], "AIMOCK_API_KEYS": KEY},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        too_long = Timer(START_SECONDS, process.kill)
+        too_long.start()
+        try:
+            url = _url_told_by(process)
+            too_long.cancel()
+            yield url
+        finally:
+            too_long.cancel()
+            process.kill()
+
+
+def _url_told_by(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    told = []
+    for line in process.stdout:
+        if found := re.search(r"listening on (http://\S+)", line):
+            return found[1]
+        told.append(line)
+    raise AssertionError(f"the independent model server did not start: {told}")
+
+
+@dataclass(frozen=True)
+class Talk:
+    """A daemon whose model is the server, asked in one dialect."""
+
+    dialect: Dialect
+    client: Client
+    events: Events
+    journal: httpx2.AsyncClient
+
+    async def run(self, text: str) -> list[Event]:
+        """Returns the events of the run that answers a prompt."""
+        await self.client.request("prompt", text=text, wait=False)
+        return await self.events.run()
+
+    async def understood(self) -> list[dict[str, Any]]:
+        """Returns the requests so far as the server understood them, each in Chat Completions' form."""
+        entries = (await self.journal.get("/__aimock/journal")).raise_for_status().json()
+        return [entry["body"] for entry in entries if entry["method"] == "POST"]
+
+
+@pytest.fixture(params=DIALECTS, ids=lambda dialect: dialect.name)
+async def talk(
+    request: pytest.FixtureRequest, server: str, short_folder: Path
+) -> AsyncIterator[Talk]:
+    dialect: Dialect = request.param
+    (short_folder / "work").mkdir()
+    (short_folder / "work/notes.txt").write_text("The answer is forty-two.\n")
+    provider = make_provider(
+        dialect.name, api_base=server + dialect.base_path, api_key=KEY, model=dialect.model
+    )
+    headers = {"x-api-key": KEY}
+    async with (
+        socket_daemon(short_folder, provider=provider) as daemon,
+        httpx2.AsyncClient(base_url=server, headers=headers, trust_env=False) as journal,
+    ):
+        (await journal.post("/__aimock/reset/journal")).raise_for_status()
+        client, events = await daemon.connect(), await daemon.watch(types="all")
+        yield Talk(dialect, client, events, journal)
+    await provider.aclose()
+
+
+def spoken(request: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns role and text of what the server understood, without the system's words."""
+    said = [(message["role"], message["content"] or "") for message in request["messages"]]
+    return [(role, text) for role, text in said if role not in ("system", "developer")]
+
+
+def called(request: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns id and name of each call that the server found in the history."""
+    calls = [call for message in request["messages"] for call in message.get("tool_calls") or ()]
+    return [(call["id"], call["function"]["name"]) for call in calls]
+
+
+async def test_a_whole_tool_loop_reads_a_file_and_answers(talk: Talk) -> None:
+    run = await talk.run("What is in notes.txt?")
+    assert run[-1]["payload"]["status"] == "completed"
+    first, second = of_type(run, "message_end")[-2:]
+    assert (first["text"], first["stop_reason"]) == ("I have a look.", "tool_use")
+    assert (second["text"], second["stop_reason"]) == ("It says forty-two, grüße 😀.", "stop")
+    assert "".join(d["delta"] for d in of_type(run, "reasoning_update")) == "They want the file."
+    [start], [end] = of_type(run, "tool_execution_start"), of_type(run, "tool_execution_end")
+    assert (start["tool_name"], start["args"]) == ("read", {"path": "notes.txt"})
+    assert not end["is_error"]
+    assert "forty-two" in end["result"]
+    assert [usage["usage"] for usage in of_type(run, "usage_reported")] == [
+        {"input": 120, "output": 7, "total": 127},
+        {"input": 150, "output": 9, "total": 159},
+    ]
+
+
+async def test_the_server_understood_the_prompt_the_tools_and_the_result(talk: Talk) -> None:
+    await talk.run("What is in notes.txt?")
+    asked, told = await talk.understood()
+    assert spoken(asked) == [("user", "What is in notes.txt?")]
+    assert {"read", "write", "edit", "bash"} <= {
+        tool["function"]["name"] for tool in asked["tools"]
+    }
+    [(id, name)] = called(told)
+    assert name == "read"
+    assert told["messages"][-1]["role"] == "tool"
+    assert told["messages"][-1]["tool_call_id"] == id
+    assert "forty-two" in told["messages"][-1]["content"]
+    assert (asked["model"], asked["stream"]) == (talk.dialect.model, True)
+
+
+async def test_two_calls_at_once_get_their_own_results(talk: Talk) -> None:
+    run = await talk.run("Read both.")
+    assert [end["is_error"] for end in of_type(run, "tool_execution_end")] == [False, True]
+    assert of_type(run, "message_end")[-1]["text"] == "One is missing."
+    _, told = await talk.understood()
+    (one, _), (two, _) = called(told)
+    assert one != two
+    results = [message for message in told["messages"] if message["role"] == "tool"]
+    assert [result["tool_call_id"] for result in results] == [one, two]
+    assert "forty-two" in results[0]["content"]
+    assert "missing.txt" in results[1]["content"]
+
+
+async def test_the_next_prompt_comes_with_the_whole_history(talk: Talk) -> None:
+    await talk.run("What is in notes.txt?")
+    run = await talk.run("Thanks.")
+    assert of_type(run, "message_end")[-1]["text"] == "You are welcome."
+    history = spoken((await talk.understood())[-1])
+    texts = [text for role, text in history if role != "tool" and text]
+    assert texts == [
+        "What is in notes.txt?",
+        "I have a look.",
+        "It says forty-two, grüße 😀.",
+        "Thanks.",
+    ]
+    assert [role for role, _ in history].count("tool") == 1
+
+
+async def test_a_refusal_ends_the_run_in_the_servers_words(talk: Talk) -> None:
+    run = await talk.run("Refuse.")
+    assert run[-1]["payload"]["status"] == "error"
+    [error] = of_type(run, "error")
+    assert "this is not allowed here" in error["cause"]
+    assert len(await talk.understood()) == 1, "what was refused for good is not asked again"
