@@ -102,6 +102,7 @@ _COLUMNS: Final[dict[str, Types]] = {
     "deleted": _NUMBER,
     "entry_id": _TEXT,
     "error": _TEXT_OR_NULL,
+    "idx": _NUMBER,
     "input_id": _TEXT,
     "leaf_id": _TEXT_OR_NULL,
     "media_type": _TEXT,
@@ -115,6 +116,7 @@ _COLUMNS: Final[dict[str, Types]] = {
     "seq": _NUMBER,
     "session_id": _TEXT,
     "settings": _TEXT,
+    "size_bytes": _NUMBER,
     "snippet": _TEXT,
     "started_at": _TEXT,
     "state": _TEXT,
@@ -133,6 +135,16 @@ class RowReader:
     def __init__(self, connection: apsw.Connection | None) -> None:
         self.failed: set[str] = set()
         self._connection = connection
+
+    def has_table(self, name: str) -> bool:
+        """Whether the schema, as far as it can be read, has a table of that name."""
+        if self._connection is None:
+            return False
+        try:
+            query = "SELECT 1 FROM sqlite_schema WHERE name = ?"
+            return self._connection.execute(query, (name,)).get is not None
+        except _FAILURES:
+            return False
 
     def all(self, table: str, columns: str, order: str) -> Iterator[Sequence[Any]]:
         """Yields every row that can be got at, some twice.

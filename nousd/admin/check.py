@@ -10,7 +10,6 @@ log that is looked at.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,6 +19,7 @@ from typing import Final
 import apsw
 import msgspec
 
+from nousd.admin import artifacts
 from nousd.admin.compare import TABLES, Table, differences
 from nousd.admin.findings import PROGRESS_EVENTS, Finding, Findings, Progress, no_progress
 from nousd.admin.lines import STORED_LINE, StoredLine, read_line
@@ -196,11 +196,8 @@ class _Look:
             self._findings.add(f"the body of entry {seq}", "belongs to no session")
 
     def _artifacts(self, connection: apsw.Connection) -> None:
-        for session_id, artifact_id in connection.execute(_WITHOUT_ARTIFACT):
-            self._findings.add(f"artifact {artifact_id} of {session_id}", "is missing")
-        for artifact_id, data in connection.execute("SELECT artifact_id, data FROM log.artifacts"):
-            if artifact_id != artifact_id_of(data):
-                self._findings.add(f"artifact {artifact_id}", "has other bytes than its id says")
+        for fault in artifacts.faults(connection):
+            self._findings.add(fault.where, fault.what, fault.severity)
 
 
 _OPEN_RUN: Final = "has no end: it is at work, or will be closed at the next start"
@@ -215,10 +212,6 @@ _WITHOUT_BODY: Final = """
 _WITHOUT_ENTRY: Final = """
     SELECT b.seq FROM log.entry_bodies AS b
     WHERE NOT EXISTS (SELECT 1 FROM log.entries AS e WHERE e.seq = b.seq)
-"""
-_WITHOUT_ARTIFACT: Final = """
-    SELECT u.session_id, u.artifact_id FROM log.artifact_uses AS u
-    LEFT JOIN log.artifacts AS a ON a.artifact_id = u.artifact_id WHERE a.artifact_id IS NULL
 """
 
 _ADOPT: Final = (
@@ -245,8 +238,3 @@ def _adopt(connection: apsw.Connection, branch: str, first: int) -> None:
 
 def _adopt_nothing(_branch: str, _first: int) -> None:
     pass
-
-
-def artifact_id_of(data: bytes) -> str:
-    """Returns the id that an artifact with these bytes has."""
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"

@@ -4,7 +4,8 @@ Theory of operation (SQLite's file format, sections 1.6, 2.1 and 4). Every row l
 its table's b-tree, or begins there and goes on over a chain of overflow pages. Which leaves a table has
 is said by the pages above, and if one of those is gone SQLite finds none of what is below. But a
 leaf says of itself that it is one, and a row of ours can be told by its content: an event is a line
-that begins with its number, and an artifact's id is the hash of its bytes. So all pages are looked at,
+that begins with its number, and an artifact's id is the hash of its bytes (of all its chunks together,
+so that whoever puts them together finds out). So all pages are looked at,
 whatever they belong to, and no other page is needed but the overflow pages of a long row.
 
 A page is looked at in its newest form first, which may be in the WAL. Frames count up to the last
@@ -40,6 +41,7 @@ _FRAME_HEADER: Final = 24
 _LINE: Final = re.compile(
     rb'\{"v":"1","id":"evt-(\d{1,18})","type":"([a-z_]{1,64})","payload":[^\n]+\}\n'
 )
+_ARTIFACT_ID: Final = re.compile("sha256:[0-9a-f]{64}")
 _PREFIX: Final = b'{"v":"1","id":"evt-'
 _NAMESPACE: Final = b"default"
 
@@ -49,11 +51,31 @@ _HEADER_BYTES_MAX: Final = 256
 
 
 class RawArtifact(NamedTuple):
-    """An artifact whose bytes are those that its id says."""
+    """An artifact, as schemas before 3 have it, whose bytes are those that its id says."""
 
     artifact_id: str
     media_type: str
     data: bytes
+
+
+class RawChunk(NamedTuple):
+    """What calls itself a chunk of an artifact."""
+
+    artifact_id: str
+    idx: int
+    data: bytes
+
+
+class RawInfo(NamedTuple):
+    """What calls itself an artifact's row."""
+
+    artifact_id: str
+    media_type: str
+    size_bytes: int
+    created_at: str
+
+
+RawRow = StoredLine | RawArtifact | RawChunk | RawInfo
 
 
 class PageReader:
@@ -83,7 +105,7 @@ class PageReader:
         """How many frames there are up to the last commit."""
         return len(self._newest) + len(self._older)
 
-    def rows(self) -> Iterator[StoredLine | RawArtifact]:
+    def rows(self) -> Iterator[RawRow]:
         """Yields every event and artifact on any page, newest forms first; some more than once."""
         for number, page in self._pages():
             yield from self._rows_of(number, page)
@@ -151,7 +173,7 @@ class PageReader:
 
     # --- rows ----------------------------------------------------------------------------------
 
-    def _rows_of(self, number: int, page: bytes) -> Iterator[StoredLine | RawArtifact]:
+    def _rows_of(self, number: int, page: bytes) -> Iterator[RawRow]:
         whole = True
         for rowid, payload in self._cells(number, page):
             if payload is None:
@@ -227,7 +249,7 @@ def _mapped(path: Path, files: ExitStack) -> mmap.mmap | bytes:
 # --- records -----------------------------------------------------------------------------------
 
 
-def _row(rowid: int, payload: bytes) -> StoredLine | RawArtifact | None:
+def _row(rowid: int, payload: bytes) -> RawRow | None:
     """Returns what a record holds, if it is one that can be told by its content."""
     try:
         values = _values(payload)
@@ -237,7 +259,13 @@ def _row(rowid: int, payload: bytes) -> StoredLine | RawArtifact | None:
         case [None, _, int(version), str(), str(), str() | None, bytes(line), *_]:
             columns = "".join(filter(None, values[3:6])).encode()
             return StoredLine(rowid, version, columns, line) if line.startswith(_PREFIX) else None
-        case [str(artifact_id), _, str(media_type), bytes(data), *_]:
+        case [str(artifact_id), _, *_] if not _ARTIFACT_ID.fullmatch(artifact_id):
+            return None
+        case [str(artifact_id), _, int(index), bytes(data)]:
+            return RawChunk(artifact_id, index, data)
+        case [str(artifact_id), _, str(media_type), int(size_bytes), str(created_at)]:
+            return RawInfo(artifact_id, media_type, size_bytes, created_at)
+        case [str(artifact_id), _, str(media_type), bytes(data)]:
             if artifact_id == f"sha256:{hashlib.sha256(data).hexdigest()}":
                 return RawArtifact(artifact_id, media_type, data)
     return None

@@ -28,9 +28,9 @@ from typing import Final
 import apsw
 import msgspec
 
+from nousd.admin import artifacts
 from nousd.admin.around import SEQ_MAX, EventReader, RowReader, Stretch
 from nousd.admin.backup import flush_to_disk
-from nousd.admin.check import artifact_id_of
 from nousd.admin.findings import (
     FINDINGS_MAX,
     PROGRESS_EVENTS,
@@ -41,7 +41,7 @@ from nousd.admin.findings import (
 )
 from nousd.admin.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
 from nousd.admin.mending import adopt, logged_event, mending_events, restored_events
-from nousd.admin.pages import PageReader, RawArtifact
+from nousd.admin.pages import PageReader
 from nousd.admin.reading import complaints, open_log, size_of, wal_of
 from nousd.admin.refold import Refold
 from nousd.admin.walking import RunWalker
@@ -50,8 +50,6 @@ from nousd.places import locations
 from nousd.places.locks import holder_of, state_lock_file
 from nousd.store._commits import NUMBERS_PER_BLOCK
 from nousd.store._database import inspect, open_for_writing
-from nousd.store._row_writes import put_artifact
-from nousd.store.interface import Artifact
 from nousd.wire.events import Event
 
 _EVENT_BYTES_MIN: Final = 64
@@ -160,7 +158,8 @@ class _Salvage:
             runs = self._fold(refold)
             first = max(self._head() + 1, next_seq[0] if next_seq else self._beyond())
             added = self._mend(refold, mending_events(self._out, rows, runs), first)
-            self._copy_artifacts(rows)
+            artifacts.take_rows(self._out, rows)
+            artifacts.keep_whole_and_used(self._out)
             self._out.execute("UPDATE log_state SET next_seq = ?", (first + added,))
             missing = self._tell_missing(unreadable, first)
             self._tell_holes(rows)
@@ -255,10 +254,10 @@ class _Salvage:
             if is_whole and not pages.wal_frames:
                 return 0
             for row in pages.rows():
-                if isinstance(row, RawArtifact):
-                    put_artifact(self._out, Artifact(row.artifact_id, row.media_type, row.data))
-                else:
+                if isinstance(row, StoredLine):
                     found += self._take_raw(row, above)
+                else:
+                    artifacts.take_raw(self._out, row)
         return found - self._drop_joined()
 
     def _drop_joined(self) -> int:
@@ -309,17 +308,6 @@ class _Salvage:
             self._findings.add(f"evt-{seq}", f"was added: {logged.type} of {of}", "note")
             seq += 1
         return seq - first
-
-    def _copy_artifacts(self, rows: RowReader) -> None:
-        """Brings those that a session uses, and lets go of any other."""
-        for artifact_id, media_type, data in rows.all(
-            "artifacts", "artifact_id, media_type, data", "rowid"
-        ):
-            if artifact_id == artifact_id_of(data):
-                put_artifact(self._out, Artifact(artifact_id, media_type, data))
-        self._out.execute(
-            "DELETE FROM artifacts WHERE artifact_id NOT IN (SELECT artifact_id FROM artifact_uses)"
-        )
 
     # --- numbers -------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from nousd.admin.reading import size_of
 from nousd.errors import ConfigError, StoreError, StoreFull
 from nousd.places.locations import database_file
 from nousd.places.locks import lock_state_folder
+from nousd.store._artifacts_sqlite import drop_all_unused
 from nousd.store._database import Connect, is_for_want_of_space, open_for_writing
 from nousd.store._pruning_sqlite import prune
 from nousd.store.interface import Old
@@ -31,11 +33,14 @@ class VacuumReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         deltas_joined: lines that are no more.
+        artifacts_dropped: those that nothing has referred to for a day, or that were never put to
+            their end.
     """
 
     bytes_before: int
     bytes_after: int
     deltas_joined: int
+    artifacts_dropped: int
 
 
 def vacuum(state_dir: Path, *, connect: Connect = apsw.Connection) -> VacuumReport:
@@ -58,11 +63,15 @@ def vacuum(state_dir: Path, *, connect: Connect = apsw.Connection) -> VacuumRepo
         with _opened(path, connect) as connection:
             connection.pragma("synchronous", "NORMAL")
             deltas_joined = _prune_all(connection)
+            artifacts_dropped = len(set(drop_all_unused(connection, _a_day_ago())))
             connection.pragma("synchronous", "FULL")
             connection.execute("VACUUM")
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         return VacuumReport(
-            bytes_before=bytes_before, bytes_after=size_of(path), deltas_joined=deltas_joined
+            bytes_before=bytes_before,
+            bytes_after=size_of(path),
+            deltas_joined=deltas_joined,
+            artifacts_dropped=artifacts_dropped,
         )
 
 
@@ -79,6 +88,10 @@ def _opened(path: Path, connect: Connect) -> Iterator[apsw.Connection]:
         # It tidies up, which may fail as well; what was committed is safe in the WAL.
         with suppress(apsw.Error):
             connection.close()
+
+
+def _a_day_ago() -> str:
+    return (datetime.now(UTC) - timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _prune_all(connection: apsw.Connection) -> int:

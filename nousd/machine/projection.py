@@ -17,9 +17,10 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from nousd.machine.artifacts import artifacts_of
 from nousd.wire import events
 from nousd.wire.commands import QueueMode
-from nousd.wire.entries import CompactionEntry, Entry, Thinking, Usage, parent_of
+from nousd.wire.entries import CompactionEntry, Entry, Thinking, parent_of
 from nousd.wire.events import EndStatus
 from nousd.wire.limits import SNIPPET_BYTES_MAX
 from nousd.wire.responses import QueuedInput
@@ -28,7 +29,7 @@ InputState = Literal["pending", "consumed", "cleared"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What can be set of a session; UNSET is left as it was."""
+    """What can be set of a session; UNSET is left as it was, None as if it had never been set."""
 
     name: str | UnsetType = UNSET
     steering_mode: QueueMode | UnsetType = UNSET
@@ -36,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     active_tools: tuple[str, ...] | UnsetType = UNSET
     provider: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
-    thinking: Thinking | UnsetType = UNSET
+    thinking: Thinking | UnsetType | None = UNSET
 
     def as_set(self) -> dict[str, Any]:
         """Returns the fields that are set."""
@@ -171,10 +172,9 @@ class CountTurn(msgspec.Struct, frozen=True):
 
 
 class AddUsage(msgspec.Struct, frozen=True):
-    """A run has cost this much more."""
+    """A session, and the run if the call was one of a run, has cost this much more."""
 
-    run_id: str
-    usage: Usage
+    call: events.UsageReported
 
 
 RowChange = (
@@ -203,20 +203,6 @@ def row_changes(event: events.Event, seq: int, ts: str) -> Changes:
     """Returns what the event with that number changes, in the order in which to apply it."""
     fold = _FOLDS.get(type(event))
     return () if fold is None else fold(event, seq, ts)
-
-
-def sum_of_usage(one: Usage | UnsetType, other: Usage) -> Usage:
-    """Adds up what two model calls cost."""
-    if one is UNSET:
-        return other
-    return Usage(
-        input=one.input + other.input,
-        output=one.output + other.output,
-        total=one.total + other.total,
-        cache_read=one.cache_read + other.cache_read,
-        cache_write=one.cache_write + other.cache_write,
-        reasoning=one.reasoning + other.reasoning,
-    )
 
 
 def snippet(text: str) -> str:
@@ -269,10 +255,8 @@ def _entry_appended(event: events.EntryAppended, seq: int, _: str) -> Changes:
     entry = event.entry
     if isinstance(entry, CompactionEntry):
         role, text = "compaction", entry.summary
-        artifacts: Changes = ()
     else:
         role, text = entry.role, entry.text
-        artifacts = _artifact_used(event.session_id, entry.artifact_id)
     put = PutEntry(
         session_id=event.session_id,
         entry=entry,
@@ -281,15 +265,7 @@ def _entry_appended(event: events.EntryAppended, seq: int, _: str) -> Changes:
         snippet=snippet(text),
         seq=seq,
     )
-    return (put, MoveLeaf(event.session_id, entry.id), *artifacts)
-
-
-def _tool_ended(event: events.ToolExecutionEnd, _: int, __: str) -> Changes:
-    return _artifact_used(event.session_id, event.artifact_id)
-
-
-def _artifact_used(session_id: str, artifact_id: str | UnsetType) -> Changes:
-    return () if artifact_id is UNSET else (UseArtifact(session_id, artifact_id),)
+    return (put, MoveLeaf(event.session_id, entry.id))
 
 
 def _queue_updated(event: events.QueueUpdate, seq: int, _: str) -> Changes:
@@ -333,7 +309,7 @@ def _turn_started(event: events.TurnStart, _: int, __: str) -> Changes:
 
 
 def _usage_reported(event: events.UsageReported, _: int, __: str) -> Changes:
-    return (AddUsage(event.run_id, event.usage),)
+    return (AddUsage(event),)
 
 
 def _nothing(_: events.Event, __: int, ___: str) -> Changes:
@@ -348,10 +324,12 @@ Fold = Callable[[Any, int, str], Changes]
 
 
 def _touching(fold: Fold) -> Fold:
-    """Adds to a fold that its session was updated."""
+    """Adds to a fold that its session was updated, and refers to the event's artifacts."""
 
     def touch_too(event: events.Event, seq: int, ts: str) -> Changes:
-        return (*fold(event, seq, ts), TouchSession(event.session_id, seq, ts))
+        session_id = event.session_id
+        uses = [UseArtifact(session_id, artifact_id) for artifact_id in artifacts_of(event)]
+        return (*fold(event, seq, ts), *uses, TouchSession(session_id, seq, ts))
 
     return touch_too
 
@@ -374,7 +352,6 @@ _IN_A_LIFE: Final[dict[type[events.Event], Fold]] = {
     events.SessionUpdated: _session_updated,
     events.SessionActivated: _session_activated,
     events.EntryAppended: _entry_appended,
-    events.ToolExecutionEnd: _tool_ended,
     events.QueueUpdate: _queue_updated,
     events.AgentStart: _run_started,
     events.AgentEnd: _run_ended,

@@ -30,10 +30,10 @@ import msgspec
 
 from nousd.errors import StoreError, StoreFull, StoreInDoubt, WriteFailed
 from nousd.machine.projection import ForgetSession, row_changes
-from nousd.store import _row_writes
+from nousd.store import _artifacts_sqlite, _row_writes
 from nousd.store._database import BUSY_MS_MAX, WAL_PAGES, Opened, is_for_want_of_space
 from nousd.store._reserve import Reserve
-from nousd.store.interface import Batch, StoredEvent
+from nousd.store.interface import Batch, StoredEvent, put_at
 from nousd.wire.codec import number_event
 from nousd.wire.events import DELTA_EVENTS
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION
@@ -93,27 +93,37 @@ class Commits:
             self._next = _behind(stored, self._next)
         return stored
 
-    def do(self, work: Callable[[apsw.Connection], Any]) -> Any:
+    def do(self, work: Callable[[apsw.Connection], Any], *, durable: bool) -> Any:
         """Commits what ``work`` changes, as one transaction; returns what it returned.
 
-        Nobody is told of it, so no doubt comes of a failure: what it does must be right whether it
-        turns up after a restart or not. It is not done while the space of the reserve is missing.
+        Nobody but who asked is told of it, so no doubt comes of a failure: what it does must be right
+        whether it turns up after a restart or not. It is not done while the space of the reserve is
+        missing, and takes nothing of that.
 
         Raises:
             StoreFull, WriteFailed: this process will see nothing of it.
+            StoreError: so says ``work``.
         """
         self._reserve.require()
         try:
             self._settle()
-            self._synchronize(fully=False)
+            self._synchronize(fully=durable)
             self._connection.execute("BEGIN")
             outcome = work(self._connection)
             self._connection.execute("COMMIT")
-        except (apsw.Error, msgspec.MsgspecError) as error:
-            self._note_failed_sync(error)
+        except (apsw.Error, msgspec.MsgspecError, StoreError) as error:
+            failure = self._failure_of_chore(error)
             self._try_to_roll_back()
-            raise WriteFailed(f"the log could not be changed: {error}") from error
+            raise failure from error
         return outcome
+
+    def _failure_of_chore(self, error: Exception) -> StoreError:
+        if isinstance(error, StoreError):
+            return error
+        self._note_failed_sync(error)
+        is_full = isinstance(error, apsw.Error) and is_for_want_of_space(error, self._connection)
+        kind = StoreFull if is_full else WriteFailed
+        return kind(f"the log could not be changed: {error}")
 
     def _begin(self, batches: Sequence[Batch]) -> tuple[list[tuple[StoredEvent, ...]], int]:
         """Writes the batches into a transaction that is still open; returns what to commit."""
@@ -145,7 +155,7 @@ class Commits:
         )
         for batch, events in zip(batches, stored, strict=True):
             for artifact in batch.artifacts:
-                _row_writes.put_artifact(self._connection, artifact)
+                _artifacts_sqlite.put_whole(self._connection, artifact, put_at(batch))
             for record, event in zip(batch.records, events, strict=True):
                 for change in row_changes(record.event, event.seq, record.ts):
                     _row_writes.apply(self._connection, change)

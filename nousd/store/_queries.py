@@ -13,7 +13,6 @@ from msgspec import UNSET
 
 from nousd.machine.projection import Settings
 from nousd.store.interface import (
-    Artifact,
     Defaults,
     EventFilter,
     InputRow,
@@ -21,14 +20,14 @@ from nousd.store.interface import (
     SessionRow,
     StoredEvent,
 )
-from nousd.wire.entries import Entry, Usage
+from nousd.wire.entries import Entry, UsageTotals
 from nousd.wire.lifting import lift
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
 
 _entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
 _input_decoder: Final = msgspec.json.Decoder(QueuedInput)
 _settings_decoder: Final = msgspec.json.Decoder(Settings)
-_usage_decoder: Final = msgspec.json.Decoder(Usage)
+_usage_decoder: Final = msgspec.json.Decoder(UsageTotals)
 
 _EVENTS_ALL: Final = """
     SELECT seq, type, session_id, run_id, line, schema_version FROM events
@@ -106,11 +105,13 @@ def defaults(connection: apsw.Connection) -> Defaults:
 
 
 _SESSION: Final = """
-    SELECT session_id, created_at, updated_at, parent_id, leaf_id, settings FROM sessions
+    SELECT session_id, created_at, updated_at, parent_id, leaf_id, settings, usage_totals
+    FROM sessions
     WHERE NOT deleted AND session_id = ?
 """
 _SESSIONS: Final = """
-    SELECT session_id, created_at, updated_at, parent_id, leaf_id, settings FROM sessions
+    SELECT session_id, created_at, updated_at, parent_id, leaf_id, settings, usage_totals
+    FROM sessions
     WHERE NOT deleted AND updated_seq < ? ORDER BY updated_seq DESC LIMIT ?
 """
 _SEQ_MAX: Final = 2**63 - 1
@@ -130,13 +131,14 @@ def sessions(connection: apsw.Connection, limit: int, before: str | None) -> tup
 
 
 def _session_row(row: Any) -> SessionRow:
-    session_id, created_at, updated_at, parent_id, leaf_id, settings = row
+    session_id, created_at, updated_at, parent_id, leaf_id, settings, usage = row
     return SessionRow(
         session_id=session_id,
         created_at=created_at,
         updated_at=updated_at,
         parent_id=parent_id,
         leaf_id=leaf_id,
+        usage=None if usage is None else _usage_decoder.decode(usage),
         **_settings_decoder.decode(settings).as_set(),
     )
 
@@ -213,19 +215,23 @@ def input_by_client_id(
 
 
 _RUN: Final = """
-    SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error, usage
+    SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error,
+        usage_totals
     FROM runs WHERE run_id = ?
 """
 _RUNS: Final = """
-    SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error, usage
+    SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error,
+        usage_totals
     FROM runs WHERE seq < ? ORDER BY seq DESC LIMIT ?
 """
 _RUNS_OF_SESSION: Final = """
-    SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error, usage
+    SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error,
+        usage_totals
     FROM runs WHERE session_id = ? AND seq < ? ORDER BY seq DESC LIMIT ?
 """
 _RUNS_OPEN: Final = """
-    SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error, usage
+    SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error,
+        usage_totals
     FROM runs WHERE status = 'running' ORDER BY seq
 """
 
@@ -266,9 +272,3 @@ def _run_record(row: Any) -> RunRecord:
         error=UNSET if error is None else error,
         usage=UNSET if usage is None else _usage_decoder.decode(usage),
     )
-
-
-def artifact(connection: apsw.Connection, artifact_id: str) -> Artifact | None:
-    query = "SELECT artifact_id, media_type, data FROM artifacts WHERE artifact_id = ?"
-    row = connection.execute(query, (artifact_id,)).get
-    return None if row is None else Artifact(*row)

@@ -7,23 +7,17 @@ from typing import Any, Final
 
 import apsw
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from nousd.machine import projection
-from nousd.store.interface import Artifact
-from nousd.wire.entries import Usage
+from nousd.machine.usage import with_call
+from nousd.wire.entries import UsageTotals
+from nousd.wire.events import UsageReported
 
 
 def apply(connection: apsw.Connection, change: projection.RowChange) -> None:
     """Writes one change, inside the transaction that is open."""
     _APPLY[type(change)](connection, change)
-
-
-def put_artifact(connection: apsw.Connection, artifact: Artifact) -> None:
-    connection.execute(
-        "INSERT OR IGNORE INTO artifacts (artifact_id, media_type, data) VALUES (?, ?, ?)",
-        (artifact.id, artifact.media_type, artifact.data),
-    )
 
 
 def _text(value: Any) -> str:
@@ -104,17 +98,21 @@ _FORGET: Final = (
     "DELETE FROM entries WHERE session_id = :gone",
     "DELETE FROM inputs WHERE session_id = :gone",
     "DELETE FROM runs WHERE session_id = :gone",
-    """
-    DELETE FROM artifacts WHERE artifact_id IN (
-        SELECT artifact_id FROM artifact_uses AS mine WHERE session_id = :gone AND NOT EXISTS (
-            SELECT 1 FROM artifact_uses AS other
-            WHERE other.artifact_id = mine.artifact_id AND other.session_id <> :gone
+    *(
+        f"""
+        DELETE FROM {table} WHERE artifact_id IN (
+            SELECT artifact_id FROM artifact_uses AS mine WHERE session_id = :gone AND NOT EXISTS (
+                SELECT 1 FROM artifact_uses AS other
+                WHERE other.artifact_id = mine.artifact_id AND other.session_id <> :gone
+            )
         )
-    )
-    """,
+        """  # noqa: S608  the names are ours
+        for table in ("artifacts", "artifact_chunks")
+    ),
     "DELETE FROM artifact_uses WHERE session_id = :gone",
     """
-    UPDATE sessions SET deleted = 1, settings = '{}', parent_id = NULL, leaf_id = NULL
+    UPDATE sessions
+    SET deleted = 1, settings = '{}', parent_id = NULL, leaf_id = NULL, usage_totals = NULL
     WHERE session_id = :gone
     """,
     "UPDATE log_state SET active_session_id = NULL WHERE active_session_id = :gone",
@@ -221,11 +219,22 @@ def _count_turn(connection: apsw.Connection, change: projection.CountTurn) -> No
 
 
 def _add_usage(connection: apsw.Connection, change: projection.AddUsage) -> None:
-    stored = connection.execute("SELECT usage FROM runs WHERE run_id = ?", (change.run_id,)).get
-    so_far: Usage | UnsetType = UNSET if stored is None else msgspec.json.decode(stored, type=Usage)
+    call = change.call
+    _add_call(connection, "sessions", "session_id = ? AND NOT deleted", call.session_id, call)
+    if call.run_id is not UNSET:
+        _add_call(connection, "runs", "run_id = ?", call.run_id, call)
+
+
+def _add_call(
+    connection: apsw.Connection, table: str, where: str, id: str, call: UsageReported
+) -> None:
+    row = connection.execute(f"SELECT usage_totals FROM {table} WHERE {where}", (id,)).fetchone()  # noqa: S608
+    if row is None:
+        return
+    so_far = None if row[0] is None else msgspec.json.decode(row[0], type=UsageTotals)
     connection.execute(
-        "UPDATE runs SET usage = ? WHERE run_id = ?",
-        (_text(projection.sum_of_usage(so_far, change.usage)), change.run_id),
+        f"UPDATE {table} SET usage_totals = ? WHERE {where}",  # noqa: S608
+        (_text(with_call(so_far, call)), id),
     )
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
 from nousd.machine import projection
-from nousd.store.interface import Artifact, Defaults, InputRow, SessionRow, StoredEvent
+from nousd.machine.usage import with_call
+from nousd.store.interface import ArtifactInfo, Defaults, InputRow, SessionRow, StoredEvent
 from nousd.wire.entries import Entry
 from nousd.wire.responses import RunRecord, TreeNode
 
@@ -29,6 +30,13 @@ class EntryRow(msgspec.Struct, frozen=True):
     size: int
 
 
+class StoredArtifact(NamedTuple):
+    """An artifact and its bytes."""
+
+    info: ArtifactInfo
+    data: bytes
+
+
 class Rows:
     """All tables. ``touched`` keeps the ids of deleted sessions, which ``sessions`` does not."""
 
@@ -41,7 +49,7 @@ class Rows:
         self.entries: dict[str, dict[str, EntryRow]] = defaultdict(dict)
         self.inputs: dict[str, dict[str, InputRow]] = defaultdict(dict)
         self.runs: dict[str, RunRecord] = {}
-        self.artifacts: dict[str, Artifact] = {}
+        self.artifacts: dict[str, StoredArtifact] = {}
         self.artifact_uses: dict[str, set[str]] = defaultdict(set)
         self.defaults = Defaults()
 
@@ -170,11 +178,12 @@ def _count_turn(rows: Rows, change: projection.CountTurn) -> None:
 
 
 def _add_usage(rows: Rows, change: projection.AddUsage) -> None:
-    _replace_run(
-        rows,
-        change.run_id,
-        lambda run: {"usage": projection.sum_of_usage(run.usage, change.usage)},
-    )
+    call = change.call
+    session = rows.sessions.get(call.session_id)
+    if session is not None:
+        _replace_session(rows, call.session_id, {"usage": with_call(session.usage, call)})
+    if call.run_id is not UNSET:
+        _replace_run(rows, call.run_id, lambda run: {"usage": with_call(run.usage or None, call)})
 
 
 def _replace_run(rows: Rows, run_id: str, fields: Callable[[RunRecord], dict[str, Any]]) -> None:

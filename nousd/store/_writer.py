@@ -57,10 +57,12 @@ class Chore(msgspec.Struct, frozen=True):
         work: called in the writer's thread, inside of a transaction of its own.
         report: called there with what ``work`` returned once that is committed, or with a StoreError:
             then nothing of it is in the log.
+        durable: whether it is on the disk when it is reported.
     """
 
     work: Callable[[apsw.Connection], Any]
     report: Callable[[Any], None]
+    durable: bool = False
 
 
 class _Stop:
@@ -127,7 +129,7 @@ class Writer:
             return
         outcome: Any
         try:
-            outcome = self._commits.do(chore.work)
+            outcome = self._commits.do(chore.work, durable=chore.durable)
         except StoreError as failure:
             outcome = failure
         chore.report(outcome)

@@ -25,7 +25,7 @@ import msgspec
 
 from nousd.errors import StoreError
 from nousd.wire.commands import QueueMode
-from nousd.wire.entries import Entry, Thinking
+from nousd.wire.entries import Entry, Thinking, UsageTotals
 from nousd.wire.events import Event
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
 
@@ -35,6 +35,15 @@ deltas moves up to 100 MB/s, so a full queue is a fraction of a second behind.""
 
 PENDING_BATCHES_MAX: Final = 2048
 """The same in batches, because a small one takes ten times its bytes in memory."""
+
+CHUNK_BYTES: Final = 256 * 1024
+"""Every chunk of an artifact but its last has this size. It is a part of the schema: never change it."""
+
+PUT_STEP_BYTES: Final = 4 * CHUNK_BYTES
+"""What one step of putting or dropping an artifact moves: a few milliseconds of the writer."""
+
+FREE_BYTES_KEPT: Final = 64 * 1024 * 1024
+"""Space of the disk that an artifact that takes many steps leaves to the log: a full WAL, and more."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -74,6 +83,31 @@ class Artifact(msgspec.Struct, frozen=True):
     data: bytes
 
 
+class ArtifactInfo(msgspec.Struct, frozen=True):
+    """What is known of an artifact without its bytes. ``created_at`` is when it was last put."""
+
+    id: str
+    media_type: str
+    size_bytes: int
+    created_at: str
+
+
+class ArtifactSource(Protocol):
+    """Bytes that are to become an artifact and are too many for memory. They must not change."""
+
+    @property
+    def artifact_id(self) -> str:
+        """``sha256:`` and the hex digest of all of them."""
+        ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """Returns the bytes from ``offset`` on, as many as ``length`` unless they end before."""
+        ...
+
+
 class Batch(msgspec.Struct, frozen=True):
     """Records that are committed together or not at all.
 
@@ -91,6 +125,11 @@ class Batch(msgspec.Struct, frozen=True):
     on_failure: Callable[[StoreError], None]
     artifacts: tuple[Artifact, ...] = ()
     owed: bool = False
+
+
+def put_at(batch: Batch) -> str:
+    """Returns when a batch's artifacts count as put: with its events, and long ago without any."""
+    return batch.records[0].ts if batch.records else ""
 
 
 class EventFilter(msgspec.Struct, frozen=True):
@@ -136,6 +175,7 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     provider: str | None = None
     model: str | None = None
     thinking: Thinking | None = None
+    usage: UsageTotals | None = None
 
 
 class InputRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -275,4 +315,54 @@ class Store(Protocol):
         """Runs without an end, oldest first."""
         ...
 
-    async def artifact(self, artifact_id: str) -> Artifact | None: ...
+    # --- artifacts ---------------------------------------------------------------------------
+
+    async def put_artifact(
+        self, source: ArtifactSource, media_type: str, *, now: str
+    ) -> ArtifactInfo:
+        """Keeps bytes of any size, in many short steps between the commits of others.
+
+        Nobody sees anything of it before it is whole and on the disk, which it is when this returns. One
+        that is there already stays as it is and counts as put ``now``.
+
+        Args:
+            now: RFC 3339 UTC.
+
+        Raises:
+            StoreFull: the disk has not the space for it, with some to spare for the log.
+            StoreError: it was not put, or ``source`` is not what its id says.
+        """
+        ...
+
+    async def renew_artifact(self, artifact_id: str, *, now: str) -> ArtifactInfo | None:
+        """Like ``artifact_info``, and the artifact counts as put ``now``: whoever is about to refer to
+        it has time to do so.
+        """
+        ...
+
+    async def artifact_info(self, artifact_id: str) -> ArtifactInfo | None: ...
+
+    async def artifact_range(self, artifact_id: str, offset: int, length: int) -> bytes:
+        """Returns bytes of an artifact; fewer than ``length`` at its end, none if it is not there."""
+        ...
+
+    async def artifact(self, artifact_id: str) -> Artifact | None:
+        """Returns a whole artifact: for those of which it is known that they are not large."""
+        ...
+
+    async def unused_artifacts(self, put_before: str, *, limit: int) -> tuple[str, ...]:
+        """Returns ids of artifacts that no event refers to and that were last put before that time, and
+        of such that were never put to their end.
+        """
+        ...
+
+    async def drop_artifact(self, artifact_id: str, *, put_before: str) -> bool:
+        """Deletes an unused artifact, a part of it at a time; returns whether some of it is left.
+
+        One short step, in nobody's way. Nothing is done to one that is used by now, was put since, or
+        is being put.
+
+        Raises:
+            StoreError: nothing was changed.
+        """
+        ...

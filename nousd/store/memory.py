@@ -16,11 +16,13 @@ import trio
 
 from nousd.errors import StoreError, StoreFull
 from nousd.machine.projection import row_changes
-from nousd.store import _pruning_memory
+from nousd.store import _artifacts_memory, _pruning_memory
 from nousd.store._pending import Outcome, PendingBatches
 from nousd.store._rows import Rows
 from nousd.store.interface import (
     Artifact,
+    ArtifactInfo,
+    ArtifactSource,
     Batch,
     Defaults,
     EventFilter,
@@ -31,6 +33,7 @@ from nousd.store.interface import (
     SessionRow,
     Store,
     StoredEvent,
+    put_at,
 )
 from nousd.wire.codec import number_event
 from nousd.wire.entries import Entry
@@ -121,7 +124,7 @@ class MemoryStore:
         """Numbers a batch from behind ``seq`` on, and keeps it."""
         rows = self._rows
         for artifact in batch.artifacts:
-            rows.artifacts.setdefault(artifact.id, artifact)
+            _artifacts_memory.put_whole(rows, artifact, put_at(batch))
         stored = []
         for number, record in enumerate(batch.records, seq + 1):
             line = number_event(number, record.tail)
@@ -132,10 +135,36 @@ class MemoryStore:
                 rows.apply(change)
         return tuple(stored)
 
-    async def prune_deltas(self, old: Old) -> Pruned:
+    async def put_artifact(
+        self, source: ArtifactSource, media_type: str, *, now: str
+    ) -> ArtifactInfo:
+        data = await _artifacts_memory.read_whole(source)
+        self._refuse_if_closing()
+        self._before_commit()
+        _artifacts_memory.put_whole(self._rows, Artifact(source.artifact_id, media_type, data), now)
+        put = _artifacts_memory.renew(self._rows, source.artifact_id, now)
+        assert put is not None
+        return put
+
+    async def renew_artifact(self, artifact_id: str, *, now: str) -> ArtifactInfo | None:
         await trio.lowlevel.checkpoint()
+        self._refuse_if_closing()
+        return _artifacts_memory.renew(self._rows, artifact_id, now)
+
+    async def drop_artifact(self, artifact_id: str, *, put_before: str) -> bool:
+        await trio.lowlevel.checkpoint()
+        self._refuse_if_closing()
+        if artifact_id in _artifacts_memory.unused(self._rows, put_before):
+            del self._rows.artifacts[artifact_id]
+        return False
+
+    def _refuse_if_closing(self) -> None:
         if self._closing:
             raise StoreError("the store is closed")
+
+    async def prune_deltas(self, old: Old) -> Pruned:
+        await trio.lowlevel.checkpoint()
+        self._refuse_if_closing()
         return _pruning_memory.prune(self._rows, old)
 
     # --- reads -------------------------------------------------------------------------------
@@ -258,9 +287,26 @@ class MemoryStore:
         await trio.lowlevel.checkpoint()
         return tuple(run for run in self._rows.runs.values() if run.status == "running")
 
+    async def artifact_info(self, artifact_id: str) -> ArtifactInfo | None:
+        await trio.lowlevel.checkpoint()
+        stored = self._rows.artifacts.get(artifact_id)
+        return None if stored is None else stored.info
+
+    async def artifact_range(self, artifact_id: str, offset: int, length: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        stored = self._rows.artifacts.get(artifact_id)
+        return b"" if stored is None else stored.data[offset : offset + length]
+
     async def artifact(self, artifact_id: str) -> Artifact | None:
         await trio.lowlevel.checkpoint()
-        return self._rows.artifacts.get(artifact_id)
+        stored = self._rows.artifacts.get(artifact_id)
+        if stored is None:
+            return None
+        return Artifact(stored.info.id, stored.info.media_type, stored.data)
+
+    async def unused_artifacts(self, put_before: str, *, limit: int) -> tuple[str, ...]:
+        await trio.lowlevel.checkpoint()
+        return tuple(islice(_artifacts_memory.unused(self._rows, put_before), limit))
 
 
 def _seq(event: StoredEvent) -> int:

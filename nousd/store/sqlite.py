@@ -17,14 +17,17 @@ import msgspec
 import trio
 
 from nousd.errors import StoreError, StoreFull
-from nousd.store import _pruning_sqlite, _queries
+from nousd.store import _artifacts_sqlite, _pruning_sqlite, _queries
 from nousd.store._commits import Commits
 from nousd.store._database import Connect, open_for_reading, open_for_writing
 from nousd.store._pending import Outcome, PendingBatches
+from nousd.store._puts import Puts
 from nousd.store._reserve import RESERVE_BYTES, Reserve
 from nousd.store._writer import STOP, Chore, Job, Writer
 from nousd.store.interface import (
     Artifact,
+    ArtifactInfo,
+    ArtifactSource,
     Batch,
     Defaults,
     EventFilter,
@@ -176,6 +179,7 @@ class SqliteStore:
         self._epoch = 0
         self._refusal: StoreError | None = None
         self._errands: set[_Errand] = set()
+        self._puts = Puts(self._do)
         self._writer = Writer(opened.commits, opened.reserve, self._report)
         self._writer_end: _End | None = None
         self._writer_ended = trio.Event()
@@ -234,8 +238,27 @@ class SqliteStore:
     async def prune_deltas(self, old: Old) -> Pruned:
         return await self._do(lambda rows: _pruning_sqlite.prune(rows, old))
 
-    async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
+    async def put_artifact(
+        self, source: ArtifactSource, media_type: str, *, now: str
+    ) -> ArtifactInfo:
+        return await self._puts.put(source, media_type, now)
+
+    async def renew_artifact(self, artifact_id: str, *, now: str) -> ArtifactInfo | None:
+        return await self._do(lambda rows: _artifacts_sqlite.renew(rows, artifact_id, now))
+
+    async def drop_artifact(self, artifact_id: str, *, put_before: str) -> bool:
+        def drop(rows: apsw.Connection) -> bool:
+            if self._puts.is_under_way(artifact_id):
+                return False
+            return _artifacts_sqlite.drop(rows, artifact_id, put_before)
+
+        return await self._do(drop)
+
+    async def _do(self, work: Callable[[apsw.Connection], T], *, durable: bool = False) -> T:
         """Has the writer do a chore, when its turn comes, and waits for it.
+
+        Args:
+            durable: what it changed is on the disk when this returns.
 
         Raises:
             StoreError: it was not done.
@@ -245,7 +268,7 @@ class SqliteStore:
         errand = _Errand()
         self._errands.add(errand)
         self._writer.jobs.put(
-            Chore(work, lambda outcome: self._token.run_sync_soon(errand.tell, outcome))
+            Chore(work, lambda outcome: self._token.run_sync_soon(errand.tell, outcome), durable)
         )
         try:
             done: T = await errand.wait()
@@ -327,5 +350,18 @@ class SqliteStore:
     async def open_runs(self) -> tuple[RunRecord, ...]:
         return await self._readers.read(_queries.open_runs)
 
+    async def artifact_info(self, artifact_id: str) -> ArtifactInfo | None:
+        return await self._readers.read(lambda rows: _artifacts_sqlite.info(rows, artifact_id))
+
+    async def artifact_range(self, artifact_id: str, offset: int, length: int) -> bytes:
+        return await self._readers.read(
+            lambda rows: _artifacts_sqlite.part(rows, artifact_id, offset, length)
+        )
+
     async def artifact(self, artifact_id: str) -> Artifact | None:
-        return await self._readers.read(lambda rows: _queries.artifact(rows, artifact_id))
+        return await self._readers.read(lambda rows: _artifacts_sqlite.whole(rows, artifact_id))
+
+    async def unused_artifacts(self, put_before: str, *, limit: int) -> tuple[str, ...]:
+        return await self._readers.read(
+            lambda rows: _artifacts_sqlite.unused(rows, put_before, limit)
+        )

@@ -260,7 +260,9 @@ async def test_a_lost_end_and_a_doubled_one_are_found(folder: Path) -> None:
             "run r2 differs from its events",
         ),
         ("DELETE FROM artifacts", "artifact sha256:"),
-        ("UPDATE artifacts SET data = x'00'", "artifact sha256:"),
+        ("UPDATE artifact_chunks SET data = x'00'", "artifact sha256:"),
+        ("DELETE FROM artifact_chunks", "artifact sha256:"),
+        ("UPDATE artifacts SET size_bytes = 1", "artifact sha256:"),
         ("UPDATE log_state SET active_session_id = 'nobody'", "the active session is nobody"),
         ("DELETE FROM log_state", "the counter has 0 rows"),
     ],
@@ -319,3 +321,10 @@ def test_a_daemon_that_starts_meanwhile_is_noticed(
     monkeypatch.setattr(Refold, "has_ended", start_a_daemon)
     [found] = [str(f) for f in check(log).findings if f.severity == "error"]
     assert found.endswith("a daemon was started; try again")
+
+
+def test_an_artifact_that_was_not_put_to_its_end_is_a_note(log: Path, change: Change) -> None:
+    change("INSERT INTO artifact_chunks (artifact_id, idx, data) VALUES ('sha256:1', 0, x'00')")
+    report = check(log)
+    assert report.errors == 0
+    assert any("was not put to its end" in str(finding) for finding in report.findings)

@@ -15,9 +15,9 @@ from nousd.errors import ConfigError, StoreError, StoreFull
 from nousd.places.locations import database_file
 from nousd.places.locks import lock_state_folder
 from nousd.store import sqlite
-from nousd.store.interface import StoredEvent
+from nousd.store.interface import PUT_STEP_BYTES, StoredEvent
 from tests.store.faulty_disk import Fault, FaultyDisk, faulty_disk
-from tests.store.helpers import append, whole_log
+from tests.store.helpers import TS, append, appended, created, source, whole_log
 from tests.store.test_pruning import check_replay, message, texts_of, tool_call, turn_of
 
 WORDS = [f"word {number} " for number in range(300)]
@@ -47,7 +47,10 @@ async def test_deltas_of_any_age_are_joined_and_the_file_is_short(tmp_path: Path
     size = on_disk(tmp_path)
     report = vacuum(tmp_path)
     assert report == VacuumReport(
-        bytes_before=size, bytes_after=on_disk(tmp_path), deltas_joined=299 + 99
+        bytes_before=size,
+        bytes_after=on_disk(tmp_path),
+        deltas_joined=299 + 99,
+        artifacts_dropped=0,
     )
     assert report.bytes_after < size
     after = await read(tmp_path)
@@ -59,8 +62,29 @@ async def test_a_second_one_finds_nothing_to_do(tmp_path: Path) -> None:
     await fill(tmp_path)
     first = vacuum(tmp_path)
     assert vacuum(tmp_path) == VacuumReport(
-        bytes_before=first.bytes_after, bytes_after=first.bytes_after, deltas_joined=0
+        bytes_before=first.bytes_after,
+        bytes_after=first.bytes_after,
+        deltas_joined=0,
+        artifacts_dropped=0,
     )
+
+
+async def test_artifacts_that_nothing_refers_to_are_dropped_and_the_others_are_not(
+    tmp_path: Path,
+) -> None:
+    data = bytes(3 * PUT_STEP_BYTES)
+    used, unused, young = (source(mark + data) for mark in (b"1", b"2", b"3"))
+    async with sqlite.open_store(database_file(tmp_path)) as store:
+        await store.put_artifact(used, "text/plain", now=TS)
+        await store.put_artifact(unused, "text/plain", now=TS)
+        await store.put_artifact(young, "text/plain", now=LATELY)
+        await append(store, created(), appended("e1", artifact_id=used.artifact_id))
+    report = vacuum(tmp_path)
+    assert report.artifacts_dropped == 1
+    assert report.bytes_before - report.bytes_after > len(data)
+    async with sqlite.open_store(database_file(tmp_path)) as store:
+        there = [await store.artifact(kept.artifact_id) for kept in (used, unused, young)]
+    assert [None if kept is None else kept.data[:1] for kept in there] == [b"1", None, b"3"]
 
 
 async def test_ids_go_on_where_they_were(tmp_path: Path) -> None:

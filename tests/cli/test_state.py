@@ -98,11 +98,15 @@ def test_a_vacuum_says_what_it_gained(
 ) -> None:
     def vacuum(state_dir: Path) -> vacuuming.VacuumReport:
         assert state_dir == state
-        return vacuuming.VacuumReport(bytes_before=3, bytes_after=2, deltas_joined=1)
+        return vacuuming.VacuumReport(
+            bytes_before=3, bytes_after=2, deltas_joined=1, artifacts_dropped=4
+        )
 
     monkeypatch.setattr(vacuuming, "vacuum", vacuum)
     outcome = nousd("vacuum", "--state-dir", state)
-    assert outcome.out == "1 deltas of ended runs joined; 3 bytes before, 2 after\n"
+    assert outcome.out == (
+        "1 deltas of ended runs joined, 4 unused artifacts dropped; 3 bytes before, 2 after\n"
+    )
     assert json.loads(nousd("vacuum", "--json", "--state-dir", state).out)["deltas_joined"] == 1
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import apsw
@@ -84,6 +85,25 @@ async def append(
     if isinstance(outcome, StoreError):
         raise outcome
     return outcome
+
+
+class Source:
+    """Bytes to be put as an artifact; ``before_read`` is called with the offset of each part."""
+
+    def __init__(self, data: bytes, artifact_id: str) -> None:
+        self.data = data
+        self.artifact_id = artifact_id
+        self.size_bytes = len(data)
+        self.before_read: Callable[[int], Awaitable[None]] | None = None
+
+    async def read(self, offset: int, length: int) -> bytes:
+        if self.before_read is not None:
+            await self.before_read(offset)
+        return self.data[offset : offset + length]
+
+
+def source(data: bytes) -> Source:
+    return Source(data, f"sha256:{hashlib.sha256(data).hexdigest()}")
 
 
 async def whole_log(store: Store, wanted: EventFilter = EVERYTHING) -> tuple[StoredEvent, ...]:

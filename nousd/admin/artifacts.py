@@ -1,0 +1,130 @@
+"""The artifacts of a log, a piece at a time: in chunks, or whole as schemas before 3 have them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import apsw
+
+from nousd.admin.around import RowReader
+from nousd.admin.findings import Finding
+from nousd.admin.pages import RawArtifact, RawChunk, RawInfo
+from nousd.store._artifacts_sqlite import finish, put_whole
+from nousd.store.interface import Artifact, ArtifactInfo
+
+_UNKNOWN_TYPE = "application/octet-stream"
+
+
+# --- checking --------------------------------------------------------------------------------
+
+
+def faults(connection: apsw.Connection) -> Iterator[Finding]:
+    """Yields what is wrong with the artifacts of the database that is attached as ``log``.
+
+    Raises:
+        apsw.Error: a table cannot be read.
+    """
+    for session_id, artifact_id in connection.execute(_MISSING):
+        yield Finding("is missing", f"artifact {artifact_id} of {session_id}")
+    is_whole = connection.execute(_IS_WHOLE).get is not None
+    pieces = _WHOLE if is_whole else _CHUNKS
+    for (artifact_id,) in connection.execute("SELECT artifact_id FROM log.artifacts"):
+        if artifact_id != _id_of(data for (data,) in connection.execute(pieces, (artifact_id,))):
+            yield Finding("has other bytes than its id says", f"artifact {artifact_id}")
+    if is_whole:
+        return
+    for (artifact_id,) in connection.execute(_WRONG_SIZE):
+        yield Finding("has another size than its row says", f"artifact {artifact_id}")
+    for (artifact_id,) in connection.execute(_NOT_PUT_TO_ITS_END):
+        what = "was not put to its end: it is being put, or will be dropped at the next start"
+        yield Finding(what, f"artifact {artifact_id}", "note")
+
+
+_IS_WHOLE = "SELECT 1 FROM pragma_table_info('artifacts', 'log') WHERE name = 'data'"
+_WHOLE = "SELECT data FROM log.artifacts WHERE artifact_id = ?"
+_CHUNKS = "SELECT data FROM log.artifact_chunks WHERE artifact_id = ? ORDER BY idx"
+_MISSING = """
+    SELECT u.session_id, u.artifact_id FROM log.artifact_uses AS u
+    LEFT JOIN log.artifacts AS a ON a.artifact_id = u.artifact_id WHERE a.artifact_id IS NULL
+"""
+_WRONG_SIZE = """
+    SELECT artifact_id FROM log.artifacts AS a WHERE size_bytes <> (
+        SELECT coalesce(sum(length(data)), 0) FROM log.artifact_chunks AS c
+        WHERE c.artifact_id = a.artifact_id
+    )
+"""
+_NOT_PUT_TO_ITS_END = """
+    SELECT DISTINCT artifact_id FROM log.artifact_chunks
+    WHERE artifact_id NOT IN (SELECT artifact_id FROM log.artifacts)
+"""
+
+
+def _id_of(pieces: Iterator[bytes]) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return f"sha256:{digest.hexdigest()}"
+
+
+# --- salvaging -------------------------------------------------------------------------------
+
+
+def take_raw(out: apsw.Connection, found: RawArtifact | RawChunk | RawInfo) -> None:
+    """Puts what was found on a page into the new log, unless that is there."""
+    match found:
+        case RawArtifact(artifact_id, media_type, data):
+            put_whole(out, Artifact(artifact_id, media_type, data), "")
+        case RawChunk(artifact_id, idx, data):
+            _take_chunk(out, artifact_id, idx, data)
+        case RawInfo(artifact_id, media_type, size_bytes, created_at):
+            finish(out, ArtifactInfo(artifact_id, media_type, size_bytes, created_at))
+
+
+def take_rows(out: apsw.Connection, rows: RowReader) -> None:
+    """Brings every artifact that can be read, in pieces; whether they are right is not looked at."""
+    if not rows.has_table("artifact_chunks"):
+        for artifact_id, media_type, data in rows.all(
+            "artifacts", "artifact_id, media_type, data", "rowid"
+        ):
+            if artifact_id == _id_of(iter([data])):
+                put_whole(out, Artifact(artifact_id, media_type, data), "")
+        return
+    for artifact_id, index, data in rows.all("artifact_chunks", "artifact_id, idx, data", "rowid"):
+        _take_chunk(out, artifact_id, index, data)
+    columns = "artifact_id, media_type, size_bytes, created_at"
+    for row in rows.all("artifacts", columns, "rowid"):
+        finish(out, ArtifactInfo(*row))
+
+
+def _take_chunk(out: apsw.Connection, artifact_id: str, index: int, data: bytes) -> None:
+    # Of most artifacts the one chunk is all, and can be told by itself.
+    how = "REPLACE" if artifact_id == _id_of(iter([data])) else "IGNORE"
+    out.execute(
+        f"INSERT OR {how} INTO artifact_chunks (artifact_id, idx, data) VALUES (?, ?, ?)",  # noqa: S608
+        (artifact_id, index, data),
+    )
+
+
+def keep_whole_and_used(out: apsw.Connection) -> None:
+    """Lets go of all artifacts of the new log but those that a session uses and that are right; one
+    whose row is lost gets another.
+    """
+    used = out.execute("SELECT DISTINCT artifact_id FROM artifact_uses").fetchall()
+    for (artifact_id,) in used:
+        chunks = "SELECT data FROM artifact_chunks WHERE artifact_id = ? ORDER BY idx"
+        if artifact_id != _id_of(data for (data,) in out.execute(chunks, (artifact_id,))):
+            out.execute("DELETE FROM artifacts WHERE artifact_id = ?", (artifact_id,))
+            continue
+        size = "SELECT coalesce(sum(length(data)), 0) FROM artifact_chunks WHERE artifact_id = ?"
+        size_bytes = out.execute(size, (artifact_id,)).get
+        finish(out, ArtifactInfo(artifact_id, _UNKNOWN_TYPE, size_bytes, ""))
+        out.execute(
+            "UPDATE artifacts SET size_bytes = ? WHERE artifact_id = ?", (size_bytes, artifact_id)
+        )
+    out.execute(
+        "DELETE FROM artifacts WHERE artifact_id NOT IN (SELECT artifact_id FROM artifact_uses)"
+    )
+    out.execute(
+        "DELETE FROM artifact_chunks WHERE artifact_id NOT IN (SELECT artifact_id FROM artifacts)"
+    )

@@ -1,0 +1,45 @@
+"""Artifacts in memory: whole, as everything here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+from nousd.errors import StoreError
+from nousd.store._rows import Rows, StoredArtifact
+from nousd.store.interface import PUT_STEP_BYTES, Artifact, ArtifactInfo, ArtifactSource
+
+
+async def read_whole(source: ArtifactSource) -> bytes:
+    """Returns the bytes of a source, if they are what its id says."""
+    data = b"".join(
+        [
+            await source.read(offset, PUT_STEP_BYTES)
+            for offset in range(0, source.size_bytes, PUT_STEP_BYTES)
+        ]
+    )
+    if source.artifact_id != f"sha256:{hashlib.sha256(data).hexdigest()}":
+        raise StoreError(f"{source.artifact_id} changed while it was put")
+    return data
+
+
+def put_whole(rows: Rows, artifact: Artifact, created_at: str) -> None:
+    info = ArtifactInfo(artifact.id, artifact.media_type, len(artifact.data), created_at)
+    rows.artifacts.setdefault(artifact.id, StoredArtifact(info, artifact.data))
+
+
+def renew(rows: Rows, artifact_id: str, now: str) -> ArtifactInfo | None:
+    """Returns what is known of an artifact, which counts as put ``now``."""
+    stored = rows.artifacts.get(artifact_id)
+    if stored is None:
+        return None
+    info = ArtifactInfo(artifact_id, stored.info.media_type, stored.info.size_bytes, now)
+    rows.artifacts[artifact_id] = StoredArtifact(info, stored.data)
+    return info
+
+
+def unused(rows: Rows, put_before: str) -> Iterator[str]:
+    used = set().union(*rows.artifact_uses.values())
+    for artifact_id, stored in rows.artifacts.items():
+        if artifact_id not in used and stored.info.created_at < put_before:
+            yield artifact_id

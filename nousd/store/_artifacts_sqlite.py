@@ -1,0 +1,177 @@
+"""Artifacts as rows: what is read of them, and the short steps in which one is put or dropped.
+
+Plain functions on a connection; the writing ones are called inside a transaction. An artifact is there
+when it has a row in ``artifacts``: chunks alone are of one that is being put, or never was to its end.
+Who puts what, and what else is under way, is not known here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from nousd.errors import StoreFull
+from nousd.store.interface import (
+    CHUNK_BYTES,
+    FREE_BYTES_KEPT,
+    PUT_STEP_BYTES,
+    Artifact,
+    ArtifactInfo,
+)
+
+_INFO: Final = """
+    SELECT artifact_id, media_type, size_bytes, created_at FROM artifacts WHERE artifact_id = ?
+"""
+_CHUNKS: Final = """
+    SELECT data FROM artifact_chunks WHERE artifact_id = ? AND idx BETWEEN ? AND ? ORDER BY idx
+"""
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def info(connection: apsw.Connection, artifact_id: str) -> ArtifactInfo | None:
+    row = connection.execute(_INFO, (artifact_id,)).get
+    return None if row is None else ArtifactInfo(*row)
+
+
+def part(connection: apsw.Connection, artifact_id: str, offset: int, length: int) -> bytes:
+    found = info(connection, artifact_id)
+    end = min(offset + length, 0 if found is None else found.size_bytes)
+    if offset >= end:
+        return b""
+    first, last = offset // CHUNK_BYTES, (end - 1) // CHUNK_BYTES
+    data = b"".join(chunk for (chunk,) in connection.execute(_CHUNKS, (artifact_id, first, last)))
+    return data[offset - first * CHUNK_BYTES : end - first * CHUNK_BYTES]
+
+
+def whole(connection: apsw.Connection, artifact_id: str) -> Artifact | None:
+    found = info(connection, artifact_id)
+    if found is None:
+        return None
+    return Artifact(found.id, found.media_type, part(connection, found.id, 0, found.size_bytes))
+
+
+_UNUSED: Final = """
+    SELECT artifact_id FROM artifacts
+    WHERE created_at < :put_before AND NOT EXISTS (
+        SELECT 1 FROM artifact_uses AS uses WHERE uses.artifact_id = artifacts.artifact_id
+    )
+    UNION ALL
+    SELECT DISTINCT artifact_id FROM artifact_chunks AS chunks
+    WHERE NOT EXISTS (SELECT 1 FROM artifacts WHERE artifacts.artifact_id = chunks.artifact_id)
+    LIMIT :limit
+"""
+
+
+def unused(connection: apsw.Connection, put_before: str, limit: int) -> tuple[str, ...]:
+    values = {"put_before": put_before, "limit": limit}
+    return tuple(artifact_id for (artifact_id,) in connection.execute(_UNUSED, values))
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+def put_whole(connection: apsw.Connection, artifact: Artifact, created_at: str) -> None:
+    """Puts a small one at once, unless it is there."""
+    if info(connection, artifact.id) is None:
+        put_chunks(connection, artifact.id, 0, artifact.data)
+        size = len(artifact.data)
+        finish(connection, ArtifactInfo(artifact.id, artifact.media_type, size, created_at))
+
+
+def begin(
+    connection: apsw.Connection, artifact_id: str, size_bytes: int, now: str
+) -> ArtifactInfo | None:
+    """Returns the artifact if it is there already, which then counts as put ``now``.
+
+    Raises:
+        StoreFull: there is not the space for it.
+    """
+    known = renew(connection, artifact_id, now)
+    if known is None and size_bytes > PUT_STEP_BYTES:
+        _require_space(connection, size_bytes)
+    return known
+
+
+def _require_space(connection: apsw.Connection, size_bytes: int) -> None:
+    disk = os.statvfs(Path(connection.filename).parent)
+    in_file = connection.pragma("freelist_count") * connection.pragma("page_size")
+    missing = size_bytes + FREE_BYTES_KEPT - disk.f_bavail * disk.f_frsize - in_file
+    if missing > 0:
+        raise StoreFull(f"the disk has not the space for an artifact of {size_bytes} bytes")
+
+
+def put_chunks(connection: apsw.Connection, artifact_id: str, offset: int, data: bytes) -> None:
+    """Puts a stretch that begins with a chunk; what an earlier try left there is replaced."""
+    connection.executemany(
+        "INSERT OR REPLACE INTO artifact_chunks (artifact_id, idx, data) VALUES (?, ?, ?)",
+        [
+            (artifact_id, (offset + at) // CHUNK_BYTES, data[at : at + CHUNK_BYTES])
+            for at in range(0, len(data), CHUNK_BYTES)
+        ],
+    )
+
+
+def put_step(connection: apsw.Connection, artifact_id: str, offset: int, data: bytes) -> None:
+    """Puts a stretch of an artifact that is not there yet: another may have put it meanwhile."""
+    if info(connection, artifact_id) is None:
+        put_chunks(connection, artifact_id, offset, data)
+
+
+def finish(connection: apsw.Connection, put: ArtifactInfo) -> ArtifactInfo:
+    """Makes an artifact of which all chunks are there to be there."""
+    connection.execute(
+        """
+        INSERT OR IGNORE INTO artifacts (artifact_id, media_type, size_bytes, created_at)
+        VALUES (?, ?, ?, ?)
+        """,
+        (put.id, put.media_type, put.size_bytes, put.created_at),
+    )
+    return info(connection, put.id) or put
+
+
+def renew(connection: apsw.Connection, artifact_id: str, now: str) -> ArtifactInfo | None:
+    connection.execute(
+        "UPDATE artifacts SET created_at = ? WHERE artifact_id = ?", (now, artifact_id)
+    )
+    return info(connection, artifact_id)
+
+
+_IS_USED: Final = "SELECT 1 FROM artifact_uses WHERE artifact_id = ?"
+_DROP_CHUNKS: Final = """
+    DELETE FROM artifact_chunks WHERE artifact_id = :id AND idx IN (
+        SELECT idx FROM artifact_chunks WHERE artifact_id = :id ORDER BY idx LIMIT :count
+    )
+"""
+
+
+def drop(connection: apsw.Connection, artifact_id: str, put_before: str) -> bool:
+    """Takes a step at dropping an unused artifact; returns whether chunks of it are left."""
+    found = info(connection, artifact_id)
+    if found is not None:
+        is_used = connection.execute(_IS_USED, (artifact_id,)).get is not None
+        if is_used or found.created_at >= put_before:
+            return False
+        connection.execute("DELETE FROM artifacts WHERE artifact_id = ?", (artifact_id,))
+    return drop_chunks(connection, artifact_id)
+
+
+def drop_chunks(connection: apsw.Connection, artifact_id: str) -> bool:
+    """Drops a few chunks of what is no artifact; returns whether more are left."""
+    count = PUT_STEP_BYTES // CHUNK_BYTES
+    connection.execute(_DROP_CHUNKS, {"id": artifact_id, "count": count})
+    return connection.changes() == count
+
+
+def drop_all_unused(connection: apsw.Connection, put_before: str) -> Iterator[str]:
+    """Drops everything that is unused, and yields each step's artifact. For who is alone at work."""
+    for artifact_id in unused(connection, put_before, -1):
+        more = True
+        while more:
+            with connection:
+                more = drop(connection, artifact_id, put_before)
+            yield artifact_id

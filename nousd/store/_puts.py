@@ -1,0 +1,88 @@
+"""Puts of large artifacts that are under way: many short chores of the writer, one after another.
+
+What is put stands in nobody's view before its last step. A put that ends early, for whatever reason,
+leaves chunks that are no artifact; they are dropped at once if that can be, and else by whoever looks
+for unused artifacts, which is why the ids of puts under way are known here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+import apsw
+import trio
+
+from nousd.errors import StoreError
+from nousd.store import _artifacts_sqlite as steps
+from nousd.store.interface import PUT_STEP_BYTES, ArtifactInfo, ArtifactSource
+
+
+class Do(Protocol):
+    """Has the writer do a chore; ``durable``: it is on the disk when this returns."""
+
+    def __call__(
+        self, work: Callable[[apsw.Connection], Any], *, durable: bool = False
+    ) -> Awaitable[Any]: ...
+
+
+class Puts:
+    """See ``interface.Store.put_artifact``."""
+
+    def __init__(self, do: Do) -> None:
+        self._do = do
+        self._under_way: Counter[str] = Counter()
+
+    def is_under_way(self, artifact_id: str) -> bool:
+        """Whether somebody is putting it. Also called in the writer's thread."""
+        return self._under_way[artifact_id] > 0
+
+    async def put(self, source: ArtifactSource, media_type: str, now: str) -> ArtifactInfo:
+        artifact_id = source.artifact_id
+        put = ArtifactInfo(artifact_id, media_type, source.size_bytes, now)
+        self._under_way[artifact_id] += 1
+        try:
+            known: ArtifactInfo | None = await self._do(
+                lambda rows: steps.begin(rows, artifact_id, put.size_bytes, now)
+            )
+            if known is None:
+                await self._put_chunks(source)
+            done: ArtifactInfo = await self._do(lambda rows: steps.finish(rows, put), durable=True)
+        except (StoreError, OSError):
+            await self._drop_chunks(artifact_id)
+            raise
+        finally:
+            self._under_way[artifact_id] -= 1
+            if not self._under_way[artifact_id]:
+                del self._under_way[artifact_id]
+        return done
+
+    async def _put_chunks(self, source: ArtifactSource) -> None:
+        digest = hashlib.sha256()
+        for offset in range(0, source.size_bytes, PUT_STEP_BYTES):
+            piece = await source.read(offset, PUT_STEP_BYTES)
+            await trio.to_thread.run_sync(digest.update, piece)
+            await self._do(partial(_put_step, source.artifact_id, offset, piece))
+        if source.artifact_id != f"sha256:{digest.hexdigest()}":
+            raise StoreError(f"{source.artifact_id} changed while it was put")
+
+    async def _drop_chunks(self, artifact_id: str) -> None:
+        """Gives the space back, unless another puts the same; where it cannot, others will."""
+        if self._under_way[artifact_id] > 1:
+            return
+        with suppress(StoreError):
+            while await self._do(partial(_drop_leftovers, artifact_id)):
+                pass
+
+
+def _put_step(artifact_id: str, offset: int, data: bytes, rows: apsw.Connection) -> None:
+    steps.put_step(rows, artifact_id, offset, data)
+
+
+def _drop_leftovers(artifact_id: str, rows: apsw.Connection) -> bool:
+    is_there = steps.info(rows, artifact_id) is not None
+    return not is_there and steps.drop_chunks(rows, artifact_id)

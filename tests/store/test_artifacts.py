@@ -1,0 +1,349 @@
+"""Artifacts of any size, on every store: put in steps, seen only when whole, dropped when nobody refers
+to them. What only a disk can do to them is below.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+import pytest
+import trio
+
+from nousd.errors import StoreError, StoreFull
+from nousd.store import _artifacts_sqlite, sqlite
+from nousd.store._database import open_for_writing
+from nousd.store.interface import CHUNK_BYTES, PUT_STEP_BYTES, Artifact, ArtifactInfo, Store
+from tests.store.faulty_disk import Fault, faulty_disk
+from tests.store.helpers import (
+    TS,
+    Source,
+    Watch,
+    append,
+    appended,
+    created,
+    deleted,
+    source,
+    updated,
+)
+
+EARLIER = "2026-01-01T00:00:00.000Z"
+LATER = "2026-01-03T00:00:00.000Z"
+
+
+def pattern(size: int) -> bytes:
+    """Returns bytes of which no two stretches are the same."""
+    return b"".join(b"%07d " % number for number in range(size // 8 + 1))[:size]
+
+
+LARGE = pattern(2 * PUT_STEP_BYTES + CHUNK_BYTES + 5)
+SIZES = [
+    0,
+    1,
+    CHUNK_BYTES - 1,
+    CHUNK_BYTES,
+    CHUNK_BYTES + 1,
+    PUT_STEP_BYTES,
+    PUT_STEP_BYTES + 1,
+    len(LARGE),
+]
+
+
+async def put(store: Store, data: bytes, now: str = TS, media_type: str = "text/plain") -> str:
+    with trio.fail_after(10):
+        return (await store.put_artifact(source(data), media_type, now=now)).id
+
+
+async def is_there(store: Store, artifact_id: str) -> bool:
+    return await store.artifact_info(artifact_id) is not None
+
+
+# --- putting and reading -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_what_was_put_is_read_back_whole_and_in_any_part(store: Store, size: int) -> None:
+    data = LARGE[:size]
+    artifact_id = await put(store, data)
+    assert await store.artifact_info(artifact_id) == ArtifactInfo(
+        artifact_id, "text/plain", size, TS
+    )
+    assert await store.artifact(artifact_id) == Artifact(artifact_id, "text/plain", data)
+    places = {0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, PUT_STEP_BYTES, size - 1, size, size + 1}
+    for offset in places - {-1}:
+        for length in (1, 10, CHUNK_BYTES, CHUNK_BYTES + 1, len(LARGE)):
+            expected = data[offset : offset + length]
+            assert await store.artifact_range(artifact_id, offset, length) == expected
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_what_comes_with_a_batch_is_read_in_the_same_way(store: Store, size: int) -> None:
+    small = source(LARGE[:size])
+    kept = Artifact(small.artifact_id, "text/plain", small.data)
+    await append(store, created(), appended("e1", artifact_id=kept.id), artifacts=[kept])
+    assert await store.artifact(kept.id) == kept
+    assert await store.artifact_info(kept.id) == ArtifactInfo(kept.id, "text/plain", size, TS)
+    assert await store.artifact_range(kept.id, 1, size) == small.data[1:]
+
+
+async def test_what_is_not_there_is_nothing(store: Store) -> None:
+    assert await store.artifact("sha256:0") is None
+    assert await store.artifact_info("sha256:0") is None
+    assert await store.artifact_range("sha256:0", 0, 10) == b""
+    assert await store.renew_artifact("sha256:0", now=TS) is None
+
+
+async def test_the_same_bytes_are_one_artifact_and_the_first_type_stays(store: Store) -> None:
+    first = await put(store, LARGE, EARLIER)
+    again = await store.put_artifact(source(LARGE), "image/png", now=LATER)
+    assert again == ArtifactInfo(first, "text/plain", len(LARGE), LATER)
+    assert await store.artifact_info(first) == again
+
+
+async def test_nobody_sees_it_before_it_is_whole_and_others_commit_meanwhile(store: Store) -> None:
+    large = source(LARGE)
+    seen: list[bool] = []
+
+    async def look(offset: int) -> None:
+        await append(store, updated(name=f"at {offset}"))
+        seen.append(await is_there(store, large.artifact_id))
+        assert await store.artifact_range(large.artifact_id, 0, 10) == b""
+        assert await store.artifact(large.artifact_id) is None
+
+    large.before_read = look
+    await append(store, created())
+    await store.put_artifact(large, "text/plain", now=TS)
+    assert seen == [False, False, False]
+    assert await is_there(store, large.artifact_id)
+
+
+async def test_a_source_that_is_not_what_its_id_says_is_not_put(store: Store) -> None:
+    changed = Source(LARGE[:-1] + b"!", source(LARGE).artifact_id)
+    with pytest.raises(StoreError, match="changed while it was put"):
+        await store.put_artifact(changed, "text/plain", now=TS)
+    assert not await is_there(store, changed.artifact_id)
+    assert await put(store, LARGE) == changed.artifact_id
+    assert await store.artifact(changed.artifact_id) == Artifact(
+        changed.artifact_id, "text/plain", LARGE
+    )
+
+
+async def test_a_put_that_is_cancelled_leaves_nothing_to_see_and_may_be_done_again(
+    store: Store,
+) -> None:
+    large = source(LARGE)
+    with trio.CancelScope() as scope:
+
+        async def cancel(offset: int) -> None:
+            if offset:
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+
+        large.before_read = cancel
+        await store.put_artifact(large, "text/plain", now=TS)
+    assert scope.cancelled_caught
+    assert not await is_there(store, large.artifact_id)
+    assert await put(store, LARGE) == large.artifact_id
+    assert await store.artifact_range(large.artifact_id, 0, len(LARGE)) == LARGE
+
+
+async def test_two_who_put_the_same_at_once_both_have_it(store: Store) -> None:
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(put, store, LARGE)
+    found = await store.artifact(source(LARGE).artifact_id)
+    assert found is not None
+    assert found.data == LARGE
+
+
+async def test_a_store_that_is_closing_takes_none(tmp_path: Path) -> None:
+    async with sqlite.open_store(tmp_path / "log.db") as store:
+        pass
+    with pytest.raises(StoreError, match="closed"):
+        await store.put_artifact(source(LARGE), "text/plain", now=TS)
+
+
+# --- what nobody refers to -----------------------------------------------------------------------
+
+
+async def dropped(store: Store, put_before: str) -> list[str]:
+    """Drops everything that is unused, and says what that was."""
+    gone = []
+    for artifact_id in await store.unused_artifacts(put_before, limit=100):
+        while await store.drop_artifact(artifact_id, put_before=put_before):
+            pass
+        gone.append(artifact_id)
+    return gone
+
+
+async def test_what_no_event_refers_to_is_dropped_once_it_is_old(store: Store) -> None:
+    artifact_id = await put(store, LARGE, TS)
+    assert await dropped(store, TS) == []
+    assert await dropped(store, LATER) == [artifact_id]
+    assert not await is_there(store, artifact_id)
+    assert await store.artifact_range(artifact_id, 0, 10) == b""
+    assert await dropped(store, LATER) == []
+
+
+async def test_what_an_event_refers_to_stays(store: Store) -> None:
+    artifact_id = await put(store, LARGE, EARLIER)
+    await append(store, created(), appended("e1", artifact_id=artifact_id))
+    assert await dropped(store, LATER) == []
+    assert await store.drop_artifact(artifact_id, put_before=LATER) is False
+    assert await is_there(store, artifact_id)
+
+
+async def test_what_is_put_or_asked_for_again_is_young_again(store: Store) -> None:
+    first, second = await put(store, b"one", EARLIER), await put(store, b"two", EARLIER)
+    await put(store, b"one", TS)
+    renewed = await store.renew_artifact(second, now=TS)
+    assert renewed == ArtifactInfo(second, "text/plain", 3, TS)
+    assert await dropped(store, TS) == []
+    for artifact_id in (first, second):
+        assert await store.drop_artifact(artifact_id, put_before=TS) is False
+        assert await is_there(store, artifact_id)
+
+
+async def test_the_unused_are_told_up_to_a_limit(store: Store) -> None:
+    ids = {await put(store, b"%d" % number, EARLIER) for number in range(3)}
+    told = await store.unused_artifacts(TS, limit=2)
+    assert len(told) == 2
+    assert set(told) < ids
+
+
+async def test_one_that_is_being_put_is_not_dropped(store: Store) -> None:
+    large = source(LARGE)
+
+    async def drop(_offset: int) -> None:
+        assert await store.drop_artifact(large.artifact_id, put_before=LATER) is False
+
+    large.before_read = drop
+    await store.put_artifact(large, "text/plain", now=TS)
+    assert await store.artifact_range(large.artifact_id, 0, len(LARGE)) == LARGE
+
+
+async def test_all_of_a_large_one_goes_with_its_session(store: Store) -> None:
+    artifact_id = await put(store, LARGE)
+    await append(store, created(), appended("e1", artifact_id=artifact_id))
+    await append(store, deleted())
+    assert not await is_there(store, artifact_id)
+    assert await dropped(store, LATER) == []
+
+
+# --- on a disk -----------------------------------------------------------------------------------
+
+
+def chunks_in(path: Path) -> int:
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        count: int = connection.execute("SELECT count(*) FROM artifact_chunks").get
+    finally:
+        connection.close()
+    return count
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.db"
+
+
+async def test_a_large_one_takes_many_short_transactions_and_is_on_the_disk_at_their_end(
+    watched: Store, watch: Watch
+) -> None:
+    seen: list[tuple[str, int]] = []
+    assert watch.connection is not None
+
+    def trace(_cursor: object, statement: str, _bindings: object) -> bool:
+        if statement == "COMMIT":
+            assert watch.connection is not None
+            seen.append(("commit", watch.connection.pragma("synchronous")))
+        return True
+
+    watch.connection.set_exec_trace(trace)
+    await put(watched, LARGE)
+    watch.connection.set_exec_trace(None)
+    normal, full = ("commit", 1), ("commit", 2)
+    assert seen == [normal, *[normal] * 3, full]
+
+
+@pytest.mark.parametrize("at", range(0, 30, 3))
+@pytest.mark.parametrize("fault", [Fault.FULL, Fault.ERROR])
+async def test_a_disk_that_fails_half_way_leaves_no_artifact_and_no_chunks(
+    path: Path, fault: Fault, at: int
+) -> None:
+    with faulty_disk() as disk:
+        async with sqlite.open_store(path, connect=disk.connect) as store:
+            disk.fail(fault, at=at, once=True, only=path.with_name("log.db-wal"))
+            failure: StoreError | None = None
+            try:
+                await put(store, LARGE)
+            except StoreError as error:
+                failure = error
+            disk.mend()
+            artifact_id = source(LARGE).artifact_id
+            assert await is_there(store, artifact_id) is (failure is None)
+            if failure is not None:
+                assert chunks_in(path) == 0
+                assert isinstance(failure, StoreFull) or fault is Fault.ERROR
+            await put(store, LARGE)
+            assert await store.artifact_range(artifact_id, 0, len(LARGE)) == LARGE
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+async def test_a_kill_half_way_leaves_no_artifact_and_the_chunks_are_dropped_later(
+    path: Path, tmp_path: Path, parts: int
+) -> None:
+    large = source(LARGE)
+    with faulty_disk() as disk:
+        async with sqlite.open_store(path, connect=disk.connect) as store:
+
+            async def die(offset: int) -> None:
+                if offset == (parts - 1) * PUT_STEP_BYTES:
+                    disk.survive_kill(path, tmp_path / "killed")
+
+            large.before_read = die
+            await store.put_artifact(large, "text/plain", now=TS)
+        left = tmp_path / "killed" / path.name
+        async with sqlite.open_store(left, connect=disk.connect) as store:
+            assert not await is_there(store, large.artifact_id)
+            some_are_left = parts > 1
+            expected = [large.artifact_id] if some_are_left else []
+            assert await dropped(store, EARLIER) == expected
+            assert chunks_in(left) == 0
+            assert await put(store, LARGE) == large.artifact_id
+
+
+async def test_what_was_put_survives_a_power_cut_right_after(path: Path, tmp_path: Path) -> None:
+    with faulty_disk(seed=7) as disk:
+        async with sqlite.open_store(path, connect=disk.connect) as store:
+            artifact_id = await put(store, LARGE)
+            left = disk.after_power_cut(path, tmp_path / "cut")
+    async with sqlite.open_store(left) as store:
+        assert await store.artifact_range(artifact_id, 0, len(LARGE)) == LARGE
+
+
+async def test_an_artifact_does_not_take_the_last_space_of_the_disk(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sqlite.open_store(path) as store:
+        monkeypatch.setattr(_artifacts_sqlite, "FREE_BYTES_KEPT", 2**60)
+        with pytest.raises(StoreFull, match=f"not the space for an artifact of {len(LARGE)} bytes"):
+            await put(store, LARGE)
+        assert not await is_there(store, source(LARGE).artifact_id)
+        assert await is_there(store, await put(store, b"small"))
+        await append(store, created())
+
+
+async def test_no_statement_of_one_artifact_walks_over_a_whole_table(path: Path) -> None:
+    connection = open_for_writing(path, apsw.Connection).connection
+    queries = {
+        name: value
+        for name, value in vars(_artifacts_sqlite).items()
+        if isinstance(value, str) and name in ("_INFO", "_CHUNKS", "_IS_USED", "_DROP_CHUNKS")
+    }
+    assert len(queries) == 4
+    for query in queries.values():
+        values = {"id": "", "count": 1} if ":id" in query else ("",) * query.count("?")
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", values)]
+        assert not [step for step in plan if step.startswith("SCAN") or "TEMP B-TREE" in step]
+    connection.close()
