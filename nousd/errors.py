@@ -25,6 +25,7 @@
     ├── ToolError                    a tool call failed; becomes a tool result, never ends a run
     │   └── ToolArgumentsInvalid
     ├── ExtensionError               an extension's function failed, or gave what it must not
+    ├── NotReplayable                a stored run cannot be played again
     ├── NotCanonical                 a value has no canonical JSON, so no hash
     ├── InputNotWhole                what is kept of a model's input is missing or not what was logged
     └── ClientError                  raised by the client package
@@ -221,14 +222,18 @@ class RunFailed(NousdError):
 
     Args:
         raw: what a server answered, if one did.
+        hint: what can be done about it, for people.
     """
 
-    def __init__(self, code: str, message: str, cause: str = "", *, raw: bytes = b"") -> None:
+    def __init__(
+        self, code: str, message: str, cause: str = "", *, raw: bytes = b"", hint: str = ""
+    ) -> None:
         super().__init__(f"{code}: {message}" + (f" ({cause})" if cause else ""))
         self.code = code
         self.message = message
         self.cause = cause
         self.raw = raw
+        self.hint = hint
 
 
 class ToolError(NousdError):
@@ -257,6 +262,10 @@ class NotCanonical(NousdError):
 
 class InputNotWhole(NousdError):
     """A model's input cannot be put together again: a part is missing, or is not what was logged."""
+
+
+class NotReplayable(NousdError):
+    """A stored run cannot be played again, or nothing can be made of its recording; the text says why."""
 
 
 class ClientError(NousdError):

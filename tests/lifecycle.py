@@ -99,7 +99,9 @@ class LifecycleChecker:
         payload, type_ = event["payload"], event["type"]
         run_id = payload.get("run_id")
         if run_id is None:
-            assert type_ not in _RULES, f"{type_} has no run_id"
+            # A summary that was asked for by hand belongs to no run.
+            by_hand = type_ == "model_input" and payload.get("purpose") == "summary"
+            assert by_hand or type_ not in _RULES, f"{type_} has no run_id"
             return
         if type_ == "agent_start":
             assert run_id not in self._runs, f"second agent_start of {run_id}"
@@ -186,7 +188,8 @@ def _model_input(run: _Run, payload: Payload) -> None:
     assert run.message is None, "a model is asked while a message is open"
     assert run.call is None, "a model is asked while a tool runs"
     assert len(payload.get("omitted", [])) <= payload["omitted_count"], "more omitted than counted"
-    run.model_asked = True
+    if payload.get("purpose", "answer") == "answer":
+        run.model_asked = True
 
 
 def _tool_start(run: _Run, payload: Payload) -> None:

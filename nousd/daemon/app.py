@@ -6,9 +6,10 @@ and signals. Tests run it on memory streams, a memory store and a fake clock.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -16,14 +17,20 @@ import trio
 
 from nousd.daemon.clock import Clock
 from nousd.daemon.core import Core, ExtensionHandler
+from nousd.daemon.garbage import collect_unused_artifacts
 from nousd.daemon.history import Contexts
 from nousd.daemon.hub import Hub
+from nousd.daemon.instructions import ReadInstructions, no_instructions
 from nousd.daemon.log import Log
+from nousd.daemon.model_inputs import ModelInputs
 from nousd.daemon.recovery import close_open_runs, close_what_can_be
 from nousd.daemon.retention import prune_old_deltas
 from nousd.daemon.runs import Runs
 from nousd.daemon.sessions import Sessions
+from nousd.daemon.uploads import Uploads
+from nousd.providers.listing import ModelLists
 from nousd.providers.models import Models
+from nousd.runtimes.interface import Runtime
 from nousd.runtimes.native.loop import NativeRuntime, NativeSettings
 from nousd.runtimes.native.tool_calls import CallRunner
 from nousd.store.interface import Store
@@ -46,10 +53,15 @@ class Parts(msgspec.Struct, kw_only=True):
     confinement: Confinement
     extension_commands: Mapping[str, ExtensionHandler] = {}
     native: NativeSettings = NativeSettings()
+    around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime
+    """Puts something around the runtime that stands behind each of its steps (``nousd.replay``)."""
+    read_instructions: ReadInstructions = no_instructions
     command_timeout: float = 600.0
     stale_seconds: float = 120.0
     delta_retention_days: int = 7
     line_bytes_max: int = LINE_BYTES_MAX
+    spool_folder: Path | None = None
+    """On whose filesystem long outputs and uploads lie meanwhile; None: where temporary files do."""
 
 
 @asynccontextmanager
@@ -65,6 +77,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
     defaults = await parts.store.defaults()
     sessions = Sessions(parts.store, log, parts.clock, defaults, recover=recover)
     tools = {tool.name: tool for tool in parts.tools}
+    uploads = Uploads(parts.store, parts.clock, parts.spool_folder)
     contexts = Contexts(parts.store, tokens_max=_CONTEXT_WINDOWS_READ * _window(parts))
     async with trio.open_nursery() as nursery:
         runs = Runs(
@@ -73,12 +86,14 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             store=parts.store,
             log=log,
             clock=parts.clock,
-            runtime=_native_runtime(parts, tools),
+            runtime=parts.around_runtime(_native_runtime(parts, tools)),
             models=parts.models,
             extension_tools=frozenset(
                 tool.name for tool in parts.tools if tool.source != "builtin"
             ),
             contexts=contexts,
+            inputs=ModelInputs(parts.store),
+            read_instructions=parts.read_instructions,
             stale_seconds=parts.stale_seconds,
         )
         nursery.start_soon(runs.stop_stale_runs)
@@ -88,6 +103,8 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             hub,
             parts.clock,
         )
+        nursery.start_soon(collect_unused_artifacts, parts.store, parts.clock)
+        nursery.start_soon(uploads.expire)
         core = Core(
             store=parts.store,
             hub=hub,
@@ -95,7 +112,9 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             sessions=sessions,
             runs=runs,
             contexts=contexts,
+            uploads=uploads,
             tools=tools,
+            model_lists=ModelLists(parts.models),
             extension_commands=parts.extension_commands,
             confinement=parts.confinement,
             command_timeout=parts.command_timeout,
@@ -118,7 +137,9 @@ async def shut_down(core: Core) -> None:
 
 
 def _native_runtime(parts: Parts, tools: Mapping[str, Tool]) -> NativeRuntime:
-    calls = CallRunner(tools, partial(ToolContext, parts.confinement))
+    calls = CallRunner(
+        tools, partial(ToolContext, parts.confinement, spool_folder=parts.spool_folder)
+    )
     return NativeRuntime(parts.models, tools, calls, parts.native)
 
 

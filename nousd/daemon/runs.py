@@ -19,18 +19,24 @@ from msgspec import UNSET
 from nousd.daemon import boundary
 from nousd.daemon.clock import Clock
 from nousd.daemon.history import Contexts, wholes_of
+from nousd.daemon.instructions import ReadInstructions
 from nousd.daemon.log import Log, Ticket
+from nousd.daemon.model_inputs import InputsOfRun, ModelInputs, artifacts_of
 from nousd.daemon.sessions import LiveSession
 from nousd.errors import NousdError, RunFailed
 from nousd.machine import decisions, long_texts, queue
+from nousd.machine.compile import Compiled
+from nousd.machine.fragments import Stored
 from nousd.machine.lifecycle import Ledger, Phase, owed_ends
 from nousd.machine.model_input import ModelChoice
 from nousd.machine.queue import Turn
 from nousd.machine.session import SessionState
+from nousd.machine.sources import SourceText
 from nousd.machine.transcript import in_context
 from nousd.providers.models import Models
 from nousd.runtimes.interface import Runtime
 from nousd.store.interface import Artifact, Store
+from nousd.tools.spool import Spool
 from nousd.wire import events
 from nousd.wire.entries import Entry
 from nousd.wire.events import EndStatus, Event
@@ -71,6 +77,8 @@ class RunDriver:
         self._context: Sequence[Entry] | None = None
         self._context_leaf: str | None = None
         self._artifacts: list[Artifact] = []
+        self._inputs = InputsOfRun(services.inputs, live.session_id)
+        self._instructions: Sequence[SourceText] | None = None
         self._last_ticket = Ticket()
 
     # --- from start to end -------------------------------------------------------------------
@@ -94,6 +102,8 @@ class RunDriver:
                 self.live.lost = True
         if self._context is not None:
             self._services.contexts.keep(self.live.session_id, self._context_leaf, self._context)
+        if not self.live.lost:
+            self._inputs.leave()
         with trio.move_on_after(_CLOSING_SECONDS):
             await boundary.contained(self._last_ticket.wait_committed, f"end of {self.run_id}")
         # The next run may have been accepted while this one's end was on its way to the disk.
@@ -219,6 +229,7 @@ class RunDriver:
             code=failure.code,
             message=failure.message,
             cause=cause,
+            hint=failure.hint or UNSET,
             raw_ref=UNSET if is_told else await self.keep(raw, _raw_type(raw)),
         )
 
@@ -251,11 +262,28 @@ class RunDriver:
         self._decide(decided)
         await self._services.log.wait_room()
 
-    async def keep(self, data: bytes, media_type: str) -> str:
+    async def keep(self, data: bytes | Spool, media_type: str) -> str:
         """See ``TurnHost.keep``."""
+        if isinstance(data, Spool):
+            put = await self._services.store.put_artifact(
+                _SignOfLife(data, self), media_type, now=self.now()
+            )
+            return put.id
         digest = await trio.to_thread.run_sync(lambda: hashlib.sha256(data).hexdigest())
         self._artifacts.append(Artifact(f"sha256:{digest}", media_type, data))
         return self._artifacts[-1].id
+
+    async def keep_input(self, compiled: Compiled) -> Stored:
+        """See ``TurnHost.keep_input``."""
+        stored = await self._inputs.store(compiled)
+        self._artifacts += artifacts_of(stored)
+        return stored
+
+    async def instructions(self) -> Sequence[SourceText]:
+        """See ``TurnHost.instructions``."""
+        if self._instructions is None:
+            self._instructions = await self._services.read_instructions()
+        return self._instructions
 
     async def artifact(self, artifact_id: str) -> bytes:
         """See ``TurnHost.artifact``."""
@@ -309,6 +337,7 @@ class RunDriver:
                     self.shown.note(event)
             else:
                 # Nothing that it does from now on could be written.
+                self._inputs.forget()
                 self._scope.cancel()
 
         ticket.when_settled(settled)
@@ -335,6 +364,20 @@ def _raw_type(raw: bytes) -> str:
     return "application/json" if raw.lstrip()[:1] in (b"{", b"[") else long_texts.TEXT_MEDIA_TYPE
 
 
+class _SignOfLife:
+    """A file on its way into the store, each step of which shows that its run is alive."""
+
+    def __init__(self, spool: Spool, run: RunDriver) -> None:
+        self.artifact_id = spool.artifact_id
+        self.size_bytes = spool.size_bytes
+        self._spool = spool
+        self._run = run
+
+    async def read(self, offset: int, length: int) -> bytes:
+        self._run.expect_quiet(0.0)
+        return await self._spool.read(offset, length)
+
+
 class Runs:
     """All active runs, and what they share.
 
@@ -343,6 +386,8 @@ class Runs:
         reread: reads a lost session from the log again, which closes its run there.
         models: which there are, and which is asked where a session names none.
         contexts: what the runs' models are told of the past.
+        inputs: what models were given last.
+        read_instructions: gives the user's and the project's, as they are now.
         stale_seconds: after how long without a sign of life a run is given up.
     """
 
@@ -358,6 +403,8 @@ class Runs:
         models: Models,
         extension_tools: frozenset[str],
         contexts: Contexts,
+        inputs: ModelInputs,
+        read_instructions: ReadInstructions,
         stale_seconds: float,
     ) -> None:
         self.store = store
@@ -366,6 +413,8 @@ class Runs:
         self.runtime = runtime
         self.models = models
         self.contexts = contexts
+        self.inputs = inputs
+        self.read_instructions = read_instructions
         self.stale_seconds = stale_seconds
         self._nursery = nursery
         self._reread = reread

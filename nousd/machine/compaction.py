@@ -15,15 +15,18 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
+from nousd.machine.compile import Compiled
 from nousd.machine.model_input import ModelChoice, ModelInput, UserMessage
-from nousd.machine.transcript import CHARS_PER_TOKEN, entry_tokens
+from nousd.machine.tokens import CHARS_PER_TOKEN, entry_tokens, text_tokens
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
+from nousd.wire.events import Omitted, Saving
 from nousd.wire.limits import SUMMARY_CHARS_MAX
 from nousd.wire.optional import or_unset
 
 _PREVIOUS_CHARS_MAX: Final = 6_000
 _LINE_CHARS_MAX: Final = 160
 _ENTRY_CHARS_MAX: Final = 4_000
+_ARGS_CHARS_MAX: Final = 400
 
 _TASK: Final = (
     "Summarise the conversation below so that another assistant can carry on with it. Keep goals, "
@@ -83,19 +86,55 @@ def _begins_turn(entry: Entry) -> bool:
     return isinstance(entry, MessageEntry) and entry.role == "user"
 
 
-def summary_request(
+def summary_input(
     cut: Cut, *, choice: ModelChoice, instruction: str | None, window: int
-) -> ModelInput:
+) -> Compiled:
     """Returns the model call that summarises what was cut off, fitted into the window."""
     room = max(window * CHARS_PER_TOKEN // 2, 8_000)
-    transcript = _newest_within([_rendered(entry, _ENTRY_CHARS_MAX) for entry in cut.dropped], room)
+    lines = [_rendered(entry, _ENTRY_CHARS_MAX) for entry in cut.dropped]
+    transcript = _newest_within(lines, room)
     wish = f"\n\nThe user adds: {instruction}" if instruction else ""
     text = f"{_TASK}{wish}\n\n<conversation>\n{transcript}\n</conversation>"
-    return ModelInput(
+    request = ModelInput(
         model=choice.model,
         provider=choice.provider,
         messages=(UserMessage(text),),
         purpose="summary",
+    )
+    omitted = _not_rendered(cut.dropped, _fitting(lines, room))
+    savings = dict.fromkeys(_SAVINGS[each.reason] for each in omitted)
+    return Compiled(
+        request=request,
+        omitted=omitted,
+        closing=0,
+        strategy=tuple(savings) or ("full",),
+        tokens=text_tokens(len(text)),
+        entries=cut.dropped,
+        context_entries=len(cut.dropped),
+    )
+
+
+_SAVINGS: Final[dict[str, Saving]] = {"oldest": "oldest_dropped", "preview": "previews"}
+
+
+def _not_rendered(dropped: Sequence[Entry], told: int) -> tuple[Omitted, ...]:
+    """Names what the summary's author is not told, or not whole, of what was cut off."""
+    first = len(dropped) - told
+    return tuple(
+        Omitted(entry.id, "oldest" if index < first else "preview")
+        for index, entry in enumerate(dropped)
+        if index < first or _is_shortened(entry)
+    )
+
+
+def _is_shortened(entry: Entry) -> bool:
+    if isinstance(entry, CompactionEntry):
+        return False
+    calls = () if entry.tool_calls is UNSET else entry.tool_calls
+    return (
+        len(entry.text) > _ENTRY_CHARS_MAX
+        or any(len(str(call.args)) > _ARGS_CHARS_MAX for call in calls)
+        or len(_asked(entry)) > _ENTRY_CHARS_MAX // 2
     )
 
 
@@ -124,22 +163,32 @@ def _rendered(entry: Entry, chars_max: int) -> str:
     if isinstance(entry, CompactionEntry):
         return f"summary: {_shortened(entry.summary, SUMMARY_CHARS_MAX)}"
     who = f"tool {entry.tool_name}" if entry.role == "tool" else entry.role
+    asked = _shortened(_asked(entry), chars_max // 2)
+    return f"{who}: {_shortened(entry.text, chars_max)}{asked}"
+
+
+def _asked(entry: MessageEntry) -> str:
     calls = () if entry.tool_calls is UNSET else entry.tool_calls
-    asked = "".join(f" [calls {call.name} {_shortened(str(call.args), 400)}]" for call in calls)
-    return f"{who}: {_shortened(entry.text, chars_max)}{_shortened(asked, chars_max // 2)}"
+    return "".join(
+        f" [calls {call.name} {_shortened(str(call.args), _ARGS_CHARS_MAX)}]" for call in calls
+    )
 
 
 def _newest_within(lines: Sequence[str], chars_max: int) -> str:
     """Joins the newest lines that fit, saying so where older ones do not."""
-    kept: list[str] = []
+    left_out = len(lines) - _fitting(lines, chars_max)
+    remark = [f"[{left_out} earlier messages left out]"] if left_out else []
+    return "\n".join([*remark, *lines[left_out:]])
+
+
+def _fitting(lines: Sequence[str], chars_max: int) -> int:
+    """Returns how many of the newest lines fit, with room for a remark."""
     room = chars_max - 40
-    for line in reversed(lines):
+    for count, line in enumerate(reversed(lines)):
         room -= len(line) + 1
         if room < 0:
-            kept.append(f"[{len(lines) - len(kept)} earlier messages left out]")
-            break
-        kept.append(line)
-    return "\n".join(reversed(kept))
+            return count
+    return len(lines)
 
 
 def _shortened(text: str, chars_max: int) -> str:

@@ -1,37 +1,38 @@
-"""Entries to what a model is given: the transcript fold.
+"""Entries to the messages that tell a model of them: the transcript fold.
 
 Pure and deterministic. The rules (protocol/v1.md, "History"): the last compaction's summary stands for
 everything before its first kept entry; every tool call is followed by exactly one result, one that says
 ``interrupted`` where none was kept; an answer without content is left out; a model never continues its
-own last words, it is asked to.
+own last words, it is asked to. Two messages of the user in a row stay two.
+
+How much of it a model can take is not asked here (``compile``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import UNSET
 
 from nousd.machine.model_input import (
     AssistantMessage,
+    ModelChoice,
     ModelMessage,
     ModelToolCall,
     ToolResultMessage,
     UserMessage,
 )
-from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
+from nousd.wire.canonical import expressible
+from nousd.wire.entries import Attachment, CompactionEntry, Entry, MessageEntry, ReasoningBlock
 from nousd.wire.events import Omitted
 
 SUMMARY_INTRODUCTION: Final = "Summary of the conversation so far:\n\n"
 CONTINUE: Final = "[The answer above broke off. Continue.]"
 INTERRUPTED: Final = "tool_error: interrupted"
 
-CHARS_PER_TOKEN: Final = 4
-"""Rough for English and code, and on the safe side of most tokenizers for both."""
-
-MESSAGE_TOKENS: Final = 8
-"""What roles and separators of one message cost, about."""
+Accepts = Callable[[str], bool]
+"""Whether a model can be given a file of that media type."""
 
 
 def in_context(path: Sequence[Entry]) -> list[Entry]:
@@ -51,91 +52,112 @@ def _from_entry(path: Sequence[Entry], entry_id: str) -> list[Entry]:
     return []
 
 
-class Compiled(NamedTuple):
-    """What a model is told of a context, and which of its entries it is not told."""
+class Told(NamedTuple):
+    """What a model is told of a context, and what of it not.
+
+    Args:
+        omitted: ``empty``: an answer without text and calls; ``no_call``: a result that no call waits
+            for; ``attachment``: a file that the model cannot take.
+        closing: how many messages at the end are none of the context's, and belong to this call only.
+    """
 
     messages: tuple[ModelMessage, ...]
     omitted: tuple[Omitted, ...]
+    closing: int
 
 
-def compiled(context: Iterable[Entry]) -> Compiled:
-    """Returns the messages of a model call that is to go on from ``context``."""
-    messages: list[ModelMessage] = []
-    omitted: list[Omitted] = []
-    owed: dict[str, ModelToolCall] = {}
-    for entry in context:
-        if isinstance(entry, MessageEntry) and entry.role == "tool":
-            if not _settle(messages, owed, entry):
-                omitted.append(Omitted(entry.id, "no_call"))
-            continue
-        _settle_rest(messages, owed)
-        message = _message(entry)
-        if message is None:
-            omitted.append(Omitted(entry.id, "empty"))
-            continue
-        messages.append(message)
-        if isinstance(message, AssistantMessage):
-            owed = {call.id: call for call in message.tool_calls}
-    _settle_rest(messages, owed)
-    if messages and isinstance(messages[-1], AssistantMessage):
-        messages.append(UserMessage(CONTINUE))
-    return Compiled(tuple(messages), tuple(omitted))
+def told(context: Iterable[Entry], choice: ModelChoice, accepts: Accepts) -> Told:
+    """Returns the messages of a model call that is to go on from ``context``.
 
-
-def _message(entry: Entry) -> ModelMessage | None:
-    if isinstance(entry, CompactionEntry):
-        return UserMessage(SUMMARY_INTRODUCTION + entry.summary)
-    if entry.role == "user":
-        return UserMessage(entry.text)
-    calls = () if entry.tool_calls is UNSET else entry.tool_calls
-    if not entry.text.strip() and not calls:
-        return None
-    return AssistantMessage(
-        entry.text,
-        tuple(ModelToolCall(call.tool_call_id, call.name, call.args) for call in calls),
-    )
-
-
-def _settle(
-    messages: list[ModelMessage], owed: dict[str, ModelToolCall], entry: MessageEntry
-) -> bool:
-    """Adds a result, with results for the calls before it that never got one.
-
-    Returns False, and adds nothing, for the result of a call that is not owed one.
+    Args:
+        choice: the model that is asked; no other takes its reasoning back.
     """
-    call_id = "" if entry.tool_call_id is UNSET else entry.tool_call_id
-    if call_id not in owed:
-        return False
-    for earlier in list(owed):
-        call = owed.pop(earlier)
-        if earlier == call_id:
-            break
-        messages.append(_interrupted(call))
-    is_error = entry.is_error is True
-    messages.append(ToolResultMessage(call_id, call.name, entry.text, is_error))
-    return True
+    fold = _Fold(choice, accepts)
+    for entry in context:
+        fold.take(entry)
+    return fold.end()
 
 
-def _settle_rest(messages: list[ModelMessage], owed: dict[str, ModelToolCall]) -> None:
-    messages.extend(_interrupted(call) for call in owed.values())
-    owed.clear()
+class _Fold:
+    """Takes entries one after the other; knows which calls still wait for a result."""
+
+    def __init__(self, choice: ModelChoice, accepts: Accepts) -> None:
+        self._choice = choice
+        self._accepts = accepts
+        self._messages: list[ModelMessage] = []
+        self._omitted: list[Omitted] = []
+        self._owed: dict[str, ModelToolCall] = {}
+
+    def take(self, entry: Entry) -> None:
+        if isinstance(entry, MessageEntry) and entry.role == "tool":
+            self._settle(entry)
+            return
+        self._settle_rest()
+        if isinstance(entry, CompactionEntry):
+            self._messages.append(UserMessage(SUMMARY_INTRODUCTION + entry.summary))
+        elif entry.role == "user":
+            self._messages.append(self._user(entry))
+        else:
+            self._answer(entry)
+
+    def end(self) -> Told:
+        self._settle_rest()
+        closing = 0
+        if self._messages and isinstance(self._messages[-1], AssistantMessage):
+            self._messages.append(UserMessage(CONTINUE))
+            closing = 1
+        return Told(tuple(self._messages), tuple(self._omitted), closing)
+
+    def _user(self, entry: MessageEntry) -> UserMessage:
+        if entry.attachments is UNSET:
+            return UserMessage(entry.text)
+        taken = tuple(file for file in entry.attachments if self._accepts(file.media_type))
+        if len(taken) == len(entry.attachments):
+            return UserMessage(entry.text, taken)
+        self._omitted.append(Omitted(entry.id, "attachment"))
+        remarks = [_left_out(file) for file in entry.attachments if file not in taken]
+        return UserMessage("\n".join([entry.text, *remarks]), taken)
+
+    def _answer(self, entry: MessageEntry) -> None:
+        calls = () if entry.tool_calls is UNSET else entry.tool_calls
+        if not entry.text.strip() and not calls:
+            self._omitted.append(Omitted(entry.id, "empty"))
+            return
+        asked = tuple(
+            ModelToolCall(call.tool_call_id, call.name, expressible(call.args)) for call in calls
+        )
+        self._messages.append(AssistantMessage(entry.text, asked, _reasoning(entry, self._choice)))
+        self._owed = {call.id: call for call in asked}
+
+    def _settle(self, entry: MessageEntry) -> None:
+        """Adds a result, with results for the calls before it that never got one."""
+        call_id = "" if entry.tool_call_id is UNSET else entry.tool_call_id
+        if call_id not in self._owed:
+            self._omitted.append(Omitted(entry.id, "no_call"))
+            return
+        for earlier in list(self._owed):
+            call = self._owed.pop(earlier)
+            if earlier == call_id:
+                break
+            self._messages.append(_interrupted(call))
+        is_error = entry.is_error is True
+        self._messages.append(ToolResultMessage(call_id, call.name, entry.text, is_error))
+
+    def _settle_rest(self) -> None:
+        if self._owed:
+            self._messages.extend(_interrupted(call) for call in self._owed.values())
+            self._owed.clear()
+
+
+def _reasoning(entry: MessageEntry, choice: ModelChoice) -> tuple[ReasoningBlock, ...]:
+    is_own = entry.provider == choice.provider and entry.model == choice.model
+    return entry.reasoning_blocks if is_own and entry.reasoning_blocks is not UNSET else ()
 
 
 def _interrupted(call: ModelToolCall) -> ToolResultMessage:
     return ToolResultMessage(call.id, call.name, INTERRUPTED, is_error=True)
 
 
-def estimate_tokens(entries: Iterable[Entry]) -> int:
-    """Estimates what entries cost as model input, in tokens."""
-    return sum(entry_tokens(entry) for entry in entries)
-
-
-def entry_tokens(entry: Entry) -> int:
-    """Estimates what one entry costs as model input, in tokens."""
-    if isinstance(entry, CompactionEntry):
-        chars = len(entry.summary)
-    else:
-        chars = len(entry.text)
-        if entry.tool_calls is not UNSET:
-            chars += sum(len(call.name) + len(str(call.args)) for call in entry.tool_calls)
-    return MESSAGE_TOKENS + chars // CHARS_PER_TOKEN
+def _left_out(file: Attachment) -> str:
+    name = "" if file.name is UNSET else f"{file.name} "
+    return f"[The file {name}({file.media_type}) was left out: the model cannot take it.]"

@@ -8,14 +8,25 @@ the log: the daemon closes it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from nousd.machine.compaction import Cut
+from nousd.machine.compile import Compiled
+from nousd.machine.fragments import Stored
 from nousd.machine.lifecycle import Ledger
 from nousd.machine.model_input import ModelChoice
+from nousd.machine.sources import SourceText
+from nousd.machine.usage import CallFigures
+from nousd.tools.spool import Spool
 from nousd.wire.entries import Entry
 from nousd.wire.events import Event
+
+Tell = Callable[[Compiled], Awaitable[None]]
+"""Takes what a model is about to be given outside of the turn's answers."""
+
+Report = Callable[[CallFigures], Awaitable[None]]
+"""Takes what a model call outside of the turn's answers came to."""
 
 
 class TurnHost(Protocol):
@@ -40,8 +51,21 @@ class TurnHost(Protocol):
         """Puts events into the log together; returns when they are durable."""
         ...
 
-    async def keep(self, data: bytes, media_type: str) -> str:
-        """Stores bytes too big for an event together with the next commit; returns their id."""
+    async def keep(self, data: bytes | Spool, media_type: str) -> str:
+        """Stores what is too big for an event: bytes together with the next commit, a file at once.
+        Returns its id, to which an event of the next commit has to refer.
+
+        Raises:
+            StoreError, OSError: a file could not be stored; nothing is left of it.
+        """
+        ...
+
+    async def keep_input(self, compiled: Compiled) -> Stored:
+        """Stores what a model is about to be given together with the next commit."""
+        ...
+
+    async def instructions(self) -> Sequence[SourceText]:
+        """Returns the user's and the project's instructions, as they were when the run first asked."""
         ...
 
     async def artifact(self, artifact_id: str) -> bytes:
@@ -54,7 +78,7 @@ class TurnHost(Protocol):
 
     async def stream(self, *events: Event) -> None:
         """Puts events into the log together and in order, without waiting for the disk; waits only if
-        the log is far behind.
+        the log is far behind. Cancelled in that wait, they are on their way all the same.
         """
         ...
 
@@ -105,6 +129,19 @@ class Runtime(Protocol):
         """Returns where to cut a transcript for that model, or None if nothing can be cut off."""
         ...
 
-    async def summarise(self, cut: Cut, choice: ModelChoice, *, instruction: str | None) -> str:
-        """Returns what is to stand for the part cut off; bounded, and never fails."""
+    async def summarise(
+        self,
+        cut: Cut,
+        choice: ModelChoice,
+        *,
+        instruction: str | None,
+        tell: Tell,
+        report: Report,
+    ) -> str:
+        """Returns what is to stand for the part cut off; bounded, and never fails.
+
+        Args:
+            tell: told what a model is given, before it is asked.
+            report: told what a model call came to, also if it is cancelled or fails.
+        """
         ...

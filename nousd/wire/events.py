@@ -187,7 +187,7 @@ class SessionCreated(Event, frozen=True, kw_only=True):
 
 
 class SessionUpdated(Event, frozen=True, kw_only=True):
-    """Only what changed is present."""
+    """Only what changed is present; ``thinking`` null leaves it to the model again."""
 
     name: str | UnsetType = UNSET
     leaf_id: str | UnsetType = UNSET
@@ -196,7 +196,7 @@ class SessionUpdated(Event, frozen=True, kw_only=True):
     active_tools: tuple[str, ...] | UnsetType = UNSET
     provider: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
-    thinking: Thinking | UnsetType = UNSET
+    thinking: Thinking | UnsetType | None = UNSET
 
 
 class SessionActivated(Event, frozen=True, kw_only=True):

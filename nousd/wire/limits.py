@@ -46,6 +46,9 @@ ATTACHMENTS_BYTES_MAX: Final = 32 * 1024 * 1024
 TOOLS_MAX: Final = 1024
 """Names in one ``set_active_tools``."""
 
+MODELS_LISTED_MAX: Final = 2000
+"""Models in one answer to ``list_models``."""
+
 SUBSCRIBE_BYTES_MAX: Final = 16 * 1024
 """Length of one line on the event socket: a subscription is small."""
 
@@ -129,6 +132,12 @@ TOOL_UPDATES_BYTES_MAX: Final = 1024 * 1024
 OMITTED_MAX: Final = 100
 """Entries that one ``model_input`` names as left out; all of them are counted."""
 
+INSTRUCTIONS_FILE_BYTES_MAX: Final = 64 * 1024
+"""Bytes of one file of instructions (``AGENTS.md``) that models are given."""
+
+INSTRUCTIONS_BYTES_MAX: Final = 128 * 1024
+"""Bytes of all of them together."""
+
 SUMMARY_CHARS_MAX: Final = 16_000
 """Characters of a summary: a few pages, enough to go on from, small beside every context window."""
 
@@ -163,6 +172,7 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
         "invalid_payload: attachments is too large: at most 33554432 bytes",
     ),
     "tools_max": (TOOLS_MAX, "invalid_payload: tools is too long: at most 1024"),
+    "models_listed_max": (MODELS_LISTED_MAX, "`truncated` in the answer; name a provider"),
     "types_max": (TYPES_MAX, "invalid_payload: types is too long: at most 64"),
     "cursor_digits_max": (
         CURSOR_DIGITS_MAX,
@@ -229,6 +239,14 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
         "no more `tool_execution_update` of that call; the last one says so",
     ),
     "omitted_max": (OMITTED_MAX, "`omitted` names the oldest; `omitted_count` counts all"),
+    "instructions_file_bytes_max": (
+        INSTRUCTIONS_FILE_BYTES_MAX,
+        "a source of `model_input` whose `reason` is `cut`",
+    ),
+    "instructions_bytes_max": (
+        INSTRUCTIONS_BYTES_MAX,
+        "a source of `model_input` whose `reason` is `cut` or `no_room`",
+    ),
     "summary_chars_max": (SUMMARY_CHARS_MAX, "a summary that is cut"),
 }
 """name -> (value, what a client sees past it)."""

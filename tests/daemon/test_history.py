@@ -145,6 +145,7 @@ async def test_past_the_threshold_the_older_part_is_compacted_by_itself(
     settings = NativeSettings(context_window=1000, compact_at=0.5, keep_recent_tokens=200)
     async with socket_daemon(short_folder, provider=provider, native=settings) as daemon:
         events, client = await daemon.watch(), await daemon.connect()
+        await client.request("set_active_tools", tools=[])
         await talk(client, events, 4)
         stub.script(text_reply("what they said"))
         result = await client.request("prompt", text=f"and now? {LONG}")
@@ -169,6 +170,7 @@ async def test_compacting_again_and_again_does_not_make_summaries_grow(
     settings = NativeSettings(context_window=1000, compact_at=0.5, keep_recent_tokens=200)
     async with socket_daemon(short_folder, provider=provider, native=settings) as daemon:
         events, client = await daemon.watch(), await daemon.connect()
+        await client.request("set_active_tools", tools=[])
         await talk(client, events, 30)
         found = compactions(await client.request("get_messages"))
         assert len(found) > 5
@@ -183,6 +185,7 @@ async def test_a_summary_the_model_cannot_write_is_made_without_it(
     settings = NativeSettings(context_window=1000, compact_at=0.5, keep_recent_tokens=200)
     async with socket_daemon(short_folder, provider=provider, native=settings) as daemon:
         events, client = await daemon.watch(), await daemon.connect()
+        await client.request("set_active_tools", tools=[])
         await talk(client, events, 4)
         stub.script(text_reply(""))
         result = await client.request("prompt", text=f"and now? {LONG}")
@@ -278,6 +281,7 @@ async def test_a_prompt_reads_what_the_model_is_told_however_long_the_session_is
             workdir=tmp_path, provider=make_provider("mock"), store=store, native=native
         ) as daemon:
             client = await daemon.connect()
+            await client.request("set_active_tools", tools=[])
             reads = []
             for number in range(120):
                 before = store.entries_read

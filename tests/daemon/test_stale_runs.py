@@ -247,6 +247,7 @@ async def test_a_summary_that_is_being_written_is_a_sign_of_life(
 ) -> None:
     native = NativeSettings(context_window=600, keep_recent_tokens=0, compact_at=0.5)
     async with opened(tmp_path, native=native) as bench:
+        await bench.client.request("set_active_tools", tools=[])
         assert status(await bench.prompt(says("long " * 300), text="first")) == "completed"
         run = await bench.prompt(streams_slowly, says("done"), text="second")
         assert status(run) == "completed"

@@ -335,7 +335,7 @@ async def test_what_a_model_is_not_told_is_named_with_the_reason(
 async def test_of_many_entries_left_out_the_oldest_are_named_and_all_are_counted(
     bench: Bench, provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nousd.runtimes.native.loop.OMITTED_MAX", 2)
+    monkeypatch.setattr("nousd.machine.asked.OMITTED_MAX", 2)
     empty = []
     for _ in range(3):
         provider.answer(says())
@@ -355,8 +355,12 @@ async def test_a_call_made_again_with_a_compacted_context_is_told_again(
         await bench.run("first")
         provider.answer(fails(ContextOverflow("too long")), says("a summary"), says("two"))
         run = await bench.run("second")
-        before, after = of_type(run, "model_input")
-        assert (before["entries"], after["entries"]) == (3, 2)
+        before, summary, after = of_type(run, "model_input")
+        assert (before["entries"], summary["entries"], after["entries"]) == (3, 2, 2)
+        assert [told["purpose"] for told in (before, summary, after)] == [
+            *("answer", "summary", "answer")
+        ]
+        assert after["strategy"] == ["compacted"]
         [compaction] = [
             appended["entry"]
             for appended in of_type(run, "entry_appended")

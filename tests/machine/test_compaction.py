@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 from nousd.machine import compaction
 from nousd.machine.compaction import Cut, plan_cut
+from nousd.machine.compile import Compiled
 from nousd.machine.model_input import ModelChoice, ModelInput, UserMessage
-from nousd.machine.transcript import (
+from nousd.machine.tokens import (
     CHARS_PER_TOKEN,
     MESSAGE_TOKENS,
     entry_tokens,
     estimate_tokens,
-    in_context,
 )
+from nousd.machine.transcript import in_context
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
 from nousd.wire.limits import SUMMARY_CHARS_MAX
 from tests.machine.builders import TS, answer, compacted, message, result, user
@@ -212,7 +213,11 @@ def test_each_entry_is_weighed_once_however_long_the_transcript(
 
 
 def request_for(cut: Cut, *, window: int = 100_000, wish: str | None = None) -> ModelInput:
-    return compaction.summary_request(
+    return compiled_for(cut, window=window, wish=wish).request
+
+
+def compiled_for(cut: Cut, *, window: int = 100_000, wish: str | None = None) -> Compiled:
+    return compaction.summary_input(
         cut, choice=ModelChoice("p", "m"), instruction=wish, window=window
     )
 
@@ -241,11 +246,36 @@ def test_a_request_for_a_summary_fits_into_half_the_window_and_keeps_the_newest(
     assert "assistant: 0 xxx" not in text
 
 
+def test_what_the_author_of_a_summary_is_not_told_is_named() -> None:
+    whole = compiled_for(planned([*turn(1), *turn(2)]))
+    assert (whole.omitted, whole.strategy) == ((), ("full",))
+    context = [entry for number in range(200) for entry in turn(number, text=f"{number} {LONG}")]
+    cut = planned(context)
+    compiled = compiled_for(cut, window=20_000)
+    text = text_of(compiled.request)
+    reasons = {omitted.entry_id: omitted.reason for omitted in compiled.omitted}
+    for entry in cut.dropped:
+        assert isinstance(entry, MessageEntry)
+        number, is_answer = int(entry.id[1:]), entry.role == "assistant"
+        if is_answer and f"assistant: {number} xxx" in text:
+            assert reasons.pop(entry.id) == "preview"
+        elif is_answer:
+            assert reasons.pop(entry.id) == "oldest"
+        else:
+            assert reasons.pop(entry.id, "oldest") == "oldest"
+    assert reasons == {}
+    assert compiled.strategy == ("oldest_dropped", "previews")
+    assert f"[{sum(o.reason == 'oldest' for o in compiled.omitted)} earlier messages left" in text
+
+
 def test_an_answer_with_very_many_calls_does_not_push_out_everything_else() -> None:
     many = answer("many", "so much to do", calls=500)
     cut = Cut((*turn(1), many), user("u2"), 1)
     assert "so much to do" in text_of(request_for(cut, window=1))
     assert "so much to do" in compaction.mechanical_summary(cut)
+    assert ("many", "preview") in [
+        (omitted.entry_id, omitted.reason) for omitted in compiled_for(cut).omitted
+    ]
 
 
 # --- summaries -------------------------------------------------------------------------------

@@ -10,28 +10,47 @@ from hypothesis import strategies as st
 
 from nousd.machine.model_input import (
     AssistantMessage,
+    ModelChoice,
     ModelMessage,
     ModelToolCall,
     ToolResultMessage,
     UserMessage,
 )
+from nousd.machine.tokens import (
+    IMAGE_TOKENS,
+    MESSAGE_TOKENS,
+    entry_tokens,
+    estimate_tokens,
+    message_tokens,
+)
 from nousd.machine.transcript import (
     CONTINUE,
     INTERRUPTED,
-    MESSAGE_TOKENS,
     SUMMARY_INTRODUCTION,
-    compiled,
-    entry_tokens,
-    estimate_tokens,
+    Told,
     in_context,
+    told,
 )
-from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
+from nousd.wire.entries import (
+    Attachment,
+    CompactionEntry,
+    Entry,
+    MessageEntry,
+    ReasoningBlock,
+    ToolCall,
+)
 from nousd.wire.events import Omitted
 from tests.machine.builders import answer, compacted, message, result, user
 
+CHOICE = ModelChoice("here", "model-1")
+
+
+def told_of(context: Sequence[Entry]) -> Told:
+    return told(context, CHOICE, lambda _: True)
+
 
 def said(path: Sequence[Entry]) -> tuple[ModelMessage, ...]:
-    return compiled(in_context(path)).messages
+    return told_of(in_context(path)).messages
 
 
 def call(call_id: str) -> ModelToolCall:
@@ -104,7 +123,7 @@ def test_a_result_that_no_call_waits_for_is_left_out(path: list[Entry]) -> None:
     assert sum(isinstance(m, ToolResultMessage) for m in said(path)) == sum(
         len(m.tool_calls) for m in said(path) if isinstance(m, AssistantMessage)
     )
-    [omitted] = compiled(path).omitted
+    [omitted] = told_of(path).omitted
     assert (omitted.entry_id, omitted.reason) in {(entry.id, "no_call") for entry in path}
 
 
@@ -117,7 +136,7 @@ def test_an_answer_without_content_is_left_out(text: str) -> None:
         UserMessage("question"),
         UserMessage("well?"),
     )
-    assert compiled([user("u"), answer("a", text)]).omitted == (Omitted("a", "empty"),)
+    assert told_of([user("u"), answer("a", text)]).omitted == (Omitted("a", "empty"),)
 
 
 def test_an_answer_without_words_but_with_calls_is_kept() -> None:
@@ -135,6 +154,48 @@ def test_a_model_is_asked_to_go_on_with_its_own_last_words() -> None:
         AssistantMessage("half a"),
         UserMessage(CONTINUE),
     )
+
+
+def test_two_messages_of_the_user_in_a_row_stay_two() -> None:
+    assert said([user("u", "one"), user("v", "two")]) == (UserMessage("one"), UserMessage("two"))
+
+
+def test_what_was_reasoned_goes_to_the_model_that_reasoned_it_and_to_no_other() -> None:
+    blocks = (ReasoningBlock(dialect="d", data={"signature": "x"}),)
+    own = message("a", "assistant", "so", provider="here", model="model-1", reasoning_blocks=blocks)
+    asked = user("u")
+    (said_it, _) = said([own, asked])
+    assert said_it == AssistantMessage("so", (), blocks)
+    for other in (ModelChoice("there", "model-1"), ModelChoice("here", "model-2")):
+        (without, _) = told([own, asked], other, lambda _: True).messages
+        assert without == AssistantMessage("so")
+
+
+IMAGE = Attachment(artifact_id="sha256:a", media_type="image/png", size_bytes=9, name="cat.png")
+NOTES = Attachment(artifact_id="sha256:b", media_type="text/plain", size_bytes=400)
+
+
+def test_files_stand_beside_the_text_that_they_came_with() -> None:
+    asked = message("u", "user", "look", attachments=(IMAGE, NOTES))
+    assert said([asked]) == (UserMessage("look", (IMAGE, NOTES)),)
+    assert entry_tokens(asked) == MESSAGE_TOKENS + 1 + IMAGE_TOKENS + 100
+
+
+def test_a_file_that_the_model_cannot_take_is_left_out_and_the_model_is_told() -> None:
+    asked = message("u", "user", "look", attachments=(IMAGE, NOTES))
+    messages, omitted, _ = told([asked], CHOICE, lambda media_type: media_type == "text/plain")
+    remark = "[The file cat.png (image/png) was left out: the model cannot take it.]"
+    assert messages == (UserMessage(f"look\n{remark}", (NOTES,)),)
+    assert omitted == (Omitted("u", "attachment"),)
+
+
+def test_a_number_that_json_cannot_carry_exactly_is_told_as_its_digits() -> None:
+    asked = ToolCall(
+        tool_call_id="a.0", runtime_tool_call_id="x", name="read", args={"id": 2**64 + 1, "n": 1}
+    )
+    (called, *_) = said([message("a", "assistant", tool_calls=(asked,))])
+    assert isinstance(called, AssistantMessage)
+    assert called.tool_calls[0].args == {"id": str(2**64 + 1), "n": 1}
 
 
 def test_a_path_without_entries_has_no_messages() -> None:
@@ -248,7 +309,7 @@ def test_any_path_gives_a_model_something_it_accepts(path: list[Entry]) -> None:
 @given(paths())
 def test_every_entry_is_told_or_named_as_left_out(path: list[Entry]) -> None:
     context = in_context(path)
-    messages, omitted = compiled(context)
+    messages, omitted, closing = told_of(context)
     added = [
         message
         for message in messages
@@ -257,6 +318,7 @@ def test_every_entry_is_told_or_named_as_left_out(path: list[Entry]) -> None:
     ]
     assert len(messages) - len(added) == len(context) - len(omitted)
     assert {entry.entry_id for entry in omitted} <= set(ids(context))
+    assert closing == sum(message == UserMessage(CONTINUE) for message in messages)
 
 
 @given(paths())
@@ -300,5 +362,7 @@ def test_tokens_are_estimated_from_everything_a_model_would_read() -> None:
     assert entry_tokens(user("u", "x" * 400)) == MESSAGE_TOKENS + 100
     assert entry_tokens(compacted("c", "u", "x" * 400)) == MESSAGE_TOKENS + 100
     assert entry_tokens(answer("a", "x" * 400, calls=1)) > MESSAGE_TOKENS + 100
+    blocks = (ReasoningBlock(dialect="d", data={"signature": "x" * 400}),)
+    assert message_tokens(AssistantMessage("", (), blocks)) > MESSAGE_TOKENS + 100
     entries = [user("u", "x" * length) for length in (0, 3, 50)]
     assert estimate_tokens(entries) == sum(map(entry_tokens, entries))

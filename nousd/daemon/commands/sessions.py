@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import trio
 from msgspec import UNSET
 
 from nousd.daemon.commands.inputs import require_entry
 from nousd.daemon.commands.reading import run_state
 from nousd.daemon.core import Core, Deferred, Reply
+from nousd.daemon.history import whole_path
 from nousd.daemon.log import Ticket
+from nousd.daemon.model_inputs import artifacts_of
 from nousd.daemon.sessions import LiveSession
 from nousd.errors import CommandRejected, InvalidPayload
 from nousd.machine import compaction, decisions
+from nousd.machine.asked import model_input
+from nousd.machine.compile import Compiled
+from nousd.machine.fragments import store_input
+from nousd.machine.usage import CallFigures
 from nousd.store.interface import SessionRow
 from nousd.wire import commands, events
 from nousd.wire.entries import Entry, parent_of
@@ -129,8 +138,8 @@ async def get_messages(core: Core, command: commands.GetMessages) -> Reply:
     end = leaf_id if command.before is None else await _parent(core, live, command.before)
     if end is None:
         return _page(live, leaf_id, at, (), has_more=False)
-    path = await core.store.path(
-        live.session_id, end, limit=command.limit, bytes_max=PAGE_BYTES_MAX
+    path = await whole_path(
+        core.store, live.session_id, end, limit=command.limit, bytes_max=PAGE_BYTES_MAX
     )
     return _page(live, leaf_id, at, path.entries, has_more=path.has_more)
 
@@ -176,7 +185,13 @@ async def compact_session(core: Core, command: commands.CompactSession) -> Reply
         raise CommandRejected("nothing_to_compact")
     instruction = (command.instruction or "").strip() or None
     choice = core.runs.choice_of(live.state)
-    summary = await runtime.summarise(cut, choice, instruction=instruction)
+    summary = await runtime.summarise(
+        cut,
+        choice,
+        instruction=instruction,
+        tell=partial(_tell_input, core, live.session_id),
+        report=partial(_count_call, core, live.session_id),
+    )
     live = await core.sessions.get(live.session_id)
     decisions.require_idle(live.state)
     if live.state.leaf_id != leaf_id:
@@ -204,6 +219,28 @@ async def compact_session(core: Core, command: commands.CompactSession) -> Reply
     return Deferred(live.decide((appended,)), answer)
 
 
+async def _tell_input(core: Core, session_id: str, compiled: Compiled) -> None:
+    live = await core.sessions.get(session_id)
+    choice = core.runs.choice_of(live.state)
+    stored = store_input(None, compiled.request, omitted=compiled.omitted)
+    told = model_input(
+        compiled,
+        stored,
+        window=core.runs.models.context_window(choice),
+        sources=(),
+        leaf_id=live.state.leaf_id,
+        session_id=session_id,
+    )
+    live.decide((told,), artifacts=artifacts_of(stored))
+
+
+async def _count_call(core: Core, session_id: str, figures: CallFigures) -> None:
+    """The call has cost what it has, whatever becomes of its summary."""
+    with trio.CancelScope(shield=True):
+        live = await core.sessions.get(session_id)
+        live.decide((figures.reported(session_id),))
+
+
 def _selected(live: LiveSession, *, is_active: bool) -> SessionSelected:
     return SessionSelected(
         session_id=live.session_id,
@@ -223,4 +260,5 @@ def _summary(core: Core, row: SessionRow) -> SessionSummary:
         name=or_unset(row.name),
         parent_id=or_unset(row.parent_id),
         leaf_id=or_unset(row.leaf_id),
+        usage=or_unset(row.usage),
     )

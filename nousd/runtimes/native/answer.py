@@ -14,6 +14,7 @@ from msgspec import UNSET
 from nousd.errors import ContextOverflow, ProviderError, RunFailed
 from nousd.machine.lifecycle import tool_calls_of
 from nousd.machine.model_input import ModelInput
+from nousd.machine.usage import CallFigures
 from nousd.providers.interface import (
     NO_BLOBS,
     Alive,
@@ -26,8 +27,11 @@ from nousd.providers.interface import (
     Retrying,
     TextDelta,
     ToolCallPiece,
+    UsageSoFar,
 )
+from nousd.providers.prices import Price
 from nousd.runtimes.interface import TurnHost
+from nousd.runtimes.native.metering import Meter
 from nousd.wire import events
 from nousd.wire.codec import is_nested_too_deep
 from nousd.wire.entries import MessageEntry, ReasoningBlock, StopReason, ToolCall
@@ -38,18 +42,26 @@ RAW_ARGUMENTS = "_raw"
 
 
 async def ask_model(
-    host: TurnHost, provider: Provider, request: ModelInput, blobs: Blobs = NO_BLOBS
+    host: TurnHost,
+    provider: Provider,
+    request: ModelInput,
+    blobs: Blobs = NO_BLOBS,
+    *,
+    price: Price | None = None,
 ) -> tuple[ToolCall, ...]:
     """Streams one answer into the log and returns the calls it asks for.
+
+    Args:
+        price: of the model, if it is known.
 
     Raises:
         ContextOverflow: before any content; nothing was written.
         RunFailed: ``provider_error`` or, behind some content, ``context_too_large``; with the server's
             own words as its cause.
     """
-    answer = _Answer(host, provider, request)
+    answer = _Answer(host, provider, request, Meter(request, price))
     try:
-        await provider.generate(request, answer.receive, blobs)
+        await answer.be_given(blobs)
     except ContextOverflow as overflow:
         if answer.message_id is not None:
             raise await provider_failed(host, overflow) from overflow
@@ -65,7 +77,7 @@ async def ask_model(
     return await answer.close()
 
 
-async def provider_failed(host: TurnHost, error: ProviderError) -> RunFailed:
+async def provider_failed(host: TurnHost, error: ProviderError, *, hint: str = "") -> RunFailed:
     """Opens a message for the failed answer if it has none, and returns the failure to raise."""
     if host.ledger.message is None:
         await host.stream(
@@ -73,18 +85,22 @@ async def provider_failed(host: TurnHost, error: ProviderError) -> RunFailed:
                 **host.ledger.where, message_id=host.new_id("msg"), role="assistant"
             )
         )
+    code, message = "provider_error", "provider stream returned error"
     if isinstance(error, ContextOverflow):
-        return RunFailed("context_too_large", "the input is too long for the model", str(error))
-    return RunFailed("provider_error", "provider stream returned error", str(error))
+        code, message = "context_too_large", "the input is too long for the model"
+    return RunFailed(code, message, str(error), raw=error.raw, hint=hint)
 
 
 class _Answer:
     """Takes the pieces of one model call and tells the log."""
 
-    def __init__(self, host: TurnHost, provider: Provider, request: ModelInput) -> None:
+    def __init__(
+        self, host: TurnHost, provider: Provider, request: ModelInput, meter: Meter
+    ) -> None:
         self._host = host
         self._provider = provider
         self._request = request
+        self._meter = meter
         self.message_id: str | None = None
         self.retried = False
         self._text: list[str] = []
@@ -93,8 +109,22 @@ class _Answer:
         self._calls: list[ToolCallPiece] = []
         self._finished = Finished("stop")
 
-    async def receive(self, piece: Piece) -> None:
-        """Takes one piece."""
+    async def be_given(self, blobs: Blobs) -> None:
+        """Makes the call. One that breaks off, however it does, is told of as far as it came."""
+        is_whole = False
+        try:
+            await self._provider.generate(self._request, self._receive, blobs)
+            is_whole = True
+        finally:
+            figures = None if is_whole else self._meter.figures_if_any()
+            if figures is not None:
+                await self._host.stream(self._reported(figures, self.message_id))
+
+    def _reported(self, figures: CallFigures, message_id: str | None) -> events.UsageReported:
+        return figures.reported(**self._host.ledger.where, message_id=or_unset(message_id))
+
+    async def _receive(self, piece: Piece) -> None:
+        self._meter.note(piece)
         match piece:
             case TextDelta(text):
                 message_id = await self._open()
@@ -122,7 +152,7 @@ class _Answer:
                 await self._retrying(piece)
             case Finished():
                 self._finished = piece
-            case Alive():
+            case Alive() | UsageSoFar():
                 self._host.expect_quiet(0.0)
 
     async def _open(self) -> str:
@@ -168,16 +198,7 @@ class _Answer:
         if usage is not None:
             text = f"provider_usage: input={usage.input} output={usage.output} total={usage.total}"
             remarks.append(events.Status(**where, message=text))
-            remarks.append(
-                events.UsageReported(
-                    **where,
-                    usage=usage,
-                    model=self._request.model,
-                    provider=self._request.provider,
-                    message_id=message_id,
-                )
-            )
-        return remarks
+        return [*remarks, self._reported(self._meter.figures(), message_id)]
 
     def _ends(self, message_id: str, calls: tuple[ToolCall, ...]) -> list[events.Event]:
         host = self._host

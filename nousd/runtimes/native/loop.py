@@ -8,30 +8,42 @@ up the log.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
-from msgspec import UNSET
 
 from nousd.errors import ContextOverflow, RunFailed
-from nousd.machine import compaction, transcript
-from nousd.machine.model_input import ModelChoice, ModelInput, ToolSpec, UserMessage
+from nousd.machine import compaction
+from nousd.machine import sources as sources_of
+from nousd.machine.asked import model_input
+from nousd.machine.compile import (
+    Budget,
+    Compiled,
+    Frame,
+    budget_of,
+    compile_input,
+    what_is_largest,
+)
+from nousd.machine.model_input import ModelChoice, ToolSpec, UserMessage
+from nousd.machine.usage import CallFigures
 from nousd.providers.models import Models
-from nousd.runtimes.interface import TurnHost
+from nousd.runtimes.interface import Report, Tell, TurnHost
 from nousd.runtimes.native.answer import ask_model, provider_failed
 from nousd.runtimes.native.summary import write_summary
 from nousd.runtimes.native.tool_calls import CallRunner
 from nousd.tools.interface import ExpectQuiet, Tool, nobody_waits
 from nousd.wire import events
+from nousd.wire.canonical import expressible, nearest
 from nousd.wire.entries import Entry, ToolCall
-from nousd.wire.limits import OMITTED_MAX
-from nousd.wire.optional import or_unset
 
 
 class NativeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the loop can be told.
 
     Args:
-        system: the system prompt; may be empty.
+        system: the system prompt; empty if there is none.
+        system_path: the file it comes from, if it does.
         model_calls_max: model calls per turn before the turn is given up.
         context_window: tokens; 0 asks the provider.
         compact_at: share of the window past which the transcript is compacted by itself.
@@ -40,6 +52,7 @@ class NativeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     system: str = ""
+    system_path: str = ""
     model_calls_max: int = 50
     context_window: int = 0
     compact_at: float = 0.8
@@ -91,54 +104,102 @@ class NativeRuntime:
         self, host: TurnHost, remarks: tuple[events.Event, ...]
     ) -> Sequence[ToolCall]:
         """Makes one model call, with room made for it before, or after it overflowed."""
-        context = await host.context()
-        limit = self._settings.compact_at * self._window(host.choice)
-        if transcript.estimate_tokens(context) > limit:
+        call = await self._prepared(host)
+        if call.compiled.crowded:
             if remarks:
                 await host.stream(*remarks)
             remarks = ()
-            await self._compact(host, "auto")
+            if await self._compact(host, "auto", call.budget.recent):
+                call = await self._prepared(host)
+        if call.compiled.tokens > call.budget.hard:
+            raise _too_large(call)
         try:
-            return await self._ask(host, remarks)
+            return await self._ask(host, call, remarks)
         except ContextOverflow as overflow:
-            if not await self._compact(host, "overflow"):
-                raise await provider_failed(host, overflow) from overflow
+            smaller = await self._smaller(host, call)
+            if smaller is None:
+                raise await provider_failed(host, overflow, hint=_hint(call)) from overflow
         try:
-            return await self._ask(host)
+            return await self._ask(host, smaller)
         except ContextOverflow as overflow:
-            raise await provider_failed(host, overflow) from overflow
+            raise await provider_failed(host, overflow, hint=_hint(smaller)) from overflow
 
-    async def _ask(
-        self, host: TurnHost, remarks: tuple[events.Event, ...] = ()
-    ) -> Sequence[ToolCall]:
-        """Makes one model call with the context as it is.
+    async def _prepared(self, host: TurnHost, *, shrink_to: int | None = None) -> _Call:
+        """Returns the next model call with the context as it is.
 
-        What the model is given goes into the log together with the remarks, while it is asked.
+        Args:
+            shrink_to: tokens that it may have, where a server has refused more.
         """
-        context = await host.context()
-        compiled = transcript.compiled(context)
-        offered = tuple(
-            ToolSpec(tool.name, tool.description, tool.parameters)
+        settings = self._settings
+        choice = host.choice
+        sources = (
+            sources_of.system_prompt(settings.system, settings.system_path),
+            *await host.instructions(),
+        )
+        provider = self._models.provider(choice.provider)
+        frame = Frame(
+            choice,
+            sources_of.system_text(sources),
+            self._offered(host),
+            partial(provider.accepts, choice.model),
+        )
+        budget = budget_of(
+            self._window(choice),
+            frame,
+            compact_at=settings.compact_at,
+            keep_recent=settings.keep_recent_tokens,
+        )
+        if shrink_to is not None:
+            budget = budget._replace(soft=shrink_to, hard=shrink_to)
+        compiled = compile_input(await host.context(), frame, budget)
+        return _Call(compiled, budget, tuple(told.source for told in sources), frame.tokens)
+
+    def _offered(self, host: TurnHost) -> tuple[ToolSpec, ...]:
+        return tuple(
+            ToolSpec(tool.name, tool.description, expressible(tool.parameters, nearest))
             for tool in self._tools.values()
             if host.tool_is_active(tool.name)
         )
-        choice = host.choice
-        request = ModelInput(
-            messages=compiled.messages,
-            model=choice.model,
-            provider=choice.provider,
-            system=self._settings.system,
-            thinking=choice.thinking,
-            tools=offered,
-        )
-        await host.stream(*remarks, _told(host, context, request, compiled.omitted))
+
+    async def _smaller(self, host: TurnHost, refused: _Call) -> _Call | None:
+        """Returns the call with less in it, after a server found it too long; None if that cannot be."""
+        if await self._compact(host, "overflow", refused.budget.recent):
+            return await self._prepared(host)
+        told = refused.compiled.tokens - refused.fixed
+        smaller = await self._prepared(host, shrink_to=refused.fixed + told * 3 // 4)
+        return smaller if smaller.compiled.tokens < refused.compiled.tokens else None
+
+    async def _ask(
+        self, host: TurnHost, call: _Call, remarks: tuple[events.Event, ...] = ()
+    ) -> Sequence[ToolCall]:
+        """Makes one model call.
+
+        What the model is given goes into the log together with the remarks, while it is asked.
+        """
+        request = call.compiled.request
+        await host.stream(*remarks, await self._told(host, call.compiled, call.sources))
         blobs = {
             attachment.artifact_id: await host.artifact(attachment.artifact_id)
             for message in request.messages
             if isinstance(message, UserMessage)
             for attachment in message.attachments
         }
-        return await ask_model(host, self._models.provider(choice.provider), request, blobs)
+        choice = _choice(call.compiled)
+        provider = self._models.provider(choice.provider)
+        return await ask_model(host, provider, request, blobs, price=self._models.price(choice))
+
+    async def _told(
+        self, host: TurnHost, compiled: Compiled, sources: Sequence[events.Source] = ()
+    ) -> events.ModelInput:
+        """Returns the event that says what a model is given, and stores that with it."""
+        return model_input(
+            compiled,
+            await host.keep_input(compiled),
+            window=self._window(_choice(compiled)),
+            sources=sources,
+            leaf_id=host.leaf_id,
+            **host.ledger.where,
+        )
 
     # --- compaction --------------------------------------------------------------------------
 
@@ -149,29 +210,48 @@ class NativeRuntime:
         return compaction.plan_cut(context, min(self._settings.keep_recent_tokens, room))
 
     async def summarise(
-        self, cut: compaction.Cut, choice: ModelChoice, *, instruction: str | None
+        self,
+        cut: compaction.Cut,
+        choice: ModelChoice,
+        *,
+        instruction: str | None,
+        tell: Tell,
+        report: Report,
     ) -> str:
         """See ``Runtime.summarise``."""
-        return await self._summary(cut, choice, instruction, nobody_waits)
+        compiled = compaction.summary_input(
+            cut, choice=choice, instruction=instruction, window=self._window(choice)
+        )
+        await tell(compiled)
+        return await self._summary(cut, compiled, nobody_waits, report)
 
     async def _summary(
         self,
         cut: compaction.Cut,
-        choice: ModelChoice,
-        instruction: str | None,
+        compiled: Compiled,
         expect_quiet: ExpectQuiet,
+        report: Report,
     ) -> str:
-        request = compaction.summary_request(
-            cut, choice=choice, instruction=instruction, window=self._window(choice)
-        )
+        choice = _choice(compiled)
         provider = self._models.provider(choice.provider)
-        return await write_summary(provider, request, cut, expect_quiet)
+        price = self._models.price(choice)
+        return await write_summary(
+            provider, compiled.request, cut, expect_quiet, price=price, report=report
+        )
 
-    async def _compact(self, host: TurnHost, trigger: str) -> bool:
-        cut = self.plan_cut(await host.context(), host.choice)
+    async def _compact(self, host: TurnHost, trigger: str, keep_tokens: int) -> bool:
+        cut = compaction.plan_cut(await host.context(), keep_tokens)
         if cut is None:
             return False
-        summary = await self._summary(cut, host.choice, None, host.expect_quiet)
+
+        async def report(figures: CallFigures) -> None:
+            await host.stream(figures.reported(**host.ledger.where))
+
+        compiled = compaction.summary_input(
+            cut, choice=host.choice, instruction=None, window=self._window(host.choice)
+        )
+        await host.stream(await self._told(host, compiled))
+        summary = await self._summary(cut, compiled, host.expect_quiet, report)
         entry = compaction.compaction_entry(
             cut,
             summary,
@@ -197,23 +277,32 @@ class NativeRuntime:
         return self._settings.context_window or self._models.context_window(choice)
 
 
-def _told(
-    host: TurnHost,
-    context: Sequence[Entry],
-    request: ModelInput,
-    omitted: tuple[events.Omitted, ...],
-) -> events.ModelInput:
-    return events.ModelInput(
-        **host.ledger.where,
-        model=request.model,
-        leaf_id=or_unset(host.leaf_id),
-        entries=len(context),
-        messages=len(request.messages),
-        tokens_estimated=transcript.estimate_tokens(context),
-        tools=tuple(tool.name for tool in request.tools),
-        omitted_count=len(omitted),
-        omitted=omitted[:OMITTED_MAX] or UNSET,
+class _Call(NamedTuple):
+    """A model call that is ready to be made; ``fixed``: what of its tokens is not the transcript."""
+
+    compiled: Compiled
+    budget: Budget
+    sources: tuple[events.Source, ...]
+    fixed: int
+
+
+def _choice(compiled: Compiled) -> ModelChoice:
+    request = compiled.request
+    return ModelChoice(request.provider, request.model, request.thinking)
+
+
+def _too_large(call: _Call) -> RunFailed:
+    return RunFailed(
+        "context_too_large",
+        "the input is too long for the model",
+        f"about {call.compiled.tokens:,} tokens, of which at most {call.budget.hard:,} can be given",
+        hint=_hint(call),
     )
+
+
+def _hint(call: _Call) -> str:
+    largest = what_is_largest(call.compiled, call.budget.window)
+    return f"{largest}; make that shorter, or choose a model with a larger context window"
 
 
 _AWAIT_NEXT = "await_next: continue_with_tool_results"

@@ -8,6 +8,9 @@ from nousd.errors import ProviderError
 from nousd.machine import compaction
 from nousd.machine.model_input import ModelInput
 from nousd.providers.interface import Piece, Provider, Retrying, TextDelta
+from nousd.providers.prices import Price
+from nousd.runtimes.interface import Report
+from nousd.runtimes.native.metering import Meter
 from nousd.tools.interface import ExpectQuiet
 from nousd.wire.limits import SUMMARY_CHARS_MAX
 
@@ -18,14 +21,27 @@ _COLLECT_CHARS_MAX = 4 * SUMMARY_CHARS_MAX
 
 
 async def write_summary(
-    provider: Provider, request: ModelInput, cut: compaction.Cut, expect_quiet: ExpectQuiet
+    provider: Provider,
+    request: ModelInput,
+    cut: compaction.Cut,
+    expect_quiet: ExpectQuiet,
+    *,
+    price: Price | None,
+    report: Report,
 ) -> str:
-    """Returns the model's summary, or the mechanical one if the model fails or says nothing."""
+    """Returns the model's summary, or the mechanical one if the model fails or says nothing.
+
+    Args:
+        price: of the model, if it is known.
+        report: told what the call came to, unless nothing came of it.
+    """
+    meter = Meter(request, price)
     texts: list[str] = []
     collected = 0
 
     async def receive(piece: Piece) -> None:
         nonlocal collected
+        meter.note(piece)
         expect_quiet(piece.delay_seconds if isinstance(piece, Retrying) else 0.0)
         if isinstance(piece, TextDelta) and collected < _COLLECT_CHARS_MAX:
             collected += len(piece.text)
@@ -36,4 +52,8 @@ async def write_summary(
     except ProviderError as error:
         _log.warning("the model could not summarise: %s", error)
         texts.clear()
+    finally:
+        figures = meter.figures_if_any()
+        if figures is not None:
+            await report(figures)
     return compaction.bounded_summary("".join(texts)) or compaction.mechanical_summary(cut)

@@ -1,0 +1,151 @@
+"""Reads the instructions that lie in files: the project's ``AGENTS.md``, and the user's own.
+
+The project's are looked for in every folder from the root of the repository down to the workdir, in the
+workdir alone where there is no repository; the user's lie beside the settings. What lies in a
+repository was perhaps written by somebody else. So only regular files count that really lie inside of
+that root, however they are spelled (``tools.confine``), never more than a bound, and a FIFO or device
+is not waited for. What cannot be used is told with the reason, and is no error.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import trio
+
+from nousd.errors import ConfigError, ToolError
+from nousd.machine.sources import SourceText, of_file, unused
+from nousd.tools.confine import DEPTH_MAX, Confinement
+from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX, INSTRUCTIONS_FILE_BYTES_MAX
+
+FILE_NAME: Final = "AGENTS.md"
+
+_USER: Final = "user_instructions"
+_PROJECT: Final = "project_instructions"
+
+
+class Places(NamedTuple):
+    """Where instructions lie.
+
+    Args:
+        user_file: the user's own; None if they are not wanted.
+        project: whether the project's are wanted.
+        hidden: what is never read, also where it lies inside.
+    """
+
+    workdir: Path
+    user_file: Path | None
+    project: bool
+    hidden: tuple[Path, ...] = ()
+
+
+ReadInstructions = Callable[[], Awaitable[Sequence[SourceText]]]
+"""Gives the instructions as they are now, the most particular last."""
+
+
+async def no_instructions() -> Sequence[SourceText]:
+    """Gives none."""
+    return (unused(_USER, "off"), unused(_PROJECT, "off"))
+
+
+def reader(places: Places) -> ReadInstructions:
+    """Returns what reads them, in a thread: a folder may be far away, and not answer."""
+
+    async def read() -> Sequence[SourceText]:
+        return await trio.to_thread.run_sync(read_instructions, places, abandon_on_cancel=True)
+
+    return read
+
+
+def read_instructions(places: Places) -> tuple[SourceText, ...]:
+    """Returns the user's own, and then the project's with the most particular last."""
+    users = _users(places)
+    room = INSTRUCTIONS_BYTES_MAX - len(users.text.encode())
+    return (users, *_projects(places, room))
+
+
+def _users(places: Places) -> SourceText:
+    path = places.user_file
+    if path is None:
+        return unused(_USER, "off")
+    found = _found(_USER, path.parent, path, places.hidden, INSTRUCTIONS_FILE_BYTES_MAX)
+    return found or unused(_USER, "not_found", str(path))
+
+
+def _projects(places: Places, room: int) -> Sequence[SourceText]:
+    if not places.project:
+        return (unused(_PROJECT, "off"),)
+    root, folders = _folders(places.workdir.resolve())
+    found: list[SourceText] = []
+    # The most particular has the first right to the room.
+    for folder in reversed(folders):
+        bytes_max = min(room, INSTRUCTIONS_FILE_BYTES_MAX)
+        source = _found(_PROJECT, root, folder / FILE_NAME, places.hidden, bytes_max)
+        if source is not None:
+            found.append(source)
+            room -= len(source.text.encode())
+    return found[::-1] or (unused(_PROJECT, "not_found"),)
+
+
+def _folders(workdir: Path) -> tuple[Path, list[Path]]:
+    """Returns the root, and the folders from there to the workdir."""
+    above = [workdir, *workdir.parents][:DEPTH_MAX]
+    for index, folder in enumerate(above):
+        if _is_repository(folder):
+            return folder, above[index::-1]
+    return workdir, [workdir]
+
+
+def _is_repository(folder: Path) -> bool:
+    try:
+        return (folder / ".git").exists()
+    except OSError:
+        return False
+
+
+def _found(
+    kind: str, root: Path, path: Path, hidden: tuple[Path, ...], bytes_max: int
+) -> SourceText | None:
+    """Returns what a file says, or why it cannot be used; None if there is none."""
+    try:
+        with Confinement(root, hidden).locate(str(path)) as place, place.open_file() as file:
+            data = file.read(bytes_max + 1)
+    except (ToolError, ConfigError):
+        return unused(kind, "outside", str(path))
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0, "unreadable")
+        return None if reason == "not_found" else unused(kind, reason, str(path))
+    if not bytes_max:
+        return unused(kind, "no_room", str(path))
+    return of_file(kind, str(path), *_text_of(data, bytes_max))
+
+
+_REASONS: Final = {
+    errno.ENOENT: "not_found",
+    errno.ENOTDIR: "not_found",
+    errno.EISDIR: "not_a_file",
+    errno.EINVAL: "not_a_file",
+    errno.ENXIO: "not_a_file",
+    errno.ENODEV: "not_a_file",
+}
+
+
+def _text_of(data: bytes, bytes_max: int) -> tuple[str, str]:
+    """Returns the text, and why it is not all of the file or not as it is."""
+    is_cut = len(data) > bytes_max
+    reasons = ["cut"] if is_cut else []
+    kept = data[:bytes_max].removeprefix(codecs.BOM_UTF8)
+    try:
+        # A character that the bound splits is left out, and no fault.
+        text = _Utf8("strict").decode(kept, final=not is_cut)
+    except UnicodeDecodeError:
+        text = _Utf8("replace").decode(kept, final=not is_cut)
+        reasons.append("not_utf8")
+    return text, ",".join(reasons)
+
+
+_Utf8: Final = codecs.getincrementaldecoder("utf-8")

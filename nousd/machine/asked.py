@@ -1,0 +1,55 @@
+"""The event that says what a model is given, made of the input and of how it was stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import UNSET, UnsetType
+
+from nousd.machine.compile import Compiled
+from nousd.machine.fragments import Stored
+from nousd.wire.events import ModelInput, Source
+from nousd.wire.limits import OMITTED_MAX
+from nousd.wire.optional import or_unset
+
+
+def model_input(
+    compiled: Compiled,
+    stored: Stored,
+    *,
+    window: int,
+    sources: Iterable[Source],
+    leaf_id: str | None,
+    session_id: str,
+    run_id: str | UnsetType = UNSET,
+    turn_id: str | UnsetType = UNSET,
+) -> ModelInput:
+    """Returns the event of a model call that is about to be made.
+
+    Args:
+        window: what the model can take, in tokens.
+        sources: of the system prompt.
+    """
+    request = compiled.request
+    return ModelInput(
+        session_id=session_id,
+        run_id=run_id,
+        turn_id=turn_id,
+        purpose=request.purpose,
+        provider=request.provider,
+        model=request.model,
+        thinking=or_unset(request.thinking),
+        leaf_id=or_unset(leaf_id),
+        entries=compiled.context_entries,
+        messages=len(request.messages),
+        tokens_estimated=compiled.tokens,
+        context_window=window,
+        tools=tuple(tool.name for tool in request.tools),
+        input_hash=stored.input_hash,
+        input_ref=stored.input_ref,
+        rest_ref=stored.rest_ref,
+        strategy=compiled.strategy,
+        sources=tuple(sources),
+        omitted_count=len(compiled.omitted),
+        omitted=compiled.omitted[:OMITTED_MAX] or UNSET,
+    )

@@ -1,0 +1,365 @@
+"""The context compiler: a transcript, the tools and the settings to exactly what a model is given.
+
+Pure: equal arguments give equal inputs, byte for byte. Where the context is too long, room is saved in
+this order: large old tool outputs become previews that name the artifact with the whole; then the
+transcript is compacted (which takes a model, so that the caller does it, told by ``crowded``); then the
+oldest turns are left out. A tool call is never told without its result, nor a result without its call.
+What the model is not told, or not whole, is named.
+
+Both savings of this module move in steps of a quarter of the budget, counted from where the context
+begins. So from call to call the input mostly begins as the one before did, which is what prompt caches
+and the chain that stores it live on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.machine.model_input import ModelChoice, ModelInput, ModelMessage, ToolSpec, UserMessage
+from nousd.machine.tokens import (
+    entry_tokens,
+    message_tokens,
+    system_tokens,
+    text_tokens,
+    tool_tokens,
+)
+from nousd.machine.transcript import CONTINUE, Accepts, told
+from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
+from nousd.wire.events import Omitted, Saving
+
+LARGE_CHARS: Final = 4 * 1024
+"""Characters of a tool output past which it may become a preview."""
+
+PREVIEW_CHARS: Final = 1024
+
+LEFT_OUT: Final = "[Earlier messages were left out here, for want of room.]"
+
+_ANSWER_SHARE: Final = 16
+"""One part in so many of a window is kept free for the answer."""
+
+_STEPS: Final = 4
+"""The steps that savings move in are this part of the budget."""
+
+_READ_WINDOWS_MAX: Final = 3
+"""How many windows a context may hold before previews; below what is read of a transcript at all."""
+
+
+class Frame(NamedTuple):
+    """Everything of a model call but the transcript.
+
+    Args:
+        accepts: whether the model can be given a file of a media type.
+    """
+
+    choice: ModelChoice
+    system: str
+    tools: tuple[ToolSpec, ...]
+    accepts: Accepts
+
+    @property
+    def tokens(self) -> int:
+        """What it takes of the window, about."""
+        return system_tokens(self.system) + tool_tokens(self.tools)
+
+
+class Budget(NamedTuple):
+    """How many tokens an input may have, all in it included.
+
+    Args:
+        soft: past this, room is saved as long as that loses no message.
+        hard: more is never sent.
+        recent: about how much of the newest transcript is not touched by that.
+        window: what the model can take, its answer included.
+    """
+
+    soft: int
+    hard: int
+    recent: int
+    window: int
+
+
+class Compiled(NamedTuple):
+    """What a model is given, and how that came to be.
+
+    Args:
+        omitted: every entry of the context that it is not told, or not whole, in their order.
+        closing: how many messages at the end belong to this call only.
+        tokens: what it takes, about; more than the budget if nothing more can be left out.
+        entries: those that it tells, with the texts that it tells of them.
+        context_entries: how many there were.
+        crowded: a compaction is due.
+    """
+
+    request: ModelInput
+    omitted: tuple[Omitted, ...]
+    closing: int
+    strategy: tuple[Saving, ...]
+    tokens: int
+    entries: tuple[Entry, ...]
+    context_entries: int
+    crowded: bool = False
+
+
+def budget_of(window: int, frame: Frame, *, compact_at: float, keep_recent: int) -> Budget:
+    """Returns how much of a window a model call may take.
+
+    What the frame takes leaves less for the transcript; of that, at least half is used before a
+    compaction, so that one is not due again with each call.
+    """
+    hard = window - window // _ANSWER_SHARE
+    fixed = frame.tokens
+    soft = min(max(int(compact_at * window), fixed + (hard - fixed) // 2), hard)
+    recent = max(min(keep_recent, (soft - fixed) // 2), 0)
+    return Budget(soft, hard, recent, window)
+
+
+def compile_input(context: Sequence[Entry], frame: Frame, budget: Budget) -> Compiled:
+    """Returns what a model is given that is to go on from ``context``."""
+    draft = _Draft(frame, context)
+    whole = draft.compiled()
+    if whole.tokens <= budget.soft:
+        return whole
+    draft.shorten_old_outputs(budget)
+    shortened = draft.compiled()
+    crowded = (
+        shortened.tokens > budget.soft or draft.tokens_read > _READ_WINDOWS_MAX * budget.window
+    )
+    if shortened.tokens > budget.hard:
+        draft.leave_out_oldest(budget)
+        shortened = draft.compiled()
+        if shortened.tokens > budget.hard:
+            draft.shorten_what_is_left()
+            shortened = draft.compiled()
+    return shortened._replace(crowded=crowded)
+
+
+def what_is_largest(compiled: Compiled, window: int) -> str:
+    """Names what takes most of an input, for people."""
+    request = compiled.request
+    parts = [
+        (tool_tokens(request.tools), "the tools take"),
+        (system_tokens(request.system), "the system prompt and the instructions take"),
+        *((entry_tokens(entry), f"{_named(entry)} takes") for entry in compiled.entries),
+    ]
+    tokens, subject = max(parts, key=lambda part: part[0])
+    return f"{subject} about {tokens:,} of {window:,} tokens"
+
+
+def _named(entry: Entry) -> str:
+    if isinstance(entry, CompactionEntry):
+        return f"the summary {entry.id}"
+    who = f"tool {entry.tool_name}" if entry.role == "tool" else entry.role
+    return f"entry {entry.id} ({who})"
+
+
+class _Draft:
+    """A context on its way to an input: entries are shortened or left out, and remembered."""
+
+    def __init__(self, frame: Frame, context: Sequence[Entry]) -> None:
+        self._frame = frame
+        self._context = context
+        self._entries: list[Entry] = list(context)
+        self._omitted: dict[str, Omitted] = {}
+        self._left_out = False
+        self._ends: list[int] = []
+
+    @property
+    def tokens_read(self) -> int:
+        """What the transcript has before anything is saved."""
+        return self._ends[-1] if self._ends else 0
+
+    def compiled(self) -> Compiled:
+        """Returns the input as it is now."""
+        told_of = told(self._entries, self._frame.choice, self._frame.accepts)
+        messages: tuple[ModelMessage, ...] = told_of.messages
+        if self._left_out:
+            begin = int(bool(self._entries) and isinstance(self._entries[0], CompactionEntry))
+            messages = (*messages[:begin], UserMessage(LEFT_OUT), *messages[begin:])
+        choice = self._frame.choice
+        request = ModelInput(
+            messages=messages,
+            model=choice.model,
+            provider=choice.provider,
+            system=self._frame.system,
+            thinking=choice.thinking,
+            tools=self._frame.tools,
+        )
+        return Compiled(
+            request,
+            self._all_omitted(told_of.omitted),
+            told_of.closing,
+            self._strategy(),
+            self._frame.tokens + sum(map(message_tokens, messages)),
+            tuple(self._entries),
+            len(self._context),
+        )
+
+    def _all_omitted(self, not_told: Sequence[Omitted]) -> tuple[Omitted, ...]:
+        if not self._omitted:
+            return tuple(not_told)
+        reasons = self._omitted | {omitted.entry_id: omitted for omitted in not_told}
+        return tuple(
+            reasons[entry_id]
+            for entry_id in dict.fromkeys(entry.id for entry in self._context)
+            if entry_id in reasons
+        )
+
+    def _strategy(self) -> tuple[Saving, ...]:
+        savings: list[Saving] = []
+        if any(omitted.reason == "preview" for omitted in self._omitted.values()):
+            savings.append("previews")
+        if self._entries and isinstance(self._entries[0], CompactionEntry):
+            savings.append("compacted")
+        if self._left_out:
+            savings.append("oldest_dropped")
+        return tuple(savings) or ("full",)
+
+    # --- previews ----------------------------------------------------------------------------
+
+    def shorten_old_outputs(self, budget: Budget) -> None:
+        """Turns large tool outputs into previews, as many of the oldest as it takes, in steps."""
+        self._ends = list(accumulate(map(entry_tokens, self._context)))
+        step = max(budget.hard // _STEPS, 1)
+        newest = self.tokens_read - budget.recent
+        too_many = self._frame.tokens + self.tokens_read - budget.soft
+        reached = 0
+        for index, (entry, end) in enumerate(zip(self._context, self._ends, strict=True)):
+            if too_many <= 0 and end > reached:
+                break
+            if too_many > 0:
+                reached = -(-end // step) * step
+            if reached > newest:
+                break
+            if _is_large(entry):
+                too_many -= self._shorten(index)
+
+    def shorten_what_is_left(self) -> None:
+        """Turns every large tool output into a preview."""
+        for index, entry in enumerate(self._entries):
+            if _is_large(entry):
+                self._shorten(index)
+
+    def _shorten(self, index: int) -> int:
+        """Returns how many tokens that saved."""
+        entry = self._entries[index]
+        assert isinstance(entry, MessageEntry)
+        shorter = msgspec.structs.replace(entry, text=preview(entry))
+        self._entries[index] = shorter
+        self._omitted[entry.id] = Omitted(entry.id, "preview")
+        return entry_tokens(entry) - entry_tokens(shorter)
+
+    # --- leaving out -------------------------------------------------------------------------
+
+    def leave_out_oldest(self, budget: Budget) -> None:
+        """Leaves out the oldest turns, in steps, and the summary at last. What the user asked last and
+        the newest message with its results stay.
+        """
+        groups = self._groups()
+        room = budget.hard - self._frame.tokens - _REMARKS_TOKENS
+        too_many = sum(group.tokens for group in groups) - room
+        step = max(budget.hard // _STEPS, 1)
+        reached = 0
+        gone: set[int] = set()
+        for unit in _units(groups):
+            end = groups[unit[-1]].end
+            if too_many <= 0 and end > reached:
+                break
+            if too_many > 0:
+                reached = -(-end // step) * step
+            gone.update(unit)
+            too_many -= sum(groups[index].tokens for index in unit)
+        if too_many > 0 and groups and _may_lose_summary(groups):
+            gone.add(0)
+        self._keep([group for index, group in enumerate(groups) if index not in gone])
+
+    def _keep(self, groups: Sequence[_Group]) -> None:
+        kept = [entry for group in groups for entry in group.entries]
+        places = {id(entry) for entry in kept}
+        for entry in self._entries:
+            if id(entry) not in places:
+                self._omitted[entry.id] = Omitted(entry.id, "oldest")
+        self._left_out = len(kept) < len(self._entries)
+        self._entries = kept
+
+    def _groups(self) -> list[_Group]:
+        groups: list[list[Entry]] = []
+        ends: list[int] = []
+        for entry, end in zip(self._entries, self._ends, strict=True):
+            if groups and isinstance(entry, MessageEntry) and entry.role == "tool":
+                groups[-1].append(entry)
+                ends[-1] = end
+            else:
+                groups.append([entry])
+                ends.append(end)
+        return [
+            _Group(tuple(entries), self._tokens_told(entries), end)
+            for entries, end in zip(groups, ends, strict=True)
+        ]
+
+    def _tokens_told(self, entries: Iterable[Entry]) -> int:
+        told_of = told(entries, self._frame.choice, self._frame.accepts)
+        return sum(map(message_tokens, told_of.messages[: len(told_of.messages) - told_of.closing]))
+
+
+class _Group(NamedTuple):
+    """An entry with the results of its calls; what is told of it; where it ends in the context."""
+
+    entries: tuple[Entry, ...]
+    tokens: int
+    end: int
+
+    @property
+    def begins_turn(self) -> bool:
+        head = self.entries[0]
+        return isinstance(head, MessageEntry) and head.role == "user"
+
+    @property
+    def is_summary(self) -> bool:
+        return isinstance(self.entries[0], CompactionEntry)
+
+
+_REMARKS_TOKENS: Final = text_tokens(len(LEFT_OUT)) + text_tokens(len(CONTINUE))
+
+
+def _units(groups: Sequence[_Group]) -> list[list[int]]:
+    """Returns what may be left out, oldest first: turn by turn, and message by message of the newest
+    turn. What must stay is in none.
+    """
+    asked = max((index for index, group in enumerate(groups) if group.begins_turn), default=-1)
+    newest = max((index for index, group in enumerate(groups) if group.tokens), default=-1)
+    units: list[list[int]] = []
+    for index, group in enumerate(groups):
+        if group.is_summary or index in (asked, newest):
+            continue
+        if units and index < asked and not group.begins_turn:
+            units[-1].append(index)
+        else:
+            units.append([index])
+    return units
+
+
+def _may_lose_summary(groups: Sequence[_Group]) -> bool:
+    """Where the user's last words are in the summary, it stands for them."""
+    return groups[0].is_summary and any(group.begins_turn for group in groups)
+
+
+def _is_large(entry: Entry) -> bool:
+    return (
+        isinstance(entry, MessageEntry) and entry.role == "tool" and len(entry.text) > LARGE_CHARS
+    )
+
+
+def preview(entry: MessageEntry) -> str:
+    """Returns the beginning of a tool's output, and where the whole is."""
+    if entry.artifact_id is not UNSET:
+        whole = f"artifact {entry.artifact_id}"
+    elif entry.text_ref is not UNSET:
+        whole = f"artifact {entry.text_ref}"
+    else:
+        whole = f"entry {entry.id}"
+    return f"{entry.text[:PREVIEW_CHARS]}\n[... the whole output: {whole}]"

@@ -1,0 +1,81 @@
+"""What the system prompt is made of: the prompt itself and the instructions that lie in files.
+
+Each part is a source that stands in the log, with its hash, whether it was used or not. Who reads the
+files is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from nousd.wire.canonical import digest
+from nousd.wire.codec import scrub
+from nousd.wire.events import Source
+
+_HEADINGS: Final = {
+    "user_instructions": "# The user's own instructions",
+    "project_instructions": "# Instructions of the project",
+}
+
+
+class SourceText(NamedTuple):
+    """A source and the text that it gives; "" where nothing of it is used."""
+
+    source: Source
+    text: str = ""
+
+
+def system_prompt(text: str, path: str = "") -> SourceText:
+    """Returns the source that the daemon's own prompt is; off if there is none.
+
+    Args:
+        path: the file it was read from, if it was.
+    """
+    if path:
+        return of_file("system_prompt", path, text)
+    if not text:
+        return SourceText(Source(kind="system_prompt", enabled=False, reason="off"))
+    data = text.encode()
+    source = Source(kind="system_prompt", enabled=True, hash=digest(data), bytes=len(data))
+    return SourceText(source, text)
+
+
+def of_file(kind: str, path: str, text: str, reason: str = "") -> SourceText:
+    """Returns the source that a file is.
+
+    Args:
+        reason: why not all of it is used, or not as it is.
+    """
+    data = scrub(text).encode()
+    more = {"reason": reason} if reason else {}
+    if not text.strip():
+        return unused(kind, reason or "empty", path)
+    source = Source(
+        kind=kind,  # type: ignore[arg-type]
+        enabled=True,
+        path=scrub(path),
+        hash=digest(data),
+        bytes=len(data),
+        **more,
+    )
+    return SourceText(source, data.decode())
+
+
+def unused(kind: str, reason: str, path: str = "") -> SourceText:
+    """Returns a source that nothing is taken from; ``off`` if that was chosen."""
+    more = {"path": scrub(path)} if path else {}
+    enabled = reason != "off"
+    source = Source(kind=kind, enabled=enabled, reason=reason, **more)  # type: ignore[arg-type]
+    return SourceText(source)
+
+
+def system_text(sources: Iterable[SourceText]) -> str:
+    """Returns the whole system prompt, in the order of its sources, each file under its name."""
+    parts = []
+    for source, text in sources:
+        if not text:
+            continue
+        heading = _HEADINGS.get(source.kind)
+        parts.append(text if heading is None else f"{heading} ({source.path})\n\n{text.strip()}")
+    return "\n\n".join(parts)

@@ -1,0 +1,102 @@
+"""How much a model input is, estimated in tokens without a tokenizer.
+
+Rough on purpose: it is the same for every model, and the same for one input every time. What a server
+counts itself is in its answer (``usage_reported``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.machine.model_input import AssistantMessage, ModelMessage, ToolSpec, UserMessage
+from nousd.wire.entries import Attachment, CompactionEntry, Entry, ReasoningBlock
+
+CHARS_PER_TOKEN: Final = 4
+"""Rough for English and code, and on the safe side of most tokenizers for both."""
+
+MESSAGE_TOKENS: Final = 8
+"""What roles and separators of one message cost, about."""
+
+IMAGE_TOKENS: Final = 1_600
+"""What an image costs where it is large; no provider takes much more for one."""
+
+BYTES_PER_DOCUMENT_TOKEN: Final = 16
+"""Of a file that is neither text nor image, such as a PDF: fonts and layout are not read."""
+
+
+def entry_tokens(entry: Entry) -> int:
+    """Estimates what one entry costs as model input; what it reasoned is not counted."""
+    if isinstance(entry, CompactionEntry):
+        return text_tokens(len(entry.summary))
+    chars = len(entry.text)
+    if entry.tool_calls is not UNSET:
+        chars += sum(len(call.name) + _chars(call.args) for call in entry.tool_calls)
+    attached = 0 if entry.attachments is UNSET else attachment_tokens(entry.attachments)
+    return text_tokens(chars) + attached
+
+
+def estimate_tokens(entries: Iterable[Entry]) -> int:
+    """Estimates what entries cost as model input."""
+    return sum(entry_tokens(entry) for entry in entries)
+
+
+def message_tokens(message: ModelMessage) -> int:
+    """Estimates what one message costs, all in it included."""
+    chars = len(message.text)
+    attached = 0
+    if isinstance(message, AssistantMessage):
+        chars += sum(len(call.name) + _chars(call.args) for call in message.tool_calls)
+        chars += sum(_chars(block.data) for block in message.reasoning)
+    elif isinstance(message, UserMessage):
+        attached = attachment_tokens(message.attachments)
+    return text_tokens(chars) + attached
+
+
+def reasoning_tokens(blocks: Sequence[ReasoningBlock]) -> int:
+    """Estimates what reasoning costs that is sent back."""
+    return sum(_chars(block.data) for block in blocks) // CHARS_PER_TOKEN
+
+
+def tool_tokens(tools: Iterable[ToolSpec]) -> int:
+    """Estimates what it costs to offer tools."""
+    return sum(len(msgspec.json.encode(tool)) // CHARS_PER_TOKEN for tool in tools)
+
+
+def system_tokens(system: str) -> int:
+    """Estimates what a system prompt costs."""
+    return text_tokens(len(system)) if system else 0
+
+
+def text_tokens(chars: int) -> int:
+    """Estimates what a message of that many characters costs."""
+    return MESSAGE_TOKENS + chars // CHARS_PER_TOKEN
+
+
+def attachment_tokens(attachments: Iterable[Attachment]) -> int:
+    """Estimates what files cost that stand beside a text."""
+    return sum(map(_file_tokens, attachments))
+
+
+def _file_tokens(file: Attachment) -> int:
+    if file.media_type.startswith("image/"):
+        return IMAGE_TOKENS
+    if file.media_type.startswith("text/"):
+        return file.size_bytes // CHARS_PER_TOKEN
+    return file.size_bytes // BYTES_PER_DOCUMENT_TOKEN
+
+
+def _chars(value: Any) -> int:
+    """Returns about how long the JSON of a value is."""
+    match value:
+        case str():
+            return len(value) + 2
+        case dict():
+            return 2 + sum(len(key) + 4 + _chars(item) for key, item in value.items())
+        case list() | tuple():
+            return 2 + sum(1 + _chars(item) for item in value)
+        case _:
+            return 5
