@@ -61,7 +61,9 @@ def _accepted(payload: Payload) -> Iterator[str]:
             ("session", "session_id"),
             ("input", "input_id"),
             ("mode", "mode"),
+            ("provider", "provider"),
             ("model", "model"),
+            ("level", "level"),
             ("tools", "count"),
         )
         if key in payload
@@ -80,6 +82,8 @@ def _state(payload: Payload) -> Iterator[str]:
     yield f"session   {payload['session_id'] or 'none'}{_named(payload)}"
     yield f"state     {payload['run_state']} {payload['run_id']}".rstrip()
     yield f"model     {payload['provider']} {payload['model']}"
+    if "thinking" in payload:
+        yield f"thinking  {payload['thinking']}"
     yield f"waiting   {counts['steer']} steer, {counts['follow_up']} follow-up"
     yield f"modes     steer {payload['steering_mode']}, follow-up {payload['follow_up_mode']}"
     if "leaf_id" in payload:
@@ -188,6 +192,21 @@ def _tools(payload: Payload) -> Iterator[str]:
         yield f"{mark} {tool['name']} ({tool['source']}): {snippet(tool['description'])}"
 
 
+def _models(payload: Payload) -> Iterator[str]:
+    for model in payload["models"]:
+        mark = "*" if model["is_default"] else " "
+        facts = [*(f"= {alias}" for alias in model.get("aliases", ()))]
+        if "context_window" in model:
+            facts.append(f"{model['context_window']} tokens")
+        if prices := model.get("prices"):
+            facts.append(f"${prices['input']:g} in, ${prices['output']:g} out per million")
+        yield f"{mark} {model['id']}" + (f"  ({', '.join(facts)})" if facts else "")
+    for error in payload["errors"]:
+        yield f"! {error['provider']} cannot be asked: {error['cause']}"
+    if payload.get("truncated"):
+        yield "(more: --provider NAME)"
+
+
 def _capabilities(payload: Payload) -> Iterator[str]:
     yield f"nousd {payload['version']}, protocol {payload['protocol']}"
     yield f"model     {payload['provider']} {payload['model']}"
@@ -217,6 +236,7 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "run": _run,
     "queue": _queue,
     "tools": _tools,
+    "models": _models,
     "capabilities": _capabilities,
 }
 """type of the answer -> its lines; ``extension_result`` is whatever it is, shown as JSON."""

@@ -50,6 +50,10 @@ def _json(text: str) -> Any:
         raise typer.BadParameter(f"the payload is not JSON: {error}") from None
 
 
+def _level(word: str) -> str | None:
+    return None if word == "default" else word
+
+
 def _required(key: str, metavar: str, help: str) -> Argument:
     return Argument(key, Annotated[str, typer.Argument(metavar=metavar, help=help)], ...)
 
@@ -78,6 +82,9 @@ MODE: Final = Argument(
     ],
     ...,
 )
+MODEL: Final = _required(
+    "model", "MODEL", "As provider/model, an alias, or as its provider calls it."
+)
 LIMIT: Final = Argument(
     "limit", Annotated[int | None, typer.Option("--limit", help="Rows, at most.")]
 )
@@ -91,6 +98,11 @@ _RUN_SECONDS: Final = 24 * 3600.0
 
 _MODEL_CALL_SECONDS: Final = 3600.0
 """A command that has a model called takes as long as the model does."""
+
+_LISTING_SECONDS: Final = 60.0
+"""Model servers are asked, each for so long as the daemon has patience."""
+
+_SET_MODEL: Final = Verb("set_model", "Choose the model of a session.", (MODEL, SESSION))
 
 # --- the table -------------------------------------------------------------------------------
 
@@ -212,10 +224,37 @@ VERBS: Final[dict[str, Verb]] = {
     "set_follow_up_mode": Verb(
         "set_follow_up_mode", "How follow-ups become turns.", (MODE, SESSION)
     ),
-    "set_model": Verb(
-        "set_model",
-        "Choose the model of a session.",
-        (_required("model", "MODEL", "Its name."), SESSION),
+    "models": Verb(
+        "list_models",
+        "List the models there are.",
+        (
+            _option("provider", "--provider", "Only those of this provider."),
+            Argument(
+                "refresh",
+                Annotated[
+                    bool | None, typer.Option("--refresh", help="Ask the servers again, now.")
+                ],
+            ),
+        ),
+        timeout_seconds=_LISTING_SECONDS,
+    ),
+    "model": _SET_MODEL,
+    "set_model": _SET_MODEL,
+    "thinking": Verb(
+        "set_thinking",
+        "Choose how much a session's model reasons before it answers.",
+        (
+            Argument(
+                "level",
+                Annotated[
+                    Literal["off", "low", "medium", "high", "default"],
+                    typer.Argument(help="How much; default leaves it to the model."),
+                ],
+                ...,
+                _level,
+            ),
+            SESSION,
+        ),
     ),
     "capabilities": Verb("get_capabilities", "Show what this daemon speaks."),
     "ext": Verb(

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from nousd.errors import (
+    ConfigError,
     InternalError,
     InvalidCursor,
     NousdError,
@@ -70,7 +71,7 @@ def wire_error(error: NousdError, *, head: str) -> WireError:
         return error
     if isinstance(error, StoreError):
         return _session_error(error)
-    if isinstance(error, ProviderError):
+    if isinstance(error, ProviderError | ConfigError):
         return ProviderFailed("provider request failed", cause=str(error))
     return InternalError("internal error", cause=str(error))
 
@@ -99,4 +100,6 @@ def run_failure(error: NousdError) -> RunFailed:
     """Returns the error as a run's ``error`` event tells it."""
     if isinstance(error, RunFailed):
         return error
+    if isinstance(error, ConfigError):
+        return RunFailed("provider_error", "the provider cannot be used", str(error))
     return RunFailed("internal_error", "internal error", str(error))

@@ -14,6 +14,8 @@ from nousd.daemon.hub import Hub
 from nousd.daemon.log import Ticket
 from nousd.daemon.runs import Runs
 from nousd.daemon.sessions import Sessions
+from nousd.daemon.uploads import Uploads
+from nousd.providers.listing import ModelLists
 from nousd.store.interface import Store
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import Tool
@@ -41,7 +43,9 @@ class Core(msgspec.Struct, kw_only=True):
     sessions: Sessions
     runs: Runs
     contexts: Contexts
+    uploads: Uploads
     tools: Mapping[str, Tool]
+    model_lists: ModelLists
     extension_commands: Mapping[str, ExtensionHandler]
     confinement: Confinement
     command_timeout: float

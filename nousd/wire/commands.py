@@ -15,7 +15,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from nousd.wire.entries import Thinking
 from nousd.wire.limits import (
+    ARTIFACT_RANGE_BYTES_MAX,
     ATTACHMENTS_MAX,
     CURSOR_DIGITS_MAX,
     NAME_CHARS_MAX,
@@ -31,6 +33,20 @@ Text = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS_MAX, pattern=r"\S
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 """An id or a name."""
+
+_TYPE_NAME: Final = r"[A-Za-z0-9!#$&^_.+-]+"
+MediaType = Annotated[
+    str,
+    Meta(
+        max_length=NAME_CHARS_MAX,
+        pattern=rf"^{_TYPE_NAME}/{_TYPE_NAME}( ?;[\x20-\x7e]*)?$(?!\n)",
+        examples=["image/png"],
+    ),
+]
+"""What bytes are, such as ``text/plain; charset=utf-8``."""
+
+ArtifactOffset = Annotated[int, Meta(ge=0, le=2**53)]
+"""A place in an artifact, in bytes."""
 
 PageSize = Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX)]
 """Rows wanted in one answer."""
@@ -291,6 +307,42 @@ class SetModel(Command, frozen=True, kw_only=True):
     session_id: Name | None = None
 
 
+class PutArtifact(Command, frozen=True, kw_only=True):
+    """Stores bytes of any size, in pieces that fit into a line; ``final`` ends them.
+
+    Without ``upload_id`` a new upload begins. ``offset`` is how much was sent before, for whoever wants
+    that checked.
+    """
+
+    data: bytes
+    media_type: MediaType
+    upload_id: Name | None = None
+    offset: ArtifactOffset | None = None
+    final: bool = False
+
+
+class GetArtifact(Command, frozen=True, kw_only=True):
+    """Reads a part of an artifact."""
+
+    artifact_id: Name
+    offset: ArtifactOffset = 0
+    length: Annotated[int, Meta(ge=1, le=ARTIFACT_RANGE_BYTES_MAX)] = 1024 * 1024
+
+
+class SetThinking(Command, frozen=True, kw_only=True):
+    """Sets how much a session's model reasons before it answers; null leaves that to the model."""
+
+    level: Thinking | None
+    session_id: Name | None = None
+
+
+class ListModels(Command, frozen=True, kw_only=True):
+    """Lists the models that can be asked: those that the servers list, and those that are configured."""
+
+    provider: Name | None = None
+    refresh: bool = False
+
+
 COMMANDS: Final[dict[str, type[Command]]] = {
     "ping": Ping,
     "prompt": Prompt,
@@ -322,6 +374,10 @@ COMMANDS: Final[dict[str, type[Command]]] = {
     "resume": Resume,
     "list_tools": ListTools,
     "set_model": SetModel,
+    "set_thinking": SetThinking,
+    "list_models": ListModels,
+    "put_artifact": PutArtifact,
+    "get_artifact": GetArtifact,
 }
 """type on the wire -> payload struct; every command of the daemon is here and nowhere else."""
 
@@ -329,6 +385,12 @@ MESSAGES: Final[dict[tuple[type[Command], str], tuple[str, str]]] = {
     (SetActiveTools, "tools"): ("tools must be an array", "tools must be string array"),
     (SetSteeringMode, "mode"): ("mode is required", "mode must be one-at-a-time or all"),
     (SetFollowUpMode, "mode"): ("mode is required", "mode must be one-at-a-time or all"),
+    (SetThinking, "level"): ("level is required", "level must be off, low, medium, high or null"),
+    (PutArtifact, "data"): ("data is required", "data must be base64"),
+    (PutArtifact, "media_type"): (
+        "media_type is required",
+        "media_type must be a media type like image/png",
+    ),
 }
 """(struct, field) -> v1's texts for (missing or not of the outer type, of a wrong inner value)."""
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire.commands import QueueMode
-from nousd.wire.entries import Attachment, Entry, Usage
+from nousd.wire.entries import Attachment, Entry, Thinking, UsageTotals
 
 RunState = Literal["idle", "running", "aborting"]
 """Of a session, as ``get_state`` says it."""
@@ -68,7 +68,9 @@ class Accepted(Response, frozen=True, kw_only=True):
     input_id: str | UnsetType = UNSET
     count: int | UnsetType = UNSET
     mode: QueueMode | UnsetType = UNSET
+    provider: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
+    level: Thinking | UnsetType = UNSET
     cleared: tuple[QueuedInput, ...] | UnsetType = UNSET
 
 
@@ -135,9 +137,11 @@ class State(Response, frozen=True, kw_only=True):
     runs: tuple[ActiveRun, ...]
     provider: str
     model: str
+    thinking: Thinking | UnsetType = UNSET
     leaf_id: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
     open_message: OpenMessage | UnsetType = UNSET
+    usage: UsageTotals | UnsetType = UNSET
 
 
 class Messages(Response, frozen=True, kw_only=True):
@@ -202,6 +206,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     name: str | UnsetType = UNSET
     parent_id: str | UnsetType = UNSET
     leaf_id: str | UnsetType = UNSET
+    usage: UsageTotals | UnsetType = UNSET
 
 
 class Sessions(Response, frozen=True, kw_only=True):
@@ -226,7 +231,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     turns: int
     ended_at: str | UnsetType = UNSET
     error: str | UnsetType = UNSET
-    usage: Usage | UnsetType = UNSET
+    usage: UsageTotals | UnsetType = UNSET
 
 
 class Runs(Response, frozen=True, kw_only=True):
@@ -273,6 +278,42 @@ class Tools(Response, frozen=True, kw_only=True):
     tools: tuple[ToolSummary, ...]
 
 
+class Prices(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """US dollars per million tokens. Cached tokens without a price cost what other input does."""
+
+    input: float
+    output: float
+    cache_read: float | UnsetType = UNSET
+    cache_write: float | UnsetType = UNSET
+
+
+class ModelSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model that can be asked; ``id`` is what ``set_model`` takes, ``provider/model``."""
+
+    id: str
+    provider: str
+    model: str
+    is_default: bool
+    context_window: int | UnsetType = UNSET
+    prices: Prices | UnsetType = UNSET
+    aliases: tuple[str, ...] | UnsetType = UNSET
+
+
+class ProviderUnlisted(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider whose server could not be asked for its models."""
+
+    provider: str
+    cause: str
+
+
+class Models(Response, frozen=True, kw_only=True):
+    """``truncated``: there are more; name a provider."""
+
+    models: tuple[ModelSummary, ...]
+    errors: tuple[ProviderUnlisted, ...]
+    truncated: Literal[True] | UnsetType = UNSET
+
+
 class Capabilities(Response, frozen=True, kw_only=True):
     """What this daemon speaks; ``limits`` names the bounds that are in force."""
 
@@ -305,6 +346,27 @@ class Keepalive(Response, frozen=True, kw_only=True):
     head: str
 
 
+class Upload(Response, frozen=True, kw_only=True):
+    """A piece was taken; ``received`` is how many bytes have come, and the next piece's offset."""
+
+    upload_id: str
+    received: int
+
+
+class Artifact(Response, frozen=True, kw_only=True):
+    """An artifact that was put; or a part of one, with the last three keys.
+
+    ``data`` (base64) begins at ``offset``; ``eof``: it goes up to the end.
+    """
+
+    artifact_id: str
+    media_type: str
+    size_bytes: int
+    offset: int | UnsetType = UNSET
+    data: bytes | UnsetType = UNSET
+    eof: bool | UnsetType = UNSET
+
+
 RESPONSES: Final[dict[str, type[Response]]] = {
     "pong": Pong,
     "accepted": Accepted,
@@ -322,7 +384,10 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "events": Events,
     "queue": Queue,
     "tools": Tools,
+    "models": Models,
     "capabilities": Capabilities,
+    "upload": Upload,
+    "artifact": Artifact,
     "subscribed": Subscribed,
     "keepalive": Keepalive,
 }

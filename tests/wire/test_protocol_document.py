@@ -31,6 +31,7 @@ OBJECTS: dict[str, type[Any]] = {
     "Tool call": entries.ToolCall,
     "Omitted entry": events.Omitted,
     "Usage": entries.Usage,
+    "Usage totals": entries.UsageTotals,
     "Attachment": entries.Attachment,
     "Reasoning block": entries.ReasoningBlock,
     "Queued input": responses.QueuedInput,
@@ -41,6 +42,9 @@ OBJECTS: dict[str, type[Any]] = {
     "Session summary": responses.SessionSummary,
     "Run record": responses.RunRecord,
     "Tool": responses.ToolSummary,
+    "Model": responses.ModelSummary,
+    "Prices": responses.Prices,
+    "Unlisted provider": responses.ProviderUnlisted,
     "Flat event": responses.FlatEvent,
 }
 

@@ -296,6 +296,20 @@ FAULTS: dict[str, Faults] = {
         ({"tools": [LONG_NAME]}, "an item of tools is too long: at most 256"),
     ],
     "set_steering_mode": MODE_FAULTS,
+    "set_thinking": [
+        ({}, "level is required"),
+        *[({"level": value}, "level is required") for value in (1, True, [], {}, "")],
+        *[
+            ({"level": value}, "level must be off, low, medium, high or null")
+            for value in ("x", "HIGH", "default")
+        ],
+        *with_required("level", None, SESSION_FAULTS),
+    ],
+    "list_models": [
+        ({"provider": 1}, "provider must be a string"),
+        ({"provider": LONG_NAME}, "provider is too long: at most 256"),
+        *[({"refresh": value}, "refresh must be a boolean") for value in NO_BOOLEANS],
+    ],
     "set_follow_up_mode": MODE_FAULTS,
     "get_state": SESSION_FAULTS,
     "get_messages": [

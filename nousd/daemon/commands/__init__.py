@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from nousd.daemon.commands import inputs, reading, sessions, settings
+from nousd.daemon.commands import artifacts, inputs, models, reading, sessions, settings
 from nousd.daemon.core import Core, Reply
 
 Handler = Callable[[Core, Any], Awaitable[Reply]]
@@ -44,6 +44,10 @@ HANDLERS: Final[dict[str, Handler]] = {
     "promote": inputs.promote,
     "resume": inputs.resume,
     "list_tools": settings.list_tools,
-    "set_model": settings.set_model,
+    "set_model": models.set_model,
+    "set_thinking": models.set_thinking,
+    "list_models": models.list_models,
+    "put_artifact": artifacts.put_artifact,
+    "get_artifact": artifacts.get_artifact,
 }
 """type on the wire -> handler. A test compares its keys with ``wire.commands.COMMANDS``."""

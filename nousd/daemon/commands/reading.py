@@ -54,9 +54,11 @@ async def get_state(core: Core, command: commands.GetState) -> Reply:
         runs=tuple(_active_run(running) for running in core.sessions.shown_running()),
         provider=choice.provider,
         model=choice.model,
+        thinking=or_unset(choice.thinking),
         leaf_id=or_unset(state.leaf_id),
         name=or_unset(state.name),
         open_message=_open_message(core, run_id),
+        usage=or_unset(state.usage),
     )
 
 

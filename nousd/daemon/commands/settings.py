@@ -33,15 +33,6 @@ async def set_follow_up_mode(core: Core, command: commands.SetFollowUpMode) -> R
     return Deferred(ticket, Accepted(command="set_follow_up_mode", mode=command.mode))
 
 
-async def set_model(core: Core, command: commands.SetModel) -> Reply:
-    """Names the model for the session's next calls, and for sessions created later."""
-    live = await core.sessions.target(command.session_id)
-    state = core.sessions.without_session() if live is None else live.state
-    choice = core.runs.models.named(command.model, core.runs.choice_of(state))
-    ticket = core.sessions.update(live, model=choice.model, provider=choice.provider)
-    return Deferred(ticket, Accepted(command="set_model", model=command.model))
-
-
 async def list_tools(core: Core, command: commands.ListTools) -> Reply:
     """Lists the tools that exist, and whether the session's model is offered them."""
     live = await core.sessions.target(command.session_id)

@@ -1,0 +1,107 @@
+"""Commands that choose the model of a session, and the one that lists which there are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from msgspec import UNSET
+
+from nousd.daemon.core import Core, Deferred, Reply
+from nousd.errors import CommandRejected, ConfigError, ModelUnknown
+from nousd.machine.model_input import ModelChoice
+from nousd.providers.models import Models, name_of
+from nousd.providers.prices import Price
+from nousd.wire import commands, responses
+from nousd.wire.optional import or_unset
+from nousd.wire.responses import Accepted, ModelSummary, Prices, ProviderUnlisted
+
+
+async def set_model(core: Core, command: commands.SetModel) -> Reply:
+    """Names the model for the session's next calls, and for sessions created later."""
+    live = await core.sessions.target(command.session_id)
+    state = core.sessions.without_session() if live is None else live.state
+    models = core.runs.models
+    try:
+        choice = models.named(command.model, core.runs.choice_of(state))
+        models.provider(choice.provider)
+    except ModelUnknown as error:
+        details = {"nearest": error.nearest}
+        raise CommandRejected("model_unknown", cause=str(error), details=details) from None
+    except ConfigError as error:
+        raise CommandRejected("provider_not_usable", cause=str(error)) from None
+    ticket = core.sessions.update(live, model=choice.model, provider=choice.provider)
+    return Deferred(
+        ticket, Accepted(command="set_model", provider=choice.provider, model=choice.model)
+    )
+
+
+async def set_thinking(core: Core, command: commands.SetThinking) -> Reply:
+    """Sets how much the model reasons from the session's next call on, and in sessions created later."""
+    live = await core.sessions.target(command.session_id)
+    ticket = core.sessions.update(live, thinking=command.level)
+    return Deferred(ticket, Accepted(command="set_thinking", level=or_unset(command.level)))
+
+
+async def list_models(core: Core, command: commands.ListModels) -> Reply:
+    """Lists the models there are, and the servers that could not be asked."""
+    models = core.runs.models
+    if command.provider is not None and command.provider not in models.providers:
+        raise CommandRejected(
+            "provider_not_configured", details={"providers": sorted(models.providers)}
+        )
+    default = core.runs.choice_of(core.sessions.without_session())
+    default = ModelChoice(default.provider, default.model)
+    listing = await core.model_lists.listing(
+        command.provider, also=(default,), refresh=command.refresh
+    )
+    aliases = _aliases(models)
+    return responses.Models(
+        models=tuple(
+            _summary(models, choice, aliases[name_of(choice)], is_default=choice == default)
+            for choice in listing.models
+        ),
+        errors=tuple(
+            ProviderUnlisted(provider=unlisted.provider, cause=unlisted.cause)
+            for unlisted in listing.unlisted
+        ),
+        truncated=True if listing.is_cut else UNSET,
+    )
+
+
+def _aliases(models: Models) -> defaultdict[str, tuple[str, ...]]:
+    """Returns the aliases of each model, by its name."""
+    aliases: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
+    for alias, choice in models.aliases.items():
+        aliases[name_of(choice)] += (alias,)
+    return aliases
+
+
+def _summary(
+    models: Models, choice: ModelChoice, aliases: tuple[str, ...], *, is_default: bool
+) -> ModelSummary:
+    price = models.price(choice)
+    return ModelSummary(
+        id=name_of(choice),
+        provider=choice.provider,
+        model=choice.model,
+        is_default=is_default,
+        context_window=or_unset(_window(models, choice)),
+        prices=UNSET if price is None else _prices(price),
+        aliases=aliases or UNSET,
+    )
+
+
+def _window(models: Models, choice: ModelChoice) -> int | None:
+    try:
+        return models.context_window(choice)
+    except ConfigError:
+        return None  # Its provider cannot be used, which is told beside the models.
+
+
+def _prices(price: Price) -> Prices:
+    return Prices(
+        input=price.input,
+        output=price.output,
+        cache_read=or_unset(price.cache_read),
+        cache_write=or_unset(price.cache_write),
+    )
