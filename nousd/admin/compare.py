@@ -50,7 +50,7 @@ TABLES: Final = (
 
 _MEANINGS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "settings": json.loads,
-    "usage": json.loads,
+    "usage_totals": json.loads,
     "body": json.loads,
 }
 """column -> what its text stands for."""

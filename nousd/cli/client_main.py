@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import typer
 
@@ -93,8 +93,28 @@ def _events(options: Options, values: dict[str, Any]) -> int:
     return watch.events(options, {"types": "v1"} | values, follow=follow)
 
 
+def _usage(options: Options, values: dict[str, Any]) -> int:
+    from nousd.cli.usage import usage
+
+    session_id = values.get("session_id")
+    by = values.get("by", "session" if session_id is None else "run")
+    return usage(options, by=by, session_id=session_id)
+
+
 def _raw(options: Options, values: dict[str, Any]) -> int:
     return watch.raw(options, values.get("line"))
+
+
+def _artifact(options: Options, values: dict[str, Any]) -> int:
+    from nousd.cli import artifacts
+
+    return artifacts.get(options, values["artifact_id"], values.get("output"))
+
+
+def _put(options: Options, values: dict[str, Any]) -> int:
+    from nousd.cli import artifacts
+
+    return artifacts.put(options, values["path"], values.get("media_type"))
 
 
 def _chat(options: Options, _values: dict[str, Any]) -> int:
@@ -146,6 +166,58 @@ WATCHES: Final[dict[str, Watch]] = {
             ),
         ),
         _events,
+    ),
+    "usage": Watch(
+        "Show what model calls took and cost.",
+        (
+            SESSION._replace(
+                annotation=Annotated[
+                    str | None, typer.Option("--session", help="Only of this session.")
+                ]
+            ),
+            Argument(
+                "by",
+                Annotated[
+                    Literal["session", "run", "model"] | None,
+                    typer.Option(
+                        "--by", help="What makes a row. [default: session; run with --session]"
+                    ),
+                ],
+            ),
+        ),
+        _usage,
+    ),
+    "artifact": Watch(
+        "Write the bytes of an artifact, and check them.",
+        (
+            Argument(
+                "artifact_id", Annotated[str, typer.Argument(metavar="ID", help="Its id.")], ...
+            ),
+            Argument(
+                "output",
+                Annotated[
+                    Path | None,
+                    typer.Option("--output", "-o", metavar="FILE", help="Into this file."),
+                ],
+            ),
+        ),
+        _artifact,
+    ),
+    "put": Watch(
+        "Store a file as an artifact and print its id.",
+        (
+            Argument(
+                "path", Annotated[Path, typer.Argument(metavar="FILE", help="Which file.")], ...
+            ),
+            Argument(
+                "media_type",
+                Annotated[
+                    str | None,
+                    typer.Option("--media-type", help="What it is. [default: as its name says]"),
+                ],
+            ),
+        ),
+        _put,
     ),
     "raw": Watch(
         "Send lines as they are and print the answers.",

@@ -149,21 +149,22 @@ def events(options: Options, wanted: Mapping[str, Any], *, follow: bool) -> int:
         with _subscription(options, wanted) as subscription:
             for event in subscription:
                 print_line(event.line)
-    return _events_up_to_now(options, wanted)
+    for told in up_to_now(options, wanted):
+        print_line(_encoded(told))
+    return DONE
 
 
-def _events_up_to_now(options: Options, wanted: Mapping[str, Any]) -> int:
-    """Prints page after page, up to what was newest when it was asked first."""
+def up_to_now(options: Options, wanted: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yields the events behind a cursor, up to what was newest when it was asked first."""
     with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
         page = daemon.request("get_events", wanted).payload
         head = _number(page["head"])
         while page["events"]:
             for event in page["events"]:
                 if _number(event["id"]) > head:
-                    return DONE
-                print_line(_encoded(event))
+                    return
+                yield event
             page = daemon.request("get_events", {**wanted, "after": page["next"]}).payload
-    return DONE
 
 
 def _encoded(event: Mapping[str, Any]) -> bytes:

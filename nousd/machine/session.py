@@ -14,9 +14,10 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.machine import queue
+from nousd.machine.usage import with_call
 from nousd.wire import events
 from nousd.wire.commands import QueueMode
-from nousd.wire.entries import Thinking
+from nousd.wire.entries import Thinking, UsageTotals
 from nousd.wire.responses import QueuedInput
 
 
@@ -32,7 +33,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     """All that decisions about a session depend on.
 
     ``active_tools`` None means every tool. ``model`` None means the provider's own default, as does a
-    ``model`` that was set for another ``provider``. ``leaf_id`` None means an empty tree.
+    ``model`` that was set for another ``provider``. ``leaf_id`` None means an empty tree. ``usage``
+    None means that no model was called.
     """
 
     session_id: str
@@ -47,6 +49,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     thinking: Thinking | None = None
     queue: tuple[QueuedInput, ...] = ()
+    usage: UsageTotals | None = None
     run: RunInfo | None = None
     deleted: bool = False
 
@@ -108,6 +111,10 @@ def _aborting(state: SessionState, event: events.RunAborting, _: str) -> dict[st
     return {"run": msgspec.structs.replace(state.run, phase="aborting")}
 
 
+def _cost(state: SessionState, event: events.UsageReported, _: str) -> dict[str, Any]:
+    return {"usage": with_call(state.usage, event)}
+
+
 def _ended(_: SessionState, __: events.AgentEnd, ___: str) -> dict[str, Any]:
     return {"run": None}
 
@@ -121,5 +128,6 @@ _CHANGES: Final[dict[type[events.Event], Callable[[SessionState, Any, str], dict
     events.AgentStart: _started,
     events.RunAborting: _aborting,
     events.AgentEnd: _ended,
+    events.UsageReported: _cost,
 }
 """event -> the fields it changes; an event that is not here changes nothing."""

@@ -58,6 +58,14 @@ class Finished(msgspec.Struct, frozen=True):
     usage: Usage | None = None
 
 
+class UsageSoFar(msgspec.Struct, frozen=True):
+    """What the call has cost up to here, for the case that it does not come to its end; the last one
+    counts. For a server that says so before it is done, such as at the beginning.
+    """
+
+    usage: Usage
+
+
 class ReasoningKept(msgspec.Struct, frozen=True):
     """Reasoning that this provider wants back with the next call, in its own form. Not to be shown."""
 
@@ -80,7 +88,16 @@ class Alive(msgspec.Struct, frozen=True):
     """The server sent something that is no piece yet, such as a part of a long tool call."""
 
 
-Piece = TextDelta | ReasoningDelta | ReasoningKept | ToolCallPiece | Finished | Retrying | Alive
+Piece = (
+    TextDelta
+    | ReasoningDelta
+    | ReasoningKept
+    | ToolCallPiece
+    | UsageSoFar
+    | Finished
+    | Retrying
+    | Alive
+)
 
 Receive = Callable[[Piece], Awaitable[None]]
 """Takes one piece; may wait, which slows the reading of the stream."""

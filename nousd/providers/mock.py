@@ -13,7 +13,7 @@ model can do; ``protocol/mock.md`` has an example of each:
 ``[[then]]``           what follows is for the next model call of the turn, after the tool results
 ``[[error CODE xK]]``  fails like HTTP status CODE, K times, then goes on; without ``xK`` always
 ``[[hang]]``           sends nothing more until it is cancelled
-``[[usage N]]``        reports N input tokens
+``[[usage N]]``        reports N input tokens, at once and at the end
 =====================  ==========================================================================
 
 They are carried out in the order they stand in, tool calls last. Other text between them is ignored.
@@ -43,6 +43,7 @@ from nousd.providers.interface import (
     Receive,
     TextDelta,
     ToolCallPiece,
+    UsageSoFar,
 )
 from nousd.providers.mock_script import Call, Fail, Hang, Report, Slow, Speak, Step, parse_script
 from nousd.providers.server_errors import Fault, error_from_fault
@@ -151,19 +152,22 @@ class _Performance:
                 await trio.sleep_forever()
             case Report(input_tokens=tokens):
                 self._input_tokens = tokens
+                await self._receive(UsageSoFar(self._usage()))
             case _:
                 assert_never(step)
 
     async def end(self) -> None:
         for number, call in enumerate(self._calls, 1):
             await self._pass_on(ToolCallPiece(f"mock-call-{number}", call.name, call.arguments))
-        usage = Usage(
+        await self._receive(Finished("tool_use" if self._calls else "stop", self._usage()))
+
+    def _usage(self) -> Usage:
+        return Usage(
             input=self._input_tokens,
             output=self._output_tokens,
             total=self._input_tokens + self._output_tokens,
             reasoning=self._reasoning_tokens,
         )
-        await self._receive(Finished("tool_use" if self._calls else "stop", usage))
 
     async def _speak(self, text: str, *, is_reasoning: bool) -> None:
         kind = ReasoningDelta if is_reasoning else TextDelta

@@ -53,7 +53,7 @@ class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     cache_read: int = 0
     cache_write: int = 0
     reasoning: int = 0
-    cost_usd: float = 0.0
+    cost_usd: float | UnsetType = UNSET
     uncounted_calls: int = 0
     unpriced_calls: int = 0
 

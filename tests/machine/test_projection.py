@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import UNSET
 
 from nousd.machine.projection import (
     CopyEntries,
@@ -19,10 +18,8 @@ from nousd.machine.projection import (
     UpdateSession,
     row_changes,
     snippet,
-    sum_of_usage,
 )
 from nousd.wire import events
-from nousd.wire.entries import Usage
 from nousd.wire.limits import SNIPPET_BYTES_MAX
 
 TURN: events.TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
@@ -102,9 +99,3 @@ def test_a_snippet_is_the_text_or_a_bounded_beginning_of_it(text: str) -> None:
     beginning = shown.removesuffix("...")
     assert text.startswith(beginning)
     assert SNIPPET_BYTES_MAX - 4 < len(beginning.encode()) <= SNIPPET_BYTES_MAX
-
-
-def test_the_first_usage_of_a_run_is_its_sum() -> None:
-    one = Usage(input=1, output=2, total=3, reasoning=4)
-    assert sum_of_usage(UNSET, one) == one
-    assert sum_of_usage(one, one) == Usage(input=2, output=4, total=6, reasoning=8)

@@ -8,7 +8,6 @@ import pytest
 
 from nousd.machine.session import RunInfo, SessionState, apply
 from nousd.wire import events
-from nousd.wire.entries import Usage
 from nousd.wire.responses import PendingCounts
 from tests.machine.builders import (
     TS,
@@ -169,7 +168,6 @@ SILENT: dict[type[events.Event], dict[str, Any]] = {
     events.ToolCallDenied: CALL | {"by": "policy", "reason": "r"},
     events.ToolCallStarted: CALL,
     events.ToolCallCompleted: CALL | {"is_error": False, "duration_ms": 1},
-    events.UsageReported: TURN | {"usage": Usage(input=1, output=1, total=2), "model": "m"},
     events.Status: {"session_id": "s", "run_id": "run-1", "message": "m"},
     events.Warning: {"session_id": "s", "run_id": "run-1", "code": "c", "message": "m"},
     events.Error: {"session_id": "s", "run_id": "run-1", "code": "c", "message": "m", "cause": ""},
@@ -185,6 +183,7 @@ TELLING = {
     events.AgentStart,
     events.AgentEnd,
     events.RunAborting,
+    events.UsageReported,
 }
 
 

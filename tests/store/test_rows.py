@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec import UNSET
 
 from nousd.store.interface import Artifact, Defaults, SessionRow, Store
 from nousd.wire import events
-from nousd.wire.entries import CompactionEntry, Usage
+from nousd.wire.entries import CompactionEntry, Usage, UsageTotals
 from nousd.wire.limits import SNIPPET_BYTES_MAX
 from nousd.wire.responses import TreeNode
 from tests.store.helpers import (
@@ -368,7 +369,58 @@ async def test_turns_are_counted_and_usage_is_summed(store: Store) -> None:
     run = await store.run("r1")
     assert run is not None
     assert run.turns == 2
-    assert run.usage == Usage(input=20, output=4, total=24, cache_read=6)
+    assert run.usage == UsageTotals(
+        calls=2, input=20, output=4, total=24, duration_ms=0, cache_read=6, unpriced_calls=2
+    )
+
+
+async def test_a_session_has_the_sum_of_its_runs_and_of_what_belongs_to_no_run(
+    store: Store,
+) -> None:
+    call = events.UsageReported(
+        session_id="s1",
+        model="mock-1",
+        usage=Usage(input=10, output=2, total=12),
+        duration_ms=30,
+        cost_usd=0.1,
+    )
+    await append(store, created("s1"), run_started())
+    session = await store.session("s1")
+    assert session is not None
+    assert session.usage is None
+    of_run = msgspec.structs.replace(call, run_id="r1", turn_id="1")
+    unknown = events.UsageReported(
+        session_id="s1", model="mock-1", purpose="summary", duration_ms=5
+    )
+    await append(store, of_run, call, unknown)
+    session, run = await store.session("s1"), await store.run("r1")
+    assert session is not None
+    assert run is not None
+    assert run.usage == UsageTotals(
+        calls=1, input=10, output=2, total=12, duration_ms=30, cost_usd=0.1
+    )
+    assert session.usage == UsageTotals(
+        calls=3,
+        input=20,
+        output=4,
+        total=24,
+        duration_ms=65,
+        cost_usd=0.2,
+        uncounted_calls=1,
+        unpriced_calls=1,
+    )
+    assert (await store.sessions(limit=1, before=None))[0] == session
+
+
+async def test_a_branch_has_not_cost_what_its_parent_did(store: Store) -> None:
+    call = events.UsageReported(session_id="s1", model="m", usage=Usage(input=1, output=1, total=2))
+    await append(store, created("s1"), call, created("b1", parent_id="s1"))
+    await append(store, msgspec.structs.replace(call, session_id="b1"))
+    branch = await store.session("b1")
+    assert branch is not None
+    assert branch.usage == UsageTotals(
+        calls=1, input=1, output=1, total=2, duration_ms=0, unpriced_calls=1
+    )
 
 
 async def test_runs_come_newest_first_in_pages_of_all_or_one_session(store: Store) -> None:

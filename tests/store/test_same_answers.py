@@ -11,6 +11,7 @@ import msgspec
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from nousd.store import memory, sqlite
 from nousd.store.interface import Artifact, Store
@@ -102,10 +103,11 @@ turns = st.builds(
 usages = st.builds(
     events.UsageReported,
     session_id=session_ids,
-    run_id=st.sampled_from(RUNS),
-    turn_id=st.just("1"),
+    run_id=st.sampled_from([*RUNS, UNSET]),
     model=st.just("mock-1"),
-    usage=st.builds(Usage, input=counts, output=counts, total=counts, cache_read=counts),
+    usage=st.just(UNSET)
+    | st.builds(Usage, input=counts, output=counts, total=counts, cache_read=counts),
+    cost_usd=st.sampled_from([UNSET, 0.1, 1e-9]),
 )
 deltas = st.builds(delta, texts, st.sampled_from(RUNS), session_ids)
 

@@ -1,0 +1,78 @@
+"""What model calls cost: the figures of one as an event, and the sums of many.
+
+A sum is a fold over ``usage_reported``, of a run or of a session. A branch begins with nothing: what its
+parent cost, it did not. Prices are not known here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.wire.entries import Usage, UsageTotals
+from nousd.wire.events import Purpose, UsageReported
+
+
+class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """What one model call came to, as far as it is known; the fields are those of the event."""
+
+    provider: str
+    model: str
+    purpose: Purpose
+    duration_ms: int
+    first_token_ms: int | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
+    cost_usd: float | UnsetType = UNSET
+
+    def reported(
+        self,
+        session_id: str,
+        *,
+        run_id: str | UnsetType = UNSET,
+        turn_id: str | UnsetType = UNSET,
+        message_id: str | UnsetType = UNSET,
+    ) -> UsageReported:
+        """Returns the event that tells of the call."""
+        return UsageReported(
+            session_id=session_id,
+            run_id=run_id,
+            turn_id=turn_id,
+            message_id=message_id,
+            **msgspec.structs.asdict(self),
+        )
+
+
+def with_call(sums: UsageTotals | None, call: UsageReported) -> UsageTotals:
+    """Returns the sums with one more call."""
+    so_far = sums or NO_CALLS
+    usage = _UNCOUNTED if call.usage is UNSET else call.usage
+    return UsageTotals(
+        calls=so_far.calls + 1,
+        input=so_far.input + usage.input,
+        output=so_far.output + usage.output,
+        total=so_far.total + usage.total,
+        cache_read=so_far.cache_read + usage.cache_read,
+        cache_write=so_far.cache_write + usage.cache_write,
+        reasoning=so_far.reasoning + usage.reasoning,
+        duration_ms=so_far.duration_ms + (0 if call.duration_ms is UNSET else call.duration_ms),
+        cost_usd=_dollars(so_far.cost_usd, call.cost_usd),
+        uncounted_calls=so_far.uncounted_calls + (call.usage is UNSET),
+        unpriced_calls=so_far.unpriced_calls + (call.cost_usd is UNSET),
+    )
+
+
+def _dollars(one: float | UnsetType, other: float | UnsetType) -> float | UnsetType:
+    """Adds what is known, without what binary fractions add: tenths of cents make whole cents again."""
+    if one is UNSET or other is UNSET:
+        return other if one is UNSET else one
+    return round(one + other, _DOLLAR_DIGITS)
+
+
+NO_CALLS: Final = UsageTotals(calls=0, input=0, output=0, total=0, duration_ms=0)
+
+_UNCOUNTED: Final = Usage(input=0, output=0, total=0)
+
+_DOLLAR_DIGITS: Final = 12
+"""A token of the cheapest model costs some billionths of a dollar."""

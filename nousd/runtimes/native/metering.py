@@ -1,0 +1,73 @@
+"""What one model call takes: how long, and how many tokens, as far as its provider says.
+
+Times are those of the attempt that is answered: what it took to get there, failed attempts and the waits
+between them, is told by warnings.
+"""
+
+from __future__ import annotations
+
+import trio
+from msgspec import UNSET
+
+from nousd.machine.model_input import ModelInput
+from nousd.machine.usage import CallFigures
+from nousd.providers.interface import (
+    Finished,
+    Piece,
+    ReasoningDelta,
+    Retrying,
+    TextDelta,
+    ToolCallPiece,
+    UsageSoFar,
+)
+from nousd.providers.prices import Price, cost_usd
+from nousd.wire.entries import Usage
+from nousd.wire.optional import or_unset
+
+
+class Meter:
+    """Looks at the pieces of one call, from just before it is made.
+
+    Args:
+        price: of the model that is asked, if it is known.
+    """
+
+    def __init__(self, request: ModelInput, price: Price | None) -> None:
+        self._request = request
+        self._price = price
+        self._began = trio.current_time()
+        self._first: float | None = None
+        self._usage: Usage | None = None
+
+    def note(self, piece: Piece) -> None:
+        """Looks at a piece as it arrives."""
+        match piece:
+            case TextDelta() | ReasoningDelta() | ToolCallPiece():
+                self._first = trio.current_time() if self._first is None else self._first
+            case Finished(usage=Usage() as usage) | UsageSoFar(usage=usage):
+                self._usage = usage
+            case Retrying():
+                self._began = trio.current_time() + piece.delay_seconds
+                self._usage = None
+
+    def figures(self) -> CallFigures:
+        """Returns what the call came to up to now."""
+        usage, price = self._usage, self._price
+        first = None if self._first is None else _milliseconds(self._first - self._began)
+        return CallFigures(
+            provider=self._request.provider,
+            model=self._request.model,
+            purpose=self._request.purpose,
+            duration_ms=_milliseconds(trio.current_time() - self._began),
+            first_token_ms=or_unset(first),
+            usage=or_unset(usage),
+            cost_usd=UNSET if usage is None or price is None else cost_usd(usage, price),
+        )
+
+    def figures_if_any(self) -> CallFigures | None:
+        """Returns the same, or None of a call that neither answered nor told what it cost."""
+        return None if self._first is None and self._usage is None else self.figures()
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(0, round(seconds * 1000))
