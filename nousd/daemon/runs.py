@@ -7,7 +7,6 @@ stopped), what it has open is closed by the machine's ``owed_ends`` and nothing 
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -197,7 +196,7 @@ class RunDriver:
             status = "error"
             failed = boundary.run_failure(failure)
             cause = long_texts.beginning(failed.cause or failed.message)
-            remarks.append(await self._error_event(failed))
+            remarks.append(self._error_event(failed))
         elif status == "timeout":
             cause = f"nothing happened for {self._services.stale_seconds * 1000:.0f} ms"
             remarks.append(events.Warning(**self._where, code="run_stale", message=cause))
@@ -219,8 +218,8 @@ class RunDriver:
     def _agent_end(self, status: EndStatus) -> events.AgentEnd:
         return events.AgentEnd(session_id=self.live.session_id, run_id=self.run_id, status=status)
 
-    async def _error_event(self, failure: RunFailed) -> events.Error:
-        """Tells a failure, and keeps what was told of it where that is more than its cause, or long."""
+    def _error_event(self, failure: RunFailed) -> events.Error:
+        """Tells a failure; what its server said is kept where the cause does not tell all of it."""
         cause = long_texts.beginning(failure.cause)
         raw = failure.raw or failure.cause.encode(errors="replace")
         is_told = raw.decode(errors="replace").strip() in cause
@@ -230,7 +229,7 @@ class RunDriver:
             message=failure.message,
             cause=cause,
             hint=failure.hint or UNSET,
-            raw_ref=UNSET if is_told else await self.keep(raw, _raw_type(raw)),
+            raw_ref=UNSET if is_told else self._kept(raw, _raw_type(raw)),
         )
 
     @property
@@ -269,9 +268,12 @@ class RunDriver:
                 _SignOfLife(data, self), media_type, now=self.now()
             )
             return put.id
-        digest = await trio.to_thread.run_sync(lambda: hashlib.sha256(data).hexdigest())
-        self._artifacts.append(Artifact(f"sha256:{digest}", media_type, data))
-        return self._artifacts[-1].id
+        return self._kept(data, media_type)
+
+    def _kept(self, data: bytes, media_type: str) -> str:
+        artifact_id = long_texts.artifact_id_of(data)
+        self._artifacts.append(Artifact(artifact_id, media_type, data))
+        return artifact_id
 
     async def keep_input(self, compiled: Compiled) -> Stored:
         """See ``TurnHost.keep_input``."""

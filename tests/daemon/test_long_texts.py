@@ -1,0 +1,472 @@
+"""Texts of a megabyte: small events, and nothing lost for the model or for any client."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from nousd.errors import ProviderError, ToolError
+from nousd.machine.model_input import AssistantMessage, ModelInput, ToolResultMessage, UserMessage
+from nousd.providers.interface import Finished, Receive, ToolCallPiece
+from nousd.store import memory
+from nousd.store.interface import EventFilter, Store
+from nousd.wire.limits import DELTA_CHARS_MAX, EVENT_TEXT_BYTES_MAX, PAGE_BYTES_MAX
+from tests.daemon.scripted import (
+    Outcome,
+    ScriptedProvider,
+    ScriptedTool,
+    asks_for_tools,
+    breaks,
+    fails,
+    gives,
+    says,
+)
+from tests.daemon_harness import (
+    Client,
+    Daemon,
+    Events,
+    FakeClock,
+    Payload,
+    memory_daemon,
+    of_type,
+    socket_daemon,
+)
+
+MEGABYTE = 2**20
+LINE_MAX = 4 * EVENT_TEXT_BYTES_MAX
+"""A few beginnings and what stands around them."""
+
+
+def long_text(name: str, size: int = MEGABYTE) -> str:
+    words = (f"{name}-{number} " for number in itertools.count())
+    text = "".join(itertools.islice(words, size // (len(name) + 2)))
+    return text[:size] + "."
+
+
+def pieces(text: str) -> list[str]:
+    return [text[start : start + 5000] for start in range(0, len(text), 5000)]
+
+
+def ref_of(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+class RoomyProvider(ScriptedProvider):
+    """A model that can be given megabytes."""
+
+    def context_window(self, model: str) -> int:
+        return 100_000_000
+
+
+class Kit:
+    """A daemon with a model and a tool that wait for the test."""
+
+    def __init__(self, daemon: Daemon, model: ScriptedProvider, tool: ScriptedTool) -> None:
+        self.daemon, self.model, self.tool = daemon, model, tool
+
+    async def open(self) -> None:
+        self.client: Client = await self.daemon.connect()
+        self.events: Events = await self.daemon.watch(types="all")
+
+    async def begin(self, text: str) -> None:
+        await self.client.request("prompt", text=text, wait=False)
+        await self.model.calls.wait_waiting()
+
+    async def messages(self, **options: Any) -> list[Payload]:
+        found: list[Payload] = (await self.client.request("get_messages", **options))["messages"]
+        return found
+
+    def asked(self) -> list[str]:
+        """Returns the user texts of the newest model call."""
+        request = self.model.requests[-1]
+        return [one.text for one in request.messages if isinstance(one, UserMessage)]
+
+    async def lines(self) -> list[bytes]:
+        store = self.daemon.core.store
+        found = await store.events_after(0, EventFilter(), limit=10_000, bytes_max=2**40)
+        return [event.line for event in found]
+
+    async def all_lines_are_small(self) -> None:
+        for line in await self.lines():
+            is_answer = b'"message_end"' in line and b'"stop_reason"' in line
+            assert len(line) <= LINE_MAX or is_answer, line[:200]
+
+
+@asynccontextmanager
+async def open_kit(folder: Path, store: Store, clock: FakeClock) -> AsyncIterator[Kit]:
+    model, tool = RoomyProvider(), ScriptedTool()
+    daemon = memory_daemon(
+        workdir=folder, provider=model, tools=[tool.tool], store=store, clock=clock
+    )
+    async with daemon as running:
+        kit = Kit(running, model, tool)
+        await kit.open()
+        yield kit
+
+
+@pytest.fixture
+async def kit(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> AsyncIterator[Kit]:
+    async with memory.open_store() as store, open_kit(tmp_path, store, FakeClock()) as kit:
+        yield kit
+
+
+# --- inputs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("texts.long")
+async def test_a_long_prompt_makes_small_events_and_the_model_gets_it_whole(
+    kit: Kit, autojump_clock: trio.testing.MockClock
+) -> None:
+    text = long_text("prompt")
+    await kit.begin(text)
+    kit.model.answer(says("done"))
+    events = await kit.events.run()
+    assert kit.asked() == [text]
+    await kit.all_lines_are_small()
+    beginning = text[:EVENT_TEXT_BYTES_MAX]
+    inputs = [update["inputs"][0] for update in of_type(events, "queue_update")]
+    start, end = of_type(events, "message_start")[0], of_type(events, "message_end")[0]
+    entry = of_type(events, "entry_appended")[0]["entry"]
+    for told in (*inputs, start, end, entry):
+        assert told["text"] == beginning
+        assert (told["text_ref"], told["text_bytes"]) == (ref_of(text), len(text))
+    stored = await kit.daemon.core.store.artifact(ref_of(text))
+    assert stored is not None
+    assert stored.data == text.encode()
+
+
+@pytest.mark.behaviour("texts.whole")
+async def test_a_client_reads_long_texts_whole(
+    kit: Kit, autojump_clock: trio.testing.MockClock
+) -> None:
+    prompt, answer = long_text("prompt"), long_text("answer")
+    await kit.begin(prompt)
+    kit.model.answer(says(*pieces(answer)))
+    events = await kit.events.run()
+    assert [entry["text"] for entry in await kit.messages()] == [prompt, answer]
+    assert of_type(events, "message_end")[1]["text"] == answer
+    (cut,) = [
+        event["entry"]
+        for event in of_type(events, "entry_appended")
+        if event["entry"]["role"] == "assistant"
+    ]
+    assert (cut["text"], cut["text_ref"]) == (answer[:EVENT_TEXT_BYTES_MAX], ref_of(answer))
+    await kit.all_lines_are_small()
+
+
+async def test_the_result_of_a_waited_for_run_has_the_whole_answer(
+    kit: Kit, autojump_clock: trio.testing.MockClock
+) -> None:
+    answer = long_text("answer")
+    kit.model.answer(says(answer))
+    assert (await kit.client.request("prompt", text="go"))["output"] == answer
+
+
+@pytest.mark.parametrize("kind", ["steer", "follow_up"])
+async def test_a_long_text_that_waits_is_shown_whole_and_consumed_whole(
+    kit: Kit, kind: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    text = long_text(kind)
+    await kit.begin("go")
+    await kit.client.request(kind, text=text)
+    (waiting,) = (await kit.client.request("get_queue"))["inputs"]
+    assert waiting["text"] == text
+    kit.model.answer(says("one"), says("two"))
+    await kit.events.run()
+    assert kit.asked() == ["go", text]
+    await kit.all_lines_are_small()
+
+
+async def test_texts_that_a_mode_joins_are_joined_whole(
+    kit: Kit, autojump_clock: trio.testing.MockClock
+) -> None:
+    await kit.client.request("set_follow_up_mode", mode="all")
+    # Two that are short on their own make a long one, too.
+    texts = [long_text("first"), "second", long_text("third", 6000), long_text("fourth", 6000)]
+    await kit.begin("go")
+    for text in texts:
+        await kit.client.request("follow_up", text=text)
+    kit.model.answer(says("one"), says("two"))
+    events = await kit.events.run()
+    joined = "\n".join(texts)
+    assert kit.asked() == ["go", joined]
+    assert of_type(events, "message_start")[2]["text_ref"] == ref_of(joined)
+    assert (await kit.messages())[2]["text"] == joined
+    await kit.all_lines_are_small()
+
+
+@pytest.mark.parametrize("command", ["abort", "clear_queue"])
+async def test_what_is_taken_back_is_given_back_whole(
+    kit: Kit, command: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    texts = [long_text("first"), "second", long_text("third")]
+    await kit.begin("go")
+    for text in texts:
+        await kit.client.request("follow_up", text=text)
+    cleared = (await kit.client.request(command))["cleared"]
+    assert [queued["text"] for queued in cleared] == texts
+    assert (await kit.client.request("get_queue"))["inputs"] == []
+    kit.model.answer(says("done"))
+    await kit.events.run()
+    await kit.all_lines_are_small()
+
+
+async def test_a_long_follow_up_can_be_promoted(
+    kit: Kit, autojump_clock: trio.testing.MockClock
+) -> None:
+    text = long_text("follow")
+    await kit.begin("go")
+    input_id = (await kit.client.request("follow_up", text=text))["input_id"]
+    await kit.client.request("promote", input_id=input_id)
+    kit.model.answer(says("one"), says("two"))
+    events = await kit.events.run()
+    assert kit.asked() == ["go", text]
+    assert of_type(events, "message_start")[2]["turn_kind"] == "steer"
+
+
+async def test_a_long_input_that_is_taken_back_in_the_last_moment_is_in_no_turn(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    await kit.begin("go")
+    await kit.client.request("follow_up", text=long_text("gone"))
+    read, let_go = trio.Event(), trio.Event()
+    store = kit.daemon.core.store
+    artifact = store.artifact
+
+    async def artifact_slowly(artifact_id: str) -> Any:
+        read.set()
+        await let_go.wait()
+        return await artifact(artifact_id)
+
+    monkeypatch.setattr(store, "artifact", artifact_slowly)
+    kit.model.answer(says("one"))
+    await read.wait()  # the run has looked at the queue and reads the text
+    cleared = await kit.client.ask("clear_queue")
+    await kit.events.until("queue_update", change="cleared")
+    let_go.set()
+    assert len((await kit.client.answer(cleared))["payload"]["cleared"]) == 1
+    await kit.events.run()
+    assert [entry["text"] for entry in await kit.messages()] == ["go", "one"]
+
+
+async def test_a_long_input_sent_again_is_accepted_once(
+    kit: Kit, autojump_clock: trio.testing.MockClock
+) -> None:
+    text = long_text("prompt")
+    await kit.begin("go")
+    first = await kit.client.request("follow_up", text=text, client_message_id="mine")
+    again = await kit.client.request("follow_up", text=text, client_message_id="mine")
+    assert first == again
+    assert len((await kit.client.request("get_queue"))["inputs"]) == 1
+    kit.model.answer(says("one"), says("two"))
+    await kit.events.run()
+
+
+async def test_long_texts_wait_over_a_restart(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    prompt, follow_up = long_text("prompt"), long_text("follow")
+    clock = FakeClock()
+    async with memory.open_store() as store:
+        async with open_kit(tmp_path, store, clock) as kit:
+            await kit.begin(prompt)
+            await kit.client.request("follow_up", text=follow_up)
+        async with open_kit(tmp_path, store, clock) as kit:
+            (waiting,) = (await kit.client.request("get_queue"))["inputs"]
+            assert waiting["text"] == follow_up
+            kit.model.answer(says("done"))
+            await kit.client.request("resume")
+            await kit.events.run()
+            assert kit.asked() == [prompt, follow_up]
+            await kit.all_lines_are_small()
+
+
+async def test_a_branch_keeps_the_long_texts_of_a_session_that_is_deleted(
+    kit: Kit, autojump_clock: trio.testing.MockClock
+) -> None:
+    text = long_text("prompt")
+    await kit.begin(text)
+    kit.model.answer(says("done"))
+    await kit.events.run()
+    parent = (await kit.client.request("get_state"))["session_id"]
+    await kit.client.request("branch_session", session_id=parent)
+    await kit.client.request("delete_session", session_id=parent)
+    assert [entry["text"] for entry in await kit.messages()] == [text, "done"]
+
+
+async def test_pages_of_long_texts_are_bounded_by_what_they_hold(
+    kit: Kit, autojump_clock: trio.testing.MockClock
+) -> None:
+    texts = [long_text(f"prompt{number}", 1_500_000) for number in range(4)]
+    for text in texts:
+        await kit.begin(text)
+        kit.model.answer(says("done"))
+        await kit.events.run()
+    read: list[str] = []
+    options: Payload = {}
+    while True:
+        page = await kit.client.request("get_messages", **options)
+        said = [entry["text"] for entry in page["messages"]]
+        assert sum(map(len, said)) <= PAGE_BYTES_MAX
+        read = said + read
+        if not page["has_more"]:
+            break
+        options = {"before": page["before"]}
+    assert [text for text in read if text != "done"] == texts
+
+
+# --- tools -----------------------------------------------------------------------------------
+
+
+def asks_to_work(arguments: str) -> Outcome:
+    async def play(receive: Receive) -> None:
+        await receive(ToolCallPiece("own", "work", arguments))
+        await receive(Finished("tool_use"))
+
+    return play
+
+
+def args_told(request: ModelInput) -> list[Any]:
+    answers = [one for one in request.messages if isinstance(one, AssistantMessage)]
+    return [call.args for answer in answers for call in answer.tool_calls]
+
+
+async def test_a_long_tool_result_is_told_to_the_model_whole(
+    kit: Kit, autojump_clock: trio.testing.MockClock
+) -> None:
+    text = long_text("result", 100_000)
+    await kit.begin("go")
+    kit.tool.finish(gives(text))
+    kit.model.answer(asks_for_tools(), says("done"))
+    events = await kit.events.run()
+    told = [m.text for m in kit.model.requests[-1].messages if isinstance(m, ToolResultMessage)]
+    assert told == [text]
+    (end,) = of_type(events, "tool_execution_end")
+    assert (end["result"], end["text_ref"]) == (text[: len(end["result"])], ref_of(text))
+    updates = of_type(events, "tool_execution_update")
+    assert "".join(update["delta"] for update in updates) == text
+    assert max(len(update["delta"]) for update in updates) <= DELTA_CHARS_MAX
+    assert (await kit.messages())[2]["text"] == text
+
+
+async def test_a_tool_that_fails_with_a_long_text_warns_with_its_beginning(
+    kit: Kit, autojump_clock: trio.testing.MockClock
+) -> None:
+    text = long_text("failure", 100_000)
+    await kit.begin("go")
+    kit.tool.finish(breaks(ToolError(text)))
+    kit.model.answer(asks_for_tools(), says("done"))
+    events = await kit.events.run()
+    (warning,) = of_type(events, "warning")
+    assert warning["message"] == text[:EVENT_TEXT_BYTES_MAX]
+    assert (await kit.messages())[2]["text"] == f"tool_error: {text}"
+    await kit.all_lines_are_small()
+
+
+async def test_long_arguments_are_shown_in_part_and_the_model_is_told_all_of_them(
+    kit: Kit, autojump_clock: trio.testing.MockClock
+) -> None:
+    args = {"path": "a.txt", "content": long_text("content")}
+    await kit.begin("go")
+    kit.tool.finish(gives())
+    kit.model.answer(asks_to_work(json.dumps(args)), says("done"))
+    events = await kit.events.run()
+    shown = {"path": "a.txt", "content": args["content"][:1024]}
+    for told in of_type(events, "tool_execution_start", "tool_call_requested"):
+        assert told["args"] == shown
+        assert told["args_ref"].startswith("sha256:")
+    entry = of_type(events, "entry_appended")[1]["entry"]
+    assert entry["tool_calls"][0]["args"] == shown
+    await kit.all_lines_are_small()
+    assert args_told(kit.model.requests[-1]) == [args]
+    # The next run reads its context from the log.
+    kit.daemon.core.contexts.forget((await kit.client.request("get_state"))["session_id"])
+    await kit.begin("and now")
+    kit.model.answer(says("done"))
+    await kit.events.run()
+    assert args_told(kit.model.requests[-1]) == [args]
+    assert (await kit.messages())[1]["tool_calls"][0]["args"] == args
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("errors.raw")
+async def test_what_a_server_answered_is_kept_where_its_cause_does_not_say_it(
+    kit: Kit, autojump_clock: trio.testing.MockClock
+) -> None:
+    raw = json.dumps({"error": {"message": "overloaded", "more": "x" * 20_000}}).encode()
+    await kit.begin("go")
+    kit.model.answer(fails(ProviderError("overloaded", raw=raw)))
+    (error,) = of_type(await kit.events.run(), "error")
+    assert error["cause"] == "overloaded"
+    kept = await kit.daemon.core.store.artifact(error["raw_ref"])
+    assert kept is not None
+    assert (kept.media_type, kept.data) == ("application/json", raw)
+    await kit.all_lines_are_small()
+
+
+async def test_what_a_cause_says_already_is_not_kept_again(
+    kit: Kit, autojump_clock: trio.testing.MockClock
+) -> None:
+    for raw in (b"", b" overloaded\n"):
+        await kit.begin("go")
+        kit.model.answer(fails(ProviderError("http 503: overloaded", raw=raw)))
+        (error,) = of_type(await kit.events.run(), "error")
+        assert "raw_ref" not in error
+
+
+async def test_a_cause_that_is_too_long_is_kept_whole(
+    kit: Kit, autojump_clock: trio.testing.MockClock
+) -> None:
+    cause = long_text("cause", 50_000)
+    await kit.begin("go")
+    kit.model.answer(fails(ProviderError(cause)))
+    events = await kit.events.run()
+    (error,) = of_type(events, "error")
+    assert error["cause"] == cause[:EVENT_TEXT_BYTES_MAX]
+    kept = await kit.daemon.core.store.artifact(error["raw_ref"])
+    assert kept is not None
+    assert kept.data == cause.encode()
+    await kit.all_lines_are_small()
+
+
+async def test_a_long_answer_that_broke_off_is_kept_whole(
+    kit: Kit, autojump_clock: trio.testing.MockClock
+) -> None:
+    text = long_text("half", 50_000)
+    await kit.begin("go")
+    kit.model.answer(fails(ProviderError("gone"), text))
+    events = await kit.events.run()
+    assert of_type(events, "message_end")[1]["text"] == text
+    assert of_type(events, "entry_appended")[1]["entry"]["text_ref"] == ref_of(text)
+    assert (await kit.messages())[1]["text"] == text
+
+
+# --- on a disk -------------------------------------------------------------------------------
+
+
+async def test_a_long_prompt_is_there_after_a_restart_on_a_disk(short_folder: Path) -> None:
+    text = long_text("prompt")
+    model = RoomyProvider()
+    async with socket_daemon(short_folder, provider=model) as daemon:
+        client, events = await daemon.connect(), await daemon.watch()
+        await client.request("prompt", text=text, wait=False)
+        model.answer(says("done"))
+        await events.run()
+    async with socket_daemon(short_folder, provider=model) as daemon:
+        client = await daemon.connect()
+        messages = (await client.request("get_messages"))["messages"]
+        assert [entry["text"] for entry in messages] == [text, "done"]
+        model.answer(says("done"))
+        await client.request("prompt", text="go on")
+    asked = [one.text for one in model.requests[-1].messages if isinstance(one, UserMessage)]
+    assert asked == [text, "go on"]

@@ -1,0 +1,205 @@
+"""What is too long for an event is cut on its way into the log, and whole again behind it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import UNSET
+
+from nousd.machine import long_texts
+from nousd.wire import events
+from nousd.wire.entries import MessageEntry, ToolCall
+from nousd.wire.limits import EVENT_TEXT_BYTES_MAX, TOOL_PREVIEW_CHARS_MAX
+from nousd.wire.responses import PendingCounts, QueuedInput
+from tests.machine.builders import compacted, message, queued
+
+BOUND = EVENT_TEXT_BYTES_MAX
+LONG = "x" * (BOUND + 1)
+TURN: events.TurnKey = {"session_id": "s", "run_id": "run-1", "turn_id": "1"}
+
+
+def ref_of(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def cut_one(event: events.Event) -> tuple[Any, dict[str, bytes]]:
+    cut = long_texts.cut([event])
+    return cut.events[0], {id: data for id, (_, data) in cut.wholes.items()}
+
+
+def accepted(*inputs: QueuedInput) -> events.QueueUpdate:
+    return events.QueueUpdate(
+        session_id="s",
+        change="accepted",
+        inputs=inputs,
+        pending_counts=PendingCounts(steer=1, follow_up=0),
+    )
+
+
+def said(text: str, **more: Any) -> QueuedInput:
+    return msgspec.structs.replace(queued("in"), text=text, **more)
+
+
+def appended(entry: Any) -> events.EntryAppended:
+    return events.EntryAppended(session_id="s", entry=entry)
+
+
+def calling(args: dict[str, Any]) -> MessageEntry:
+    call = ToolCall(tool_call_id="m.0", runtime_tool_call_id="own", name="write", args=args)
+    return message("m", "assistant", tool_calls=(call,))
+
+
+@pytest.mark.parametrize("size", [BOUND - 1, BOUND])
+def test_a_text_up_to_the_bound_stays_as_it_is(size: int) -> None:
+    event = accepted(said("x" * size))
+    assert cut_one(event) == (event, {})
+
+
+def test_a_longer_text_is_its_beginning_and_an_artifact() -> None:
+    short, wholes = cut_one(accepted(said(LONG)))
+    (found,) = short.inputs
+    assert (found.text, found.text_bytes) == ("x" * BOUND, len(LONG))
+    assert wholes == {found.text_ref: LONG.encode()}
+    assert found.text_ref == ref_of(LONG)
+
+
+def test_bytes_count_and_no_character_is_split() -> None:
+    text = "ä" * (BOUND // 2) + "x"
+    short, _ = cut_one(accepted(said("a" + text)))
+    assert short.inputs[0].text == "a" + "ä" * (BOUND // 2 - 1)
+    assert short.inputs[0].text_bytes == len(("a" + text).encode())
+    event = accepted(said("ä" * (BOUND // 2)))
+    assert cut_one(event) == (event, {})
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        events.MessageStart(**TURN, message_id="m", role="user", text=LONG),
+        events.MessageEnd(**TURN, message_id="m", text=LONG),
+    ],
+)
+def test_what_a_user_says_is_cut_in_its_message(event: events.Event) -> None:
+    short, wholes = cut_one(event)
+    assert (len(short.text), short.text_bytes) == (BOUND, len(LONG))
+    assert list(wholes) == [short.text_ref]
+
+
+def test_a_models_answer_is_whole_in_its_message_and_cut_in_its_entry() -> None:
+    ended = events.MessageEnd(**TURN, message_id="m", text=LONG, stop_reason="stop")
+    cut = long_texts.cut([ended, appended(message("m", "assistant", LONG))])
+    assert cut.events[0] == ended
+    entry: Any = cut.events[1]
+    assert len(entry.entry.text) == BOUND
+    assert list(cut.wholes) == [entry.entry.text_ref]
+
+
+def test_a_text_that_several_events_repeat_is_kept_once() -> None:
+    start = events.MessageStart(**TURN, message_id="m", role="user", text=LONG)
+    cut = long_texts.cut([start, appended(message("m", "user", LONG)), accepted(said(LONG))])
+    assert list(cut.wholes) == [ref_of(LONG)]
+    assert cut.wholes[ref_of(LONG)] == (long_texts.TEXT_MEDIA_TYPE, LONG.encode())
+
+
+def test_a_text_that_was_read_back_is_cut_again_and_not_kept_again() -> None:
+    whole = said(LONG, text_ref=ref_of(LONG), text_bytes=len(LONG))
+    short, wholes = cut_one(accepted(whole))
+    assert short.inputs[0] == msgspec.structs.replace(whole, text="x" * BOUND)
+    assert wholes == {}
+
+
+def test_a_beginning_is_left_as_it_is() -> None:
+    event = accepted(said("beginning", text_ref="sha256:x", text_bytes=10_000))
+    assert cut_one(event) == (event, {})
+
+
+def test_a_long_result_is_told_in_part_with_the_name_of_the_whole() -> None:
+    text = "y" * (TOOL_PREVIEW_CHARS_MAX + 1)
+    end = events.ToolExecutionEnd(
+        **TURN, tool_call_id="c", tool_name="t", result=text, is_error=False, executed=True
+    )
+    short, wholes = cut_one(end)
+    assert (short.result, short.text_ref) == (text[:-1], ref_of(text))
+    assert wholes == {ref_of(text): text.encode()}
+    as_it_is = msgspec.structs.replace(end, result=text[:-1])
+    assert cut_one(as_it_is) == (as_it_is, {})
+
+
+@pytest.mark.parametrize("kind", [events.ToolExecutionStart, events.ToolCallRequested])
+def test_long_arguments_show_what_is_short_of_them(kind: Any) -> None:
+    args = {"path": "a.txt", "content": LONG, "mode": 3, "lines": [LONG], "last": True}
+    more = {} if kind is events.ToolExecutionStart else {"attempt": 1}
+    short, wholes = cut_one(kind(**TURN, tool_call_id="c", tool_name="t", args=args, **more))
+    assert short.args == {"path": "a.txt", "content": "x" * 1024, "mode": 3, "last": True}
+    assert msgspec.json.decode(wholes[short.args_ref]) == args
+    assert short.args_bytes == len(wholes[short.args_ref])
+
+
+def test_many_arguments_are_bounded_together() -> None:
+    args = {f"key{n}": "v" * 1000 for n in range(1000)}
+    short, _ = cut_one(appended(calling(args)))
+    shown = short.entry.tool_calls[0].args
+    assert 0 < len(msgspec.json.encode(shown)) <= BOUND
+    assert shown.items() <= args.items()
+
+
+def test_arguments_up_to_the_bound_stay_as_they_are() -> None:
+    frame = len(msgspec.json.encode({"a": ""}))
+    event = appended(calling({"a": "x" * (BOUND - frame)}))
+    assert cut_one(event) == (event, {})
+    short, _ = cut_one(appended(calling({"a": "x" * (BOUND - frame + 1)})))
+    assert short.entry.tool_calls[0].args_bytes == BOUND + 1
+
+
+def test_a_compaction_is_left_as_it_is() -> None:
+    event = appended(compacted("c", "first"))
+    assert cut_one(event) == (event, {})
+
+
+def test_a_lone_surrogate_is_kept_as_what_a_line_has_for_it() -> None:
+    _, wholes = cut_one(accepted(said("\ud800" + LONG)))
+    assert list(wholes.values()) == [("\ufffd" + LONG).encode()]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20_000),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(
+    text=st.text(st.characters(exclude_categories=["Cs"])).map(lambda text: text * 900),
+    args=st.dictionaries(st.text(), json_values),
+)
+def test_an_entry_that_was_cut_is_put_together_again(text: str, args: dict[str, Any]) -> None:
+    entry = msgspec.structs.replace(calling(args), text=text)
+    cut = long_texts.cut([appended(entry)])
+    (logged,) = cut.events
+    assert isinstance(logged, events.EntryAppended)
+    assert len(logged.entry.text.encode()) <= BOUND  # type: ignore[union-attr]
+    wholes = {id: data for id, (_, data) in cut.wholes.items()}
+    assert long_texts.refs_in([logged.entry]) == {id: len(data) for id, data in wholes.items()}
+    whole = long_texts.whole_entry(logged.entry, wholes)
+    assert isinstance(whole, MessageEntry)
+    assert (whole.text, whole.tool_calls[0].args) == (text, args)  # type: ignore[index]
+    assert long_texts.as_logged(logged.entry, entry) == whole
+    # And once more into the log: the same line, and nothing new to keep.
+    assert long_texts.cut([appended(whole)]) == long_texts.Cut((logged,), {})
+
+
+def test_what_is_missing_stays_cut() -> None:
+    short, _ = cut_one(appended(message("m", "tool", LONG)))
+    ref = short.entry.text_ref
+    assert long_texts.whole_entry(short.entry, {ref: None}) == short.entry
+
+
+def test_an_input_is_put_together_again() -> None:
+    short, wholes = cut_one(accepted(said(LONG), said("short")))
+    first, second = long_texts.whole_inputs(short.inputs, wholes)
+    assert (first.text, first.text_ref) == (LONG, ref_of(LONG))
+    assert (second.text, second.text_ref) == ("short", UNSET)
