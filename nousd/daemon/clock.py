@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
 _TS_CHARS: Final = len("2026-01-01T00:00:00.000000")
@@ -13,6 +13,11 @@ _TS_CHARS: Final = len("2026-01-01T00:00:00.000000")
 
 _ID_RANDOM_BYTES: Final = 4
 _IDS_PER_BLOCK: Final = 256
+
+
+def earlier(now: str, by: timedelta) -> str:
+    """Returns a time that lies that far before ``now``, as a clock tells it."""
+    return (datetime.fromisoformat(now) - by).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 class Clock(Protocol):

@@ -7,12 +7,12 @@ that, as long as nothing is pruned that the hub holds in its window.
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 import trio
 
-from nousd.daemon.clock import Clock
+from nousd.daemon.clock import Clock, earlier
 from nousd.daemon.hub import Hub
 from nousd.errors import StoreError
 from nousd.store.interface import Old, Store
@@ -21,8 +21,6 @@ PERIOD_SECONDS: Final = 3600.0
 
 PAUSE_SECONDS: Final = 0.05
 """Between two steps, which are some milliseconds each: most of the writer's time is left to others."""
-
-_TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +33,7 @@ async def prune_old_deltas(store: Store, hub: Hub, clock: Clock, *, days: int) -
     """
     while days:
         try:
-            gone = await _prune(store, hub, _days_before(clock.now(), days))
+            gone = await _prune(store, hub, earlier(clock.now(), timedelta(days=days)))
         except StoreError as error:
             # The log is as it was, so the next hour will do.
             _log.warning("old deltas could not be pruned: %s", error)
@@ -54,7 +52,3 @@ async def _prune(store: Store, hub: Hub, before: str) -> int:
         if not pruned.more:
             return gone
         await trio.sleep(PAUSE_SECONDS)
-
-
-def _days_before(now: str, days: int) -> str:
-    return (datetime.fromisoformat(now) - timedelta(days=days)).strftime(_TIME)

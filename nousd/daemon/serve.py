@@ -30,6 +30,7 @@ from nousd.daemon.clock import SystemClock
 from nousd.daemon.connection import serve_commands
 from nousd.daemon.core import Core
 from nousd.daemon.feed import serve_events
+from nousd.daemon.instructions import Places, reader
 from nousd.daemon.logs import configure_logging
 from nousd.daemon.memory import give_back_large_blocks
 from nousd.daemon.redaction import Redactor
@@ -148,6 +149,7 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
                 confinement=confinement,
                 extension_commands=extensions.commands,
                 native=_native_settings(settings),
+                read_instructions=reader(_instruction_places(settings)),
                 command_timeout=settings.command_timeout,
                 stale_seconds=settings.run_stale_ms / 1000,
                 delta_retention_days=settings.delta_retention_days,
@@ -162,7 +164,7 @@ def _out_of_reach(settings: Settings) -> tuple[Path, ...]:
     """Returns what no file tool may see or make, also where it lies inside the workdir.
 
     A lock file that is replaced guards nothing. A settings file counts although it is not there: one
-    that a model wrote would be obeyed by the next start.
+    that a model wrote would be obeyed by the next start. So would the user's own instructions.
     """
     places = (
         settings.state_dir,
@@ -171,23 +173,38 @@ def _out_of_reach(settings: Settings) -> tuple[Path, ...]:
         socket_lock_file(settings.socket),
         settings.config_file,
         locations.default_config_file(),
+        locations.user_instructions_file(),
         settings.log_file,
     )
     return tuple(path for path in places if path is not None)
 
 
 def _native_settings(settings: Settings) -> NativeSettings:
+    path = settings.system_prompt
     return NativeSettings(
-        system=_system_prompt(settings.system_prompt, settings.workdir),
+        system=_system_prompt(path, settings.workdir),
+        system_path=str(path) if isinstance(path, Path) else "",
         model_calls_max=settings.model_calls_max,
         compact_at=settings.compact_at,
         keep_recent_tokens=settings.keep_recent_tokens,
     )
 
 
-def _system_prompt(path: Path | None, workdir: Path) -> str:
+def _instruction_places(settings: Settings) -> Places:
+    user_file = locations.user_instructions_file()
+    return Places(
+        workdir=settings.workdir,
+        user_file=user_file if settings.user_instructions else None,
+        project=settings.project_instructions,
+        hidden=tuple(path for path in _out_of_reach(settings) if path != user_file),
+    )
+
+
+def _system_prompt(path: Path | str | None, workdir: Path) -> str:
     if path is None:
         return _SYSTEM_PROMPT.format(workdir=workdir)
+    if not isinstance(path, Path):
+        return ""
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeError) as error:

@@ -43,7 +43,7 @@ class Bash(msgspec.Struct, frozen=True):
 async def _bash(args: Bash, context: ToolContext) -> ToolResult:
     _refuse_impossible(args.command)
     context.expect_quiet(args.timeout)
-    collector = OutputCollector()
+    collector = OutputCollector(context.spool_folder)
     stream = OutputStream(context.emit)
 
     def take(chunk: bytes) -> None:
@@ -57,9 +57,11 @@ async def _bash(args: Bash, context: ToolContext) -> ToolResult:
             cwd=context.workdir,
             env=allowed_environment(),
             on_output=take,
+            wait_room=collector.wait_room,
             timeout_seconds=args.timeout,
         )
         stream.finish()
+    await collector.finish()
     return _result(collector.tail(), ended, args.timeout)
 
 

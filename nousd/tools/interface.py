@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from nousd.tools.confine import Confinement
+from nousd.tools.spool import Spool
 
 Emit = Callable[[str], Awaitable[None]]
 """Takes a piece of output as it appears; may wait, which slows the tool down."""
@@ -35,11 +36,13 @@ class ToolContext(msgspec.Struct, frozen=True):
         emit: streams output to whoever watches. What a tool never emits, it says in its result.
         expect_quiet: a tool that ends by itself after a time says so here when it begins; one that
             says nothing, neither here nor with ``emit``, is given up with its run after a while.
+        spool_folder: on whose filesystem long outputs are kept meanwhile; None: the usual one.
     """
 
     confinement: Confinement
     emit: Emit
     expect_quiet: ExpectQuiet = nobody_waits
+    spool_folder: Path | None = None
 
     @property
     def workdir(self) -> Path:
@@ -53,12 +56,13 @@ class ToolResult(msgspec.Struct, frozen=True):
     Args:
         text: what the model is told; already cut to the output limits.
         is_error: whether the model is told that it failed (a command's non-zero exit).
-        full: the whole output where ``text`` was cut, for the artifact store.
+        full: the whole output where ``text`` was cut, for the artifact store; in a file if it is long,
+            which whoever gets the result closes.
     """
 
     text: str
     is_error: bool = False
-    full: bytes | None = None
+    full: bytes | Spool | None = None
 
 
 class Tool(Protocol):

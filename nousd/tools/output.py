@@ -1,18 +1,19 @@
 """The bounds of what a tool says: to the model, to those who watch, and to the artifact store.
 
-Nothing here grows with the output: a command may print gigabytes.
+No memory here grows with the output: a command may print gigabytes.
 """
 
 from __future__ import annotations
 
 import codecs
+from pathlib import Path
 from typing import Final
 
 import trio
 
 from nousd.tools.interface import Emit, ToolResult
+from nousd.tools.whole_output import WholeOutput
 from nousd.wire.limits import (
-    TOOL_OUTPUT_BYTES_MAX,
     TOOL_RESULT_BYTES_MAX,
     TOOL_RESULT_LINES_MAX,
     TOOL_UPDATES_BYTES_MAX,
@@ -25,7 +26,42 @@ _TAIL_BYTES: Final = TOOL_RESULT_BYTES_MAX + 4  # one character more than can be
 
 
 class OutputCollector:
-    """Takes output as it comes; keeps its first 16 MiB, its last 50 KiB, and its size."""
+    """Takes output as it comes: what the model is told of it, and the whole for the artifact store.
+
+    Args:
+        folder: on whose filesystem a long output is kept meanwhile; None: the usual one.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._excerpt = _Excerpt()
+        self._whole = WholeOutput(folder)
+
+    def feed(self, chunk: bytes) -> None:
+        self._excerpt.feed(chunk)
+        self._whole.feed(chunk)
+
+    async def wait_room(self) -> None:
+        """Waits until more may come: whoever feeds much calls it after each chunk."""
+        if self._whole.wants_to_spill:
+            await trio.to_thread.run_sync(self._whole.spill)
+        else:
+            await trio.lowlevel.checkpoint()
+
+    async def finish(self) -> None:
+        """Says that no more will come; the results are for after that."""
+        await trio.to_thread.run_sync(self._whole.finish)
+
+    def head(self) -> ToolResult:
+        """Returns the beginning of the output, with a note if that is not all."""
+        return self._excerpt.head(self._whole)
+
+    def tail(self) -> ToolResult:
+        """Returns the end of the output, with a note if that is not all."""
+        return self._excerpt.tail(self._whole)
+
+
+class _Excerpt:
+    """An output's first and last 50 KiB, and its size."""
 
     def __init__(self) -> None:
         self._first = bytearray()
@@ -36,46 +72,41 @@ class OutputCollector:
     def feed(self, chunk: bytes) -> None:
         self._bytes += len(chunk)
         self._newlines += chunk.count(b"\n")
-        self._first += chunk[: TOOL_OUTPUT_BYTES_MAX - len(self._first)]
+        self._first += chunk[: _TAIL_BYTES - len(self._first)]
         self._last += chunk
         if len(self._last) > 4 * _TAIL_BYTES:
             del self._last[:-_TAIL_BYTES]
 
-    def head(self) -> ToolResult:
-        """Returns the beginning of the output, with a note if that is not all."""
-        return self._result(first_part(bytes(self._first[:_TAIL_BYTES])), "first")
+    def head(self, whole: WholeOutput) -> ToolResult:
+        return self._result(first_part(bytes(self._first)), "first", whole)
 
-    def tail(self) -> ToolResult:
-        """Returns the end of the output, with a note if that is not all."""
-        return self._result(last_part(bytes(self._last[-_TAIL_BYTES:])), "last")
+    def tail(self, whole: WholeOutput) -> ToolResult:
+        return self._result(last_part(bytes(self._last[-_TAIL_BYTES:])), "last", whole)
 
-    def _result(self, part: str, which: str) -> ToolResult:
+    def _result(self, part: str, which: str, whole: WholeOutput) -> ToolResult:
         part = part.rstrip("\n")
-        if self._is_whole(part):
+        if self._is_all(part):
             return ToolResult(text=part)
         lines = self._newlines + (not self._last.endswith(b"\n"))
         note = (
             f"[Output cut: the {which} {part.count(chr(10)) + 1} of {lines} lines are shown,"
-            f" {self._bytes} bytes in all.{self._kept()}]"
+            f" {self._bytes} bytes in all.{whole.remark}]"
         )
-        return ToolResult(text=f"{part}\n\n{note}", full=bytes(self._first))
+        return ToolResult(text=f"{part}\n\n{note}", full=whole.content)
 
-    def _is_whole(self, part: str) -> bool:
+    def _is_all(self, part: str) -> bool:
         if self._bytes > TOOL_RESULT_BYTES_MAX:
             return False
         return part == self._first.decode("utf-8", "replace").rstrip("\n")
 
-    def _kept(self) -> str:
-        if self._bytes <= TOOL_OUTPUT_BYTES_MAX:
-            return ""
-        return f" Only the first {TOOL_OUTPUT_BYTES_MAX} bytes were kept."
-
 
 def head_of(text: str) -> ToolResult:
     """Returns the beginning of a text, with a note if that is not all."""
-    collector = OutputCollector()
-    collector.feed(text.encode("utf-8", "replace"))
-    return collector.head()
+    data = text.encode("utf-8", "replace")
+    excerpt, whole = _Excerpt(), WholeOutput(None)
+    excerpt.feed(data)
+    whole.content = data
+    return excerpt.head(whole)
 
 
 def first_part(data: bytes) -> str:

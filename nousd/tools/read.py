@@ -14,9 +14,14 @@ from nousd.tools.confine import Confinement, explained, shown
 from nousd.tools.function_tool import builtin
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.text_files import BINARY_PROBE_BYTES, binary_kind
-from nousd.wire.limits import TOOL_OUTPUT_BYTES_MAX, TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX
+from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX
 
 _CHUNK_BYTES: Final = 1024 * 1024
+
+KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What is kept of a file that is longer than a page. The file itself is there for the rest, and whoever
+reads it page by page is not to have it stored as often."""
+
 _BOM: Final = b"\xef\xbb\xbf"
 
 
@@ -119,12 +124,12 @@ def _is_cut(page: Page, args: Read) -> bool:
 
 
 def _whole(file: BinaryIO, begun: bytes, lines_max: int | None) -> bytes:
-    """Returns what was asked for, up to what an artifact may hold."""
+    """Returns what was asked for, up to ``KEPT_BYTES_MAX``."""
     data = bytearray(begun)
-    while len(data) < TOOL_OUTPUT_BYTES_MAX and (chunk := file.read(_CHUNK_BYTES)):
+    while len(data) < KEPT_BYTES_MAX and (chunk := file.read(_CHUNK_BYTES)):
         trio.from_thread.check_cancelled()
         data += chunk
-    whole = bytes(data[:TOOL_OUTPUT_BYTES_MAX])
+    whole = bytes(data[:KEPT_BYTES_MAX])
     return whole if lines_max is None else b"\n".join(whole.split(b"\n", lines_max)[:lines_max])
 
 

@@ -50,7 +50,7 @@ async def search(
         ToolError: if it is impossible, takes too long or fails.
     """
     context.expect_quiet(seconds_max)
-    collector = OutputCollector()
+    collector = OutputCollector(context.spool_folder)
     ended = await run_supervised(
         [
             sys.executable,
@@ -64,8 +64,10 @@ async def search(
         cwd=context.workdir,
         env=allowed_environment(),
         on_output=collector.feed,
+        wait_room=collector.wait_room,
         timeout_seconds=seconds_max,
     )
+    await collector.finish()
     result = collector.head()
     if ended.timed_out:
         raise ToolError(

@@ -34,7 +34,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -57,6 +57,9 @@ _DRAIN_READS_MAX: Final = 64
 OnOutput = Callable[[bytes], None]
 """Takes a chunk of stdout and stderr, merged in the order in which they were written."""
 
+WaitRoom = Callable[[], Awaitable[None]]
+"""Returns when more can be taken; a checkpoint in any case."""
+
 
 class Ended(msgspec.Struct, frozen=True):
     """How a command ended.
@@ -78,6 +81,7 @@ async def run_supervised(
     cwd: Path,
     env: Mapping[str, str],
     on_output: OnOutput,
+    wait_room: WaitRoom = trio.lowlevel.checkpoint,
     timeout_seconds: float,
     grace_seconds: float = GRACE_SECONDS,
 ) -> Ended:
@@ -87,6 +91,8 @@ async def run_supervised(
         argv: the absolute path of the program, and its arguments.
         env: all of its environment.
         on_output: called in the event loop; while it runs nothing more is read.
+        wait_room: awaited behind each chunk before more is read; a command that prints faster waits.
+            At its end up to 4 MiB more may come without that.
         timeout_seconds: after which it is ended like a cancelled one; its output is still taken.
         grace_seconds: between SIGTERM and SIGKILL.
 
@@ -96,7 +102,7 @@ async def run_supervised(
     try:
         async with _supervised(argv, cwd, env, grace_seconds) as command:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(command.read_output, on_output)
+                nursery.start_soon(command.read_output, on_output, wait_room)
                 with trio.move_on_after(timeout_seconds) as limit:
                     await command.wait_ended()
                 if limit.cancelled_caught:
@@ -162,7 +168,7 @@ class _Supervised:
         self._report = b""
         self._over = False
 
-    async def read_output(self, on_output: OnOutput) -> None:
+    async def read_output(self, on_output: OnOutput, wait_room: WaitRoom) -> None:
         """Passes on output until it ends."""
         while True:
             await trio.lowlevel.wait_readable(self._output)
@@ -170,7 +176,7 @@ class _Supervised:
             if not chunk:
                 return
             on_output(chunk)
-            await trio.lowlevel.checkpoint()
+            await wait_room()
 
     def drain_output(self, on_output: OnOutput) -> None:
         """Passes on what is left in the pipe, without waiting for its end."""

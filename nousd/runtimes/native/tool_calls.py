@@ -15,11 +15,12 @@ import msgspec
 import trio
 from msgspec import UNSET, UnsetType
 
-from nousd.errors import ToolError
+from nousd.errors import StoreError, StoreFull, ToolError
 from nousd.runtimes.interface import TurnHost
 from nousd.runtimes.native.admission import Admission, Admitted, Refused, admit
 from nousd.runtimes.native.call_events import CallEvents
 from nousd.tools.interface import Emit, ExpectQuiet, Tool, ToolContext, ToolResult
+from nousd.tools.spool import Spool
 from nousd.wire import events
 from nousd.wire.entries import ToolCall
 
@@ -113,9 +114,7 @@ class _Call:
 
     async def complete(self, result: ToolResult) -> None:
         seconds = self._seconds
-        artifact_id: str | UnsetType = UNSET
-        if result.full is not None:
-            artifact_id = await self.host.keep(result.full, "text/plain; charset=utf-8")
+        result, artifact_id = await self._keep(result)
         remarks: list[events.Event] = []
         if result.is_error:
             remarks.append(self._events.warning(Refused(ToolError.code, result.text)))
@@ -123,6 +122,22 @@ class _Call:
         elif result.text and not self._shown:
             remarks += self._events.updates(result.text)
         await self.host.commit(*remarks, *self._events.completed(result, seconds, artifact_id))
+
+    async def _keep(self, result: ToolResult) -> tuple[ToolResult, str | UnsetType]:
+        """Keeps the whole of an output that is shown in part. A result without it says why."""
+        whole = result.full
+        if whole is None:
+            return result, UNSET
+        try:
+            return result, await self.host.keep(whole, "text/plain; charset=utf-8")
+        except (StoreError, OSError) as error:
+            is_full = isinstance(error, StoreFull)
+            why = "the disk is full" if is_full else "it could not be written"
+            remark = f"[The whole output was not kept: {why}.]"
+            return msgspec.structs.replace(result, text=f"{result.text}\n{remark}"), UNSET
+        finally:
+            if isinstance(whole, Spool):
+                whole.close()
 
     @property
     def _seconds(self) -> float:

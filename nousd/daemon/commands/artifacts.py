@@ -1,0 +1,47 @@
+"""Commands that put an artifact, and read one."""
+
+from __future__ import annotations
+
+from nousd.daemon.core import Core, Reply
+from nousd.errors import CommandRejected, InvalidPayload, NousdError
+from nousd.wire import commands
+from nousd.wire.responses import Artifact, Upload
+
+
+async def put_artifact(core: Core, command: commands.PutArtifact) -> Reply:
+    """Takes a piece of an upload; the last one makes it an artifact."""
+    uploads = core.uploads
+    upload_id = command.upload_id or uploads.begin(command.media_type)
+    try:
+        received = await uploads.append(
+            upload_id, command.media_type, command.data, offset=command.offset
+        )
+    except NousdError:
+        if command.upload_id is None:
+            uploads.forget(upload_id)
+        raise
+    if not command.final:
+        return Upload(upload_id=upload_id, received=received)
+    put = await uploads.finish(upload_id)
+    return Artifact(artifact_id=put.id, media_type=put.media_type, size_bytes=put.size_bytes)
+
+
+async def get_artifact(core: Core, command: commands.GetArtifact) -> Reply:
+    """Reads a part of an artifact."""
+    found = await core.store.artifact_info(command.artifact_id)
+    if found is None:
+        raise CommandRejected("artifact_not_found")
+    if command.offset > found.size_bytes:
+        raise InvalidPayload(f"offset must be at most {found.size_bytes}")
+    wanted = min(command.length, found.size_bytes - command.offset)
+    data = await core.store.artifact_range(found.id, command.offset, wanted)
+    if len(data) < wanted:  # it was deleted in this moment
+        raise CommandRejected("artifact_not_found")
+    return Artifact(
+        artifact_id=found.id,
+        media_type=found.media_type,
+        size_bytes=found.size_bytes,
+        offset=command.offset,
+        data=data,
+        eof=command.offset + wanted == found.size_bytes,
+    )

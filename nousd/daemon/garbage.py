@@ -1,0 +1,51 @@
+"""What nobody refers to goes: at the start and then every hour, a short step at a time.
+
+An artifact that a client has put is kept for a day, so that there is time to refer to it. What a killed
+process left of one that it was putting goes at the next start.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+from typing import Final
+
+import trio
+
+from nousd.daemon.clock import Clock, earlier
+from nousd.errors import StoreError
+from nousd.store.interface import Store
+
+UNUSED_KEPT: Final = timedelta(hours=24)
+
+PERIOD_SECONDS: Final = 3600.0
+
+PAUSE_SECONDS: Final = 0.05
+"""Between two steps, which are some milliseconds each: most of the writer's time is left to others."""
+
+ARTIFACTS_PER_LOOK: Final = 1000
+
+_log = logging.getLogger(__name__)
+
+
+async def collect_unused_artifacts(store: Store, clock: Clock) -> None:
+    """Deletes artifacts that no event refers to, for as long as the daemon runs."""
+    while True:
+        try:
+            gone = await _collect(store, earlier(clock.now(), UNUSED_KEPT))
+        except StoreError as error:
+            # They are still there in an hour.
+            _log.warning("unused artifacts could not be deleted: %s", error)
+        else:
+            _log.debug("%d unused artifacts were deleted", gone)
+        await trio.sleep(PERIOD_SECONDS)
+
+
+async def _collect(store: Store, put_before: str) -> int:
+    unused = await store.unused_artifacts(put_before, limit=ARTIFACTS_PER_LOOK)
+    for artifact_id in unused:
+        more = True
+        while more:
+            more = await store.drop_artifact(artifact_id, put_before=put_before)
+            await trio.sleep(PAUSE_SECONDS)
+    return len(unused)

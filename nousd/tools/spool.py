@@ -1,0 +1,64 @@
+"""Bytes on their way to the artifact store, in a file that has no name and goes with its descriptor.
+
+They are hashed as they come, so that their id is known when the last of them is there. Where they end
+up, and how many there may be, is not known here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import weakref
+from pathlib import Path
+
+import trio
+
+
+class Spool:
+    """A private file: written from its beginning to its end, then read from anywhere.
+
+    Args:
+        folder: on whose filesystem it lies; None: where temporary files usually do.
+
+    Raises:
+        OSError: it cannot be made, as by the other methods if the disk fails.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            self._handle = os.dup(file.fileno())
+        # Whoever is cancelled with a spool in his hands need not think of it.
+        self._finalizer = weakref.finalize(self, os.close, self._handle)
+        self._digest = hashlib.sha256()
+        self.size_bytes = 0
+
+    @property
+    def artifact_id(self) -> str:
+        """The id of an artifact of what was written so far."""
+        return f"sha256:{self._digest.hexdigest()}"
+
+    def write(self, data: bytes | bytearray) -> None:
+        """Appends, all or nothing; blocks."""
+        view = memoryview(data)
+        written = 0
+        while written < len(view):
+            written += os.pwrite(self._handle, view[written:], self.size_bytes + written)
+        self._digest.update(view)
+        self.size_bytes += written
+
+    async def read(self, offset: int, length: int) -> bytes:
+        """Returns the bytes from ``offset`` on, as many as ``length`` unless they end before."""
+        return await trio.to_thread.run_sync(self._read, offset, length)
+
+    def _read(self, offset: int, length: int) -> bytes:
+        pieces = []
+        while length > 0 and (piece := os.pread(self._handle, length, offset)):
+            pieces.append(piece)
+            offset += len(piece)
+            length -= len(piece)
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        """Gives the space back; closing twice is fine."""
+        self._finalizer()
