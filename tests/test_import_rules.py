@@ -49,6 +49,9 @@ ROOMS: dict[str, Room] = {
         "wire machine views store tools providers runtimes extensions errors places config",
         "msgspec apsw httpx2 trio",
     ),
+    "replay": room(
+        "daemon runtimes providers tools store machine wire errors places", "msgspec apsw trio"
+    ),
     "admin": room(
         "store machine views wire errors places config providers tools client",
         "msgspec apsw trio httpx2",
@@ -56,7 +59,7 @@ ROOMS: dict[str, Room] = {
     "client": room("wire errors places", "anyio msgspec"),
     "bridge": room("client views wire errors", "starlette hypercorn anyio trio prometheus_client"),
     "sdk": room("client views wire errors", "anyio"),
-    "cli": room("client sdk admin errors places config", "typer anyio"),
+    "cli": room("client sdk admin replay errors places config", "typer anyio"),
     "tui": room("client", "textual"),
 }
 """room -> what it may import, besides itself and the standard library."""
@@ -66,7 +69,7 @@ ALONE: dict[str, frozenset[str]] = {
 }
 """The one module that may start the daemon, and only inside of its functions."""
 
-LAZY = frozenset({"admin", "daemon", "bridge", "config"})
+LAZY = frozenset({"admin", "daemon", "bridge", "config", "replay"})
 """Rooms that ``cli`` may only import inside of functions, so that ``nousctl ping`` starts fast."""
 
 

@@ -1,0 +1,216 @@
+"""Two lists of a run's events, as far as they have to be the same.
+
+Ids become names in the order of their first appearance, times and what was measured go, and deltas that
+stand side by side are one. What the log does not tell at all is not compared; what that is, is said.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from nousd.replay.recorded import RecordedRun
+from nousd.replay.versions import as_written_today, note_on, untold_keys, was_told
+from nousd.wire.events import DELTA_EVENTS, EVENT_TYPES, Event
+
+Line = dict[str, Any]
+"""An event as far as it is compared; ``type`` and the keys of its payload."""
+
+CONTEXT_LINES: Final = 3
+DIFF_LINES_MAX: Final = 200
+
+_MEASURED: Final = frozenset(
+    {
+        "accepted_at",
+        "cost_usd",
+        "created_at",
+        "duration_ms",
+        "expires_at",
+        "first_token_ms",
+        "input_ref",
+        "joined_from",
+    }
+)
+"""Times and what depends on them, prices, and where a stored input's chain began."""
+
+_ID_KINDS: Final[Mapping[str, str]] = {
+    "entry_id": "entry",
+    "first_kept_entry_id": "entry",
+    "id": "entry",
+    "input_id": "input",
+    "leaf_id": "entry",
+    "message_id": "entry",
+    "parent_id": "entry",
+    "promoted_run_id": "run",
+    "run_id": "run",
+    "session_id": "session",
+    "tool_call_id": "entry",
+}
+"""key -> what its value is the id of. That of a tool call, and of its result, begins with its
+message's."""
+
+
+_OPAQUE: Final = frozenset({"args", "data"})
+"""Keys whose values are a model's own words, in which no key means anything."""
+
+_SHOWN_CHARS_MAX: Final = 400
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """What came of it.
+
+    Args:
+        events: how many were compared; neighbouring deltas count as one.
+        difference: lines of a diff from recorded to played, around the first difference.
+        notes: what was not compared.
+    """
+
+    events: int
+    difference: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def is_same(self) -> bool:
+        return not self.difference
+
+
+def compared(run: RecordedRun, played: Sequence[Event], *, inputs_known: bool) -> Comparison:
+    """Compares a run with what came of playing it.
+
+    Args:
+        inputs_known: whether the log holds what models were given beside the transcript.
+    """
+    recorded = as_written_today(run.events, run.version)
+    told = [event for event in played if was_told(event, run.version)]
+    left_out = dict(untold_keys(run.version))
+    notes = note_on(run.version)
+    if not inputs_known and not notes:
+        left_out = {"model_input": _OF_THE_REST}
+        notes = ("not compared: what follows from the system prompt, which is gone",)
+    one, two = (
+        [_without(line, left_out.get(line["type"], frozenset())) for line in normalised(events)]
+        for events in (recorded, told)
+    )
+    return Comparison(len(one), tuple(_difference(one, two)), notes)
+
+
+_OF_THE_REST: Final = frozenset({"input_hash", "rest_ref", "sources", "tokens_estimated"})
+"""What depends on more than the messages."""
+
+
+def _without(line: Line, left_out: frozenset[str]) -> Line:
+    return {
+        key: {inner: item for inner, item in value.items() if inner not in left_out}
+        if isinstance(value, dict)
+        else value
+        for key, value in line.items()
+        if key not in left_out
+    }
+
+
+# --- what is compared ------------------------------------------------------------------------
+
+
+def normalised(all_events: Iterable[Event]) -> list[Line]:
+    """Returns events without ids, times and the way in which deltas were cut."""
+    names = _Names()
+    lines: list[Line] = []
+    for event in all_events:
+        values: Line = msgspec.to_builtins(event)
+        line = {"type": EVENT_TYPES[type(event)], **names.in_(values)}
+        if lines and _continues(lines[-1], line):
+            lines[-1] = {**lines[-1], "delta": lines[-1]["delta"] + line["delta"]}
+        else:
+            lines.append(line)
+    return lines
+
+
+def _continues(before: Line, line: Line) -> bool:
+    return line["type"] in DELTA_EVENTS and all(
+        before.get(key) == line.get(key) for key in ("type", "message_id", "tool_call_id")
+    )
+
+
+class _Names:
+    """Gives each id a name: its kind, and a number in the order of appearance."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._counts: dict[str, int] = {}
+
+    def in_(self, values: Mapping[str, Any]) -> Line:
+        return {
+            key: self._value(key, value) for key, value in values.items() if key not in _MEASURED
+        }
+
+    def _value(self, key: str, value: Any) -> Any:
+        if key in _OPAQUE:
+            return value
+        if isinstance(value, dict):
+            return self.in_(value)
+        if isinstance(value, list | tuple):
+            inner = "input_id" if key == "input_ids" else ""
+            return [self._value(inner, item) for item in value]
+        if key in _ID_KINDS and isinstance(value, str):
+            return self._name(_ID_KINDS[key], value)
+        return value
+
+    def _name(self, kind: str, value: str) -> str:
+        # The id of a tool call is its message's with a number, that of its result says so.
+        base, dot, rest = value.partition(".")
+        if base not in self._names:
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+            self._names[base] = f"{kind}-{self._counts[kind]}"
+        return f"{self._names[base]}{dot}{rest}"
+
+
+# --- what is shown ---------------------------------------------------------------------------
+
+
+def _difference(recorded: Sequence[Line], played: Sequence[Line]) -> Iterator[str]:
+    """Yields a diff around the first event that is not the same; nothing if all are."""
+    if recorded == played:
+        return
+    first = next(
+        (at for at, pair in enumerate(zip(recorded, played, strict=False)) if pair[0] != pair[1]),
+        min(len(recorded), len(played)),
+    )
+    begin = max(0, first - CONTEXT_LINES)
+    yield f"the first difference is in event {first + 1} of {len(recorded)}"
+    one, two = (
+        [text for line in lines[begin : first + CONTEXT_LINES + 1] for text in _shown(line)]
+        for lines in (recorded, played)
+    )
+    lines = difflib.unified_diff(one, two, "recorded", "played", n=CONTEXT_LINES, lineterm="")
+    for count, text in enumerate(lines):
+        if count == DIFF_LINES_MAX:
+            yield "..."
+            return
+        yield text
+
+
+def _shown(line: Line) -> Iterator[str]:
+    yield line["type"]
+    for key, value in _flat(line):
+        text = json.dumps(value, ensure_ascii=False)
+        if len(text) > _SHOWN_CHARS_MAX:
+            text = f"{text[:_SHOWN_CHARS_MAX]}... ({len(text)} characters, {_hash_of(text)})"
+        yield f"  {key}: {text}"
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict) and key not in _OPAQUE:
+            yield from _flat(value, f"{prefix}{key}.")
+        elif prefix or key != "type":
+            yield f"{prefix}{key}", value
+
+
+def _hash_of(text: str) -> str:
+    """Returns what tells a text that is not shown whole from another."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,0 +1,256 @@
+"""The one who sees to it that everything enters where it did: between the log of a play and its run.
+
+It counts the run's own events as they are decided, whoever decides them (``WatchedStore``), and stands
+behind each step of the loop (``watched``): so what came from outside is entered in the run's own task,
+between two of its decisions, by the rules of the machine that it came in by. A stop strikes there as
+well, never in between.
+
+What comes with further stages enters in the same way: an answer to ``permission_requested`` is one more
+row of ``_ENTER``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+
+import trio
+
+from nousd.daemon.runs import RunDriver
+from nousd.daemon.sessions import LiveSession
+from nousd.errors import CommandRejected, RunFailed
+from nousd.machine import decisions
+from nousd.replay.cues import Broken, Cues, Stopped, is_outside
+from nousd.replay.versions import was_told
+from nousd.runtimes.interface import Runtime, TurnHost
+from nousd.store.interface import Batch
+from nousd.store.memory import MemoryStore
+from nousd.wire import events
+from nousd.wire.entries import CompactionEntry
+from nousd.wire.events import Event
+
+
+class Conductor:
+    """Enters what came from outside, and ends the run where it was ended.
+
+    Args:
+        own: the run's own events, for what is asked by its place among them.
+        version: of the log; what it could not hold is not counted.
+    """
+
+    def __init__(self, cues: Cues, own: Sequence[Event], version: int) -> None:
+        self.place = 0
+        self._version = version
+        self._cues = cues
+        self._own = own
+        self._places = cues.places
+        self._behind = dict(cues.behind)
+        self._before = dict(cues.before)
+        self._driver: RunDriver | None = None
+
+    @property
+    def live(self) -> LiveSession:
+        assert self._driver is not None
+        return self._driver.live
+
+    def begin(self, driver: RunDriver) -> None:
+        """Takes over a run whose start was just decided, in the same step."""
+        self._driver = driver
+        self._enter(self._behind)
+        if self._is_over:
+            self._end()
+
+    def note(self, decided: Sequence[Event]) -> None:
+        """Counts events that are on their way into the log."""
+        if self._driver is not None:
+            self.place += sum(map(self._counts, decided))
+
+    def next_id(self, prefix: str) -> str | None:
+        """Returns the id that the run gave next to a message or a compaction; ids are part of what a
+        model is told.
+        """
+        for event in self._own[self.place :]:
+            match event:
+                case events.MessageStart() if prefix == "msg":
+                    return event.message_id
+                case events.EntryAppended(entry=CompactionEntry(id=entry_id)) if prefix == "cmp":
+                    return entry_id
+        return None
+
+    def _counts(self, event: Event) -> bool:
+        return not is_outside(event) and was_told(event, self._version)
+
+    # --- in the run's task -------------------------------------------------------------------
+
+    def parts(self, decided: Sequence[Event]) -> list[list[Event]]:
+        """Cuts a step of the loop at the places where something came in between."""
+        parts: list[list[Event]] = [[]]
+        place = self.place
+        for event in decided:
+            if place in self._places and parts[-1] and place > self.place:
+                parts.append([])
+            parts[-1].append(event)
+            place += self._counts(event)
+        return parts
+
+    def before_step(self) -> None:
+        """Enters what came right before the step that is about to be decided."""
+        self._enter(self._before)
+
+    async def behind_step(self) -> None:
+        """Enters what came behind a step, and stops the run if it was stopped there.
+
+        Raises:
+            RunFailed: it failed there.
+        """
+        self._enter(self._behind)
+        if self._is_over:
+            self._end()
+            await trio.sleep_forever()
+
+    async def at_end_of_part(self) -> None:
+        """The model or the tool was cut off here; so is the run, if it goes as it went.
+
+        Returns only if the run did not end here: then it goes otherwise.
+        """
+        if self._cues.ending is not None:
+            self._end()
+            await trio.sleep_forever()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._cues.ending is not None and self.place >= self._cues.ending[0]
+
+    def _end(self) -> None:
+        assert self._cues.ending is not None
+        assert self._driver is not None
+        match self._cues.ending[1]:
+            case Stopped(status, killed):
+                # What a killed process leaves is closed as a session that is lost is closed.
+                self.live.lost = self.live.lost or killed
+                self._driver.stop(status)
+            case Broken(error):
+                raise RunFailed(error.code, error.message, error.cause)
+
+    # --- from outside ------------------------------------------------------------------------
+
+    def _enter(self, waiting: dict[int, Sequence[Event]]) -> None:
+        for place in sorted(place for place in waiting if place <= self.place):
+            came = list(waiting.pop(place))
+            while came:
+                event = came.pop(0)
+                if isinstance(event, events.RunAborting) and came and _is_emptying(came[0]):
+                    came.pop(0)  # an abort decides on both
+                decide = _ENTER.get(type(event), _as_it_is)
+                self.live.decide(decide(self.live, event))
+
+
+def _is_emptying(event: Event) -> bool:
+    return isinstance(event, events.QueueUpdate) and event.change == "cleared"
+
+
+def _as_it_is(_: LiveSession, event: Event) -> Sequence[Event]:
+    return (event,)
+
+
+def _aborting(live: LiveSession, _: events.RunAborting) -> Sequence[Event]:
+    decided, _cleared = decisions.abort_run(live.state, expected_run_id=None)
+    return decided
+
+
+def _queued(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
+    (decide,) = (_QUEUE[event.change],)
+    return decide(live, event)
+
+
+def _accepted(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
+    (queued,) = event.inputs
+    return (decisions.accept_input(live.state, queued, expected_run_id=None),)
+
+
+def _promoted(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
+    return decisions.promote(live.state, event.inputs[0].input_id)
+
+
+def _cleared(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
+    """Which kind was asked for is not in the log, but what came of it."""
+    for kind in (None, "steer", "follow_up"):
+        decided, cleared = decisions.clear_queue(live.state, kind)
+        if [item.input_id for item in cleared] == [item.input_id for item in event.inputs]:
+            return decided
+    raise CommandRejected("input_not_found")
+
+
+Enter = Callable[[LiveSession, Any], Sequence[Event]]
+
+_QUEUE: Final[dict[str, Enter]] = {
+    "accepted": _accepted,
+    "promoted": _promoted,
+    "cleared": _cleared,
+}
+
+_ENTER: Final[dict[type[Event], Enter]] = {
+    events.RunAborting: _aborting,
+    events.QueueUpdate: _queued,
+}
+"""What came from outside -> what the machine decides on it; anything else happens as it is."""
+
+
+# --- where it stands -------------------------------------------------------------------------
+
+
+class WatchedStore(MemoryStore):
+    """The log of a play; ``watch`` is told of events in the step in which they are decided."""
+
+    def __init__(self, watch: Callable[[Sequence[Event]], None]) -> None:
+        super().__init__(lambda: None)
+        self._watch = watch
+
+    def submit(self, batch: Batch) -> None:
+        super().submit(batch)
+        self._watch([record.event for record in batch.records])
+
+
+def watched(runtime: Runtime, conductor: Conductor) -> Runtime:
+    """Returns the runtime with the conductor behind each of its steps."""
+    return cast("Runtime", _Runtime(runtime, conductor))
+
+
+class _Runtime:
+    """Is the runtime in all else."""
+
+    def __init__(self, runtime: Runtime, conductor: Conductor) -> None:
+        self._runtime = runtime
+        self._conductor = conductor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runtime, name)
+
+    async def run_turn(self, host: TurnHost) -> None:
+        await self._conductor.behind_step()
+        await self._runtime.run_turn(cast("TurnHost", _Host(host, self._conductor)))
+
+
+class _Host:
+    """Is the host in all else."""
+
+    def __init__(self, host: TurnHost, conductor: Conductor) -> None:
+        self._host = host
+        self._conductor = conductor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._host, name)
+
+    async def stream(self, *decided: Event) -> None:
+        for part in self._conductor.parts(decided):
+            self._conductor.before_step()
+            await self._host.stream(*part)
+            await self._conductor.behind_step()
+
+    async def commit(self, *decided: Event) -> None:
+        *first, last = self._conductor.parts(decided)
+        for part in first:
+            await self.stream(*part)
+        self._conductor.before_step()
+        await self._host.commit(*last)
+        await self._conductor.behind_step()

@@ -1,0 +1,184 @@
+"""What came to a run from outside, and where: the cues of a play.
+
+A place is a number of the run's own events: "behind the seventh". So nothing depends on time. What came
+in is looked at by the loop in the same step in which it decides what to do next, so a cue is entered at
+once behind its event; but a steer that the loop had just looked for in vain is entered right before
+what it did instead.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.machine.lifecycle import LOGGED, STOP_REASONS, Ledger, Phase, owed_ends
+from nousd.machine.queue import steer_bites
+from nousd.replay.recorded import RecordedRun
+from nousd.replay.script import MODEL_FAILURES
+from nousd.wire import events
+from nousd.wire.events import Event
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    """The run was stopped from outside; ``killed`` if its process was, or could write no more."""
+
+    status: events.EndStatus
+    killed: bool = False
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """The run failed of something that is neither a model's nor a tool's."""
+
+    error: events.Error
+
+
+class Cues(msgspec.Struct, frozen=True):
+    """Everything that came from outside, by the number of the run's own events before it.
+
+    Args:
+        start: the events that began the run.
+        behind: entered as soon as there are so many.
+        before: entered when the next is about to be.
+        ending: what ended the run before it ended by itself, and where.
+    """
+
+    start: tuple[Event, ...]
+    behind: Mapping[int, Sequence[Event]]
+    before: Mapping[int, Sequence[Event]]
+    ending: tuple[int, Stopped | Broken] | None
+
+    @property
+    def places(self) -> frozenset[int]:
+        """Every place where something is to be done."""
+        end = () if self.ending is None else (self.ending[0],)
+        return frozenset((*self.behind, *self.before, *end))
+
+
+def is_outside(event: Event) -> bool:
+    """Whether an event of a run's time is none that the run itself decided on."""
+    if isinstance(event, events.QueueUpdate):
+        return event.change != "consumed"
+    if isinstance(event, events.RunAborting):
+        return True
+    return _run_of(event) is None
+
+
+def _run_of(event: Event) -> str | None:
+    run_id: Any = getattr(event, "run_id", UNSET)
+    if run_id is UNSET and isinstance(event, events.EntryAppended):
+        run_id = event.entry.run_id  # version 1 told it of the entry alone
+    return None if run_id is UNSET else run_id
+
+
+def cues_of(run: RecordedRun) -> Cues:
+    """Returns what came to a run from outside."""
+    begun = next(
+        index for index, event in enumerate(run.events) if isinstance(event, events.AgentStart)
+    )
+    start, rest = run.events[: begun + 1], run.events[begun + 1 :]
+    own = [event for event in rest if not is_outside(event)]
+    behind: dict[int, list[Event]] = defaultdict(list)
+    before: dict[int, list[Event]] = defaultdict(list)
+    ledger = Ledger(run.session_id, run.run_id, LOGGED)
+    for event in start:
+        ledger.note(event)
+    place = 0
+    for event in rest:
+        if is_outside(event):
+            was_overlooked = _is_overlooked(event, run.run_id, ledger, own[place:])
+            (before if was_overlooked else behind)[place].append(event)
+        else:
+            place += 1
+        if _run_of(event) is not None:
+            ledger.note(event)
+    return Cues(start, behind, before, _ending(run, start, own))
+
+
+def _is_overlooked(event: Event, run_id: str, ledger: Ledger, next_: Sequence[Event]) -> bool:
+    """Whether it is a steer that the loop, between two steps of a turn, did not heed any more."""
+    if not isinstance(event, events.QueueUpdate) or event.change not in ("accepted", "promoted"):
+        return False
+    if ledger.phase is not Phase.TURN or not steer_bites(event.inputs, run_id):
+        return False
+    return not isinstance(next_[0], events.TurnEnd) and not _is_skipped(next_)
+
+
+def _is_skipped(next_: Sequence[Event]) -> bool:
+    """Whether what comes next is a tool call that is not begun because of a steer."""
+    if not isinstance(next_[0], events.ToolExecutionStart):
+        return False
+    for event in next_:
+        if isinstance(event, events.ToolExecutionEnd):
+            return False
+        if isinstance(event, events.Warning) and event.code == "tool_execution_skipped":
+            return True
+    return False
+
+
+# --- the end ---------------------------------------------------------------------------------
+
+
+def _ending(
+    run: RecordedRun, start: Sequence[Event], own: Sequence[Event]
+) -> tuple[int, Stopped | Broken] | None:
+    end = own[-1]
+    assert isinstance(end, events.AgentEnd)
+    if end.status == "completed":
+        return None
+    if end.status == "error":
+        return _failure(own)
+    ledger = Ledger(run.session_id, run.run_id, LOGGED)
+    for event in start:
+        ledger.note(event)
+    for place, event in enumerate(own):
+        is_remark = isinstance(event, events.Warning) and event.code in _STOPS
+        if _closes(ledger, end.status, own[place + is_remark :]):
+            killed = end.status == "interrupted" and not is_remark
+            return place, Stopped(end.status, killed)
+        ledger.note(event)
+    raise AssertionError("a run that has an end was not closed")
+
+
+_STOPS: Final = frozenset({"provider_aborted", "run_stale"})
+"""The warnings that stand before the ends of a run that is stopped."""
+
+_AT_HOME: Final = MODEL_FAILURES | {"tool_loop_limit_exceeded"}
+"""The failures that come about by themselves in a play."""
+
+
+def _failure(own: Sequence[Event]) -> tuple[int, Broken] | None:
+    for place, event in enumerate(own):
+        if isinstance(event, events.Error) and event.code not in _AT_HOME:
+            return place, Broken(event)
+    return None
+
+
+def _closes(ledger: Ledger, status: events.EndStatus, rest: Sequence[Event]) -> bool:
+    """Whether the rest of a run is nothing but the ends that it owes at this place."""
+    owed = owed_ends(ledger, status, leaf_id=None, now="")
+    reason = STOP_REASONS[status]
+    told = [event for event in rest if not isinstance(event, _NOT_IN_VERSION_1)]
+    wanted = [event for event in owed if not isinstance(event, _NOT_IN_VERSION_1)]
+    return [type(event) for event in told] == [type(event) for event in wanted] and all(
+        _is_owed(event, reason) for event in rest
+    )
+
+
+_NOT_IN_VERSION_1: Final = (events.ToolCallCompleted, events.ToolCallDenied)
+
+
+def _is_owed(event: Event, reason: str) -> bool:
+    """Whether an end was written for a run that was stopped, not by the loop for what is over."""
+    match event:
+        case events.MessageEnd() | events.ToolCallCompleted():
+            return event.stop_reason == reason
+        case events.ToolCallDenied():
+            return event.by == "stop"
+        case events.ToolExecutionEnd():
+            return event.result == f"tool_error: {reason}"
+        case _:
+            return True

@@ -1,0 +1,78 @@
+"""What models were given beside the transcript: prompt, instructions and tools, as the log kept them.
+
+The files they came from may have changed since, and the extensions may be gone. In a log that does not
+hold it (earlier versions did not) nothing is known of it, and what follows from it cannot be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.machine.model_input import ToolSpec
+from nousd.machine.sources import SourceText, system_prompt, system_text
+from nousd.replay.recorded import RecordedRun
+from nousd.wire import events
+
+_FIRST_KIND: Final = "system_prompt"
+
+
+class Given(msgspec.Struct, frozen=True):
+    """Everything of the run's model calls but the messages; ``is_known`` if the log has it."""
+
+    is_known: bool = False
+    system: str = ""
+    system_path: str = ""
+    instructions: tuple[SourceText, ...] = ()
+    tools: dict[str, ToolSpec] = {}
+
+
+class _Rest(msgspec.Struct):
+    system: str
+    tools: tuple[ToolSpec, ...]
+
+
+def given_to(run: RecordedRun) -> Given:
+    """Returns what the models of a run were given."""
+    inputs = list(answered_inputs(run.events))
+    rests = [
+        msgspec.json.decode(run.artifacts[told.rest_ref].data, type=_Rest)
+        for told in inputs
+        if told.rest_ref is not UNSET and told.rest_ref in run.artifacts
+    ]
+    if not inputs or len(rests) < len(inputs):
+        return Given()
+    tools = {tool.name: tool for rest in rests for tool in rest.tools}
+    sources = () if inputs[0].sources is UNSET else inputs[0].sources
+    return _told_apart(rests[0].system, sources, tools)
+
+
+def answered_inputs(all_events: Iterable[events.Event]) -> Iterator[events.ModelInput]:
+    """Yields what was told of each model call that was to answer."""
+    for event in all_events:
+        if isinstance(event, events.ModelInput) and event.purpose != "summary":
+            yield event
+
+
+def _told_apart(text: str, sources: Iterable[events.Source], tools: dict[str, ToolSpec]) -> Given:
+    """Takes a system prompt apart into its sources. The first of the instructions gets the text of all,
+    with the headings of the others in it, because where each ends is not known.
+    """
+    prompt = next((source for source in sources if source.kind == _FIRST_KIND), None)
+    size = 0 if prompt is None or prompt.bytes is UNSET else prompt.bytes
+    system = text.encode()[:size].decode(errors="ignore")
+    rest = text.removeprefix(system).removeprefix("\n\n")
+    instructions = []
+    for source in sources:
+        if source.kind == _FIRST_KIND:
+            continue
+        mine, rest = ("", rest) if source.hash is UNSET else (rest, "")
+        heading = system_text([SourceText(source, "x")]).removesuffix("x")
+        instructions.append(SourceText(source, mine.removeprefix(heading)))
+    path = "" if prompt is None or prompt.path is UNSET else prompt.path
+    given = Given(True, system, path, tuple(instructions), tools)
+    whole = system_text([system_prompt(given.system, given.system_path), *given.instructions])
+    return given if whole == text else Given(True, text, tools=tools)

@@ -1,0 +1,197 @@
+"""A model and tools that do what they did: the recorded pieces, results and failures, in their order.
+
+Where a play goes otherwise than the run did, the script runs out. Then a part fails, so that the play
+comes to an end that can be compared.
+"""
+
+from __future__ import annotations
+
+import copy
+import graphlib
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Any, Final
+
+from nousd.errors import ContextOverflow, ProviderError, ToolArgumentsInvalid, ToolError
+from nousd.machine.model_input import ModelInput, ToolSpec
+from nousd.providers.interface import NO_BLOBS, Blobs, Provider, Receive
+from nousd.replay.conductor import Conductor
+from nousd.replay.given import Given
+from nousd.replay.recorded import RecordedRun
+from nousd.replay.script import Answer, Call, Failed, Script
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.wire import events
+
+_WINDOW: Final = 128_000
+
+_RAN_OUT: Final = "the recording has no more for it"
+
+
+class RecordedModel:
+    """A provider that answers as those did that were asked, in their order; see ``Provider``.
+
+    Args:
+        windows: model -> tokens; ``_WINDOW`` where the log does not tell.
+        refused: media types that the models were not given.
+    """
+
+    def __init__(
+        self,
+        default_model: str,
+        script: Script,
+        conductor: Conductor,
+        *,
+        windows: Mapping[str, int],
+        refused: frozenset[str],
+    ) -> None:
+        self.name = ""
+        self.default_model = default_model
+        self._answers = list(script.answers)
+        self._summaries = list(script.summaries)
+        self._conductor = conductor
+        self._windows = windows
+        self._refused = refused
+
+    def called(self, name: str) -> Provider:
+        """Returns it under the name of one of the providers that were asked."""
+        named = copy.copy(self)
+        named.name = name
+        return named
+
+    def context_window(self, model: str) -> int:
+        return self._windows.get(model, _WINDOW)
+
+    def accepts(self, model: str, media_type: str) -> bool:  # noqa: ARG002
+        return media_type not in self._refused
+
+    async def models(self) -> tuple[str, ...]:
+        return (self.default_model,)
+
+    async def aclose(self) -> None:
+        """Closes nothing."""
+
+    async def generate(
+        self,
+        request: ModelInput,
+        receive: Receive,
+        blobs: Blobs = NO_BLOBS,  # noqa: ARG002
+    ) -> None:
+        """Says what was said at this call."""
+        if request.purpose == "summary":
+            await self._summarise(receive)
+            return
+        answer = self._answers.pop(0) if self._answers else Answer()
+        for piece in answer.pieces:
+            await receive(piece)
+        if answer.is_cut_off:
+            await self._conductor.at_end_of_part()
+            raise ProviderError(_RAN_OUT)
+        if answer.failed is not None:
+            raise _failure(answer.failed)
+
+    async def _summarise(self, receive: Receive) -> None:
+        if not self._summaries:
+            await self._conductor.at_end_of_part()
+            raise ProviderError(_RAN_OUT)
+        summary = self._summaries.pop(0)
+        if not summary.pieces:
+            raise ProviderError("nothing came of this call")
+        for piece in summary.pieces:
+            await receive(piece)
+
+
+def _failure(failed: Failed) -> ProviderError:
+    kind = ContextOverflow if failed.overflowed else ProviderError
+    return kind(failed.cause, raw=failed.raw)
+
+
+class RecordedTool:
+    """A tool that gives what it gave; see ``Tool``."""
+
+    def __init__(
+        self,
+        spec: ToolSpec,
+        source: str,
+        calls: Iterable[Call],
+        conductor: Conductor,
+    ) -> None:
+        self.name = spec.name
+        self.source = source
+        self.description = spec.description
+        self.parameters = spec.parameters
+        self._calls = list(calls)
+        self._conductor = conductor
+
+    def validated(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._calls and self._calls[0].invalid is not None:
+            raise ToolArgumentsInvalid(self._calls.pop(0).invalid)
+        return args
+
+    async def run(self, args: Any, context: ToolContext) -> ToolResult:  # noqa: ARG002
+        call = self._calls.pop(0) if self._calls else Call()
+        for update in call.updates:
+            await context.emit(update)
+        if call.result is None:
+            await self._conductor.at_end_of_part()
+            raise ToolError(_RAN_OUT)
+        if call.failed_as is None:
+            return ToolResult(call.result, full=call.full)
+        if call.full is not None:
+            return ToolResult(call.result, is_error=True, full=call.full)
+        raise _tool_error(call.failed_as, call.result)
+
+
+def _tool_error(code: str, text: str) -> ToolError:
+    kinds = {kind.code: kind for kind in (ToolError, ToolArgumentsInvalid)}
+    return kinds.get(code, ToolError)(text)
+
+
+def tools_of(
+    run: RecordedRun, script: Script, given: Given, conductor: Conductor
+) -> tuple[RecordedTool, ...]:
+    """Returns the tools that there were, in their order, as far as the run shows them."""
+    offered = [event.tools for event in run.events if isinstance(event, events.ModelInput)]
+    names = _merged([*offered, *([name] for name in sorted(_registered(run)))])
+    return tuple(
+        RecordedTool(
+            given.tools.get(name, ToolSpec(name, "", {"type": "object"})),
+            _source(run, name, offered),
+            script.calls.get(name, ()),
+            conductor,
+        )
+        for name in names
+    )
+
+
+def _registered(run: RecordedRun) -> set[str]:
+    """Returns the names of the tools that were called and existed."""
+    called = {
+        event.tool_name for event in run.events if isinstance(event, events.ToolExecutionStart)
+    }
+    return called - {
+        event.message.partition(": ")[2]
+        for event in run.events
+        if isinstance(event, events.Warning) and event.code == "tool_not_found"
+    }
+
+
+def _merged(lists: Iterable[Iterable[str]]) -> list[str]:
+    """Returns the names of lists that were taken from one list, in an order that fits all."""
+    order: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
+    for names in map(list, lists):
+        for name in names:
+            order.add(name)
+        for one, next_ in pairwise(names):
+            order.add(next_, one)
+    return list(order.static_order())
+
+
+def _source(run: RecordedRun, name: str, offered: Iterable[tuple[str, ...]]) -> str:
+    """A tool that is offered although the session does not name it is an extension's."""
+    active = run.before.active_tools
+    is_extra = active is not None and name not in active and any(name in names for names in offered)
+    changed = any(
+        isinstance(event, events.SessionUpdated) and isinstance(event.active_tools, tuple)
+        for event in run.events
+    )
+    return "extension" if is_extra and not changed else "builtin"

@@ -1,0 +1,289 @@
+"""One play: the session as it was, the daemon around it, the run from its start to its end.
+
+The daemon is the real one, on a log in memory. Only what is outside of it is played: the model, the
+tools, and whoever handed something in.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+from msgspec import UNSET
+
+from nousd.daemon.app import Parts, open_core
+from nousd.daemon.core import Core
+from nousd.daemon.hub import Hub
+from nousd.daemon.log import Log
+from nousd.errors import NotReplayable
+from nousd.machine import decisions, queue
+from nousd.machine.model_input import ModelChoice
+from nousd.machine.sources import SourceText
+from nousd.providers.models import Models
+from nousd.replay.conductor import Conductor, WatchedStore, watched
+from nousd.replay.cues import Broken, Cues, cues_of, is_outside
+from nousd.replay.given import answered_inputs, given_to
+from nousd.replay.parts import RecordedModel, tools_of
+from nousd.replay.recorded import RecordedRun
+from nousd.replay.script import script_of
+from nousd.runtimes.native.loop import NativeSettings
+from nousd.store.interface import EventFilter, Store
+from nousd.tools.confine import Confinement
+from nousd.wire import events
+from nousd.wire.codec import decode_event
+from nousd.wire.entries import Entry, MessageEntry
+from nousd.wire.events import CONTRACT_VERSION, EVENTS, Event
+from nousd.wire.optional import or_unset
+from nousd.wire.responses import QueuedInput
+
+_EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+_CALLS_MAX: Final = 1_000_000
+"""Model calls of a turn, where the run was not ended for too many."""
+
+_QUIET_SECONDS: Final = 60.0
+"""After how long a play that stands still is given up; nothing in it waits for time."""
+
+_PAGE_EVENTS: Final = 4096
+_PAGE_BYTES: Final = 4 * 1024 * 1024
+
+_LIMIT: Final = re.compile(r"more than (\d+) model calls in one turn")
+_STALE: Final = re.compile(r"nothing happened for (\d+) ms")
+
+
+class Tuning(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the daemon that decide what a run does and are not in its log."""
+
+    compact_at: float = 0.8
+    keep_recent_tokens: int = 20_000
+
+
+async def play(run: RecordedRun, tuning: Tuning) -> tuple[Event, ...]:
+    """Plays a run and returns its events, as the log has them.
+
+    Raises:
+        NotReplayable: it failed of something outside of what can be played.
+    """
+    stage = _Stage(run, tuning)
+    store = WatchedStore(stage.conductor.note)
+    try:
+        await stage.furnish(store)
+        head = store.head
+        async with open_core(stage.parts(store)) as core:
+            await stage.perform(core)
+        return await _played(store, run.session_id, head)
+    finally:
+        with trio.CancelScope(shield=True):
+            await store.aclose()
+
+
+class _Stage:
+    def __init__(self, run: RecordedRun, tuning: Tuning) -> None:
+        self._run = run
+        self._tuning = tuning
+        self._cues = cues_of(run)
+        self._script = script_of(run)
+        self._given = given_to(run)
+        begun = len(self._cues.start)
+        own = [event for event in run.events[begun:] if not is_outside(event)]
+        self.conductor = Conductor(self._cues, own, run.version)
+        self._clock = _Clock(self.conductor)
+        _require_playable(self._cues)
+
+    async def furnish(self, store: Store) -> None:
+        """Puts the session into the log as it was, what is kept beside it, and nothing else."""
+        log = Log(store, Hub(store), self._clock)
+        encoded = log.encode(tuple(_furniture(self._run)))
+        artifacts = tuple(self._run.artifacts.values())
+        await log.submit(encoded, artifacts=artifacts).wait_committed()
+
+    def parts(self, store: Store) -> Parts:
+        given = self._given
+        return Parts(
+            store=store,
+            clock=self._clock,
+            models=self._models(),
+            tools=tools_of(self._run, self._script, given, self.conductor),
+            confinement=Confinement(Path("/")),
+            native=NativeSettings(
+                system=given.system,
+                system_path=given.system_path,
+                model_calls_max=_number(self._run, _LIMIT) or _CALLS_MAX,
+                compact_at=self._tuning.compact_at,
+                keep_recent_tokens=self._tuning.keep_recent_tokens,
+            ),
+            read_instructions=self._instructions,
+            around_runtime=lambda runtime: watched(runtime, self.conductor),
+            stale_seconds=(_number(self._run, _STALE) or _QUIET_SECONDS * 1000) / 1000,
+            delta_retention_days=0,
+        )
+
+    async def _instructions(self) -> Sequence[SourceText]:
+        return self._given.instructions
+
+    def _models(self) -> Models:
+        """Every provider that the run asked, with one script between them."""
+        default, names = _asked(self._run)
+        model = RecordedModel(
+            default.model,
+            self._script,
+            self.conductor,
+            windows=_windows(self._run),
+            refused=_refused(self._run),
+        )
+        return Models({name: partial(model.called, name) for name in names}, default)
+
+    async def perform(self, core: Core) -> None:
+        """Starts the run as it was started, and waits for its end."""
+        run_id = self._run.run_id
+        live = await core.sessions.get(self._run.session_id)
+        runtime, model = core.runs.runtime.name, core.runs.choice_of(live.state).model
+        prompt = _prompt_of(self._cues.start)
+        if prompt is None:
+            leaf = self._run.path[-1] if self._run.path else None
+            decided = decisions.resume_run(live.state, run_id, leaf, runtime=runtime, model=model)
+        else:
+            decided = decisions.start_run(
+                live.state, prompt, runtime=runtime, model=model, leaf_id=None
+            )
+        own_prompt = None if prompt is None else prompt.input_id
+        driver, _ = core.runs.start(live, run_id, decided, own_prompt=own_prompt)
+        self.conductor.begin(driver)
+        await driver.ended.wait()
+        await core.store.flush()
+
+
+def _require_playable(cues: Cues) -> None:
+    if cues.ending is not None and cues.ending[0] == 0 and isinstance(cues.ending[1], Broken):
+        failed = cues.ending[1].error
+        raise NotReplayable(f"the run failed before its first turn: {failed.code}: {failed.cause}")
+
+
+def _prompt_of(start: Sequence[Event]) -> QueuedInput | None:
+    for event in start:
+        if isinstance(event, events.QueueUpdate):
+            return event.inputs[0]
+    return None
+
+
+async def _played(store: Store, session_id: str, after: int) -> tuple[Event, ...]:
+    played: list[Event] = []
+    wanted = EventFilter(session_id=session_id)
+    while page := await store.events_after(
+        after, wanted, limit=_PAGE_EVENTS, bytes_max=_PAGE_BYTES
+    ):
+        for stored in page:
+            payload = decode_event(stored.line).payload
+            played.append(msgspec.json.decode(payload, type=EVENTS[stored.type]))
+        after = page[-1].seq
+    return tuple(played)
+
+
+# --- the session before ----------------------------------------------------------------------
+
+
+def _furniture(run: RecordedRun) -> Iterator[Event]:
+    """Yields events that make the session what it was, on the path that the run goes on from."""
+    state = run.before
+    yield events.SessionCreated(
+        session_id=state.session_id,
+        created_at=state.created_at,
+        contract_version=CONTRACT_VERSION,
+        steering_mode=state.steering_mode,
+        follow_up_mode=state.follow_up_mode,
+        name=or_unset(state.name),
+        active_tools=or_unset(state.active_tools),
+        provider=or_unset(state.provider),
+        model=or_unset(state.model),
+        thinking=or_unset(state.thinking),
+    )
+    for entry in run.path:
+        yield events.EntryAppended(session_id=state.session_id, entry=entry)
+    if state.queue:
+        yield events.QueueUpdate(
+            session_id=state.session_id,
+            change="accepted",
+            inputs=state.queue,
+            pending_counts=queue.pending_counts(state.queue),
+        )
+
+
+# --- what the run shows of its daemon --------------------------------------------------------
+
+
+def _asked(run: RecordedRun) -> tuple[ModelChoice, set[str]]:
+    """Returns the model that the run began with, and the names of all providers that are known."""
+    start = next(event for event in run.events if isinstance(event, events.AgentStart))
+    names = dict.fromkeys(_providers_in(run.events))
+    was_set = run.before.provider is not None and run.before.model == start.model
+    if was_set and run.before.provider is not None:
+        names = {run.before.provider: None, **names}
+    first = next(iter(names), "unknown")
+    return ModelChoice(first, start.model), {first, *names}
+
+
+def _providers_in(all_events: Sequence[Event]) -> Iterator[str]:
+    for event in all_events:
+        match event:
+            case events.ModelInput(provider=str(name)) | events.UsageReported(provider=str(name)):
+                yield name
+            case events.EntryAppended(entry=MessageEntry(provider=str(name))):
+                yield name
+            case events.Warning(code="provider_retry", message=text):
+                yield text.partition(" ")[0]
+
+
+def _windows(run: RecordedRun) -> dict[str, int]:
+    """Returns the windows of the run's models, as the log tells them."""
+    return {
+        event.model: event.context_window
+        for event in run.events
+        if isinstance(event, events.ModelInput) and event.context_window is not UNSET
+    }
+
+
+def _refused(run: RecordedRun) -> frozenset[str]:
+    """Returns the media types that the run's models were not given."""
+    entries: dict[str, Entry] = {entry.id: entry for entry in run.path}
+    refused: set[str] = set()
+    for event in run.events:
+        if isinstance(event, events.EntryAppended):
+            entries[event.entry.id] = event.entry
+    for told in answered_inputs(run.events):
+        for omitted in () if told.omitted is UNSET else told.omitted:
+            entry = entries.get(omitted.entry_id)
+            if omitted.reason == "attachment" and isinstance(entry, MessageEntry):
+                files = () if entry.attachments is UNSET else entry.attachments
+                refused |= {file.media_type for file in files}
+    return frozenset(refused)
+
+
+def _number(run: RecordedRun, pattern: re.Pattern[str]) -> int | None:
+    """Returns a setting that a run's end tells of."""
+    for event in run.events:
+        text = getattr(event, "cause", getattr(event, "message", ""))
+        if isinstance(text, str) and (found := pattern.fullmatch(text)):
+            return int(found[1])
+    return None
+
+
+class _Clock:
+    """Times that count, and the ids that the run gave, as long as the play goes as it went."""
+
+    def __init__(self, conductor: Conductor) -> None:
+        self._conductor = conductor
+        self._count = itertools.count(1)
+
+    def now(self) -> str:
+        time = _EPOCH + timedelta(microseconds=next(self._count))
+        return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+    def new_id(self, prefix: str) -> str:
+        return self._conductor.next_id(prefix) or f"{prefix}-replay-{next(self._count)}"

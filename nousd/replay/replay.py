@@ -1,0 +1,60 @@
+"""``nousd replay``: plays a stored run again and says whether it came out the same."""
+
+from __future__ import annotations
+
+import apsw
+import msgspec
+import trio
+
+from nousd.replay.compare import compared
+from nousd.replay.given import given_to
+from nousd.replay.play import Tuning, play
+from nousd.replay.recorded import RecordedRun, read_run
+
+
+class ReplayReport(msgspec.Struct, frozen=True):
+    """What came of a play.
+
+    Args:
+        events: how many were compared.
+        difference: lines for people; empty if the events are the same.
+        notes: what was not compared.
+    """
+
+    run_id: str
+    events: int
+    difference: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def is_same(self) -> bool:
+        return not self.difference
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The report for people."""
+        if self.is_same:
+            return (f"same: {self.events} events", *self.notes)
+        return (*self.difference, *self.notes)
+
+
+def replay(connection: apsw.Connection, run_id: str, tuning: Tuning) -> ReplayReport:
+    """Plays a run of an open log again.
+
+    Raises:
+        NotReplayable: it cannot be played; the text says why.
+        StoreError: the log cannot be read.
+    """
+    run = read_run(connection, run_id)
+    return trio.run(replayed, run, tuning)
+
+
+async def replayed(run: RecordedRun, tuning: Tuning) -> ReplayReport:
+    """Plays a run again.
+
+    Raises:
+        NotReplayable: it cannot be played; the text says why.
+    """
+    played = await play(run, tuning)
+    comparison = compared(run, played, inputs_known=given_to(run).is_known)
+    return ReplayReport(run.run_id, comparison.events, comparison.difference, comparison.notes)

@@ -1,0 +1,310 @@
+"""What the model and the tools of a run did, taken from its events: the parts of a play.
+
+An answer is known by its deltas and its entry, a tool call by what stands between its start and its end.
+What is not in the log and shows in no event (when a reasoning block came, where a tool's output was cut
+from) is chosen so that the same events come of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.errors import ToolArgumentsInvalid
+from nousd.machine import long_texts
+from nousd.providers.interface import (
+    Finished,
+    FinishReason,
+    Piece,
+    ReasoningDelta,
+    ReasoningKept,
+    Retrying,
+    TextDelta,
+    ToolCallPiece,
+    UsageSoFar,
+)
+from nousd.replay.recorded import RecordedRun
+from nousd.runtimes.native.answer import RAW_ARGUMENTS
+from nousd.wire import events
+from nousd.wire.codec import encode_json
+from nousd.wire.entries import CompactionEntry, MessageEntry, ReasoningBlock, Usage
+from nousd.wire.events import Event
+
+_RETRY: Final = re.compile(r"(\S+) retry attempt (\d+)/(\d+) after (.*)", re.DOTALL)
+_STOP_REASON: Final = "provider_stop_reason: "
+_ERROR: Final = "tool_error: "
+
+_INVALID: Final = ToolArgumentsInvalid.code
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """A model call that failed, with the server's words; ``overflowed`` if its input was too long."""
+
+    cause: str
+    overflowed: bool = False
+    raw: bytes = b""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """One model call. ``failed`` None and no ``Finished`` among the pieces: it was cut off."""
+
+    pieces: tuple[Piece, ...] = ()
+    failed: Failed | None = None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether the run was stopped before the call came to an end of its own."""
+        return self.failed is None and not (self.pieces and isinstance(self.pieces[-1], Finished))
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """The summary of a compaction. ``pieces`` is empty if nothing came of the call that was to write
+    it.
+    """
+
+    pieces: tuple[Piece, ...]
+    entry: CompactionEntry
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool call that its tool was asked about.
+
+    Args:
+        invalid: why the arguments did not fit.
+        updates: what was shown while it ran.
+        result: what the model was told; None of a call that was cut off.
+        failed_as: the warning's code, of a call that failed.
+        full: the whole output, where the result is a part of it.
+    """
+
+    invalid: str | None = None
+    updates: tuple[str, ...] = ()
+    result: str | None = None
+    failed_as: str | None = None
+    full: bytes | None = None
+
+
+class Script(msgspec.Struct, frozen=True):
+    """Everything that is played, each in its order; calls by the tool's name."""
+
+    answers: tuple[Answer, ...]
+    summaries: tuple[Summary, ...]
+    calls: Mapping[str, tuple[Call, ...]]
+
+
+def script_of(run: RecordedRun) -> Script:
+    """Returns what the model and the tools of a run did."""
+    reader = _Reader(run)
+    for event in run.events:
+        read = _READ.get(type(event))
+        if read is not None:
+            read(reader, event)
+    return Script(
+        tuple(reader.answers),
+        tuple(reader.summaries),
+        {name: tuple(calls) for name, calls in reader.calls.items()},
+    )
+
+
+class _Reading(msgspec.Struct):
+    """A model call as far as it was read."""
+
+    pieces: list[Piece] = []
+    is_open: bool = False
+    reason: FinishReason = "stop"
+    is_reported: bool = False
+    usage: Usage | None = None
+    error: events.Error | None = None
+
+
+class _Bracket(msgspec.Struct):
+    """A tool call as far as it was read."""
+
+    name: str
+    is_raw: bool
+    started: bool = False
+    updates: list[str] = []
+    warning: events.Warning | None = None
+    is_cut_off: bool = False
+
+
+class _Reader:
+    def __init__(self, run: RecordedRun) -> None:
+        self.answers: list[Answer] = []
+        self.summaries: list[Summary] = []
+        self.calls: dict[str, list[Call]] = defaultdict(list)
+        self._wholes = run.wholes
+        self._model = _Reading()
+        self._summary: events.UsageReported | None = None
+        self._tool: _Bracket | None = None
+
+    # --- what a model said -------------------------------------------------------------------
+
+    def message_start(self, event: events.MessageStart) -> None:
+        self._model.is_open = event.role == "assistant"
+
+    def text(self, event: events.MessageUpdate) -> None:
+        self._model.pieces.append(TextDelta(event.delta))
+
+    def reasoning(self, event: events.ReasoningUpdate) -> None:
+        self._model.pieces.append(ReasoningDelta(event.delta))
+
+    def status(self, event: events.Status) -> None:
+        if event.message.startswith(_STOP_REASON):
+            reason: Any = event.message.removeprefix(_STOP_REASON)
+            self._model.reason = reason
+
+    def usage(self, event: events.UsageReported) -> None:
+        if event.purpose == "summary":
+            self._summary = None if event.run_id is UNSET else event
+            return
+        self._model.is_reported = True
+        self._model.usage = None if event.usage is UNSET else event.usage
+
+    def error(self, event: events.Error) -> None:
+        self._model.error = event
+
+    def warning(self, event: events.Warning) -> None:
+        if self._tool is not None:
+            self._tool.warning = event
+        elif event.code == "provider_retry" and (retry := _RETRY.fullmatch(event.message)):
+            _, attempt, attempts_max, cause = retry.groups()
+            self._model.pieces.append(Retrying(int(attempt), int(attempts_max), cause, 0.0))
+
+    def entry(self, event: events.EntryAppended) -> None:
+        entry = event.entry
+        if isinstance(entry, CompactionEntry):
+            self._compacted(entry)
+        elif entry.role == "tool":
+            self._close_tool(entry)
+        elif entry.role == "assistant":
+            whole = long_texts.whole_entry(entry, self._wholes)
+            assert isinstance(whole, MessageEntry)
+            self._close_answer(whole)
+
+    def _close_answer(self, entry: MessageEntry) -> None:
+        call, self._model = self._model, _Reading()
+        if entry.stop_reason in ("stop", "length", "tool_use"):
+            pieces = [*call.pieces, *_kept(entry), *_calls(entry)]
+            reason = "tool_use" if entry.tool_calls is not UNSET else call.reason
+            usage = None if entry.usage is UNSET else entry.usage
+            self.answers.append(Answer((*pieces, Finished(reason, usage))))
+            return
+        failed = None if call.error is None else self._failure(call.error)
+        overflowed = failed is not None and failed.overflowed
+        opener = () if _says_something(call.pieces) else _opener(call, overflowed=overflowed)
+        costs = () if call.usage is None else (UsageSoFar(call.usage),)
+        self.answers.append(Answer((*call.pieces, *opener, *costs), failed))
+
+    def _failure(self, error: events.Error) -> Failed | None:
+        """Returns how the model call failed; None if the run failed of something else."""
+        if error.code not in MODEL_FAILURES:
+            return None
+        raw = b"" if error.raw_ref is UNSET else self._wholes[error.raw_ref]
+        return Failed(error.cause, error.code == "context_too_large", raw)
+
+    def _compacted(self, entry: CompactionEntry) -> None:
+        if entry.trigger == "overflow":
+            pieces, self._model = tuple(self._model.pieces), _Reading()
+            self.answers.append(Answer(pieces, Failed("the input is too long", overflowed=True)))
+        told, self._summary = self._summary, None
+        pieces = ()
+        if told is not None:
+            usage = None if told.usage is UNSET else told.usage
+            pieces = (TextDelta(entry.summary), Finished("stop", usage))
+        self.summaries.append(Summary(pieces, entry))
+
+    # --- what the tools did ------------------------------------------------------------------
+
+    def tool_start(self, event: events.ToolExecutionStart) -> None:
+        self._tool = _Bracket(event.tool_name, is_raw=set(event.args) == {RAW_ARGUMENTS})
+
+    def tool_started(self, _: events.ToolCallStarted) -> None:
+        assert self._tool is not None
+        self._tool.started = True
+
+    def tool_update(self, event: events.ToolExecutionUpdate) -> None:
+        assert self._tool is not None
+        self._tool.updates.append(event.delta)
+
+    def tool_completed(self, event: events.ToolCallCompleted) -> None:
+        assert self._tool is not None
+        self._tool.is_cut_off = event.stop_reason is not UNSET
+
+    def _close_tool(self, entry: MessageEntry) -> None:
+        call, self._tool = self._tool, None
+        assert call is not None
+        warning = call.warning
+        if not call.started:
+            # Arguments that are no object are refused before the tool sees them.
+            if warning is not None and warning.code == _INVALID and not call.is_raw:
+                self.calls[call.name].append(Call(invalid=warning.message))
+            return
+        whole = long_texts.whole_entry(entry, self._wholes)
+        assert isinstance(whole, MessageEntry)
+        is_error = entry.is_error is True
+        if call.is_cut_off or (is_error and warning is None):
+            self.calls[call.name].append(Call(updates=tuple(call.updates)))
+            return
+        self.calls[call.name].append(
+            Call(
+                updates=tuple(call.updates),
+                result=whole.text.removeprefix(_ERROR) if is_error else whole.text,
+                failed_as=warning.code if is_error and warning is not None else None,
+                full=None if entry.artifact_id is UNSET else self._wholes[entry.artifact_id],
+            )
+        )
+
+
+MODEL_FAILURES: Final = frozenset({"provider_error", "context_too_large"})
+"""The ``error`` events of a failed model call; every other is of the loop itself."""
+
+_READ: Final[dict[type[Event], Callable[[_Reader, Any], None]]] = {
+    events.MessageStart: _Reader.message_start,
+    events.MessageUpdate: _Reader.text,
+    events.ReasoningUpdate: _Reader.reasoning,
+    events.Status: _Reader.status,
+    events.UsageReported: _Reader.usage,
+    events.Error: _Reader.error,
+    events.Warning: _Reader.warning,
+    events.EntryAppended: _Reader.entry,
+    events.ToolExecutionStart: _Reader.tool_start,
+    events.ToolCallStarted: _Reader.tool_started,
+    events.ToolExecutionUpdate: _Reader.tool_update,
+    events.ToolCallCompleted: _Reader.tool_completed,
+}
+
+
+def _kept(entry: MessageEntry) -> list[Piece]:
+    blocks = () if entry.reasoning_blocks is UNSET else entry.reasoning_blocks
+    return [ReasoningKept(block) for block in blocks]
+
+
+def _calls(entry: MessageEntry) -> list[Piece]:
+    # Arguments that were no JSON object stand under a key, and come out the same as an object.
+    return [
+        ToolCallPiece(call.runtime_tool_call_id, call.name, encode_json(call.args).decode())
+        for call in (() if entry.tool_calls is UNSET else entry.tool_calls)
+    ]
+
+
+def _says_something(pieces: Iterable[Piece]) -> bool:
+    return any(isinstance(piece, TextDelta | ReasoningDelta) for piece in pieces)
+
+
+def _opener(call: _Reading, *, overflowed: bool) -> Sequence[Piece]:
+    """Returns what opened a message that shows nothing, and is not in the log: a part of an answer that
+    had no time to become one.
+    """
+    if not call.is_open:
+        return ()
+    if call.is_reported and call.usage is None:
+        return (ToolCallPiece("", "", ""),)
+    if call.error is None or overflowed:
+        return (ReasoningKept(ReasoningBlock(dialect="", data={})),)
+    return ()

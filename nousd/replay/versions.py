@@ -1,0 +1,75 @@
+"""What logs of earlier versions do not tell, so that a play on them is compared in the rest.
+
+No event is ever invented for an old log (``wire.lifting``): a run in it is played by the loop of today,
+which tells more. The version is that of a run's event lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec import UNSET
+
+from nousd.machine import long_texts
+from nousd.wire import events
+from nousd.wire.events import Event
+
+_SINCE_2: Final = (
+    events.ModelInput,
+    events.ToolCallRequested,
+    events.ToolCallPolicyEvaluated,
+    events.ToolCallApproved,
+    events.ToolCallDenied,
+    events.ToolCallCompleted,
+)
+
+_KEYS_SINCE_3: Final[Mapping[str, frozenset[str]]] = {
+    "entry_appended": frozenset({"provider"}),
+    "tool_execution_end": frozenset({"text_bytes", "text_ref"}),
+    "usage_reported": frozenset({"provider", "purpose"}),
+    "model_input": frozenset(
+        {
+            "context_window",
+            "entries",
+            "input_hash",
+            "messages",
+            "omitted",
+            "omitted_count",
+            "provider",
+            "purpose",
+            "rest_ref",
+            "sources",
+            "strategy",
+            "thinking",
+            "tokens_estimated",
+        }
+    ),
+}
+"""type -> keys that are new or mean something else; of an entry those in it."""
+
+
+def was_told(event: Event, version: int) -> bool:
+    """Whether a log of that version could hold an event."""
+    if version < 2 and isinstance(event, _SINCE_2):
+        return False
+    if version < 3 and isinstance(event, events.ModelInput):
+        return event.purpose != "summary"
+    if version < 3 and isinstance(event, events.UsageReported):
+        return event.purpose != "summary" and event.usage is not UNSET
+    return True
+
+
+def untold_keys(version: int) -> Mapping[str, frozenset[str]]:
+    """Returns, by type, the keys that such a log does not have, or not in the same meaning."""
+    return _KEYS_SINCE_3 if version < 3 else {}
+
+
+def as_written_today(logged: Iterable[Event], version: int) -> tuple[Event, ...]:
+    """Returns events with the texts cut that earlier versions had whole."""
+    return long_texts.cut(logged).events if version < 3 else tuple(logged)
+
+
+def note_on(version: int) -> tuple[str, ...]:
+    """Says what is not compared, for people."""
+    return (f"not compared: what version {version} of the log did not tell",) * (version < 3)
