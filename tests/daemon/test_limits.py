@@ -7,6 +7,7 @@ one is compared with the table.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from nousd.daemon import results, serve
+from nousd.daemon import results, serve, uploads
 from nousd.daemon.commands import reading
 from nousd.daemon.connection import serve_commands
 from nousd.daemon.event_filters import FROZEN
@@ -33,7 +34,7 @@ from nousd.providers import tool_calls as calls_of_models
 from nousd.providers.interface import Provider
 from nousd.runtimes.native import loop
 from nousd.store.interface import EventFilter
-from nousd.tools import output
+from nousd.tools import output, whole_output
 from nousd.tools.interface import Tool
 from nousd.wire.limits import LIMITS, LONG_LINE_BYTES
 from tests.daemon_harness import Client, Daemon, Event, Events, of_type, socket_daemon
@@ -435,12 +436,70 @@ async def tool_preview_chars(kit: Kit, offset: int) -> None:
     assert repeated == text[:-1] if offset > 0 else text
 
 
-async def tool_output_bytes(kit: Kit, offset: int) -> None:
-    text = "x" * 60_000
-    kit.scale("tool_output_bytes_max", output, "TOOL_OUTPUT_BYTES_MAX", len(text) - offset)
-    result, _ = await kit.tool_result(text)
-    assert ("Only the first 59999 bytes were kept." in result) is (offset > 0)
-    assert "60000 bytes in all" in result
+async def artifact_bytes(kit: Kit, offset: int) -> None:
+    bound = kit.scale("artifact_bytes_max", uploads, "ARTIFACT_BYTES_MAX", 60_000)
+    kit.scale("artifact_bytes_max", whole_output, "ARTIFACT_BYTES_MAX", bound)
+    kit.patch.setattr(whole_output, "END_BYTES", 1000)
+    await uploaded_or_not(kit, bound, offset)
+    command = f"head -c {bound + offset} /dev/zero | tr '\\0' x"
+    kit.stub.script(tool_reply(("bash", {"command": command})), text_reply("done"))
+    (end,) = of_type(await kit.run(), "tool_execution_end")
+    kept = await kit.client.request("get_artifact", artifact_id=end["artifact_id"])
+    data = base64.b64decode(kept["data"])
+    if offset > 0:
+        assert b"x\n[129 bytes of the output were not kept]\nx" in data
+        assert len(data) <= bound
+    else:
+        assert data == b"x" * (bound + offset)
+
+
+async def uploaded_or_not(kit: Kit, bound: int, offset: int) -> None:
+    piece: dict[str, Any] = {"media_type": "text/plain", "data": encoded(b"x" * (bound - 10))}
+    begun = await kit.client.request("put_artifact", **piece)
+    last = {**piece, "upload_id": begun["upload_id"], "final": True}
+    last["data"] = encoded(b"x" * (10 + offset))
+    if offset > 0:
+        words = past("artifact_bytes_max").replace(str(LIMITS["artifact_bytes_max"][0]), str(bound))
+        assert told(await kit.client.refusal("put_artifact", **last)) == words
+        last["data"] = encoded(b"x" * 10)
+        assert (await kit.client.request("put_artifact", **last))["size_bytes"] == bound
+    else:
+        assert (await kit.client.request("put_artifact", **last))["size_bytes"] == bound + offset
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+async def artifact_range_bytes(kit: Kit, offset: int) -> None:
+    put = await kit.client.request(
+        "put_artifact", media_type="text/plain", data=encoded(b"x" * 10), final=True
+    )
+    length = LIMITS["artifact_range_bytes_max"][0] + offset
+    wanted = {"artifact_id": put["artifact_id"], "length": length}
+    await refused_or_not(kit, "artifact_range_bytes_max", offset, "get_artifact", **wanted)
+
+
+async def uploads_count(kit: Kit, offset: int) -> None:
+    bound = kit.scale("uploads_max", uploads, "UPLOADS_MAX", 3)
+    piece = {"media_type": "text/plain", "data": encoded(b"x")}
+    begun = [await kit.client.request("put_artifact", **piece) for _ in range(bound + offset - 1)]
+    await refused_or_not(kit, "uploads_max", offset, "put_artifact", **piece)
+    last = {**piece, "upload_id": begun[0]["upload_id"], "final": True}
+    await kit.client.request("put_artifact", **last)
+    await kit.client.request("put_artifact", **piece)
+
+
+async def uploads_bytes(kit: Kit, offset: int) -> None:
+    bound = kit.scale("uploads_bytes_max", uploads, "UPLOADS_BYTES_MAX", 100)
+    piece = {"media_type": "text/plain", "data": encoded(b"x" * 60)}
+    first = await kit.client.request("put_artifact", **piece)
+    more = {**piece, "data": encoded(b"x" * (bound - 60 + offset))}
+    await refused_or_not(kit, "uploads_bytes_max", offset, "put_artifact", **more)
+    await kit.client.request(
+        "put_artifact", **{**piece, "data": "", "upload_id": first["upload_id"], "final": True}
+    )
+    await kit.client.request("put_artifact", **{**piece, "data": encoded(b"x" * 40)})
 
 
 async def tool_updates_bytes(kit: Kit, offset: int) -> None:
@@ -456,15 +515,15 @@ async def tool_updates_bytes(kit: Kit, offset: int) -> None:
 
 
 async def omitted(kit: Kit, offset: int) -> None:
-    bound = kit.scale("omitted_max", loop, "OMITTED_MAX", 2)
+    bound = kit.scale("omitted_max", asked, "OMITTED_MAX", 2)
     silent = [text_reply()] * (bound + offset)  # an answer without a word is told to no model
     kit.stub.script(*silent, text_reply("done"))
     for _ in silent:
         await kit.run()
     await kit.events.subscribe(types="all")
-    (asked,) = of_type(await kit.run(), "model_input")
-    assert asked["omitted_count"] == len(silent)
-    assert len(asked["omitted"]) == min(bound, len(silent))
+    (told,) = of_type(await kit.run(), "model_input")
+    assert told["omitted_count"] == len(silent)
+    assert len(told["omitted"]) == min(bound, len(silent))
 
 
 async def summary_chars(_kit: Kit, offset: int) -> None:
@@ -505,7 +564,10 @@ PLAYS: dict[str, Play] = {
     "tool_result_lines_max": tool_result_lines,
     "tool_result_bytes_max": tool_result_bytes,
     "tool_preview_chars_max": tool_preview_chars,
-    "tool_output_bytes_max": tool_output_bytes,
+    "artifact_bytes_max": artifact_bytes,
+    "artifact_range_bytes_max": artifact_range_bytes,
+    "uploads_max": uploads_count,
+    "uploads_bytes_max": uploads_bytes,
     "tool_updates_bytes_max": tool_updates_bytes,
     "omitted_max": omitted,
     "summary_chars_max": summary_chars,
