@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -32,6 +32,7 @@ _PRINT_CONFIG: Final = Argument(
 )
 _KINDS: Final[dict[Any, tuple[Any, str]]] = {
     Path: (str, "PATH"),
+    Path | Literal["none"]: (str, "PATH|none"),
     tuple[Path, ...]: (list[str], "PATH"),
     bool: (bool, ""),
     int: (str, "NUMBER"),

@@ -38,6 +38,10 @@ def _file_fault(path: Path) -> str:
     return "" if path.is_file() else f"{path} is no file"
 
 
+def _file_or_none_fault(path: Path | str) -> str:
+    return "" if isinstance(path, str) else _file_fault(path)
+
+
 def _paths_fault(paths: tuple[Path, ...]) -> str:
     return next((f"{path} does not exist" for path in paths if not path.exists()), "")
 
@@ -57,7 +61,7 @@ def _url_fault(url: str) -> str:
 
 _CHECKS: Final[dict[str, Callable[[Any], str]]] = {
     "workdir": _folder_fault,
-    "system_prompt": _file_fault,
+    "system_prompt": _file_or_none_fault,
     "extension": _paths_fault,
     "log_file": _parent_fault,
     "api_base": _url_fault,

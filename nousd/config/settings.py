@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, field
@@ -91,9 +91,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     system_prompt: Annotated[
-        Path | None,
-        Meta(description="Text file with the instructions every model call begins with."),
+        Path | Literal["none"] | None,
+        Meta(
+            description="Text file with the instructions every model call begins with; none or an empty "
+            "value for no such. [default: a built-in one]"
+        ),
     ] = None
+    project_instructions: Annotated[
+        bool,
+        Meta(
+            description="Give models the AGENTS.md of the project: from the root of the repository down "
+            "to the workdir."
+        ),
+    ] = True
+    user_instructions: Annotated[
+        bool,
+        Meta(description="Give models the AGENTS.md that lies beside the default settings file."),
+    ] = True
     allow_exec: Annotated[bool, Meta(description="Let models run programs (the bash tool).")] = (
         False
     )

@@ -10,7 +10,7 @@ import difflib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_args, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -20,6 +20,10 @@ from nousd.errors import ConfigError
 
 _SHOWN_CHARS_MAX: Final = 100
 """How much of a bad value is repeated in the error."""
+
+
+PathOrNone = Path | Literal["none"]
+"""A file that is read where no other is named, unless the word says that none is to be."""
 
 
 class SettingInfo(NamedTuple):
@@ -73,7 +77,7 @@ def describe(
             annotated, meta = get_args(hints[name])
             kinds = [kind for kind in get_args(annotated) if kind is not type(None)]
             optional = type(None) in get_args(annotated)
-            yield SettingInfo(name, kinds[0] if optional else annotated, meta)
+            yield SettingInfo(name, Union[tuple(kinds)] if optional else annotated, meta)  # noqa: UP007
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -163,6 +167,10 @@ def _read_path(given: Given) -> Path:
     return given.folder / Path(given.value).expanduser()
 
 
+def _read_path_or_none(given: Given) -> Path | Literal["none"]:
+    return "none" if given.value in {"", "none"} else _read_path(given)
+
+
 def _read_paths(given: Given) -> tuple[Path, ...]:
     items = given.value.split(os.pathsep) if isinstance(given.value, str) else given.value
     return tuple(_read_path(given._replace(value=item)) for item in items)
@@ -189,6 +197,7 @@ def _read_float(given: Given) -> float:
 
 _KINDS: Final[dict[Any, _Kind]] = {
     Path: _Kind("a path", _read_path),
+    PathOrNone: _Kind("a path or none", _read_path_or_none),
     tuple[Path, ...]: _Kind("a list of paths", _read_paths, "items"),
     bool: _Kind("true or false", _read_bool),
     int: _Kind("a whole number", _read_int),

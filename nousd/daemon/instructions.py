@@ -112,6 +112,8 @@ def _found(
 ) -> SourceText | None:
     """Returns what a file says, or why it cannot be used; None if there is none."""
     try:
+        if not root.is_dir():
+            return None
         with Confinement(root, hidden).locate(str(path)) as place, place.open_file() as file:
             data = file.read(bytes_max + 1)
     except (ToolError, ConfigError):
@@ -143,7 +145,10 @@ def _text_of(data: bytes, bytes_max: int) -> tuple[str, str]:
         # A character that the bound splits is left out, and no fault.
         text = _Utf8("strict").decode(kept, final=not is_cut)
     except UnicodeDecodeError:
-        text = _Utf8("replace").decode(kept, final=not is_cut)
+        # Each bad byte becomes three.
+        repaired = _Utf8("replace").decode(kept, final=not is_cut).encode()
+        text = repaired[:bytes_max].decode(errors="ignore")
+        reasons = ["cut"] if is_cut or len(repaired) > bytes_max else []
         reasons.append("not_utf8")
     return text, ",".join(reasons)
 

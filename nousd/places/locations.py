@@ -46,6 +46,11 @@ def database_file(state_dir: Path) -> Path:
     return state_dir / "nousd.db"
 
 
+def user_instructions_file() -> Path:
+    """Returns the path of the user's own instructions to models, which need not exist."""
+    return default_config_file().with_name("AGENTS.md")
+
+
 def default_config_file() -> Path:
     """Returns the path of the settings file, which need not exist."""
     if sys.platform == "linux":

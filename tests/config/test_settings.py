@@ -16,25 +16,7 @@ from nousd.config.settings import (
 )
 from nousd.errors import ConfigError
 from nousd.places import locations
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user without any settings, who is in a folder of their own."""
-    home = tmp_path / "home"
-    home.mkdir()
-    for name in [name for name in os.environ if name.startswith(("XDG_", "NOUSD_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.chdir(home)
-    return home
-
-
-def write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return path
-
+from tests.config.conftest import write
 
 # --- which place wins ----------------------------------------------------------------------------
 
@@ -125,6 +107,8 @@ WRITTEN: dict[str, tuple[str, str, Any]] = {
     "model": ("m", '"m"', "m"),
     "api_base": ("http://h/v1", '"http://h/v1"', "http://h/v1"),
     "system_prompt": (__file__, f'"{__file__}"', Path(__file__)),
+    "project_instructions": ("no", "false", False),
+    "user_instructions": ("no", "false", False),
     "allow_exec": ("yes", "true", True),
     "command_timeout": ("1.5", "1.5", 1.5),
     "run_stale_ms": ("30000", "30000", 30_000),
@@ -157,6 +141,16 @@ def test_a_setting_can_be_written_in_each_place(name: str, home: Path) -> None:
         assert resolved.origins[name] != "default"
 
 
+def test_the_system_prompt_can_be_switched_off(home: Path) -> None:
+    for off in ('"none"', '""'):
+        file = write(home / "c.toml", f"system_prompt = {off}")
+        assert resolve({}, {}, file).settings.system_prompt == "none"
+    assert resolve({"system_prompt": "none"}, {}).settings.system_prompt == "none"
+    assert resolve({}, {"NOUSD_SYSTEM_PROMPT": "none"}).settings.system_prompt == "none"
+    with pytest.raises(ConfigError, match="system_prompt: .* is no file"):
+        resolve({"system_prompt": "./none"}, {})
+
+
 def test_names_of_flags_and_variables_follow_from_the_setting() -> None:
     assert (flag_of("state_dir"), variable_of("state_dir")) == ("--state-dir", "NOUSD_STATE_DIR")
 
@@ -167,8 +161,10 @@ REFUSED = [
     (
         "provider",
         "opnai",
-        "provider must be anthropic or auto or gemini or mock or openai or openai-responses, "
-        "not 'opnai'; the nearest is openai",
+        (
+            "provider must be anthropic or auto or gemini or mock or openai or openai-responses, "
+            "not 'opnai'; the nearest is openai"
+        ),
     ),
     ("model", "  ", "model must be a text of at most 256 characters, not '  '"),
     ("model", "m" * 257, "model must be a text of at most 256"),

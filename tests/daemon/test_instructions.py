@@ -1,0 +1,196 @@
+"""Instructions in files: which are found, in which order, and what is not read whoever put it there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nousd.daemon.instructions import Places, no_instructions, read_instructions
+from nousd.machine.sources import SourceText, system_prompt, system_text
+from nousd.wire.canonical import digest
+from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX, INSTRUCTIONS_FILE_BYTES_MAX
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "repo" / "sub" / "deep").mkdir(parents=True)
+    (tmp_path / "repo" / ".git").mkdir()
+    (tmp_path / "etc").mkdir()
+    return tmp_path
+
+
+def read(
+    workdir: Path, *, user: Path | None = None, project: bool = True, hidden: tuple[Path, ...] = ()
+) -> tuple[SourceText, ...]:
+    return read_instructions(Places(workdir, user, project, hidden))
+
+
+def projects(workdir: Path, hidden: tuple[Path, ...] = ()) -> list[tuple[str, str]]:
+    """Returns (reason, text) of each source of the project."""
+    found = read(workdir, hidden=hidden)
+    return [
+        (told.reason if isinstance(told.reason, str) else "", text)
+        for told, text in found
+        if told.kind == "project_instructions"
+    ]
+
+
+# --- what is found ---------------------------------------------------------------------------
+
+
+def test_every_folder_from_the_root_of_the_repository_down_is_looked_at(home: Path) -> None:
+    repo = home / "repo"
+    (home / "AGENTS.md").write_text("of nobody's concern")
+    (repo / "AGENTS.md").write_text("of the root")
+    (repo / "sub" / "deep" / "AGENTS.md").write_text("of the workdir")
+    assert projects(repo / "sub" / "deep") == [("", "of the root"), ("", "of the workdir")]
+    assert projects(repo / "sub") == [("", "of the root")]
+
+
+def test_a_worktree_has_a_file_for_its_git_folder(home: Path) -> None:
+    (home / "tree" / "sub").mkdir(parents=True)
+    (home / "tree" / ".git").write_text("gitdir: elsewhere")
+    (home / "tree" / "AGENTS.md").write_text("of the tree")
+    assert projects(home / "tree" / "sub") == [("", "of the tree")]
+
+
+def test_without_a_repository_only_the_workdir_is_looked_at(home: Path) -> None:
+    (home / "plain" / "sub").mkdir(parents=True)
+    (home / "plain" / "AGENTS.md").write_text("above")
+    assert projects(home / "plain" / "sub") == [("not_found", "")]
+    assert projects(home / "plain") == [("", "above")]
+
+
+def test_the_users_own_come_before_the_projects(home: Path) -> None:
+    user = home / "etc" / "AGENTS.md"
+    user.write_text("mine\n")
+    (home / "repo" / "AGENTS.md").write_text("ours")
+    mine, ours = read(home / "repo", user=user)
+    assert (mine.text, ours.text) == ("mine\n", "ours")
+    assert (mine.source.path, mine.source.enabled) == (str(user), True)
+    assert (mine.source.hash, mine.source.bytes) == (digest(b"mine\n"), 5)
+    path = home / "repo" / "AGENTS.md"
+    assert system_text([system_prompt("Be kind."), mine, ours]) == (
+        f"Be kind.\n\n# The user's own instructions ({user})\n\nmine\n\n"
+        f"# Instructions of the project ({path})\n\nours"
+    )
+
+
+async def test_what_is_switched_off_is_told_as_off(home: Path) -> None:
+    (home / "repo" / "AGENTS.md").write_text("ours")
+    found = read(home / "repo", user=None, project=False)
+    assert list(await no_instructions()) == list(found)
+    assert [(told.kind, told.enabled, told.reason) for told, _ in found] == [
+        ("user_instructions", False, "off"),
+        ("project_instructions", False, "off"),
+    ]
+    assert system_text(found) == ""
+    assert system_prompt("").source.reason == "off"
+    assert not system_prompt("").source.enabled
+
+
+def test_files_that_are_not_there_are_told_as_not_found(home: Path) -> None:
+    found = read(home / "repo", user=home / "nowhere" / "AGENTS.md")
+    assert [(told.enabled, told.reason) for told, _ in found] == [(True, "not_found")] * 2
+
+
+def test_an_empty_file_says_nothing(home: Path) -> None:
+    (home / "repo" / "AGENTS.md").write_text(" \n")
+    assert projects(home / "repo") == [("empty", "")]
+
+
+# --- what is not read ------------------------------------------------------------------------
+
+
+def test_a_link_inside_of_the_repository_is_followed_and_one_out_of_it_is_not(home: Path) -> None:
+    repo = home / "repo"
+    (home / "secret").write_text("the key")
+    (repo / "AGENTS.md").symlink_to("../secret")
+    assert projects(repo) == [("outside", "")]
+    (repo / "AGENTS.md").unlink()
+    (repo / "AGENTS.md").symlink_to(home / "secret")
+    assert projects(repo) == [("outside", "")]
+    (repo / "CLAUDE.md").write_text("the same for all")
+    (repo / "AGENTS.md").unlink()
+    (repo / "AGENTS.md").symlink_to("CLAUDE.md")
+    assert projects(repo) == [("", "the same for all")]
+
+
+def test_the_daemons_own_files_are_not_read_where_they_lie_inside(home: Path) -> None:
+    state = home / "repo" / "state"
+    state.mkdir()
+    (state / "log").write_text("of another session")
+    (home / "repo" / "AGENTS.md").symlink_to("state/log")
+    assert projects(home / "repo", hidden=(state,)) == [("outside", "")]
+
+
+def test_the_users_own_may_not_lead_out_of_its_folder(home: Path) -> None:
+    (home / "secret").write_text("the key")
+    user = home / "etc" / "AGENTS.md"
+    user.symlink_to("../secret")
+    (mine, _) = read(home / "repo", user=user)
+    assert (mine.source.reason, mine.text) == ("outside", "")
+
+
+def test_only_a_regular_file_is_read_and_nothing_is_waited_for(home: Path) -> None:
+    path = home / "repo" / "AGENTS.md"
+    os.mkfifo(path)
+    assert projects(home / "repo") == [("not_a_file", "")]
+    path.unlink()
+    path.mkdir()
+    assert projects(home / "repo") == [("not_a_file", "")]
+
+
+def test_a_link_that_leads_round_in_circles_is_unreadable(home: Path) -> None:
+    (home / "repo" / "AGENTS.md").symlink_to("AGENTS.md")
+    assert projects(home / "repo") == [("unreadable", "")]
+
+
+# --- how much, and how it is written -----------------------------------------------------------
+
+
+def test_a_file_past_the_bound_is_cut_and_says_so(home: Path) -> None:
+    path = home / "repo" / "AGENTS.md"
+    for size, reason in [(-1, ""), (0, ""), (1, "cut")]:
+        path.write_text("x" * (INSTRUCTIONS_FILE_BYTES_MAX + size))
+        kept = min(INSTRUCTIONS_FILE_BYTES_MAX, INSTRUCTIONS_FILE_BYTES_MAX + size)
+        assert projects(home / "repo") == [(reason, "x" * kept)]
+
+
+def test_a_character_that_the_bound_would_split_is_left_out(home: Path) -> None:
+    path = home / "repo" / "AGENTS.md"
+    path.write_text("x" * (INSTRUCTIONS_FILE_BYTES_MAX - 1) + "é")
+    assert projects(home / "repo") == [("cut", "x" * (INSTRUCTIONS_FILE_BYTES_MAX - 1))]
+
+
+def test_all_together_are_bounded_and_the_most_particular_comes_first(home: Path) -> None:
+    repo = home / "repo"
+    user = home / "etc" / "AGENTS.md"
+    user.write_text("u" * INSTRUCTIONS_FILE_BYTES_MAX)
+    (repo / "AGENTS.md").write_text("root")
+    (repo / "sub" / "AGENTS.md").write_text("s" * 100)
+    (repo / "sub" / "deep" / "AGENTS.md").write_text("d" * (INSTRUCTIONS_FILE_BYTES_MAX - 10))
+    found = read(repo / "sub" / "deep", user=user)
+    assert [told.reason for told, _ in found[1:3]] == ["no_room", "cut"]
+    assert [len(text) for _, text in found[1:]] == [0, 10, INSTRUCTIONS_FILE_BYTES_MAX - 10]
+    assert sum(len(text) for _, text in found) == INSTRUCTIONS_BYTES_MAX
+
+
+def test_a_byte_order_mark_is_no_text(home: Path) -> None:
+    (home / "repo" / "AGENTS.md").write_bytes(b"\xef\xbb\xbfhello")
+    assert projects(home / "repo") == [("", "hello")]
+
+
+def test_what_is_not_utf_8_is_repaired_and_said_to_be(home: Path) -> None:
+    path = home / "repo" / "AGENTS.md"
+    path.write_bytes(b"caf\xe9")
+    ((told, text),) = (found for found in read(home / "repo") if found.text)
+    assert (told.reason, text) == ("not_utf8", "caf\ufffd")
+    assert told.hash == digest("caf\ufffd".encode())
+    for size in (INSTRUCTIONS_FILE_BYTES_MAX, INSTRUCTIONS_FILE_BYTES_MAX + 1):
+        path.write_bytes(b"\xe9" * size)
+        ((reason, text),) = projects(home / "repo")
+        assert reason == "cut,not_utf8"
+        assert len(text.encode()) <= INSTRUCTIONS_FILE_BYTES_MAX
