@@ -394,12 +394,13 @@ def make_parts(
     delta_retention_days: int = 7,
     stale_seconds: float = 120.0,
     clock: Clock | None = None,
+    models: Models | None = None,
 ) -> Parts:
     """Returns what a daemon with every built-in tool, and ``tools``, is made of."""
     return Parts(
         store=store,
         clock=clock or SystemClock(),
-        models=Models.of(provider),
+        models=models or Models.of(provider),
         tools=(*builtin_tools(allow_exec=True), *tools),
         confinement=Confinement(workdir),
         extension_commands=extension_commands or {},

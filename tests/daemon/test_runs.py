@@ -222,7 +222,9 @@ async def test_a_run_is_on_record_after_its_end(client: Client) -> None:
         1,
         result["session_id"],
     )
-    assert run["usage"] == {"input": 7, "output": 5, "total": 12}
+    assert run["usage"]["duration_ms"] >= 0
+    sums = {"calls": 1, "input": 7, "output": 5, "total": 12, "unpriced_calls": 1}
+    assert run["usage"] == sums | {"duration_ms": run["usage"]["duration_ms"]}
     assert run["started_at"] <= run["ended_at"]
     assert (await client.request("list_runs"))["runs"] == [run]
     error = await client.refusal("get_run", run_id="run-unknown")

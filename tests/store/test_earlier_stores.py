@@ -10,7 +10,9 @@ from pathlib import Path
 import apsw
 import msgspec
 import pytest
+from msgspec import UNSET
 
+from nousd.admin.check import check
 from nousd.errors import StoreTooNew
 from nousd.store import sqlite
 from nousd.store.interface import EventFilter
@@ -115,6 +117,13 @@ async def test_its_rows_are_read(path: Path) -> None:
         assert await store.runs(None, limit=100, before=None)
         assert await store.open_runs()
         await store.defaults()
+
+
+async def test_its_rows_are_those_that_its_events_make(path: Path) -> None:
+    async with sqlite.open_store(path) as store:
+        sums = [run.usage for run in await store.runs(None, limit=100, before=None)]
+        assert len([usage for usage in sums if usage is not UNSET and usage.calls]) >= 4
+    assert [found for found in check(path).findings if found.severity == "error"] == []
 
 
 async def test_an_event_of_a_later_version_is_refused_and_not_guessed_at(path: Path) -> None:
