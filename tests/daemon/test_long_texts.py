@@ -121,7 +121,7 @@ async def kit(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> AsyncIt
 # --- inputs ----------------------------------------------------------------------------------
 
 
-@pytest.mark.behaviour("texts.long")
+@pytest.mark.behaviour("long_texts_are_artifacts")
 async def test_a_long_prompt_makes_small_events_and_the_model_gets_it_whole(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -143,7 +143,7 @@ async def test_a_long_prompt_makes_small_events_and_the_model_gets_it_whole(
     assert stored.data == text.encode()
 
 
-@pytest.mark.behaviour("texts.whole")
+@pytest.mark.behaviour("answers_have_whole_texts")
 async def test_a_client_reads_long_texts_whole(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -371,6 +371,7 @@ async def test_a_tool_that_fails_with_a_long_text_warns_with_its_beginning(
     await kit.all_lines_are_small()
 
 
+@pytest.mark.behaviour("long_arguments_are_artifacts")
 async def test_long_arguments_are_shown_in_part_and_the_model_is_told_all_of_them(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -399,7 +400,7 @@ async def test_long_arguments_are_shown_in_part_and_the_model_is_told_all_of_the
 # --- errors ----------------------------------------------------------------------------------
 
 
-@pytest.mark.behaviour("errors.raw")
+@pytest.mark.behaviour("raw_errors_are_kept")
 async def test_what_a_server_answered_is_kept_where_its_cause_does_not_say_it(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:

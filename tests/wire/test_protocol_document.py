@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nousd.wire import entries, events, responses
+from nousd.wire import commands, entries, events, responses
 from nousd.wire.codec import decode_payload, decode_request
 from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS
@@ -33,6 +33,7 @@ OBJECTS: dict[str, type[Any]] = {
     "Usage": entries.Usage,
     "Usage totals": entries.UsageTotals,
     "Attachment": entries.Attachment,
+    "Attachment given": commands.AttachmentGiven,
     "Reasoning block": entries.ReasoningBlock,
     "Queued input": responses.QueuedInput,
     "Pending counts": responses.PendingCounts,
