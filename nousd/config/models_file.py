@@ -36,10 +36,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from nousd.config.checks import decide
 from nousd.config.config_file import ConfigFile
@@ -156,7 +158,17 @@ def _provider(file: ConfigFile, name: str, value: Any) -> ProviderTable:
         )
     if table.api_key is not None and file.exposure:
         raise ConfigError(f"{where} holds a key, and {file.exposure}")
-    return table
+    return _with_program_found(file, where, table)
+
+
+def _with_program_found(file: ConfigFile, where: str, table: ProviderTable) -> ProviderTable:
+    """A program that is named by a path starts at the file, as every path in it does."""
+    program, *arguments = table.api_key_command or ("",)
+    if "/" not in program:
+        return table
+    info = SettingInfo("api_key_command", Path, Meta())
+    path = decide(info, Given(program, _origin(file, where), _folder(file)))
+    return replace(table, api_key_command=(str(path), *arguments))
 
 
 # --- models --------------------------------------------------------------------------------------
@@ -232,6 +244,6 @@ def _origin(file: ConfigFile, where: str) -> str:
     return f"file {file.path}, {where}"
 
 
-def _folder(file: ConfigFile) -> Any:
+def _folder(file: ConfigFile) -> Path:
     assert file.path is not None, "a file that is not there has no tables"
     return file.path.parent

@@ -176,13 +176,14 @@ def configured_providers(
         folder: where the file is.
         origin: how the file is called where a key of it is told of.
     """
-    first = [chosen.provider] if chosen.provider else [] if chosen.auto else [MOCK]
+    default = chosen.provider or (None if chosen.auto else MOCK)
+    first = () if default is None else (default,)
     names = dict.fromkeys((*first, *file.providers, *_with_keys(environ)))
     providers = {}
     for name in names:
         table = file.providers.get(name, ProviderTable())
         provider = _provider(name, table, folder, origin, environ)
-        if name == chosen.provider:
+        if name == default:
             provider = _with(provider, api_base=chosen.api_base, model=chosen.model)
         providers[name] = provider
     return providers

@@ -1,0 +1,267 @@
+"""Which provider, model and base are meant, where three places and a model's name may each say so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nousd.config.settings import Resolved, report, resolve, with_provider
+from nousd.errors import ConfigError
+from tests.config.conftest import write
+
+KEYS = {"ANTHROPIC_API_KEY": "sk-anthropic", "OPENAI_API_KEY": "sk-openai"}
+LOCAL = "http://127.0.0.1:8080/v1"
+WORK = """
+[providers.work]
+dialect = "openai"
+api_base = "http://work/v1"
+model = "large"
+[aliases]
+fast = "anthropic/small"
+"""
+
+
+def resolved(
+    flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None = None, **more: bool
+) -> Resolved:
+    return resolve(flags, {**KEYS, **environ}, file, **more)
+
+
+def asked(settings: Resolved) -> tuple[str, str | None, str | None]:
+    """Returns provider, model and base of the default."""
+    chosen = settings.settings.providers[settings.settings.provider]
+    assert settings.settings.model in (None, chosen.model)
+    assert settings.settings.api_base in (None, chosen.api_base)
+    return chosen.name, chosen.model, chosen.api_base
+
+
+# --- a model's name chooses its provider ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "expected"),
+    [
+        ({}, {}, ("mock", None, None)),
+        ({"model": "m"}, {}, ("mock", "m", None)),
+        ({"model": "anthropic/claude"}, {}, ("anthropic", "claude", None)),
+        ({"model": "gemini/flash"}, {"GEMINI_API_KEY": "k-gemini"}, ("gemini", "flash", None)),
+        ({"model": "meta/llama"}, {}, ("mock", "meta/llama", None)),
+        ({"model": "openai/meta/llama"}, {}, ("openai", "meta/llama", None)),
+        ({"provider": "openai", "model": "meta/llama"}, {}, ("openai", "meta/llama", None)),
+        ({"provider": "openai", "model": "openai/gpt"}, {}, ("openai", "gpt", None)),
+        ({"provider": "openai", "model": "openai/openai/x"}, {}, ("openai", "openai/x", None)),
+        ({"provider": "auto", "model": "openai/gpt"}, {}, ("openai", "gpt", None)),
+        ({"model": "openai/gpt"}, {"NOUSD_PROVIDER": "anthropic"}, ("openai", "gpt", None)),
+        ({"provider": "openai", "api_base": LOCAL}, {}, ("openai", None, LOCAL)),
+        ({"model": "openai/gpt", "api_base": LOCAL}, {}, ("openai", "gpt", LOCAL)),
+    ],
+)
+def test_a_models_name_can_choose_its_provider(
+    flags: dict[str, str], environ: dict[str, str], expected: tuple[str, str | None, str | None]
+) -> None:
+    assert asked(resolved(flags, environ)) == expected
+
+
+def test_an_alias_chooses_its_provider_and_model(home: Path) -> None:
+    file = write(home / "c.toml", WORK)
+    chosen = resolved({"model": "fast"}, {}, file)
+    assert asked(chosen) == ("anthropic", "small", None)
+    assert chosen.origins["provider"] == chosen.origins["model"] == "flag --model"
+
+
+def test_a_gateway_is_asked_for_a_vendors_model_where_that_vendor_is_not_configured() -> None:
+    flags = {"provider": "openai", "api_base": LOCAL, "model": "gemini/flash"}
+    assert asked(resolved(flags, {})) == ("openai", "gemini/flash", LOCAL)
+
+
+def test_a_model_of_one_provider_and_another_provider_contradict_each_other() -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolved({"provider": "openai", "model": "anthropic/claude"}, {})
+    assert str(caught.value) == (
+        "model claude is one of the provider anthropic, not of openai; a model of openai that is "
+        "called so is openai/anthropic/claude (flag --model)"
+    )
+
+
+# --- what a weaker place said of another provider ------------------------------------------------
+
+
+def test_a_base_and_a_model_stay_with_the_provider_they_were_meant_for(home: Path) -> None:
+    toml = f'provider = "openai"\napi_base = "{LOCAL}"\nmodel = "llama"'
+    file = write(home / "c.toml", toml)
+    assert asked(resolved({}, {}, file)) == ("openai", "llama", LOCAL)
+    for flags in ({"provider": "anthropic"}, {"model": "anthropic/claude"}):
+        other = resolved(flags, {}, file)
+        name, _, base = asked(other)
+        assert (name, base) == ("anthropic", None)
+        assert other.settings.providers["openai"].api_base is None
+    assert asked(resolved({"provider": "openai"}, {}, file)) == ("openai", "llama", LOCAL)
+    assert asked(resolved({"model": "m"}, {}, file)) == ("openai", "m", LOCAL)
+
+
+def test_a_base_in_a_place_that_names_no_provider_goes_with_the_one_that_is_chosen() -> None:
+    environ = {"NOUSD_API_BASE": LOCAL, "NOUSD_MODEL": "m"}
+    assert asked(resolved({"provider": "openai"}, environ)) == ("openai", "m", LOCAL)
+
+
+def test_what_a_flag_says_wins_over_the_providers_table(home: Path) -> None:
+    file = write(home / "c.toml", WORK)
+    assert asked(resolved({"model": "work/small"}, {}, file)) == ("work", "small", "http://work/v1")
+    flags = {"provider": "work", "api_base": LOCAL}
+    decided = resolved(flags, {}, file).settings.providers["work"]
+    assert (decided.model, decided.api_base) == ("large", LOCAL)
+
+
+# --- which there are -----------------------------------------------------------------------------
+
+
+def test_providers_are_those_of_the_file_and_those_with_a_key_the_chosen_one_first(
+    home: Path,
+) -> None:
+    file = write(home / "c.toml", WORK)
+    names = ["anthropic", "openai", "openai-responses"]
+    assert list(resolved({}, {}, file).settings.providers) == ["mock", "work", *names]
+    assert list(resolved({"provider": "openai"}, {}, file).settings.providers) == [
+        "openai",
+        "work",
+        "anthropic",
+        "openai-responses",
+    ]
+    assert list(resolve({}, {}).settings.providers) == ["mock"]
+
+
+def test_a_provider_that_is_not_there_is_refused_with_those_that_are(home: Path) -> None:
+    file = write(home / "c.toml", WORK)
+    with pytest.raises(ConfigError) as caught:
+        resolved({"provider": "wrok"}, {}, file)
+    assert str(caught.value) == (
+        "provider must be anthropic or auto or gemini or mock or openai or openai-responses or work, "
+        "not 'wrok'; the nearest is work (flag --provider)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "environ", "key", "origin"),
+    [
+        ("openai", {"OPENAI_API_KEY": "k1"}, "k1", "environment OPENAI_API_KEY"),
+        ("openai-responses", {"OPENAI_API_KEY": "k1"}, "k1", "environment OPENAI_API_KEY"),
+        ("anthropic", {"ANTHROPIC_API_KEY": "k2\n"}, "k2", "environment ANTHROPIC_API_KEY"),
+        (
+            "gemini",
+            {"GEMINI_API_KEY": "k3", "GOOGLE_API_KEY": "k4"},
+            "k3",
+            "environment GEMINI_API_KEY",
+        ),
+        ("gemini", {"GOOGLE_API_KEY": "k4"}, "k4", "environment GOOGLE_API_KEY"),
+        ("my-work", {"NOUSD_MY_WORK_API_KEY": "k5"}, "k5", "environment NOUSD_MY_WORK_API_KEY"),
+    ],
+)
+def test_a_key_is_taken_from_the_environment_before_the_file(
+    home: Path, name: str, environ: dict[str, str], key: str, origin: str
+) -> None:
+    dialect = "dialect = 'openai'\n" if name == "my-work" else ""
+    file = write(home / "c.toml", f"[providers.{name}]\n{dialect}api_key = 'of the file'")
+    for variables, expected in ((environ, (key, origin)), ({}, ("of the file", f"file {file}"))):
+        provider = resolve({"provider": name}, variables, file).settings.providers[name]
+        assert provider.api_key is not None
+        assert (provider.api_key.reveal(), provider.key_origin) == expected
+
+
+def test_a_vendors_key_is_not_that_of_a_provider_with_another_name(home: Path) -> None:
+    provider = resolved({}, {}, write(home / "c.toml", WORK)).settings.providers["work"]
+    assert (provider.api_key, provider.key_origin) == (None, "")
+
+
+def test_a_command_counts_as_a_key_and_runs_beside_the_file(home: Path) -> None:
+    toml = "[providers.openai]\napi_key_command = ['{}', 'x']"
+    for program, expected in (("pass", "pass"), ("./key", str(home / "key")), ("/k", "/k")):
+        file = write(home / "c.toml", toml.format(program))
+        provider = resolve({"provider": "openai"}, {}, file).settings.providers["openai"]
+        assert provider.api_key_command == (expected, "x")
+        assert (provider.api_key, provider.folder) == (None, home)
+        assert provider.key_origin == f"file {file}, api_key_command"
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("openai", "OPENAI_API_KEY"),
+        ("anthropic", "ANTHROPIC_API_KEY"),
+        ("gemini", "GEMINI_API_KEY"),
+    ],
+)
+def test_a_provider_needs_a_key_or_a_server_that_asks_for_none(name: str, variable: str) -> None:
+    for flags in ({"provider": name}, {"model": f"{name}/m"}):
+        with pytest.raises(ConfigError, match=f"provider {name} needs {variable}"):
+            resolve(flags, {})
+        assert resolve(flags, {}, asks_models=False).settings.provider == name
+        base = {**flags, "api_base": LOCAL}
+        assert resolve(base, {}).settings.providers[name].api_key is None
+
+
+def test_a_provider_that_is_not_asked_by_default_needs_no_key(home: Path) -> None:
+    resolve({}, {}, write(home / "c.toml", "[providers.gemini]\nmodel = 'flash'"))
+
+
+# --- keys are not shown --------------------------------------------------------------------------
+
+
+def test_a_key_is_shown_nowhere(home: Path) -> None:
+    toml = "[providers.work]\ndialect = 'openai'\napi_key = 'sk-hush-file'"
+    told = resolve(
+        {"provider": "openai"}, {"OPENAI_API_KEY": "sk-hush"}, write(home / "c.toml", toml)
+    )
+    keys = [provider.api_key for provider in told.settings.providers.values()]
+    shown = f"{told!r} {told} {keys} " + "\n".join(report(told))
+    assert "hush" not in shown
+    assert "providers.openai.api_key = set  (environment OPENAI_API_KEY)" in shown
+    assert f"providers.work.api_key = set  (file {home / 'c.toml'})" in shown
+
+
+# --- auto ----------------------------------------------------------------------------------------
+
+
+def usable(settings: Resolved) -> list[str]:
+    return [name for name, each in settings.settings.providers.items() if each.is_usable]
+
+
+def test_auto_is_left_open_with_the_candidates_in_order(home: Path) -> None:
+    decided = resolved({"provider": "auto"}, {"GOOGLE_API_KEY": "k"})
+    assert decided.settings.provider == "auto"
+    assert usable(decided) == ["anthropic", "openai", "gemini", "openai-responses"]
+    file = write(home / "c.toml", f"provider = 'openai'\n{WORK}\n[providers.gemini]")
+    decided = resolved({"provider": "auto"}, {}, file)
+    assert usable(decided) == ["openai", "work", "anthropic", "openai-responses"]
+    assert decided.origins["provider"] == "flag --provider"
+
+
+def test_auto_keeps_what_was_said_of_a_provider_for_that_provider(home: Path) -> None:
+    toml = f'provider = "openai"\napi_base = "{LOCAL}"\nmodel = "llama"'
+    settings = resolved({"provider": "auto"}, {}, write(home / "c.toml", toml)).settings
+    openai = with_provider(settings, "openai").providers["openai"]
+    assert (openai.model, openai.api_base) == ("llama", LOCAL)
+    anthropic = with_provider(settings, "anthropic")
+    assert (anthropic.provider, anthropic.model, anthropic.api_base) == ("anthropic", None, None)
+
+
+def test_a_model_that_is_said_of_no_provider_goes_with_whichever_auto_finds() -> None:
+    settings = resolved({"provider": "auto", "model": "m"}, {}).settings
+    assert with_provider(settings, "openai").providers["openai"].model == "m"
+    local = with_provider(settings, "ollama", api_base=LOCAL, model="first")
+    assert (local.providers["ollama"].model, local.providers["ollama"].api_base) == ("m", LOCAL)
+    assert with_provider(settings, "mock").model is None
+
+
+def test_a_server_that_auto_finds_is_asked_for_its_model_in_the_openai_dialect() -> None:
+    settings = resolve({"provider": "auto"}, {}).settings
+    found = with_provider(settings, "ollama", api_base=LOCAL, model="first")
+    provider = found.providers[found.provider]
+    assert (provider.dialect, provider.model, provider.api_key) == ("openai", "first", None)
+
+
+def test_a_base_needs_a_provider_that_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"not for auto \(flag --api-base\)"):
+        resolved({"provider": "auto", "api_base": LOCAL}, {})
