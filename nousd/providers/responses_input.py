@@ -88,7 +88,8 @@ def _content(message: UserMessage, blobs: Blobs) -> list[dict[str, Any]]:
 def _attachment(attachment: Attachment, blobs: Blobs) -> dict[str, Any]:
     match kind_of(attachment.media_type):
         case "image":
-            return {"type": "input_image", "image_url": data_url(attachment, blobs)}
+            url = data_url(attachment, blobs)
+            return {"type": "input_image", "image_url": url, "detail": "auto"}
         case "pdf":
             return {
                 "type": "input_file",

@@ -273,10 +273,12 @@ def _usage(value: Any) -> Usage | None:
     if not isinstance(value, dict):
         return None
     input, output = count_in(value, "input_tokens"), count_in(value, "output_tokens")
+    details = value.get("input_tokens_details")
     return Usage(
         input=input,
         output=output,
         total=count_in(value, "total_tokens") or input + output,
-        cache_read=count_in(value.get("input_tokens_details"), "cached_tokens"),
+        cache_read=count_in(details, "cached_tokens"),
+        cache_write=count_in(details, "cache_write_tokens"),
         reasoning=count_in(value.get("output_tokens_details"), "reasoning_tokens"),
     )

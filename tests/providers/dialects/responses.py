@@ -184,7 +184,10 @@ def _parts(scene: Scene) -> Iterator[Part]:
 def usage(told: Usage) -> dict[str, Any]:
     return {
         "input_tokens": told.input,
-        "input_tokens_details": {"cached_tokens": told.cache_read},
+        "input_tokens_details": {
+            "cached_tokens": told.cache_read,
+            "cache_write_tokens": told.cache_write,
+        },
         "output_tokens": told.output,
         "output_tokens_details": {"reasoning_tokens": told.reasoning},
         "total_tokens": told.total,
@@ -221,6 +224,6 @@ RESPONSES = Dialect(
     fault=fault,
     refusal=refusal,
     models=models,
-    counts=frozenset({"cache_read", "reasoning"}),
+    counts=frozenset({"cache_read", "cache_write", "reasoning"}),
     sends_back=True,
 )
