@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -162,8 +162,12 @@ def burst_reply(count: int, text: str = "word ") -> Reply:
 
 def burst(*chunks: dict[str, Any]) -> Part:
     """Returns chunks as one part of a reply, sent as fast as the network takes them."""
-    events = [_event(chunk) for chunk in chunks]
-    return _Framed(b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in events))
+    return framed([event(chunk) for chunk in chunks])
+
+
+def framed(chunks: Iterable[bytes]) -> Part:
+    """Returns HTTP chunks of that content as one part of a reply."""
+    return _Framed(b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks))
 
 
 class _Framed(bytes):
@@ -290,7 +294,7 @@ class _Connection:
             elif isinstance(part, _Framed):
                 await self._stream.send_all(part)
             else:
-                await self._send(h11.Data(part if isinstance(part, bytes) else _event(part)))
+                await self._send(h11.Data(part if isinstance(part, bytes) else event(part)))
         if not reply.drops:
             await self._send(h11.EndOfMessage())
 
@@ -298,9 +302,10 @@ class _Connection:
         await self._stream.send_all(self._http.send(event) or b"")
 
 
-def _event(chunk: dict[str, Any]) -> bytes:
+def event(chunk: dict[str, Any]) -> bytes:
+    """Returns an event of a stream as it is on the wire."""
     name = f"event: {chunk['type']}\n" if "type" in chunk else ""
-    return f"{name}data: {json.dumps(chunk)}\n\n".encode()
+    return f"{name}data: {json.dumps(chunk, ensure_ascii=False)}\n\n".encode()
 
 
 @asynccontextmanager

@@ -21,7 +21,9 @@ from nousd.providers.interface import (
     ReasoningDelta,
     ReasoningKept,
     TextDelta,
+    UsageSoFar,
 )
+from nousd.providers.lenient import as_text
 from nousd.providers.server_errors import error_from_object
 from nousd.providers.tool_calls import CallAssembler, CallFragment
 from nousd.wire.entries import Usage
@@ -110,10 +112,12 @@ class MessagesAnswer:
     def take(self, event: _Event) -> Iterator[Piece]:
         if event.type == "error" or event.error:
             raise error_from_object(msgspec.to_builtins(event))
-        if isinstance(event.message, _Message):
-            self._count(event.message.usage)
         self._count(event.usage)
         match event.type:
+            case "message_start" if isinstance(event.message, _Message):
+                self._count(event.message.usage)
+                if (usage := _usage(self._usage)) is not None:
+                    yield UsageSoFar(usage)
             case "content_block_start" if event.content_block is not None:
                 yield from self._begin(event.index, event.content_block)
             case "content_block_delta" if event.delta is not None:
@@ -144,27 +148,28 @@ class MessagesAnswer:
     def _begin(self, index: int, block: _Block) -> Iterator[Piece]:
         if block.type in _THOUGHTS:
             self._thoughts[index] = _thought(block)
-            yield from self._think(_string(block.thinking))
+            yield from self._think(as_text(block.thinking))
         elif block.type == "tool_use":
             self._calls_begun += 1
             fragment = CallFragment(
-                index, _string(block.id), _string(block.name), block.input or None
+                index, as_text(block.id), as_text(block.name), block.input or None
             )
             self._calls.add(fragment)
         else:
-            yield from self._say(_string(block.text))
+            yield from self._say(as_text(block.text))
 
     def _go_on(self, index: int, delta: _Delta) -> Iterator[Piece]:
-        yield from self._say(_string(delta.text))
-        if thinking := _string(delta.thinking):
-            thought = self._thoughts.setdefault(index, {"type": "thinking", "thinking": ""})
-            thought["thinking"] += thinking
+        yield from self._say(as_text(delta.text))
+        if thinking := as_text(delta.thinking):
+            self._thought(index)["thinking"] += thinking
             yield from self._think(thinking)
-        if signature := _string(delta.signature):
-            thought = self._thoughts.setdefault(index, {"type": "thinking", "thinking": ""})
-            thought["signature"] = signature
-        if arguments := _string(delta.partial_json):
+        if signature := as_text(delta.signature):
+            self._thought(index)["signature"] = signature
+        if arguments := as_text(delta.partial_json):
             self._calls.add(CallFragment(index, arguments=arguments))
+
+    def _thought(self, index: int) -> Block:
+        return self._thoughts.setdefault(index, _thought(_Block("thinking")))
 
     def _end(self, index: int) -> Iterator[Piece]:
         yield from self._rest()
@@ -191,9 +196,9 @@ class MessagesAnswer:
             yield TextDelta(rest)
 
     def _stop(self, reason: Any, details: Any) -> None:
-        self._reason = _string(reason) or self._reason
+        self._reason = as_text(reason) or self._reason
         if isinstance(details, dict):
-            self._explanation = _string(details.get("explanation"))
+            self._explanation = as_text(details.get("explanation"))
 
     def _count(self, usage: Any) -> None:
         """Takes counts, which are totals: the last of each is the right one."""
@@ -224,16 +229,12 @@ def _finish_reason(reason: str, *, with_calls: bool) -> FinishReason:
 def _thought(block: _Block) -> Block:
     """Returns the block as it will be sent back, as far as it is known."""
     if block.type == "redacted_thinking":
-        return {"type": block.type, "data": _string(block.data)}
+        return {"type": block.type, "data": as_text(block.data)}
     return {
         "type": block.type,
-        "thinking": _string(block.thinking),
-        "signature": _string(block.signature),
+        "thinking": as_text(block.thinking),
+        "signature": as_text(block.signature),
     }
-
-
-def _string(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _usage(counts: dict[str, Any]) -> Usage | None:

@@ -10,6 +10,7 @@ what the server said.
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
@@ -40,6 +41,9 @@ BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 
 ERROR_CHARS_MAX: Final = 1000
 """Characters of a server's words that are passed on."""
+
+TAIL_SECONDS: Final = 10.0
+"""How long to wait for what may follow the end of an answer, such as its usage."""
 
 _LEFTOVER_SECONDS: Final = 0.2
 """How long to wait, after the answer, for the end of the response."""
@@ -265,7 +269,7 @@ _UNRECORDED: Final = _Unrecorded()
 async def _read(response: httpx2.Response, decoder: Decoder, put: Put, recorder: Recorder) -> None:
     """Puts the pieces of the response until the answer is finished or the input ends."""
     async with _chunks_of(response) as chunks:
-        async for chunk in chunks:
+        while (chunk := await _next(chunks, decoder)) is not None:
             recorder.chunk(chunk)
             nothing_yet = True
             for piece in decoder.feed(chunk):
@@ -275,6 +279,13 @@ async def _read(response: httpx2.Response, decoder: Decoder, put: Put, recorder:
                 await put(Alive())
             if decoder.finished:
                 break
+
+
+async def _next(chunks: AsyncIterator[bytes], decoder: Decoder) -> bytes | None:
+    """Returns the next chunk; None at the end, which is not waited for long where it tells nothing."""
+    with trio.move_on_after(TAIL_SECONDS if decoder.complete else math.inf):
+        return await anext(chunks, None)
+    return None
 
 
 async def _beginning_of(response: httpx2.Response, bytes_max: int, recorder: Recorder) -> bytes:

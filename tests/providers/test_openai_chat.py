@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from nousd.machine.model_input import (
@@ -14,6 +15,7 @@ from nousd.machine.model_input import (
 )
 from nousd.providers.openai_chat import chat_body
 from nousd.providers.request_body import encode_body
+from nousd.wire.entries import Attachment, Thinking
 from tests.providers.helpers import ask
 
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}}
@@ -124,3 +126,51 @@ def test_lone_surrogates_are_replaced_wherever_they_stand() -> None:
     assert body["messages"][1]["content"] == "a\ufffd"
     arguments = body["messages"][1]["tool_calls"][0]["function"]["arguments"]
     assert json.loads(arguments) == {"path": ["\ufffdb"]}
+
+
+PNG = Attachment(artifact_id="a-1", media_type="image/png", size_bytes=3)
+PDF = Attachment(artifact_id="a-2", media_type="application/pdf", size_bytes=3, name="d.pdf")
+CODE = Attachment(artifact_id="a-3", media_type="text/x-python", size_bytes=3, name="a.py")
+BLOBS = {"a-1": b"png", "a-2": b"pdf", "a-3": b"\xef\xbb\xbfx = '\xff'"}
+
+
+def test_files_stand_before_the_text_each_in_its_own_form() -> None:
+    request = ask(UserMessage("see", attachments=(PNG, PDF, CODE)))
+    assert chat_body(request, BLOBS)["messages"] == [
+        {
+            "role": "user",
+            "content": [
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,cG5n"}},
+                {
+                    "type": "file",
+                    "file": {
+                        "filename": "d.pdf",
+                        "file_data": "data:application/pdf;base64,cGRm",
+                    },
+                },
+                {"type": "text", "text": "Attached file a.py:\n\nx = '\ufffd'"},
+                {"type": "text", "text": "see"},
+            ],
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "thinking", "effort"),
+    [
+        ("gpt-5-mini", None, None),
+        ("gpt-5-mini", "high", "high"),
+        ("gpt-5-mini", "off", "minimal"),
+        ("gpt-5.1", "off", "none"),
+        ("o3", "off", "low"),
+        ("openai/gpt-5.1-codex", "off", "low"),
+        ("some-local-model", "low", "low"),
+        ("some-local-model", "off", "none"),
+        ("gpt-4o", "high", None),
+    ],
+)
+def test_how_much_to_reason_is_said_only_where_it_was_chosen(
+    model: str, thinking: Thinking | None, effort: str | None
+) -> None:
+    request = msgspec.structs.replace(ask("hi", thinking=thinking), model=model)
+    assert chat_body(request).get("reasoning_effort") == effort

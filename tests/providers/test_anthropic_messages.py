@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from nousd.machine.model_input import (
+    AssistantMessage,
+    ModelInput,
+    ModelToolCall,
+    ToolResultMessage,
+    ToolSpec,
+    UserMessage,
+)
+from nousd.providers.anthropic_messages import kept_block, messages_body, plan_of
+from nousd.wire.entries import Attachment
+from tests.providers.helpers import ask
+
+MARK = {"type": "ephemeral"}
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+HIDDEN = {"type": "redacted_thinking", "data": "eHg="}
+
+
+def body(request: ModelInput, blobs: dict[str, bytes] | None = None) -> dict[str, Any]:
+    return messages_body(request, blobs or {}, plan_of(request))
+
+
+def turns(request: ModelInput, blobs: dict[str, bytes] | None = None) -> list[tuple[str, Any]]:
+    """Returns role and blocks of each message, without the marks for the cache."""
+    messages = body(request, blobs)["messages"]
+    return [
+        (m["role"], [{k: v for k, v in b.items() if k != "cache_control"} for b in m["content"]])
+        for m in messages
+    ]
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def use(id: str, name: str, **input: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": id, "name": name, "input": input}
+
+
+def outcome(id: str, content: str, *, is_error: bool = False) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": id, "content": content, "is_error": is_error}
+
+
+def called(*names: str, words: str = "", **more: Any) -> AssistantMessage:
+    calls = tuple(ModelToolCall(f"id:{name}", name, {}) for name in names)
+    return AssistantMessage(words, calls, **more)
+
+
+def result(name: str, words: str, *, is_error: bool = False) -> ToolResultMessage:
+    return ToolResultMessage(f"id:{name}", name, words, is_error=is_error)
+
+
+def test_a_text_is_asked_for_as_a_stream() -> None:
+    assert body(ask("hi", system="be brief")) == {
+        "model": "test-model",
+        "max_tokens": 8192,
+        "stream": True,
+        "messages": [{"role": "user", "content": [{**text("hi"), "cache_control": MARK}]}],
+        "system": [{**text("be brief"), "cache_control": MARK}],
+    }
+
+
+def test_a_blank_system_text_is_left_out() -> None:
+    assert "system" not in body(ask("hi", system=" \n"))
+
+
+def test_tools_are_offered_under_names_that_fit() -> None:
+    schema = {"type": "object"}
+    tools = (ToolSpec("read", "reads", schema), ToolSpec("demo.echo", "echoes", schema))
+    assert body(ask("hi", tools=tools))["tools"] == [
+        {"name": "read", "description": "reads", "input_schema": schema},
+        {
+            "name": "demo_echo",
+            "description": "echoes",
+            "input_schema": schema,
+            "cache_control": MARK,
+        },
+    ]
+
+
+def test_calls_are_answered_by_results_in_one_message_before_what_the_user_says() -> None:
+    request = ask(
+        "go",
+        called("read", "demo.echo", words="Look:"),
+        result("read", "A"),
+        result("demo.echo", "broken", is_error=True),
+        "and",
+        "now?",
+        AssistantMessage("done"),
+        "thanks",
+    )
+    assert turns(request) == [
+        ("user", [text("go")]),
+        (
+            "assistant",
+            [text("Look:"), use("call00001", "read"), use("call00002", "demo_echo")],
+        ),
+        (
+            "user",
+            [
+                outcome("call00001", "A"),
+                outcome("call00002", "broken", is_error=True),
+                text("and"),
+                text("now?"),
+            ],
+        ),
+        ("assistant", [text("done")]),
+        ("user", [text("thanks")]),
+    ]
+
+
+def test_an_empty_answer_is_left_out_and_its_neighbours_stay_blocks_of_their_own() -> None:
+    assert turns(ask("a", AssistantMessage(" "), "b")) == [("user", [text("a"), text("b")])]
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n\t"])
+def test_blank_texts_are_never_sent(blank: str) -> None:
+    request = ask(blank, called("read", words=blank), result("read", blank), "on", system=blank)
+    assert turns(request) == [
+        ("user", [text("(an empty message)")]),
+        ("assistant", [use("call00001", "read")]),
+        ("user", [outcome("call00001", "(no output)"), text("on")]),
+    ]
+
+
+def test_a_conversation_that_an_answer_begins_gets_a_message_of_the_user_before_it() -> None:
+    first, *_ = turns(ask(AssistantMessage("so"), "go on"))
+    assert first == ("user", [text("(the conversation goes on)")])
+
+
+def test_files_stand_before_the_text_each_in_its_own_form() -> None:
+    files = (
+        Attachment(artifact_id="a-1", media_type="Image/PNG", size_bytes=3),
+        Attachment(artifact_id="a-2", media_type="application/pdf", size_bytes=3, name="d.pdf"),
+        Attachment(artifact_id="a-3", media_type="text/csv", size_bytes=3, name="t.csv"),
+        Attachment(artifact_id="a-4", media_type="text/plain", size_bytes=0, name="e.txt"),
+    )
+    blobs = {"a-1": b"png", "a-2": b"pdf", "a-3": b"a,b", "a-4": b""}
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": "cGRm"}
+    table = {"type": "text", "media_type": "text/plain", "data": "a,b"}
+    assert turns(ask(UserMessage("see", attachments=files)), blobs) == [
+        (
+            "user",
+            [
+                {
+                    "type": "image",
+                    "source": {"type": "base64", "media_type": "image/png", "data": "cG5n"},
+                },
+                {"type": "document", "source": pdf, "title": "d.pdf"},
+                {"type": "document", "source": table, "title": "t.csv"},
+                text("The attached file e.txt is empty."),
+                text("see"),
+            ],
+        )
+    ]
+
+
+def marks_of(value: Any) -> int:
+    if isinstance(value, dict):
+        return ("cache_control" in value) + sum(marks_of(item) for item in value.values())
+    return sum(marks_of(item) for item in value) if isinstance(value, list) else 0
+
+
+def test_the_cache_is_kept_at_four_places_at_most() -> None:
+    tools = tuple(ToolSpec(name, "", {"type": "object"}) for name in "abc")
+    history: list[Any] = ["one", AssistantMessage("1"), "two", called("a"), result("a", "A")]
+    request = ask(*history, system="s", tools=tools)
+    assert marks_of(body(request)) == 4
+    messages = body(request)["messages"]
+    assert [m["content"][-1].get("cache_control") for m in messages] == [
+        None,
+        None,
+        MARK,
+        None,
+        MARK,
+    ]
+
+
+def test_the_next_request_finds_the_place_that_this_one_marked() -> None:
+    now = ask("one", called("a"), result("a", "A"))
+    then = ask("one", called("a"), result("a", "A"), called("b"), result("b", "B"))
+    before, after = body(now)["messages"], body(then)["messages"]
+    assert turns(then)[: len(before)] == turns(now)
+    assert before[-1]["content"][-1]["cache_control"] == MARK
+    assert after[len(before) - 1]["content"][-1]["cache_control"] == MARK
+
+
+# --- what was thought ------------------------------------------------------------------------
+
+
+def test_thoughts_go_back_where_they_stood() -> None:
+    reasoning = (
+        kept_block(THOUGHT, text_before=0, calls_before=0),
+        kept_block(HIDDEN, text_before=5, calls_before=0),
+        kept_block({**THOUGHT, "signature": "dHdv"}, text_before=9, calls_before=1),
+    )
+    said = called("a", "b", words="Look:here", reasoning=reasoning)
+    request = ask("go", said, result("a", "A"), result("b", "B"), thinking="low")
+    assert turns(request)[1] == (
+        "assistant",
+        [
+            THOUGHT,
+            text("Look:"),
+            HIDDEN,
+            text("here"),
+            use("call00001", "a"),
+            {**THOUGHT, "signature": "dHdv"},
+            use("call00002", "b"),
+        ],
+    )
+
+
+def test_thoughts_without_anything_said_stay_behind() -> None:
+    said = AssistantMessage("", (), (kept_block(THOUGHT, text_before=0, calls_before=0),))
+    assert turns(ask("a", said, "b", thinking="low")) == [("user", [text("a"), text("b")])]
+
+
+def test_where_thinking_is_off_earlier_thoughts_stay_behind() -> None:
+    said = AssistantMessage("so", (), (kept_block(THOUGHT, text_before=0, calls_before=0),))
+    assert turns(ask("a", said, "b", thinking="off"))[1] == ("assistant", [text("so")])
+
+
+def test_a_call_without_a_thought_keeps_models_with_a_budget_from_thinking_before_its_end() -> None:
+    def asked(said: AssistantMessage) -> dict[str, Any]:
+        return body(ask("go", said, result("a", "A"), thinking="high"))
+
+    assert "thinking" not in asked(called("a"))
+    thought = (kept_block(THOUGHT, text_before=0, calls_before=0),)
+    assert asked(called("a", reasoning=thought))["thinking"]["type"] == "enabled"
+
+
+def test_equal_inputs_give_equal_bodies_and_leave_the_blocks_as_they_were() -> None:
+    reasoning = (kept_block(dict(THOUGHT), text_before=0, calls_before=0),)
+    request = ask("a", AssistantMessage("so", (), reasoning), "b", thinking="low")
+    first = msgspec.json.encode(body(request))
+    assert msgspec.json.encode(body(request)) == first
+    assert reasoning[0].data["block"] == THOUGHT

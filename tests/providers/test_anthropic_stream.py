@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from nousd.errors import ContextOverflow, ProviderError
+from nousd.providers.answer_stream import AnswerStream
+from nousd.providers.anthropic_messages import kept_block
+from nousd.providers.anthropic_stream import MessagesAnswer
+from nousd.providers.interface import (
+    Finished,
+    Piece,
+    ReasoningDelta,
+    ReasoningKept,
+    TextDelta,
+    ToolCallPiece,
+    UsageSoFar,
+)
+from nousd.wire.entries import Usage
+from tests.providers.conformance import Scene
+from tests.providers.dialects.anthropic import (
+    PING,
+    begin,
+    begin_block,
+    delta,
+    end,
+    end_block,
+    error,
+    stream,
+)
+from tests.providers.helpers import cuts, text_of
+from tests.stub_model import Part, event
+
+
+def decode(chunks: list[bytes]) -> list[Piece]:
+    decoder = AnswerStream(MessagesAnswer({"demo_echo": "demo.echo"}))
+    pieces = [piece for chunk in chunks for piece in decoder.feed(chunk)]
+    return [*pieces, *decoder.end()]
+
+
+def sse(*parts: Part) -> bytes:
+    return b"".join(event(part) for part in parts if isinstance(part, dict))
+
+
+def answer(*parts: Part) -> list[Piece]:
+    """Returns the pieces of a good stream, after checking that cutting it changes nothing."""
+    data = sse(begin(), *parts)
+    expected = decode([data])
+    for cut in cuts(data):
+        assert decode(cut) == expected
+    return [piece for piece in expected if not isinstance(piece, UsageSoFar)]
+
+
+def failure_of(*parts: Part) -> ProviderError:
+    with pytest.raises(ProviderError) as caught:
+        decode([sse(begin(), *parts)])
+    return caught.value
+
+
+def said(words: str, index: int = 0) -> list[Part]:
+    return [
+        begin_block(index, type="text", text=""),
+        delta(index, "text_delta", text=words),
+        end_block(index),
+    ]
+
+
+def test_pings_and_events_to_come_are_passed_over() -> None:
+    news: Part = {"type": "news", "delta": {"text": 5}, "index": 3}
+    assert answer(PING, *said("a"), news, PING, *end()) == [TextDelta("a"), Finished("stop")]
+
+
+def test_a_signed_thought_is_kept_as_it_came_with_its_place() -> None:
+    pieces = answer(
+        begin_block(0, type="thinking", thinking="", signature=""),
+        delta(0, "thinking_delta", thinking="h"),
+        delta(0, "thinking_delta", thinking="m"),
+        delta(0, "signature_delta", signature="c2ln"),
+        end_block(0),
+        *said("Look:", 1),
+        begin_block(2, type="redacted_thinking", data="eHg="),
+        end_block(2),
+        begin_block(3, type="tool_use", id="toolu_1", name="demo_echo", input={}),
+        delta(3, "input_json_delta", partial_json='{"a":'),
+        delta(3, "input_json_delta", partial_json=" 1}"),
+        end_block(3),
+        *end("tool_use"),
+    )
+    thought = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
+    hidden = {"type": "redacted_thinking", "data": "eHg="}
+    assert pieces == [
+        ReasoningDelta("h"),
+        ReasoningDelta("m"),
+        ReasoningKept(kept_block(thought, text_before=0, calls_before=0)),
+        TextDelta("Look:"),
+        ReasoningKept(kept_block(hidden, text_before=5, calls_before=0)),
+        ToolCallPiece("toolu_1", "demo.echo", '{"a": 1}'),
+        Finished("tool_use"),
+    ]
+
+
+def test_a_thought_that_is_not_shown_is_kept_all_the_same() -> None:
+    pieces = answer(
+        begin_block(0, type="thinking", thinking="", signature=""),
+        delta(0, "signature_delta", signature="c2ln"),
+        end_block(0),
+        *said("a", 1),
+        *end(),
+    )
+    thought = {"type": "thinking", "thinking": "", "signature": "c2ln"}
+    assert pieces[0] == ReasoningKept(kept_block(thought, text_before=0, calls_before=0))
+
+
+def test_a_call_without_arguments_is_a_call() -> None:
+    pieces = answer(
+        begin_block(0, type="tool_use", id="toolu_1", name="now", input={}),
+        end_block(0),
+        *end("tool_use"),
+    )
+    assert pieces == [ToolCallPiece("toolu_1", "now", ""), Finished("tool_use")]
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("end_turn", "stop"),
+        ("stop_sequence", "stop"),
+        ("pause_turn", "stop"),
+        ("tool_use", "stop"),
+        ("max_tokens", "length"),
+        ("model_context_window_exceeded", "length"),
+        ("something_new", "stop"),
+    ],
+)
+def test_the_reason_of_the_end_is_told_in_our_words(word: str, reason: str) -> None:
+    assert answer(*said("a"), *end(word))[-1] == Finished(reason)  # type: ignore[arg-type]
+
+
+def test_a_refusal_of_the_model_is_an_error_with_its_explanation() -> None:
+    details = {"type": "refusal", "category": "bio", "explanation": "It could harm."}
+    refused = failure_of(*said("a"), *end("refusal", stop_details=details))
+    assert str(refused) == "the model refused to answer: It could harm."
+    assert not refused.retryable
+    assert str(failure_of(*end("refusal"))) == "the model refused to answer"
+
+
+def test_an_input_that_leaves_no_room_for_any_answer_is_an_overflow() -> None:
+    assert isinstance(failure_of(*end("model_context_window_exceeded")), ContextOverflow)
+
+
+@pytest.mark.parametrize(
+    ("status", "retryable"),
+    [(400, False), (401, False), (413, False), (429, True), (500, True), (529, True)],
+)
+def test_an_error_within_the_stream_tells_whether_it_passes(
+    status: int, *, retryable: bool
+) -> None:
+    failed = failure_of(*said("a"), error(status, "boom"))
+    assert (str(failed), failed.retryable) == ("boom", retryable)
+    assert json.loads(failed.raw) == error(status, "boom")
+
+
+def test_the_last_count_of_each_kind_is_the_right_one() -> None:
+    first = begin(Usage(input=100, output=0, total=0, cache_read=60, cache_write=30))
+    last: Part = {
+        "type": "message_delta",
+        "delta": {"stop_reason": "end_turn"},
+        "usage": {
+            "input_tokens": 14,
+            "output_tokens": 20,
+            "cache_read_input_tokens": None,
+            "output_tokens_details": {"thinking_tokens": 9},
+        },
+    }
+    finished = decode([sse(first, *said("a"), last, {"type": "message_stop"})])[-1]
+    usage = Usage(input=104, output=20, total=124, cache_read=60, cache_write=30, reasoning=9)
+    assert finished == Finished("stop", usage)
+
+
+def test_what_the_input_cost_is_told_at_once() -> None:
+    first = begin(Usage(input=100, output=0, total=0, cache_read=60))
+    assert decode([sse(first, *said("a"), *end())])[0] == UsageSoFar(
+        Usage(input=100, output=1, total=101, cache_read=60)
+    )
+
+
+@pytest.mark.parametrize("parts", [(), (end()[0],)], ids=["nothing", "no more than the reason"])
+def test_an_answer_is_complete_once_its_reason_is_told(parts: tuple[Part, ...]) -> None:
+    data = sse(begin(), *said("a"), *parts)
+    if parts:
+        assert decode([data]) == [TextDelta("a"), Finished("stop")]
+    else:
+        with pytest.raises(ProviderError, match="ended before the answer was complete"):
+            decode([data])
+
+
+def test_a_message_that_is_not_streamed_is_understood() -> None:
+    whole: dict[str, Any] = {
+        "type": "message",
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
+            {"type": "text", "text": "Look:"},
+            {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {"path": "a"}},
+        ],
+        "stop_reason": "tool_use",
+        "usage": {"input_tokens": 7, "output_tokens": 5},
+    }
+    thought = whole["content"][0]
+    usage = Usage(input=7, output=5, total=12)
+    pieces = decode([json.dumps(whole).encode()])
+    assert [piece for piece in pieces if not isinstance(piece, UsageSoFar)] == [
+        ReasoningDelta("hm"),
+        ReasoningKept(kept_block(thought, text_before=0, calls_before=0)),
+        TextDelta("Look:"),
+        ToolCallPiece("toolu_1", "read", '{"path": "a"}'),
+        Finished("tool_use", usage),
+    ]
+
+
+def test_an_end_marker_of_another_dialect_behind_the_answer_is_ignored() -> None:
+    data = sse(begin(), *said("a"), *end()) + b"data: [DONE]\n\n"
+    assert decode([data]) == [TextDelta("a"), Finished("stop")]
+
+
+@pytest.mark.parametrize("strange", [None, 5, [], {"a": 1}, "x"])
+@pytest.mark.parametrize(
+    "field", ["text", "thinking", "signature", "partial_json", "stop_reason", "stop_details"]
+)
+def test_a_field_of_a_strange_type_is_passed_over(field: str, strange: object) -> None:
+    odd: Part = {"type": "content_block_delta", "index": 0, "delta": {field: strange}}
+    assert text_of(answer(*said("a"), odd, *end())).startswith("a")
+
+
+def test_a_pair_of_surrogates_that_two_deltas_share_is_one_character() -> None:
+    halves = (b'{"text":"\\ud83d"}', b'{"text":"\\ude00"}')
+    deltas = b"".join(
+        b'data: {"type":"content_block_delta","index":0,"delta":%b}\n\n' % half for half in halves
+    )
+    assert text_of(decode([deltas + sse(*end())])) == "😀"
+
+
+def test_a_scene_is_read_as_it_was_written() -> None:
+    scene = Scene(text="grüße", calls=(("a", {}), ("b", {"x": 1})))
+    pieces = decode([sse(*stream(scene))])
+    assert text_of(pieces) == "grüße"
+    assert [piece.name for piece in pieces if isinstance(piece, ToolCallPiece)] == ["a", "b"]
