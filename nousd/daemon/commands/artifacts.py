@@ -30,13 +30,13 @@ async def get_artifact(core: Core, command: commands.GetArtifact) -> Reply:
     """Reads a part of an artifact."""
     found = await core.store.artifact_info(command.artifact_id)
     if found is None:
-        raise CommandRejected("artifact_not_found")
+        raise _not_found(command.artifact_id)
     if command.offset > found.size_bytes:
         raise InvalidPayload(f"offset must be at most {found.size_bytes}")
     wanted = min(command.length, found.size_bytes - command.offset)
     data = await core.store.artifact_range(found.id, command.offset, wanted)
     if len(data) < wanted:  # it was deleted in this moment
-        raise CommandRejected("artifact_not_found")
+        raise _not_found(found.id)
     return Artifact(
         artifact_id=found.id,
         media_type=found.media_type,
@@ -45,3 +45,7 @@ async def get_artifact(core: Core, command: commands.GetArtifact) -> Reply:
         data=data,
         eof=command.offset + wanted == found.size_bytes,
     )
+
+
+def _not_found(artifact_id: str) -> CommandRejected:
+    return CommandRejected("artifact_not_found", details={"artifact_id": artifact_id})
