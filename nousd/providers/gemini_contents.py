@@ -11,7 +11,7 @@ The model signs parts of its answers, and wants each signature back on the very 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, Final
 
@@ -65,12 +65,14 @@ _ROLES: Final[dict[type, str]] = {
 def contents_body(request: ModelInput, blobs: Blobs) -> dict[str, Any]:
     """Returns the body of the request; equal inputs give equal bodies."""
     names = ToolNames(request.tools)
-    body: dict[str, Any] = {"contents": list(_contents(request, names, blobs))}
+    model = request.model.rpartition("/")[2]
+    writer = _PartWriter(names, blobs, signs=_SIGNING.match(model) is not None)
+    body: dict[str, Any] = {"contents": list(_contents(request.messages, writer))}
     if request.system:
         body["systemInstruction"] = {"parts": [{"text": request.system}]}
     if request.tools:
         body["tools"] = [{"functionDeclarations": [_tool(tool, names) for tool in request.tools]}]
-    if request.thinking is not None and (config := _thinking(request.model, request.thinking)):
+    if request.thinking is not None and (config := _thinking(model, request.thinking)):
         body["generationConfig"] = {"thinkingConfig": config}
     return body
 
@@ -83,10 +85,8 @@ def _thinking(model: str, thinking: Thinking) -> dict[str, Any] | None:
     if _SIGNING.match(model):
         least = "low" if "pro" in model else "minimal"
         return thoughts | {"thinkingLevel": least if thinking == "off" else thinking}
-    budget = THINKING_BUDGETS[thinking]
-    return thoughts | {
-        "thinkingBudget": max(budget, _LEAST_PRO_BUDGET) if "pro" in model else budget
-    }
+    at_least = _LEAST_PRO_BUDGET if "pro" in model else 0
+    return thoughts | {"thinkingBudget": max(THINKING_BUDGETS[thinking], at_least)}
 
 
 def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
@@ -97,11 +97,9 @@ def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
     }
 
 
-def _contents(request: ModelInput, names: ToolNames, blobs: Blobs) -> Iterator[dict[str, Any]]:
-    signs = _SIGNING.match(request.model) is not None
-    writer = _PartWriter(names, blobs, signs=signs)
-    for kind, messages in groupby(request.messages, type):
-        parts = [part for message in messages for part in writer.parts_of(message)]
+def _contents(messages: Iterable[ModelMessage], writer: _PartWriter) -> Iterator[dict[str, Any]]:
+    for kind, neighbours in groupby(messages, type):
+        parts = [part for message in neighbours for part in writer.parts_of(message)]
         if parts:
             yield {"role": _ROLES[kind], "parts": parts}
 

@@ -1,0 +1,312 @@
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nousd.errors import ContextOverflow, ProviderError
+from nousd.machine.model_input import ModelInput, ModelMessage, ToolResultMessage, UserMessage
+from nousd.providers.answer_stream import AnswerStream
+from nousd.providers.gemini_contents import contents_body
+from nousd.providers.gemini_stream import FAILED_REASONS, GeminiAnswer
+from nousd.providers.interface import (
+    NO_BLOBS,
+    Finished,
+    Piece,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallPiece,
+)
+from nousd.wire.entries import Usage
+from tests.providers.decoding import decode, failure_of, kept, pieces_of, remembered, sse
+from tests.providers.dialects.gemini import call, chunk, error, text
+from tests.providers.helpers import calls_of, finish_of, reasoning_of, text_of
+
+
+def new_decoder(**names: str) -> AnswerStream[Any]:
+    return AnswerStream(GeminiAnswer(names))
+
+
+answer = partial(pieces_of, new_decoder)
+failure = partial(failure_of, new_decoder)
+
+STOP = chunk(reason="STOP")
+
+
+def test_thoughts_text_and_calls_come_in_their_order() -> None:
+    pieces = answer(
+        chunk(text("hm", thought=True)),
+        chunk(text("I "), text("look")),
+        chunk(call("read", {"path": "ä"}), reason="STOP"),
+    )
+    assert pieces == [
+        ReasoningDelta("hm"),
+        TextDelta("I "),
+        TextDelta("look"),
+        ToolCallPiece("call_0", "read", '{"path": "ä"}'),
+        Finished("tool_use"),
+    ]
+
+
+def test_tools_get_their_own_names_back() -> None:
+    pieces = pieces_of(partial(new_decoder, mcp_read="mcp.read"), chunk(call("mcp_read", {})), STOP)
+    assert calls_of(pieces) == [("mcp.read", "{}")]
+
+
+def test_a_call_keeps_the_id_that_the_server_gave_it() -> None:
+    pieces = answer(chunk(call("read", {}, "abc"), call("read", {})), STOP)
+    assert [piece.id for piece in pieces if isinstance(piece, ToolCallPiece)] == ["abc", "call_1"]
+
+
+@pytest.mark.parametrize("args", [None, {}])
+def test_a_call_without_arguments_has_none(args: Any) -> None:
+    [(_, arguments)] = calls_of(answer(chunk(call("read", args)), STOP))
+    assert json.loads(arguments or "{}") == {}
+
+
+def test_a_pair_of_surrogates_in_two_parts_is_one_character() -> None:
+    half = b'{"candidates":[{"content":{"parts":[{"text":"a\\ud83d"}]}}]}'
+    rest = b'{"candidates":[{"content":{"parts":[{"text":"\\ude00b"}]}}]}'
+    assert text_of(answer(half, rest, STOP)) == "a😀b"
+    assert text_of(answer(half, STOP)) == "a\ufffd"
+
+
+# --- what is kept --------------------------------------------------------------------------------
+
+
+def test_an_answer_without_signatures_and_ids_leaves_nothing_to_keep() -> None:
+    assert kept(answer(chunk(text("said")), chunk(call("read", {})), STOP)) == []
+
+
+def test_a_signature_is_kept_with_the_part_it_came_with() -> None:
+    pieces = answer(
+        chunk(text("hm", thought=True)),
+        chunk(text("a")),
+        chunk(text("bc")),
+        chunk(call("read", {}, thoughtSignature="S1"), call("read", {}, "id-2")),
+        STOP,
+    )
+    assert kept(pieces) == [
+        {"text_chars": 3},
+        {"call_id": "", "thoughtSignature": "S1"},
+        {"call_id": "id-2"},
+    ]
+
+
+def test_a_signed_text_is_not_joined_with_its_neighbours() -> None:
+    pieces = answer(
+        chunk(text("ab")),
+        chunk(text("cd", thoughtSignature="S")),
+        chunk(text("e")),
+        chunk(text("", thoughtSignature="T"), reason="STOP"),
+    )
+    assert text_of(pieces) == "abcde"
+    assert kept(pieces) == [
+        {"text_chars": 2},
+        {"text_chars": 2, "thoughtSignature": "S"},
+        {"text_chars": 1},
+        {"text_chars": 0, "thoughtSignature": "T"},
+    ]
+
+
+def test_a_signed_thought_is_kept_whole() -> None:
+    part = text("hm", thought=True, thoughtSignature="S")
+    pieces = answer(chunk(part), chunk(text("said")), STOP)
+    assert reasoning_of(pieces) == "hm"
+    assert kept(pieces)[0] == {"thought": True, "text": "hm", "thoughtSignature": "S"}
+
+
+signatures = st.one_of(
+    st.just({}), st.builds(lambda n: {"thoughtSignature": f"S{n}"}, st.integers())
+)
+words = st.text(st.characters(codec="utf-8"), max_size=6)
+parts = st.lists(
+    st.one_of(
+        st.builds(lambda words, signature: text(words, **signature), words, signatures),
+        st.builds(
+            lambda server_id, signature, n: call("read", {"n": n}, server_id, **signature),
+            st.sampled_from(["", "id-1", "id-2"]),
+            signatures,
+            st.integers(),
+        ),
+    ),
+    max_size=8,
+)
+
+
+@given(parts)
+def test_an_answer_goes_back_part_by_part(came: list[dict[str, Any]]) -> None:
+    pieces = decode(new_decoder, [sse(*(chunk(part) for part in came), STOP)])
+    last = remembered(pieces)
+    results = [ToolResultMessage(c.id, c.name, "ok", is_error=False) for c in last.tool_calls]
+    messages: tuple[ModelMessage, ...] = (UserMessage("hi"), last, *results, UserMessage("go on"))
+    request = ModelInput(messages=messages, model="gemini-2.5-pro")
+    contents = contents_body(request, NO_BLOBS)["contents"]
+    sent = [part for content in contents if content["role"] == "model" for part in content["parts"]]
+    calls = [part for part in came if "functionCall" in part]
+    if kept(pieces):
+        assert sent == _with_unsigned_texts_joined(came)
+    else:
+        assert [part for part in sent if "functionCall" in part] == calls
+    answered = [
+        p["functionResponse"] for c in contents for p in c["parts"] if "functionResponse" in p
+    ]
+    assert [result.get("id") for result in answered] == [
+        part["functionCall"].get("id") for part in calls
+    ]
+
+
+def _with_unsigned_texts_joined(came: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    joined: list[dict[str, Any]] = []
+    for part in came:
+        if part.keys() == {"text"} and joined and joined[-1].keys() == {"text"}:
+            joined[-1] = {"text": joined[-1]["text"] + part["text"]}
+        else:
+            joined.append(part)
+    return [part for part in joined if part != {"text": ""}]
+
+
+# --- how it ends ---------------------------------------------------------------------------------
+
+
+def test_the_last_usage_counts_and_thoughts_are_output() -> None:
+    early = {"usageMetadata": {"promptTokenCount": 10}}
+    late = {
+        "usageMetadata": {
+            "promptTokenCount": 10,
+            "toolUsePromptTokenCount": 2,
+            "candidatesTokenCount": 3,
+            "thoughtsTokenCount": 4,
+            "cachedContentTokenCount": 5,
+            "totalTokenCount": 19,
+        }
+    }
+    pieces = answer(chunk(text("a")) | early, STOP | late)
+    assert finish_of(pieces).usage == Usage(input=12, output=7, total=19, cache_read=5, reasoning=4)
+
+
+@pytest.mark.parametrize("strange", [None, 7, [], {"promptTokenCount": "9"}])
+def test_strange_usage_harms_nothing(strange: Any) -> None:
+    assert finish_of(answer(STOP | {"usageMetadata": strange})).reason == "stop"
+
+
+@pytest.mark.parametrize("reason", ["STOP", "FINISH_REASON_UNSPECIFIED", "FUNCTION_CALL"])
+def test_any_other_reason_is_a_stop(reason: str) -> None:
+    assert finish_of(answer(chunk(text("a"), reason=reason))).reason == "stop"
+
+
+def test_an_answer_that_reached_the_limit_is_cut() -> None:
+    assert finish_of(answer(chunk(text("half"), reason="MAX_TOKENS"))).reason == "length"
+
+
+@pytest.mark.parametrize("reason", FAILED_REASONS)
+def test_a_reason_that_is_a_failure_is_named(reason: str) -> None:
+    raised = failure(chunk(text("half"), reason=reason))
+    assert reason in str(raised)
+    assert raised.retryable == (reason in RETRYABLE)
+
+
+RETRYABLE = {"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL"}
+
+
+def test_a_failure_is_told_in_the_servers_words_where_there_are_any() -> None:
+    last = {"candidates": [{"finishReason": "SAFETY", "finishMessage": "not nice"}]}
+    assert str(failure(last)).endswith(": not nice")
+
+
+def test_a_prompt_that_was_blocked_is_a_failure() -> None:
+    raised = failure({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}})
+    assert "PROHIBITED_CONTENT" in str(raised)
+    assert not raised.retryable
+    said = {"blockReason": "OTHER", "blockReasonMessage": "not nice"}
+    assert "not nice" in str(failure({"promptFeedback": said}))
+
+
+def test_feedback_without_a_block_harms_nothing() -> None:
+    assert text_of(answer(chunk(text("a")) | {"promptFeedback": {}}, STOP)) == "a"
+
+
+@pytest.mark.parametrize(("status", "retryable"), [(400, False), (429, True), (503, True)])
+def test_an_error_in_mid_stream_is_a_failure(status: int, retryable: bool) -> None:
+    raised = failure(chunk(text("half")), error(status, "it broke"))
+    assert (str(raised), raised.status, raised.retryable) == ("it broke", status, retryable)
+
+
+def test_an_error_says_how_long_to_wait() -> None:
+    info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}
+    other = {"@type": "type.googleapis.com/google.rpc.QuotaFailure", "violations": []}
+    fault = error(429, "quota")
+    fault["error"]["details"] = [other, info]
+    assert failure(fault).retry_after_seconds == 34.5
+
+
+def test_an_overflow_is_told_apart() -> None:
+    words = (
+        "The input token count (2000000) exceeds the maximum number of tokens allowed (1048576)."
+    )
+    assert isinstance(failure(error(400, words)), ContextOverflow)
+
+
+def test_a_stream_that_just_stops_is_a_failure_that_may_pass() -> None:
+    raised = failure(chunk(text("half")))
+    assert raised.retryable
+    assert "ended before" in str(raised)
+
+
+def test_an_answer_that_is_not_streamed_is_read_as_well() -> None:
+    body = json.dumps(chunk(text("said"), call("read", {}))).encode()
+    pieces = decode(new_decoder, [body])
+    assert (text_of(pieces), finish_of(pieces).reason) == ("said", "tool_use")
+    assert "no completion" in str(failure(data=b'{"hello": "world"}'))
+
+
+def test_parts_that_nobody_knows_are_passed_over() -> None:
+    strange: list[dict[str, Any]] = [
+        {"executableCode": {}},
+        {"text": None},
+        {"functionCall": None},
+        {},
+    ]
+    pieces = answer(chunk(*strange, text("all")), {"candidates": []}, {"new": 1}, STOP)
+    assert text_of(pieces) == "all"
+    assert len(pieces) == 2
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["content", "parts", "text", "thought", "functionCall", "finishReason"]
+            ),
+            inner,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(["candidates", "usageMetadata", "promptFeedback", "error"]), anything
+        ),
+        max_size=6,
+    )
+)
+def test_whatever_a_server_sends_gives_pieces_or_a_provider_error(
+    chunks: list[dict[str, Any]],
+) -> None:
+    pieces: list[Piece] = []
+    decoder = new_decoder()
+    try:
+        pieces += decoder.feed(sse(*chunks))
+        pieces += decoder.end()
+    except ProviderError:
+        return
+    assert isinstance(pieces[-1], Finished)
