@@ -1,0 +1,123 @@
+"""What ``auto`` stands for: something configured, a server on one of the usual ports, the mock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import pytest
+import trio
+
+from nousd.providers import auto
+from nousd.providers.auto import LOCAL_SERVERS, LocalServer, find_provider
+from tests.stub_model import Gate, Reply, StubModel, error_reply, stub_model
+
+WAIT_SECONDS = 15
+
+
+@dataclass(frozen=True)
+class Configured:
+    is_usable: bool
+    dialect: str = "openai"
+
+
+def listing(*models: str) -> Reply:
+    body = json.dumps({"object": "list", "data": [{"id": model} for model in models]})
+    return Reply((body.encode(),), content_type="application/json")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Four servers in their order."""
+
+    stubs: list[StubModel]
+
+    @property
+    def servers(self) -> list[LocalServer]:
+        ports = [int(stub.api_base.split(":")[2].split("/")[0]) for stub in self.stubs]
+        names = [server.name for server in LOCAL_SERVERS]
+        return [LocalServer(name, port) for name, port in zip(names, ports, strict=True)]
+
+    async def found(self, **configured: Configured) -> auto.Found:
+        with trio.fail_after(WAIT_SECONDS):
+            return await find_provider(configured, self.servers)
+
+
+@pytest.fixture
+async def machine() -> AsyncIterator[Machine]:
+    async with AsyncExitStack() as stack:
+        yield Machine([await stack.enter_async_context(stub_model()) for _ in LOCAL_SERVERS])
+
+
+def test_the_usual_ports_are_looked_at_in_this_order() -> None:
+    assert [(server.name, server.api_base) for server in LOCAL_SERVERS] == [
+        ("ollama", "http://127.0.0.1:11434/v1"),
+        ("llama-cpp", "http://127.0.0.1:8080/v1"),
+        ("lm-studio", "http://127.0.0.1:1234/v1"),
+        ("vllm", "http://127.0.0.1:8000/v1"),
+    ]
+
+
+async def test_what_is_configured_is_taken_in_order_and_nothing_is_asked(machine: Machine) -> None:
+    usable, useless = Configured(is_usable=True), Configured(is_usable=False)
+    mock = Configured(is_usable=True, dialect="mock")
+    found = await machine.found(mine=mock, first=useless, second=usable, third=usable)
+    assert found[:1] == ("second",)
+    assert (found.api_base, found.model) == (None, None)
+    assert [stub.requests for stub in machine.stubs] == [[]] * 4
+
+
+async def test_the_first_server_that_lists_a_model_is_taken_with_its_first_model(
+    machine: Machine,
+) -> None:
+    ollama, llama, studio, vllm = machine.stubs
+    ollama.script(error_reply(404, "not here"))
+    llama.script(listing())
+    studio.script(listing("text-Embedding-one", "qwen", "other"))
+    vllm.script(listing("llama"))
+    found = await machine.found(none=Configured(is_usable=False))
+    assert (found.provider, found.model) == ("lm-studio", "qwen")
+    assert found.api_base == studio.api_base
+    for stub in machine.stubs:
+        assert [request.path for request in stub.requests] == ["/v1/models"]
+        assert "authorization" not in stub.requests[0].headers
+
+
+async def test_the_order_counts_and_not_who_answers_first(machine: Machine) -> None:
+    gate = Gate()
+    ollama, *_, vllm = machine.stubs
+    ollama.script(Reply((gate, *listing("slow").parts), content_type="application/json"))
+    vllm.script(listing("fast"))
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def open_later() -> None:
+            await gate.reached()
+            await vllm.next_request()
+            gate.open()
+
+        assert (await machine.found()).model == "slow"
+
+
+async def test_whatever_else_is_on_the_ports_is_passed_over(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "SECONDS_MAX", 0.3)
+    silent, web, refusing, talking = machine.stubs
+    silent.script(Reply((Gate(),)))
+    web.script(Reply((b"<html>hello</html>",), content_type="text/html"))
+    refusing.script(error_reply(401, "a key, please"))
+    talking.script(Reply(drops_at_once=True))
+    found = await machine.found()
+    assert (found.provider, found.api_base, found.model) == ("mock", None, None)
+    assert "no provider is configured" in found.reason
+    assert "ANTHROPIC_API_KEY" in found.reason
+
+
+async def test_where_nobody_listens_it_is_the_mock() -> None:
+    async with stub_model() as stub:
+        gone = LocalServer("ollama", int(stub.api_base.split(":")[2].split("/")[0]))
+    with trio.fail_after(WAIT_SECONDS):
+        assert (await find_provider({}, [gone])).provider == "mock"

@@ -1,0 +1,115 @@
+"""Keys that a command prints, with real commands."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from nousd.errors import ProviderError
+from nousd.providers import key_command
+from nousd.providers.key_command import OUTPUT_BYTES_MAX, SECONDS_MAX, key_from
+
+WAIT_SECONDS = 20
+
+
+async def printed(script: str, folder: Path) -> str:
+    with trio.fail_after(WAIT_SECONDS):
+        return await key_from(("/bin/sh", "-c", script), folder)
+
+
+async def test_the_key_is_what_the_command_prints_without_the_space_around_it(
+    tmp_path: Path,
+) -> None:
+    assert await printed("echo; echo ' sk-one '; echo told aside >&2", tmp_path) == "sk-one"
+
+
+async def test_it_runs_in_its_folder_with_nothing_to_read_and_without_a_shell(
+    tmp_path: Path,
+) -> None:
+    assert await printed("cat; pwd", tmp_path) == str(tmp_path)
+    with trio.fail_after(WAIT_SECONDS):
+        assert await key_from(("echo", "$HOME;", "`id`"), tmp_path) == "$HOME; `id`"
+
+
+async def test_it_is_not_given_the_keys_of_our_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-another")
+    monkeypatch.setenv("OTHER_VARIABLE", "kept")
+    assert await printed("echo $OPENAI_API_KEY-$OTHER_VARIABLE", tmp_path) == "-kept"
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo sk-hush; echo sk-hush >&2; exit 3", "api_key_command failed with exit code 3"),
+        ("echo sk-hush; kill -TERM $$", "api_key_command failed with signal 15"),
+        ("echo ''", "api_key_command printed nothing"),
+        ("echo sk-hush; echo sk-hush", "api_key_command printed what is no key"),
+        ("printf 'sk-hush\\377'", "api_key_command printed what is no key"),
+        (
+            f"head -c {OUTPUT_BYTES_MAX + 1} /dev/zero | tr '\\0' h",
+            f"api_key_command printed more than {OUTPUT_BYTES_MAX} bytes",
+        ),
+    ],
+)
+async def test_what_is_no_key_is_an_error_that_repeats_nothing_of_it(
+    tmp_path: Path, script: str, said: str
+) -> None:
+    with pytest.raises(ProviderError) as caught:
+        await printed(script, tmp_path)
+    assert str(caught.value).startswith(said)
+    assert "hush" not in str(caught.value)
+    assert not caught.value.retryable
+
+
+async def test_a_key_may_be_as_long_as_what_is_read(tmp_path: Path) -> None:
+    key = await printed(f"head -c {OUTPUT_BYTES_MAX} /dev/zero | tr '\\0' h", tmp_path)
+    assert len(key) == OUTPUT_BYTES_MAX
+
+
+@pytest.mark.parametrize("program", ["/none/such", "no-such-program-anywhere", "nul\0byte"])
+async def test_a_command_that_cannot_be_run_is_an_error(tmp_path: Path, program: str) -> None:
+    with pytest.raises(ProviderError, match=r"^api_key_command cannot be run: "):
+        await key_from((program,), tmp_path)
+
+
+async def test_a_command_that_takes_too_long_is_killed_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_command, "SECONDS_MAX", 0.5)
+    os.mkfifo(tmp_path / "held")
+    async with trio.open_nursery() as nursery:
+        # Ends when the last process is gone that holds it open.
+        read = partial(trio.to_thread.run_sync, abandon_on_cancel=True)
+        nursery.start_soon(read, (tmp_path / "held").read_bytes)
+        with pytest.raises(ProviderError, match=r"took more than 0.5 seconds"):
+            await printed("sleep 1000 > held & echo sk-hush; wait", tmp_path)
+        nursery.cancel_scope.deadline = trio.current_time() + WAIT_SECONDS
+    assert not nursery.cancel_scope.cancelled_caught
+    assert SECONDS_MAX == 10
+
+
+async def test_what_a_command_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
+    try:
+        with trio.fail_after(SECONDS_MAX / 2):
+            assert await printed("sleep 1000 & echo $! > left; echo sk-one", tmp_path) == "sk-one"
+    finally:
+        os.kill(int((tmp_path / "left").read_text()), 9)
+
+
+async def test_whoever_does_not_wait_any_more_has_the_command_killed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "started")
+    code = "import os,time; open('started', 'w').write(str(os.getpid())); time.sleep(1000)"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(key_from, (sys.executable, "-c", code), tmp_path)
+        with trio.fail_after(WAIT_SECONDS):
+            started = await trio.to_thread.run_sync((tmp_path / "started").read_text)
+        nursery.cancel_scope.cancel()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started), 0)
