@@ -275,9 +275,24 @@ def with_required(key: str, value: Any, faults: Faults) -> Faults:
     return [({key: value} | payload, message) for payload, message in faults]
 
 
+ATTACHMENT_FAULTS: Faults = [
+    ({"attachments": 4}, "attachments must be an array"),
+    ({"attachments": None}, "attachments must be an array"),
+    ({"attachments": ["a.png"]}, "attachments must be an array"),
+    ({"attachments": [{}] * 17}, "attachments is too long: at most 16"),
+    ({"attachments": [{"data": 4}]}, "attachments[0].data must be a string in base64"),
+    ({"attachments": [{"data": "a"}]}, "attachments[0].data must be a string in base64"),
+    ({"attachments": [{}, {"path": 4}]}, "attachments[1].path must be a string"),
+    ({"attachments": [{"path": "x" * 4097}]}, "attachments[0].path is too long: at most 4096"),
+    ({"attachments": [{"media_type": []}]}, "attachments[0].media_type must be a string"),
+    ({"attachments": [{"name": "x" * 257}]}, "attachments[0].name is too long: at most 256"),
+    ({"attachments": [{"artifact_id": ""}]}, "attachments[0].artifact_id must be a string"),
+]
+
 FAULTS: dict[str, Faults] = {
     "prompt": [
         *TEXT_FAULTS,
+        *with_required("text", "a", ATTACHMENT_FAULTS),
         ({"text": LONG_TEXT}, f"text is too long: at most {TEXT_CHARS_MAX}"),
         *[({"text": "a", "wait": value}, "wait must be a boolean") for value in NO_BOOLEANS],
         ({"text": "a", "leaf_id": 5}, "leaf_id must be a string"),
@@ -285,8 +300,14 @@ FAULTS: dict[str, Faults] = {
         ({"text": 1, "wait": 1}, "text is required"),
         *with_required("text", "a", SESSION_FAULTS),
     ],
-    "steer": [*TEXT_FAULTS, *with_required("text", "a", SESSION_FAULTS + RUN_FAULTS)],
-    "follow_up": [*TEXT_FAULTS, *with_required("text", "a", SESSION_FAULTS + RUN_FAULTS)],
+    "steer": [
+        *TEXT_FAULTS,
+        *with_required("text", "a", SESSION_FAULTS + RUN_FAULTS + ATTACHMENT_FAULTS),
+    ],
+    "follow_up": [
+        *TEXT_FAULTS,
+        *with_required("text", "a", SESSION_FAULTS + RUN_FAULTS + ATTACHMENT_FAULTS),
+    ],
     "abort": SESSION_FAULTS + RUN_FAULTS,
     "set_active_tools": [
         *[({"tools": value}, "tools must be an array") for value in NO_ARRAYS],
