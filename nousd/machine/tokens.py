@@ -6,14 +6,14 @@ counts itself is in its answer (``usage_reported``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
 from nousd.machine.model_input import AssistantMessage, ModelMessage, ToolSpec, UserMessage
-from nousd.wire.entries import Attachment, CompactionEntry, Entry, ReasoningBlock
+from nousd.wire.entries import Attachment, CompactionEntry, Entry
 
 CHARS_PER_TOKEN: Final = 4
 """Rough for English and code, and on the safe side of most tokenizers for both."""
@@ -25,7 +25,7 @@ IMAGE_TOKENS: Final = 1_600
 """What an image costs where it is large; no provider takes much more for one."""
 
 BYTES_PER_DOCUMENT_TOKEN: Final = 16
-"""Of a file that is neither text nor image, such as a PDF: fonts and layout are not read."""
+"""Of a document of pages: fonts and layout are not read."""
 
 
 def entry_tokens(entry: Entry) -> int:
@@ -56,11 +56,6 @@ def message_tokens(message: ModelMessage) -> int:
     return text_tokens(chars) + attached
 
 
-def reasoning_tokens(blocks: Sequence[ReasoningBlock]) -> int:
-    """Estimates what reasoning costs that is sent back."""
-    return sum(_chars(block.data) for block in blocks) // CHARS_PER_TOKEN
-
-
 def tool_tokens(tools: Iterable[ToolSpec]) -> int:
     """Estimates what it costs to offer tools."""
     return sum(len(msgspec.json.encode(tool)) // CHARS_PER_TOKEN for tool in tools)
@@ -84,9 +79,9 @@ def attachment_tokens(attachments: Iterable[Attachment]) -> int:
 def _file_tokens(file: Attachment) -> int:
     if file.media_type.startswith("image/"):
         return IMAGE_TOKENS
-    if file.media_type.startswith("text/"):
-        return file.size_bytes // CHARS_PER_TOKEN
-    return file.size_bytes // BYTES_PER_DOCUMENT_TOKEN
+    if file.media_type == "application/pdf":
+        return file.size_bytes // BYTES_PER_DOCUMENT_TOKEN
+    return file.size_bytes // CHARS_PER_TOKEN
 
 
 def _chars(value: Any) -> int:

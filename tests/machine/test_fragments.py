@@ -1,0 +1,244 @@
+"""Storing inputs as chains: every input comes back byte for byte, and little is stored for each."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nousd.errors import InputNotWhole
+from nousd.machine import fragments
+from nousd.machine.compile import Budget, Compiled, Frame, compile_input
+from nousd.machine.fragments import Chain, Stored, resumed_chain, store_input
+from nousd.machine.model_input import (
+    AssistantMessage,
+    ModelInput,
+    ModelMessage,
+    ToolSpec,
+    UserMessage,
+)
+from nousd.wire.canonical import canonical, digest
+from nousd.wire.entries import Entry
+from nousd.wire.events import Omitted
+from nousd.wire.fragments import decode_node, put_together
+from tests.machine.contexts import budgets, contexts, frames
+
+TOOLS = (ToolSpec("read", "reads a file " * 50, {"type": "object"}),)
+
+
+class Shelf:
+    """Where artifacts are stored, each once."""
+
+    def __init__(self) -> None:
+        self.artifacts: dict[str, bytes] = {}
+
+    def put(self, stored: Stored) -> Stored:
+        for artifact_id, data in stored.artifacts:
+            assert digest(data) == artifact_id
+            self.artifacts[artifact_id] = data
+        return stored
+
+    def whole(self, stored: Stored) -> bytes:
+        return put_together(stored.input_ref, self.artifacts.__getitem__)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.artifacts.values()))
+
+
+def asked(*messages: ModelMessage, system: str = "Be kind.") -> ModelInput:
+    return ModelInput(messages=messages, model="m", provider="p", system=system, tools=TOOLS)
+
+
+def check(shelf: Shelf, stored: Stored, request: ModelInput) -> None:
+    """Asserts that what is stored is the input, and its hash the hash of that."""
+    whole = canonical(msgspec.to_builtins(request))
+    assert shelf.whole(stored) == whole
+    assert stored.input_hash == f"sha256:{hashlib.sha256(whole).hexdigest()}"
+
+
+def said(count: int) -> list[ModelMessage]:
+    return [
+        UserMessage(f"q{number}") if number % 2 == 0 else AssistantMessage(f"a{number}")
+        for number in range(count)
+    ]
+
+
+def test_an_input_comes_back_from_its_artifacts() -> None:
+    shelf = Shelf()
+    for request in (asked(), asked(UserMessage("hé\ud800")), asked(*said(5))):
+        check(shelf, shelf.put(store_input(None, request)), request)
+
+
+def test_the_next_input_stores_what_is_new_and_nothing_else() -> None:
+    shelf = Shelf()
+    long = said(500)
+    first = shelf.put(store_input(None, asked(*long)))
+    request = asked(*long, AssistantMessage("yes"), UserMessage("and?"))
+    second = shelf.put(store_input(first.chain, request))
+    check(shelf, second, request)
+    [(node_ref, node)] = second.artifacts
+    assert second.input_ref == node_ref
+    assert decode_node(node).previous == first.input_ref
+    assert len(node) < 600
+    assert second.rest_ref == first.rest_ref
+
+
+def test_five_thousand_calls_store_their_history_once() -> None:
+    shelf = Shelf()
+    chain: Chain | None = None
+    messages: list[ModelMessage] = []
+    for number in range(5_000):
+        messages += [UserMessage(f"question {number} " * 10), AssistantMessage("answer " * 20)]
+        request = asked(*messages[:-1])
+        stored = shelf.put(store_input(chain, request))
+        chain = stored.chain
+    check(shelf, stored, request)
+    whole = len(canonical(msgspec.to_builtins(request)))
+    assert shelf.size < whole + 5_000 * 400
+
+
+def test_what_was_hashed_is_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = said(100)
+    chain = store_input(None, asked(*long)).chain
+    encoded: list[ModelMessage] = []
+    encode = fragments._encoded
+
+    def counted(message: ModelMessage) -> bytes:
+        encoded.append(message)
+        return encode(message)
+
+    monkeypatch.setattr(fragments, "_encoded", counted)
+    store_input(chain, asked(*long, UserMessage("new")))
+    assert encoded == [UserMessage("new")]
+
+
+def test_a_message_of_one_call_only_is_not_part_of_the_chain() -> None:
+    shelf = Shelf()
+    first_request = asked(*said(2), UserMessage("go on"))
+    first = shelf.put(store_input(None, first_request, closing=1))
+    check(shelf, first, first_request)
+    second_request = asked(*said(2), AssistantMessage("more"), UserMessage("thanks"))
+    second = shelf.put(store_input(first.chain, second_request))
+    check(shelf, second, second_request)
+    assert decode_node(second.artifacts[0][1]).previous == first.input_ref
+    only = asked(UserMessage("go on"))
+    check(shelf, shelf.put(store_input(None, only, closing=1)), only)
+    nothing_yet = shelf.put(store_input(None, asked())).chain
+    check(shelf, shelf.put(store_input(nothing_yet, only)), only)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [UserMessage("another beginning"), *said(6)[1:]],
+        said(3),
+        [],
+        [*said(5), UserMessage("another end")],
+    ],
+    ids=["begins differently", "is shorter", "is empty", "ends differently"],
+)
+def test_where_the_messages_are_others_a_new_chain_begins(
+    messages: Sequence[ModelMessage],
+) -> None:
+    shelf = Shelf()
+    first = shelf.put(store_input(None, asked(*said(6))))
+    request = asked(*messages)
+    stored = shelf.put(store_input(first.chain, request))
+    check(shelf, stored, request)
+    assert decode_node(stored.artifacts[0][1]).previous is None
+
+
+def test_another_prompt_is_stored_and_the_history_is_not() -> None:
+    shelf = Shelf()
+    first = shelf.put(store_input(None, asked(*said(100))))
+    request = asked(*said(100), system="Be brief.")
+    second = shelf.put(store_input(first.chain, request))
+    check(shelf, second, request)
+    assert [artifact_id for artifact_id, _ in second.artifacts] == [
+        second.input_ref,
+        second.rest_ref,
+    ]
+    assert sum(len(data) for _, data in second.artifacts) < 1_500
+
+
+def test_what_was_left_out_stands_in_the_node() -> None:
+    omitted = (Omitted("msg-1", "oldest"), Omitted("msg-2", "preview"))
+    stored = store_input(None, asked(*said(1)), omitted=omitted)
+    assert decode_node(stored.artifacts[0][1]).omitted == omitted
+
+
+# --- going on from what is stored ----------------------------------------------------------------
+
+
+def test_a_chain_goes_on_from_a_stored_node() -> None:
+    shelf = Shelf()
+    first = shelf.put(store_input(None, asked(*said(7))))
+    longer = asked(*said(7), AssistantMessage("yes"), UserMessage("and?"))
+    node = decode_node(shelf.artifacts[first.input_ref])
+    chain = resumed_chain(node, first.input_ref, longer.messages)
+    stored = shelf.put(store_input(chain, longer))
+    check(shelf, stored, longer)
+    assert [artifact_id for artifact_id, _ in stored.artifacts] == [stored.input_ref]
+    assert stored == store_input(first.chain, longer)._replace(chain=stored.chain)
+
+
+@pytest.mark.parametrize("count", [0, 3, 6])
+def test_a_chain_does_not_go_on_from_a_node_with_other_messages(count: int) -> None:
+    stored = store_input(None, asked(*said(7)))
+    node = decode_node(stored.artifacts[0][1])
+    others = [*said(count), *[UserMessage("other")] * (7 - count)]
+    assert resumed_chain(node, stored.input_ref, others) is None
+    assert resumed_chain(node, stored.input_ref, said(6)) is None
+
+
+# --- what was damaged ------------------------------------------------------------------------
+
+
+def test_a_changed_artifact_is_noticed() -> None:
+    shelf = Shelf()
+    stored = shelf.put(store_input(None, asked(*said(3))))
+    for artifact_id in (stored.input_ref, stored.rest_ref):
+        damaged = {**shelf.artifacts, artifact_id: shelf.artifacts[artifact_id] + b" "}
+        with pytest.raises(InputNotWhole, match="other bytes than its id says"):
+            put_together(stored.input_ref, damaged.__getitem__)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b'{"messages":3}', b"[]"])
+def test_an_artifact_that_is_no_part_of_an_input_is_refused(data: bytes) -> None:
+    with pytest.raises(InputNotWhole):
+        put_together(digest(data), {digest(data): data}.__getitem__)
+
+
+# --- any session -----------------------------------------------------------------------------
+
+
+@settings(max_examples=50)
+@given(
+    frames().flatmap(lambda f: st.tuples(st.just(f), budgets(f))),
+    st.lists(contexts(), min_size=1, max_size=3),
+    st.data(),
+)
+def test_every_input_of_any_session_comes_back(
+    framed: tuple[Frame, Budget], paths: list[list[Entry]], data: st.DataObject
+) -> None:
+    frame, within = framed
+    shelf = Shelf()
+    chain: Chain | None = None
+    for path in paths:
+        for end in sorted(data.draw(st.sets(st.integers(0, len(path)), max_size=4))):
+            compiled: Compiled = compile_input(path[:end], frame, within)
+            stored = shelf.put(
+                store_input(
+                    chain,
+                    compiled.request,
+                    closing=compiled.closing,
+                    omitted=compiled.omitted,
+                )
+            )
+            check(shelf, stored, compiled.request)
+            chain = stored.chain
