@@ -12,7 +12,7 @@ import typer
 
 from nousd.cli import serve, state
 from nousd.cli.output import ending_in_order
-from nousd.errors import ConfigError, NousdError
+from nousd.errors import ConfigError, NotReplayable, NousdError
 
 _FAILED: Final = 1
 _USAGE: Final = 2
@@ -25,7 +25,7 @@ def main() -> None:
             build_app()(prog_name="nousd")
         except NousdError as error:
             print(f"nousd: {error}", file=sys.stderr)
-            sys.exit(_USAGE if isinstance(error, ConfigError) else _FAILED)
+            sys.exit(_USAGE if isinstance(error, ConfigError | NotReplayable) else _FAILED)
 
 
 def build_app() -> typer.Typer:

@@ -1,9 +1,10 @@
 """The commands of ``nousd`` that work on a state folder without a daemon, as a table.
 
-Which log is meant is decided as ``nousd serve`` decides it. What the commands do is in ``nousd.admin``,
-which is imported when one of them runs; here it is only said, one finding per line, or as JSON.
+Which log is meant is decided as ``nousd serve`` decides it. What the commands do is in ``nousd.admin``
+and ``nousd.replay``, which are imported when one of them runs; here it is only said, one finding per
+line, or as JSON.
 
-Exit codes: 0 all is well, 1 something is wrong, 2 wrong usage.
+Exit codes: 0 all is well, 1 something is wrong, 2 wrong usage, or a run that cannot be played again.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ _FILE: Final = Argument(
     "file",
     Annotated[Path, typer.Argument(metavar="FILE", help="The copy; must not exist.")],
     ...,
+)
+_RUN: Final = Argument(
+    "run", Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")], ...
 )
 
 
@@ -143,6 +147,21 @@ def _vacuum(settings: Settings, _values: dict[str, Any]) -> Told:
     return Told(report, [line], _FINE)
 
 
+def _replay(settings: Settings, values: dict[str, Any]) -> Told:
+    import logging
+
+    from nousd.admin.reading import open_log
+    from nousd.replay.play import Tuning
+    from nousd.replay.replay import replay
+
+    # What the played daemon says of its troubles is in the events that are compared.
+    logging.getLogger("nousd").addHandler(logging.NullHandler())
+    tuning = Tuning(compact_at=settings.compact_at, keep_recent_tokens=settings.keep_recent_tokens)
+    with open_log(_log_of(settings)) as connection:
+        report = replay(connection, values["run"], tuning)
+    return Told(report, report.lines, _FINE if report.is_same else _WRONG)
+
+
 def _doctor(values: dict[str, Any]) -> None:
     from nousd.admin.doctor import doctor
 
@@ -193,5 +212,11 @@ STATE_COMMANDS: Final[dict[str, StateCommand]] = {
         "Copy a log to a file, also while a daemon is at work.", (_FILE,), _backup
     ),
     "vacuum": StateCommand("Prune old deltas now and give the space back.", (), _vacuum),
+    "replay": StateCommand(
+        "Play a stored run again without model or tools, also while a daemon is at work, and say "
+        "whether its events are the same.",
+        (_RUN,),
+        _replay,
+    ),
 }
 """name on the command line -> what it does."""

@@ -124,6 +124,7 @@ class Conductor:
     def _end(self) -> None:
         assert self._cues.ending is not None
         assert self._driver is not None
+        self._enter(self._before)
         match self._cues.ending[1]:
             case Stopped(status, killed):
                 # What a killed process leaves is closed as a session that is lost is closed.

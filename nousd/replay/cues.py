@@ -89,8 +89,8 @@ def cues_of(run: RecordedRun) -> Cues:
     place = 0
     for event in rest:
         if is_outside(event):
-            was_overlooked = _is_overlooked(event, run.run_id, ledger, own[place:])
-            (before if was_overlooked else behind)[place].append(event)
+            is_late = place in before or _is_overlooked(event, run.run_id, ledger, own[place:])
+            (before if is_late else behind)[place].append(event)
         else:
             place += 1
         if _run_of(event) is not None:

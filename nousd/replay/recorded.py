@@ -1,29 +1,25 @@
 """A run as its log holds it, and the session as it was before: everything that playing it takes.
 
-Read from a connection that can only read, in one transaction, also from a log that an earlier version
-wrote: lines are lifted, and only those columns are asked for that every schema has. What the log does
-not hold any more is said here, so that nobody plays a run that cannot come out the same.
+What the log does not hold any more is said here, so that nobody plays a run that cannot come out the
+same. How a log is kept is not known here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
-import apsw
 import msgspec
 from msgspec import UNSET
 
-from nousd.errors import NotReplayable, StoreError
+from nousd.errors import NotReplayable
 from nousd.machine import long_texts
 from nousd.machine import session as machine
 from nousd.machine.session import SessionState
 from nousd.store.interface import Artifact
 from nousd.wire import events
-from nousd.wire.codec import decode_event
 from nousd.wire.entries import Entry, MessageEntry, parent_of
-from nousd.wire.events import EVENTS, Event
-from nousd.wire.lifting import lift
+from nousd.wire.events import Event
 from nousd.wire.responses import QueuedInput
 
 _STATE_TYPES: Final = (
@@ -69,65 +65,61 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
         return {artifact.id: artifact.data for artifact in self.artifacts.values()}
 
 
-def read_run(connection: apsw.Connection, run_id: str) -> RecordedRun:
+class RunLog(Protocol):
+    """A log to read runs from, all of it at one moment."""
+
+    def span(self, run_id: str) -> Span | None:
+        """Returns where a run's events lie; None if there are none."""
+        ...
+
+    def events(
+        self, session_id: str, first: int, last: int, types: Iterable[str] | None = None
+    ) -> Iterator[Event]:
+        """Yields events of a session in order, from one number to another, both included; all or those
+        of some types.
+        """
+        ...
+
+    def entry(self, session_id: str, entry_id: str) -> Entry | None: ...
+
+    def artifact(self, artifact_id: str) -> Artifact | None: ...
+
+
+class Span(NamedTuple):
+    """The first and the last event of a run, and the oldest version of its lines."""
+
+    session_id: str
+    first: int
+    last: int
+    version: int
+
+
+def read_run(log: RunLog, run_id: str) -> RecordedRun:
     """Reads a run.
 
     Raises:
         NotReplayable: there is no such run, it has no end, or something that it takes is gone.
         StoreError: the log cannot be read.
     """
-    try:
-        connection.execute("BEGIN")
-        return _read_run(connection, run_id)
-    except (apsw.Error, msgspec.MsgspecError, KeyError) as error:
-        raise StoreError(f"the log cannot be read: {error}") from error
-    finally:
-        connection.execute("ROLLBACK")
-
-
-def _read_run(connection: apsw.Connection, run_id: str) -> RecordedRun:
-    span = connection.execute(_SPAN, (run_id,)).get
+    span = log.span(run_id)
     if span is None:
         raise NotReplayable(f"the log has no run {run_id}")
-    session_id, first, last, version = span
-    own = tuple(_events(connection, _OF_SESSION, (session_id, first, last)))
+    session_id = span.session_id
+    own = tuple(log.events(session_id, span.first, span.last))
     _require_whole(run_id, own)
     before = SessionState(session_id=session_id)
-    earlier = (session_id, first, msgspec.json.encode(_STATE_TYPES).decode())
-    for event in _events(connection, _OF_STATE, earlier):
+    for event in log.events(session_id, 0, span.first - 1, _STATE_TYPES):
         before = machine.apply(before, event, "")
-    path = tuple(_path(connection, session_id, before.leaf_id))
+    path = _path(log, session_id, before.leaf_id)
+    needed = frozenset(_needed(path, before.queue, own))
     return RecordedRun(
         run_id=run_id,
-        version=version,
+        version=span.version,
         before=before,
         path=path,
         events=own,
-        artifacts=_artifacts(connection, frozenset(_needed(path, before.queue, own)), _rests(own)),
+        artifacts=_artifacts(log, needed, _rests(own)),
     )
-
-
-_SPAN: Final = """
-    SELECT session_id, min(seq), max(seq), min(schema_version) FROM events
-    WHERE run_id = ? GROUP BY session_id
-"""
-_OF_SESSION: Final = """
-    SELECT line, schema_version FROM events
-    WHERE session_id = ? AND seq BETWEEN ? AND ? ORDER BY seq
-"""
-_OF_STATE: Final = """
-    SELECT line, schema_version FROM events
-    WHERE session_id = ? AND seq < ? AND type IN (SELECT value FROM json_each(?)) ORDER BY seq
-"""
-
-
-def _events(
-    connection: apsw.Connection, query: str, values: Sequence[str | int]
-) -> Iterator[Event]:
-    for line, version in connection.execute(query, values):
-        envelope = decode_event(lift(line, version))
-        event: Event = msgspec.json.decode(envelope.payload, type=EVENTS[envelope.type])
-        yield event
 
 
 def _require_whole(run_id: str, own: Sequence[Event]) -> None:
@@ -142,26 +134,15 @@ def _require_whole(run_id: str, own: Sequence[Event]) -> None:
         )
 
 
-_ENTRY: Final = """
-    SELECT entry_bodies.body FROM entries
-    JOIN entry_bodies ON entry_bodies.seq = entries.seq
-    WHERE entries.session_id = ? AND entries.entry_id = ?
-"""
-
-
-def _path(connection: apsw.Connection, session_id: str, leaf_id: str | None) -> list[Entry]:
+def _path(log: RunLog, session_id: str, leaf_id: str | None) -> tuple[Entry, ...]:
     newest_first: list[Entry] = []
     while leaf_id is not None:
-        body = connection.execute(_ENTRY, (session_id, leaf_id)).get
-        if body is None:
+        entry = log.entry(session_id, leaf_id)
+        if entry is None:
             raise NotReplayable(f"the entry {leaf_id}, which the run goes on from, is gone")
-        entry = _entry_decoder.decode(body)
         newest_first.append(entry)
         leaf_id = parent_of(entry)
-    return newest_first[::-1]
-
-
-_entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
+    return tuple(reversed(newest_first))
 
 
 # --- artifacts -------------------------------------------------------------------------------
@@ -195,26 +176,10 @@ def _rests(own: Iterable[Event]) -> Iterator[str]:
 
 
 def _artifacts(
-    connection: apsw.Connection, needed: frozenset[str], wished_for: Iterable[str]
+    log: RunLog, needed: frozenset[str], wished_for: Iterable[str]
 ) -> dict[str, Artifact]:
-    found = {id: _artifact(connection, id) for id in {*needed, *wished_for}}
+    found = {id: log.artifact(id) for id in {*needed, *wished_for}}
     for artifact_id in needed:
         if found[artifact_id] is None:
             raise NotReplayable(f"the artifact {artifact_id}, which the run refers to, is gone")
     return {id: artifact for id, artifact in found.items() if artifact is not None}
-
-
-def _artifact(connection: apsw.Connection, artifact_id: str) -> Artifact | None:
-    media_type = connection.execute(_MEDIA_TYPE, (artifact_id,)).get
-    if media_type is None:
-        return None
-    # Before version 3 of the schema an artifact was one row.
-    in_chunks = connection.execute(_HAS_CHUNKS).get
-    query = _CHUNKS if in_chunks else "SELECT data FROM artifacts WHERE artifact_id = ?"
-    data = b"".join(chunk for (chunk,) in connection.execute(query, (artifact_id,)))
-    return Artifact(artifact_id, media_type, data)
-
-
-_MEDIA_TYPE: Final = "SELECT media_type FROM artifacts WHERE artifact_id = ?"
-_HAS_CHUNKS: Final = "SELECT count(*) FROM sqlite_schema WHERE name = 'artifact_chunks'"
-_CHUNKS: Final = "SELECT data FROM artifact_chunks WHERE artifact_id = ? ORDER BY idx"

@@ -10,6 +10,7 @@ from nousd.replay.compare import compared
 from nousd.replay.given import given_to
 from nousd.replay.play import Tuning, play
 from nousd.replay.recorded import RecordedRun, read_run
+from nousd.replay.sqlite_log import reading
 
 
 class ReplayReport(msgspec.Struct, frozen=True):
@@ -45,7 +46,8 @@ def replay(connection: apsw.Connection, run_id: str, tuning: Tuning) -> ReplayRe
         NotReplayable: it cannot be played; the text says why.
         StoreError: the log cannot be read.
     """
-    run = read_run(connection, run_id)
+    with reading(connection) as log:
+        run = read_run(log, run_id)
     return trio.run(replayed, run, tuning)
 
 

@@ -1,0 +1,58 @@
+"""Runs of a log in memory, read as those of a file are, and played."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from nousd.replay.play import Tuning
+from nousd.replay.recorded import Span, read_run
+from nousd.replay.replay import ReplayReport, replayed
+from nousd.store._rows import Rows
+from nousd.store.interface import Artifact
+from nousd.wire.codec import decode_event
+from nousd.wire.entries import Entry
+from nousd.wire.events import EVENTS, Event
+from nousd.wire.lifting import EVENT_SCHEMA_VERSION
+
+
+class MemoryLog:
+    """See ``nousd.replay.recorded.RunLog``."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def span(self, run_id: str) -> Span | None:
+        own = [event for event in self._rows.events if event.run_id == run_id]
+        if not own:
+            return None
+        return Span(own[0].session_id, own[0].seq, own[-1].seq, EVENT_SCHEMA_VERSION)
+
+    def events(
+        self, session_id: str, first: int, last: int, types: Iterable[str] | None = None
+    ) -> Iterator[Event]:
+        for stored in self._rows.events:
+            fits = stored.session_id == session_id and first <= stored.seq <= last
+            if fits and (types is None or stored.type in types):
+                payload = decode_event(stored.line).payload
+                event: Event = msgspec.json.decode(payload, type=EVENTS[stored.type])
+                yield event
+
+    def entry(self, session_id: str, entry_id: str) -> Entry | None:
+        row = self._rows.entries[session_id].get(entry_id)
+        return None if row is None else row.entry
+
+    def artifact(self, artifact_id: str) -> Artifact | None:
+        stored = self._rows.artifacts.get(artifact_id)
+        if stored is None:
+            return None
+        return Artifact(artifact_id, stored.info.media_type, stored.data)
+
+
+async def replays(rows: Rows, tuning: Tuning | None = None) -> dict[str, ReplayReport]:
+    """Plays every run of a log and returns what came of each."""
+    log = MemoryLog(rows)
+    return {
+        run_id: await replayed(read_run(log, run_id), tuning or Tuning()) for run_id in rows.runs
+    }
