@@ -21,23 +21,22 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from nousd.daemon import results, serve, uploads
+from nousd.daemon import attachments, results, serve, uploads
 from nousd.daemon.commands import reading
 from nousd.daemon.connection import serve_commands
 from nousd.daemon.event_filters import FROZEN
 from nousd.daemon.outbox import Outbox
 from nousd.daemon.sockets import open_listeners
 from nousd.extensions.api import ExtensionApi, ExtensionFunction
-from nousd.machine import compaction, decisions
+from nousd.machine import asked, compaction, decisions
 from nousd.providers import answer_stream
 from nousd.providers import tool_calls as calls_of_models
 from nousd.providers.interface import Provider
-from nousd.runtimes.native import loop
 from nousd.store.interface import EventFilter
 from nousd.tools import output, whole_output
 from nousd.tools.interface import Tool
 from nousd.wire.limits import LIMITS, LONG_LINE_BYTES
-from tests.daemon_harness import Client, Daemon, Event, Events, of_type, socket_daemon
+from tests.daemon_harness import Client, Daemon, Event, Events, Payload, of_type, socket_daemon
 from tests.stub_model import StubModel, hanging_reply, text_reply, tool_reply, whole_reply
 
 
@@ -189,6 +188,57 @@ async def name_chars(kit: Kit, offset: int) -> None:
         assert told(await kit.client.refusal("new_session", name=name)) == words
     else:
         assert (await kit.client.request("new_session", name=name))["name"] == name
+
+
+async def path_chars(kit: Kit, offset: int) -> None:
+    path = "x" * (LIMITS["path_chars_max"][0] + offset)
+    words = told(await kit.client.refusal("prompt", text="go", attachments=[{"path": path}]))
+    if offset > 0:
+        assert words == past("path_chars_max").replace("<field>", "attachments[0].path")
+    else:
+        assert words.startswith("invalid_payload: attachments[0].path: read_failed: xxx")
+
+
+async def event_text_bytes(kit: Kit, offset: int) -> None:
+    text = "x" * (LIMITS["event_text_bytes_max"][0] + offset)
+    start = of_type(await kit.run(text), "message_start")[0]
+    assert start["text"] == (text[:-1] if offset > 0 else text)
+    assert ("text_ref" in start) is (offset > 0)
+    assert (await kit.client.request("get_messages"))["messages"][0]["text"] == text
+
+
+async def attachments_count(kit: Kit, offset: int) -> None:
+    files = [file_of(b"a")] * (LIMITS["attachments_max"][0] + offset)
+    await attached_or_not(kit, "attachments_max", offset, files)
+
+
+async def attachment_bytes(kit: Kit, offset: int) -> None:
+    bound = kit.scale("attachment_bytes_max", attachments, "ATTACHMENT_BYTES_MAX", 1000)
+    data = b"x" * (bound + offset)
+    (kit.folder / "work" / "a.txt").write_bytes(data)
+    words = past("attachment_bytes_max").replace("<index>", "1").replace("20971520", str(bound))
+    for file in (file_of(data), {"path": "a.txt"}):
+        await attached_or_not(kit, words, offset, [file_of(b"a"), file])
+
+
+async def attachments_bytes(kit: Kit, offset: int) -> None:
+    bound = kit.scale("attachments_bytes_max", attachments, "ATTACHMENTS_BYTES_MAX", 1000)
+    files = [file_of(b"x" * 600), file_of(b"y" * (bound - 600 + offset))]
+    words = past("attachments_bytes_max").replace("33554432", str(bound))
+    await attached_or_not(kit, words, offset, files)
+
+
+def file_of(data: bytes) -> Payload:
+    return {"data": base64.b64encode(data).decode(), "media_type": "text/plain"}
+
+
+async def attached_or_not(kit: Kit, name: str, offset: int, files: list[Payload]) -> None:
+    if offset > 0:
+        refusal = await kit.client.refusal("prompt", text="go", attachments=files)
+        assert told(refusal) == LIMITS.get(name, (0, name))[1]
+    else:
+        await kit.client.request("prompt", text="go", attachments=files, wait=False)
+        await kit.events.run()
 
 
 async def tools(kit: Kit, offset: int) -> None:
@@ -542,6 +592,11 @@ PLAYS: dict[str, Play] = {
     "nesting_max": nesting,
     "text_chars_max": text_chars,
     "name_chars_max": name_chars,
+    "path_chars_max": path_chars,
+    "event_text_bytes_max": event_text_bytes,
+    "attachments_max": attachments_count,
+    "attachment_bytes_max": attachment_bytes,
+    "attachments_bytes_max": attachments_bytes,
     "tools_max": tools,
     "types_max": types,
     "cursor_digits_max": cursor_digits,
