@@ -130,8 +130,8 @@ def _answer(message: AssistantMessage, ids: CallIds, names: ToolNames) -> Iterat
 
 
 def _message(text: str, phase: str | None = None) -> dict[str, Any]:
-    content = [{"type": "output_text", "text": text}]
-    message: dict[str, Any] = {"type": "message", "role": "assistant", "content": content}
+    # As a list of ``output_text`` it would have to have the id it came with.
+    message: dict[str, Any] = {"type": "message", "role": "assistant", "content": text}
     return message | ({"phase": phase} if phase else {})
 
 
