@@ -29,7 +29,7 @@ from nousd.daemon.outbox import Outbox
 from nousd.daemon.sockets import open_listeners
 from nousd.extensions.api import ExtensionApi, ExtensionFunction
 from nousd.machine import asked, compaction, decisions
-from nousd.providers import answer_stream
+from nousd.providers import answer_stream, listing
 from nousd.providers import tool_calls as calls_of_models
 from nousd.providers.interface import Provider
 from nousd.store.interface import EventFilter
@@ -37,7 +37,7 @@ from nousd.tools import output, whole_output
 from nousd.tools.interface import Tool
 from nousd.wire.limits import LIMITS, LONG_LINE_BYTES
 from tests.daemon_harness import Client, Daemon, Event, Events, Payload, of_type, socket_daemon
-from tests.stub_model import StubModel, hanging_reply, text_reply, tool_reply, whole_reply
+from tests.stub_model import Reply, StubModel, hanging_reply, text_reply, tool_reply, whole_reply
 
 
 class Say(msgspec.Struct):
@@ -239,6 +239,16 @@ async def attached_or_not(kit: Kit, name: str, offset: int, files: list[Payload]
     else:
         await kit.client.request("prompt", text="go", attachments=files, wait=False)
         await kit.events.run()
+
+
+async def models_listed(kit: Kit, offset: int) -> None:
+    bound = kit.scale("models_listed_max", listing, "MODELS_LISTED_MAX", 5)
+    listed = [{"id": f"m{number}"} for number in range(bound + offset - 1)]  # and the default one
+    body = json.dumps({"data": listed}).encode()
+    kit.stub.script(Reply((body,), content_type="application/json"))
+    answer = await kit.client.request("list_models")
+    assert len(answer["models"]) == min(bound, bound + offset)
+    assert ("truncated" in answer) is (offset > 0)
 
 
 async def tools(kit: Kit, offset: int) -> None:
@@ -598,6 +608,7 @@ PLAYS: dict[str, Play] = {
     "attachment_bytes_max": attachment_bytes,
     "attachments_bytes_max": attachments_bytes,
     "tools_max": tools,
+    "models_listed_max": models_listed,
     "types_max": types,
     "cursor_digits_max": cursor_digits,
     "keepalive_seconds_min": keepalive_least,

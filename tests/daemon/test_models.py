@@ -1,0 +1,299 @@
+"""Models of several servers in one daemon: which one a session asks, and what is said of all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from nousd.errors import ConfigError
+from nousd.machine.model_input import ModelChoice
+from nousd.providers.interface import Provider
+from nousd.providers.models import ModelFacts, Models
+from nousd.providers.prices import Price
+from nousd.providers.registry import make_provider
+from tests.daemon_harness import Client, Daemon, of_type, socket_daemon
+from tests.stub_model import Gate, Reply, StubModel, error_reply, stub_model, tool_reply
+
+
+def unusable() -> Provider:
+    raise ConfigError("provider broken needs BROKEN_API_KEY")
+
+
+def listing(*models: str) -> Reply:
+    body = json.dumps({"object": "list", "data": [{"id": model} for model in models]})
+    return Reply((body.encode(),), content_type="application/json")
+
+
+@pytest.fixture
+async def other() -> AsyncIterator[StubModel]:
+    """The server of the provider ``other``; ``stub`` is that of ``main``."""
+    async with stub_model() as stub:
+        yield stub
+
+
+@pytest.fixture
+def servers(stub: StubModel, other: StubModel) -> dict[str, StubModel]:
+    return {"main": stub, "other": other}
+
+
+@asynccontextmanager
+async def running(folder: Path, stub: StubModel, other: StubModel) -> AsyncIterator[Daemon]:
+    models = Models(
+        {
+            "main": partial(make_provider, "openai", name="main", api_base=stub.api_base),
+            "other": partial(make_provider, "openai", name="other", api_base=other.api_base),
+            "broken": unusable,
+        },
+        ModelChoice("main", "m1"),
+        aliases={"quick": ModelChoice("other", "small")},
+        facts={
+            "other/small": ModelFacts(
+                context_window=5000, price=Price(input=1.0, output=2.5, cache_read=0.0)
+            )
+        },
+    )
+    provider = models.provider("main")
+    try:
+        async with socket_daemon(folder, provider=provider, models=models) as daemon:
+            yield daemon
+    finally:
+        await models.aclose()
+
+
+@pytest.fixture
+async def daemon(short_folder: Path, stub: StubModel, other: StubModel) -> AsyncIterator[Daemon]:
+    with trio.fail_after(60):
+        async with running(short_folder, stub, other) as daemon:
+            yield daemon
+
+
+async def chosen(client: Client, **session: str) -> tuple[str, str, str | None]:
+    state = await client.request("get_state", **session)
+    return state["provider"], state["model"], state.get("thinking")
+
+
+def asked(stub: StubModel) -> list[Any]:
+    return [request.json["model"] for request in stub.requests]
+
+
+# --- set_model -----------------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("set_model_says_what_a_name_stands_for")
+@pytest.mark.parametrize(
+    ("name", "provider", "model"),
+    [
+        ("quick", "other", "small"),
+        ("other/large", "other", "large"),
+        ("other/vendor/large", "other", "vendor/large"),
+        ("m2", "main", "m2"),
+        ("vendor/m2", "main", "vendor/m2"),
+    ],
+)
+async def test_a_name_stands_for_a_provider_and_a_model(
+    client: Client, servers: dict[str, StubModel], name: str, provider: str, model: str
+) -> None:
+    answer = await client.request("set_model", model=name)
+    assert answer == {"command": "set_model", "provider": provider, "model": model}
+    assert await chosen(client) == (provider, model, None)
+    await client.request("prompt", text="hello")
+    assert {name: asked(server) for name, server in servers.items()} == {
+        **{key: [] for key in servers},
+        provider: [model],
+    }
+
+
+async def test_another_model_answers_from_the_next_call_on_within_a_run(
+    daemon: Daemon, client: Client, servers: dict[str, StubModel], short_folder: Path
+) -> None:
+    servers["main"].script(tool_reply(("bash", {"command": "cat go"})))
+    events = await daemon.watch()
+    fifo = short_folder / "work" / "go"
+    os.mkfifo(fifo)
+    await client.request("prompt", text="hello", wait=False)
+    await events.until("tool_execution_start")
+    await client.request("set_model", model="other/large")
+    await client.request("set_thinking", level="low")
+    await trio.to_thread.run_sync(fifo.write_text, "gone")
+    await events.run()
+    assert [asked(server) for server in servers.values()] == [["m1"], ["large"]]
+    entries = (await client.request("get_messages"))["messages"]
+    answers = [entry for entry in entries if entry["role"] == "assistant"]
+    assert [(entry["provider"], entry["model"]) for entry in answers] == [
+        ("main", "m1"),
+        ("other", "large"),
+    ]
+
+
+@pytest.mark.behaviour("a_slip_in_a_models_name_is_refused")
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("othr/large", "other/large"), ("quickk", "quick"), ("other", "other/MODEL")],
+)
+async def test_a_slip_of_the_pen_is_refused_and_changes_nothing(
+    client: Client, name: str, nearest: str
+) -> None:
+    error = await client.refusal("set_model", model=name)
+    assert (error["code"], error["message"]) == ("command_rejected", "model_unknown")
+    assert error["details"] == {"nearest": nearest}
+    assert nearest in error["cause"]
+    assert await chosen(client) == ("main", "m1", None)
+
+
+async def test_a_model_of_a_provider_that_cannot_be_used_is_refused(client: Client) -> None:
+    error = await client.refusal("set_model", model="broken/large")
+    assert (error["message"], error["cause"]) == (
+        "provider_not_usable",
+        "provider broken needs BROKEN_API_KEY",
+    )
+    assert await chosen(client) == ("main", "m1", None)
+
+
+async def test_what_is_known_of_a_model_holds_for_it_alone(client: Client, daemon: Daemon) -> None:
+    events = await daemon.watch(types="all")
+    windows = []
+    for name in ("quick", "main/m1"):
+        await client.request("set_model", model=name)
+        await client.request("prompt", text="hello", wait=False)
+        (told,) = of_type(await events.run(), "model_input")
+        windows.append(told["context_window"])
+    assert windows == [5000, 128_000]
+
+
+# --- set_thinking --------------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("set_thinking_holds_from_the_next_call")
+async def test_model_and_thinking_are_a_sessions_own_the_next_ones_default_and_durable(
+    short_folder: Path, stub: StubModel, other: StubModel
+) -> None:
+    async with running(short_folder, stub, other) as daemon:
+        client = await daemon.connect()
+        first = (await client.request("new_session"))["session_id"]
+        await client.request("set_model", model="quick")
+        await client.request("set_thinking", level="high")
+        second = (await client.request("new_session"))["session_id"]
+        await client.request("set_thinking", level="off")
+        branch = (await client.request("branch_session", session_id=first))["session_id"]
+        sessions = (first, second, branch)
+        before = [await chosen(client, session_id=session) for session in sessions]
+        small = ("other", "small")
+        assert before == [(*small, "high"), (*small, "off"), (*small, "high")]
+    async with running(short_folder, stub, other) as daemon:
+        client = await daemon.connect()
+        assert [await chosen(client, session_id=session) for session in sessions] == before
+        await client.request("new_session")
+        assert await chosen(client) == (*small, "off")
+
+
+async def test_null_leaves_thinking_to_the_model_again_also_after_a_restart(
+    short_folder: Path, stub: StubModel, other: StubModel
+) -> None:
+    async with running(short_folder, stub, other) as daemon:
+        client = await daemon.connect()
+        first = (await client.request("new_session"))["session_id"]
+        await client.request("set_thinking", level="high")
+        assert await client.request("set_thinking", level=None) == {"command": "set_thinking"}
+        assert await chosen(client) == ("main", "m1", None)
+    async with running(short_folder, stub, other) as daemon:
+        client = await daemon.connect()
+        assert await chosen(client, session_id=first) == ("main", "m1", None)
+        await client.request("new_session")
+        assert await chosen(client) == ("main", "m1", None)
+
+
+async def test_a_session_whose_provider_is_gone_asks_the_default(
+    short_folder: Path, stub: StubModel, other: StubModel, provider: Provider
+) -> None:
+    async with running(short_folder, stub, other) as daemon:
+        client = await daemon.connect()
+        await client.request("new_session")
+        await client.request("set_model", model="quick")
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client = await daemon.connect()
+        assert await chosen(client) == ("openai", "stub-model", None)
+        assert (await client.request("prompt", text="hello"))["output"] == "stub-reply"
+
+
+# --- list_models ---------------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("list_models_asks_every_server")
+async def test_all_models_are_listed_with_what_is_known_of_them(
+    client: Client, stub: StubModel, other: StubModel
+) -> None:
+    stub.script(listing("m1", "gpt-4o"))
+    other.script(error_reply(503, "overloaded"))
+    await client.request("set_model", model="main/gpt-4o")
+    answer = await client.request("list_models")
+    assert answer == {
+        "models": [
+            {
+                "id": "main/m1",
+                "provider": "main",
+                "model": "m1",
+                "is_default": False,
+                "context_window": 128_000,
+            },
+            {
+                "id": "main/gpt-4o",
+                "provider": "main",
+                "model": "gpt-4o",
+                "is_default": True,
+                "context_window": 128_000,
+            },
+            {
+                "id": "other/small",
+                "provider": "other",
+                "model": "small",
+                "is_default": False,
+                "context_window": 5000,
+                "prices": {"input": 1.0, "output": 2.5, "cache_read": 0.0},
+                "aliases": ["quick"],
+            },
+        ],
+        "errors": [
+            {"provider": "other", "cause": "overloaded"},
+            {"provider": "broken", "cause": "provider broken needs BROKEN_API_KEY"},
+        ],
+    }
+
+
+async def test_one_provider_is_asked_again_when_it_is_wanted(
+    client: Client, stub: StubModel, other: StubModel
+) -> None:
+    other.script(listing("a"), listing("b"))
+    listed = []
+    for refresh in (False, False, True):
+        answer = await client.request("list_models", provider="other", refresh=refresh)
+        listed.append([model["model"] for model in answer["models"]])
+    assert listed == [["small", "a"], ["small", "a"], ["small", "b"]]
+    assert (len(stub.requests), len(other.requests)) == (0, 2)
+
+
+async def test_models_of_a_provider_that_is_not_there_are_not_listed(client: Client) -> None:
+    error = await client.refusal("list_models", provider="gone")
+    assert error["message"] == "provider_not_configured"
+    assert error["details"] == {"providers": ["broken", "main", "other"]}
+
+
+async def test_a_server_that_takes_its_time_holds_up_nobody_else(
+    client: Client, daemon: Daemon, other: StubModel
+) -> None:
+    gate = Gate()
+    other.script(Reply((gate, *listing("a").parts), content_type="application/json"))
+    another = await daemon.connect()
+    request_id = await client.ask("list_models", provider="other")
+    await gate.reached()
+    assert (await another.request("prompt", text="hello"))["status"] == "completed"
+    gate.open()
+    models = (await client.answer(request_id))["payload"]["models"]
+    assert [model["model"] for model in models] == ["small", "a"]
