@@ -35,6 +35,8 @@ WORLD = "time datetime random secrets uuid socket os trio"
 
 ROOMS: dict[str, Room] = {
     "errors": room(),
+    # What a secret looks like is said once, for the daemon's log and for what is handed to others.
+    "redaction": room(),
     "places": room("errors", "platformdirs"),
     "config": room("errors places wire.limits", "msgspec"),
     "wire": room("errors", "msgspec", WORLD),
@@ -46,14 +48,14 @@ ROOMS: dict[str, Room] = {
     "runtimes": room("wire machine tools providers errors", "msgspec trio"),
     "extensions": room("wire tools errors", "msgspec trio"),
     "daemon": room(
-        "wire machine views store tools providers runtimes extensions errors places config",
+        "wire machine views store tools providers runtimes extensions errors redaction places config",
         "msgspec apsw httpx2 trio",
     ),
     "replay": room(
         "daemon runtimes providers tools store machine wire errors places", "msgspec apsw trio"
     ),
     "admin": room(
-        "store machine views wire errors places config providers tools client",
+        "store machine views wire errors redaction places config providers tools client",
         "msgspec apsw trio httpx2",
     ),
     "client": room("wire errors places", "anyio msgspec"),

@@ -28,8 +28,8 @@ from typing import Any, Final
 
 import msgspec
 
-from nousd.daemon.redaction import Redactor
 from nousd.errors import ConfigError
+from nousd.redaction import Redactor
 from nousd.wire.codec import scrub
 
 LOG_BYTES_MAX: Final = 10 * 1024 * 1024

@@ -33,7 +33,6 @@ from nousd.daemon.feed import serve_events
 from nousd.daemon.instructions import Places, reader
 from nousd.daemon.logs import configure_logging
 from nousd.daemon.memory import give_back_large_blocks
-from nousd.daemon.redaction import Redactor
 from nousd.daemon.sockets import Listeners, open_listeners, socket_paths
 from nousd.daemon.systemd import (
     Notifier,
@@ -44,6 +43,7 @@ from nousd.errors import CommandRejected, ConfigError
 from nousd.places import locations
 from nousd.places.folders import prepare_chosen_folder, prepare_own_folder
 from nousd.places.locks import lock_socket, lock_state_folder, socket_lock_file
+from nousd.redaction import Redactor
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.sqlite import open_store
 from nousd.wire.codec import encode_error

@@ -19,8 +19,8 @@ import pytest
 
 from nousd.daemon import logs
 from nousd.daemon.logs import TEXT_CHARS_MAX, configure_logging
-from nousd.daemon.redaction import Redactor
 from nousd.errors import ConfigError
+from nousd.redaction import Redactor
 
 SECRET = "sk-0123456789abcdef"
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nousd.daemon.redaction import SECRET_CHARS_MIN, Redactor
+from nousd.redaction import SECRET_CHARS_MIN, Redactor
 
 
 def test_every_occurrence_of_every_secret_is_replaced() -> None:

@@ -1,0 +1,267 @@
+"""Takes secrets out of texts on their way out of nousd: those it holds, and what looks like one.
+
+Two ways, which go together. A ``Redactor`` knows the secrets of the daemon by value; that is all it does
+for the daemon's own log, for what a user or a tool wrote is theirs. Given ``RULES`` as well, it finds
+what merely looks like a secret: that is for what is handed to others, such as a support bundle. There it
+rather takes too much than too little.
+
+``RULES`` is the one table of what secrets look like. It is read against whole texts only: whoever has a
+text in pieces joins them first. JSON is redacted value by value, so that it stays JSON. No I/O; the time
+it takes grows with the text and with nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.parse
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+REDACTED: Final = "[redacted]"
+
+SECRET_CHARS_MIN: Final = 6
+"""Shorter values are no secrets, and replacing every ``test`` would spoil the text."""
+
+
+class Rule(NamedTuple):
+    """How one kind of secret looks.
+
+    Args:
+        kind: stands in its place.
+        pattern: what is replaced is that of its named groups which is there, or all of it if it has
+            no groups.
+    """
+
+    kind: str
+    pattern: re.Pattern[str]
+
+
+# --- what secrets look like ------------------------------------------------------------------
+
+
+def _any_case(*words: str) -> str:
+    """Returns the alternatives of one pattern, whatever case a letter has. Where no flag says so, the
+    first letters are looked for at once, which is ten times as fast.
+    """
+    return "|".join(
+        re.sub("[a-z]", lambda letter: f"[{letter[0]}{letter[0].upper()}]", word) for word in words
+    )
+
+
+_KEYS: Final = ("api", "access", "auth", "account", "private", "signing", "encryption", "master")
+_WORDS: Final = (
+    "token",
+    "passwords?",
+    "passwd",
+    "passphrase",
+    "passcode",
+    "pwd",
+    "credentials?",
+)
+_NAMES: Final = (
+    rf"(?<=[_.-])(?:{_any_case('key')})|"
+    + _any_case(*(f"{word}key" for word in _KEYS), *_WORDS)
+    + rf"|(?:{_any_case('secret')})[A-Za-z0-9_.-]{{0,40}}+"
+)
+"""How the name of a variable ends that holds a secret. How it begins does not matter."""
+
+_ALREADY: Final = r"(?!\[redacted)"
+
+_VALUE: Final = (
+    r"(?:"
+    r'"""(?P<toml>(?:[^"\\]|\\.|"(?!""))*)"""'
+    r"|\"(?P<double>(?:[^\"\\\n]|\\.)*)\""
+    r"|'(?P<single>(?:[^'\\\n]|\\.)*)'"
+    r"|(?P<mark>\\+[\"'])(?P<escaped>.{0,4096}?)(?P=mark)"
+    r"|\\*[\"'](?P<cut>[^\n]+)"
+    r"|(?P<bare>[^\s\"'\\,;&<>(){}\[\]|]+)"
+    r")"
+)
+"""A value behind ``NAME=`` or ``"name":``, in quotes of any depth, in quotes that are never closed, or
+in none."""
+
+_NO_VALUES: Final = r"(?!\\*[\"']?(?:(?:set|not set|null|none|None|true|false)\b|\$[A-Za-z_{(]))"
+"""What a secret is not: the words for one that is there or not, and the name of another variable."""
+
+_PEM: Final = r"[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_PEM_TEXT: Final = r"[A-Za-z0-9+/=:,.\s\\-]"
+
+
+def _rule(kind: str, pattern: str) -> Rule:
+    return Rule(kind, re.compile(pattern))
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    _rule("private_key", rf"-----BEGIN {_PEM}(?:(?:(?!-----BEGIN )[\s\S])*?-----END {_PEM})"),
+    # The rest of one that was cut off, at its end or at its beginning.
+    _rule("private_key", rf"-----BEGIN {_PEM}{_PEM_TEXT}*+"),
+    _rule("private_key", rf"(?<![A-Za-z0-9+/=\\\s])[A-Za-z0-9+/=\\\s]{{40,}}+-----END {_PEM}"),
+    _rule("url_password", r"(?<=://)[^\s/:@\"'\\]{0,256}:(?P<secret>[^\s?#\"'\\]{1,512})@"),
+    _rule(
+        "authorization",
+        rf"(?i)\b(?:proxy-)?authorization\\*[\"']?\s{{0,8}}[:=]\s{{0,8}}\\*[\"']?"
+        rf"(?:(?:bearer|basic|token|digest|negotiate|apikey)\s{{1,8}})?"
+        rf"{_ALREADY}(?P<secret>[^\s\"'\\,;]{{2,}})",
+    ),
+    _rule(
+        "authorization",
+        rf"(?i)\b(?:bearer|basic)\s{{1,8}}{_ALREADY}(?P<secret>[A-Za-z0-9._~+/=-]{{8,}})",
+    ),
+    _rule("anthropic_key", r"(?<![A-Za-z0-9])sk-ant-[A-Za-z0-9_-]{8,}"),
+    _rule("api_key", r"(?<![A-Za-z0-9])[sr]k[-_](?:live_|test_|proj-|or-)?[A-Za-z0-9_-]{10,}"),
+    _rule("google_key", r"AIza[0-9A-Za-z_-]{30,}"),
+    _rule("github_token", r"(?:gh[pousr]_|github_pat_)[A-Za-z0-9_]{16,}"),
+    _rule("gitlab_token", r"glpat-[A-Za-z0-9_-]{16,}"),
+    _rule("slack_token", r"xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}"),
+    _rule("hub_token", r"(?<![A-Za-z0-9])(?:hf|npm|dckr_pat|pypi)[_-][A-Za-z0-9_-]{20,}"),
+    _rule(
+        "aws_key",
+        r"(?<![A-Z0-9])A(?:KIA|SIA)[0-9A-Z]{16}(?:[\s\"'\\:,;=/|]{1,8}[A-Za-z0-9/+=]{40}(?![A-Za-z0-9]))?",
+    ),
+    _rule(
+        "jwt", r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{5,}+\.[A-Za-z0-9_-]{5,}+(?:\.[A-Za-z0-9_-]*+)?"
+    ),
+    _rule(
+        "variable",
+        rf"(?:{_NAMES})\\*[\"']?\s{{0,8}}(?:=>|:=|[:=])\s{{0,8}}{_NO_VALUES}{_ALREADY}{_VALUE}",
+    ),
+    _rule(
+        "variable",
+        rf"(?i)(?<![A-Za-z0-9])--?[a-z-]{{0,40}}(?:key|token|secret|passw(?:or)?d|passphrase)"
+        rf"\s{{1,8}}{_NO_VALUES}{_ALREADY}(?P<secret>[^\s\"'\\-][^\s\"'\\]*)",
+    ),
+)
+"""In the order in which they are looked for; what one has taken is nothing to the others."""
+
+_SECRET_NAME: Final = re.compile(rf"(?:{_NAMES}|{_any_case('authorization')})$|(?<=[a-z0-9])Key$")
+
+
+def names_secret(name: str) -> bool:
+    """Whether a variable, or a key of JSON, of that name holds a secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
+# --- taking them out -------------------------------------------------------------------------
+
+
+class Redactor:
+    """Replaces secrets in texts. ``counts`` says how many of each kind it has replaced.
+
+    Args:
+        secrets: values of keys and tokens; empty and too short ones are skipped.
+        rules: what else counts as a secret, by its looks.
+        mark: stands in the place of a secret that is known by its value.
+    """
+
+    def __init__(
+        self,
+        secrets: Iterable[str] = (),
+        *,
+        rules: Sequence[Rule] = (),
+        mark: str = REDACTED,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._rules = rules
+        self._mark = mark
+        self._spellings: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+        for secret in secrets:
+            self.add(secret)
+
+    def add(self, secret: str) -> None:
+        """Makes one more secret known, such as a token that was made just now."""
+        secret = secret.strip()
+        if len(secret) < SECRET_CHARS_MIN:
+            return
+        self._spellings.update(_spellings(secret))
+        # Longest first: a secret may begin with another one.
+        ordered = sorted(self._spellings, key=len, reverse=True)
+        self._pattern = re.compile("|".join(re.escape(spelling) for spelling in ordered))
+
+    def redact(self, text: str) -> str:
+        """Returns ``text`` with every secret replaced."""
+        if self._pattern is not None:
+            text, times = self._pattern.subn(self._mark, text)
+            self._count("known", times)
+        for rule in self._rules:
+            text = self._without(rule, text)
+        return text
+
+    def redact_json(self, value: Any) -> Any:
+        """Returns a decoded JSON value with its texts, and its keys, redacted one by one. What stands
+        under a key that names a secret is one, whatever it looks like.
+        """
+        match value:
+            case str():
+                return self.redact(value)
+            case list():
+                return [self.redact_json(item) for item in value]
+            case dict():
+                return {
+                    self.redact(name): (
+                        self._hidden(item)
+                        if self._rules and names_secret(name)
+                        else self.redact_json(item)
+                    )
+                    for name, item in value.items()
+                }
+            case _:
+                return value
+
+    def _hidden(self, value: Any) -> Any:
+        match value:
+            case None | bool() | "":
+                return value
+            case list():
+                return [self._hidden(item) for item in value]
+            case dict():
+                return {self.redact(name): self._hidden(item) for name, item in value.items()}
+            case _:
+                self._count("variable", 1)
+                return _marked("variable")
+
+    def _without(self, rule: Rule, text: str) -> str:
+        times = 0
+
+        def replaced(found: re.Match[str]) -> str:
+            nonlocal times
+            start, end = _place_of_secret(found)
+            if start == end or text.startswith(REDACTED[:-1], start):
+                return found[0]
+            times += 1
+            return f"{text[found.start() : start]}{_marked(rule.kind)}{text[end : found.end()]}"
+
+        redacted = rule.pattern.sub(replaced, text)
+        self._count(rule.kind, times)
+        return redacted
+
+    def _count(self, kind: str, times: int) -> None:
+        if times:
+            self.counts[kind] += times
+
+
+def _place_of_secret(found: re.Match[str]) -> tuple[int, int]:
+    """Returns where in the text the secret of a match stands: its only group, or all of it."""
+    groups = [name for name, text in found.groupdict().items() if text and name != "mark"]
+    if groups:
+        return found.span(groups[0])
+    return found.span() if not found.re.groups else (0, 0)
+
+
+def _marked(kind: str) -> str:
+    return f"[redacted:{kind}]"
+
+
+def _spellings(secret: str) -> set[str]:
+    """The forms in which a secret turns up in errors: as it is, in a URL, in JSON, in a repr."""
+    return {
+        secret,
+        urllib.parse.quote(secret),
+        urllib.parse.quote(secret, safe=""),
+        urllib.parse.quote_plus(secret),
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        repr(secret)[1:-1],
+    }
