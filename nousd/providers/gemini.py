@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -17,7 +17,10 @@ from nousd.providers.interface import Blobs
 from nousd.providers.request_body import encode_body
 from nousd.providers.tool_names import ToolNames
 
-_COLLECTIONS = ("models/", "tunedModels/")
+DEFAULT_MODEL: Final = "gemini-flash-latest"
+"""Goes on to mean a model that is there: the vendor takes models away after a year or so."""
+
+_COLLECTIONS: Final = ("models/", "tunedModels/")
 """What may stand before a model's name; ``models/`` where nothing does."""
 
 
@@ -30,7 +33,7 @@ class GeminiProvider(HostedProvider):
     name: ClassVar[str] = DIALECT
     vendor_api_base: ClassVar[str] = "https://generativelanguage.googleapis.com"
     key_variable: ClassVar[str] = "GEMINI_API_KEY"
-    first_model: ClassVar[str] = "gemini-2.5-flash"
+    first_model: ClassVar[str] = DEFAULT_MODEL
     models_path: ClassVar[str] = "/v1beta/models?pageSize=1000"
 
     @staticmethod

@@ -49,8 +49,8 @@ _LEAST_PRO_BUDGET: Final = 128
 _NOT_THINKING: Final = re.compile(r"gemini-(1|2\.0)|gemma|learnlm")
 """Beginnings of models that refuse to be told anything about thinking."""
 
-_SIGNING: Final = re.compile(r"gemini-[3-9]")
-"""Beginnings of models that think in levels, not in tokens, and want every call signed."""
+_THINKING_IN_TOKENS: Final = re.compile(r"gemini-2\.5")
+"""Beginnings of models that take a budget. All later ones take a level, and want every call signed."""
 
 _NOT_SIGNED: Final = "skip_thought_signature_validator"
 """The vendor's word for the signature of a call that another model wrote."""
@@ -66,7 +66,7 @@ def contents_body(request: ModelInput, blobs: Blobs) -> dict[str, Any]:
     """Returns the body of the request; equal inputs give equal bodies."""
     names = ToolNames(request.tools)
     model = request.model.rpartition("/")[2]
-    writer = _PartWriter(names, blobs, signs=_SIGNING.match(model) is not None)
+    writer = _PartWriter(names, blobs, signs=_signs(model))
     body: dict[str, Any] = {"contents": list(_contents(request.messages, writer))}
     if request.system:
         body["systemInstruction"] = {"parts": [{"text": request.system}]}
@@ -82,11 +82,15 @@ def _thinking(model: str, thinking: Thinking) -> dict[str, Any] | None:
     if _NOT_THINKING.match(model):
         return None
     thoughts: dict[str, Any] = {"includeThoughts": thinking != "off"}
-    if _SIGNING.match(model):
-        least = "low" if "pro" in model else "minimal"
-        return thoughts | {"thinkingLevel": least if thinking == "off" else thinking}
-    at_least = _LEAST_PRO_BUDGET if "pro" in model else 0
-    return thoughts | {"thinkingBudget": max(THINKING_BUDGETS[thinking], at_least)}
+    if _THINKING_IN_TOKENS.match(model):
+        at_least = _LEAST_PRO_BUDGET if "pro" in model else 0
+        return thoughts | {"thinkingBudget": max(THINKING_BUDGETS[thinking], at_least)}
+    least = "low" if "pro" in model else "minimal"
+    return thoughts | {"thinkingLevel": least if thinking == "off" else thinking}
+
+
+def _signs(model: str) -> bool:
+    return not (_NOT_THINKING.match(model) or _THINKING_IN_TOKENS.match(model))
 
 
 def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:

@@ -35,6 +35,7 @@ _BROKEN_CALL: Final = ("the model's tool call could not be read", True)
 
 FAILED_REASONS: Final[dict[str, tuple[str, bool]]] = {
     "BLOCKLIST": _FILTERED,
+    "ESCALATION": _FILTERED,
     "IMAGE_PROHIBITED_CONTENT": _FILTERED,
     "IMAGE_RECITATION": _FILTERED,
     "IMAGE_SAFETY": _FILTERED,
@@ -45,14 +46,17 @@ FAILED_REASONS: Final[dict[str, tuple[str, bool]]] = {
     "MODEL_ARMOR": _FILTERED,
     "OTHER": ("the server broke the answer off", False),
     "PROHIBITED_CONTENT": _FILTERED,
+    "PUP_LIMITED_DISABLED": ("the server has limited or disabled the account", False),
     "RECITATION": _FILTERED,
     "SAFETY": _FILTERED,
     "SPII": _FILTERED,
     "TOO_MANY_TOOL_CALLS": ("the model made too many tool calls", False),
     "UNEXPECTED_TOOL_CALL": _BROKEN_CALL,
 }
-"""Finish reasons that are failures -> (what is said about them, whether trying again may help). All
-others but ``MAX_TOKENS`` are a ``stop``."""
+"""Finish reasons that are failures -> (what is said about them, whether trying again may help)."""
+
+CUT_REASONS: Final = frozenset({"CONTINUATION", "MAX_TOKENS"})
+"""Finish reasons of an answer that lacks its end. Any other (``STOP``...) is a ``stop``."""
 
 
 class GeminiChunk(msgspec.Struct, rename="camel"):
@@ -181,7 +185,7 @@ def _check_feedback(feedback: Mapping[str, Any]) -> None:
 
 
 def _finish_reason(reason: str, *, with_calls: bool) -> FinishReason:
-    if reason == "MAX_TOKENS":
+    if reason in CUT_REASONS:
         return "length"
     return "tool_use" if with_calls else "stop"
 

@@ -43,7 +43,7 @@ DIALECTS: Final = (
     Dialect("openai", "/v1", "gpt-5-mini"),
     Dialect("openai-responses", "/v1", "gpt-5-mini"),
     Dialect("anthropic", "", "claude-sonnet-4-5"),
-    Dialect("gemini", "", "gemini-2.5-flash"),
+    Dialect("gemini", "", "gemini-3.5-flash"),
 )
 
 

@@ -47,11 +47,14 @@ def model_parts(message: AssistantMessage, model: str = "gemini-2.5-pro") -> lis
 
 
 def test_a_whole_tool_loop_becomes_contents() -> None:
-    request = ask(
-        "hi",
-        AssistantMessage("Look:", (ModelToolCall("msg-1.0", "read", {"path": "a"}),)),
-        ToolResultMessage("msg-1.0", "read", "content", is_error=False),
+    request = ModelInput(
+        model="gemini-2.5-pro",
         system="Be brief.",
+        messages=(
+            UserMessage("hi"),
+            AssistantMessage("Look:", (ModelToolCall("msg-1.0", "read", {"path": "a"}),)),
+            ToolResultMessage("msg-1.0", "read", "content", is_error=False),
+        ),
         tools=(READ,),
     )
     call = {"name": "read", "args": {"path": "a"}}
@@ -149,6 +152,7 @@ def test_calls_of_another_model_are_marked_for_models_that_want_them_signed() ->
         ("gemini-3.1-pro", "off", {"includeThoughts": False, "thinkingLevel": "low"}),
         ("gemini-3.1-pro", "medium", {"includeThoughts": True, "thinkingLevel": "medium"}),
         ("models/gemini-3.1-pro", "high", {"includeThoughts": True, "thinkingLevel": "high"}),
+        ("gemini-flash-latest", "off", {"includeThoughts": False, "thinkingLevel": "minimal"}),
         ("gemini-2.0-flash", "high", None),
         ("gemma-3-27b-it", "high", None),
         ("gemini-2.5-flash", None, None),

@@ -12,7 +12,7 @@ from nousd.errors import ContextOverflow, ProviderError
 from nousd.machine.model_input import ModelInput, ModelMessage, ToolResultMessage, UserMessage
 from nousd.providers.answer_stream import AnswerStream
 from nousd.providers.gemini_contents import contents_body
-from nousd.providers.gemini_stream import FAILED_REASONS, GeminiAnswer
+from nousd.providers.gemini_stream import CUT_REASONS, FAILED_REASONS, GeminiAnswer
 from nousd.providers.interface import (
     NO_BLOBS,
     Finished,
@@ -201,8 +201,9 @@ def test_any_other_reason_is_a_stop(reason: str) -> None:
     assert finish_of(answer(chunk(text("a"), reason=reason))).reason == "stop"
 
 
-def test_an_answer_that_reached_the_limit_is_cut() -> None:
-    assert finish_of(answer(chunk(text("half"), reason="MAX_TOKENS"))).reason == "length"
+@pytest.mark.parametrize("reason", sorted(CUT_REASONS))
+def test_an_answer_that_reached_the_limit_is_cut(reason: str) -> None:
+    assert finish_of(answer(chunk(text("half"), reason=reason))).reason == "length"
 
 
 @pytest.mark.parametrize("reason", FAILED_REASONS)
