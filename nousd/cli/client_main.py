@@ -127,6 +127,12 @@ def _types(text: str) -> str | list[str]:
     return text if text in {"v1", "all"} else text.split(",")
 
 
+def _input(options: Options, values: dict[str, Any]) -> int:
+    from nousd.cli import model_input
+
+    return model_input.show(options, values["wanted"], verify=values.get("verify", False))
+
+
 WATCHES: Final[dict[str, Watch]] = {
     "prompt_stream": Watch("Start a run and show it until its end.", PROMPT, _prompt_stream),
     "trace": Watch(
@@ -186,6 +192,29 @@ WATCHES: Final[dict[str, Watch]] = {
             ),
         ),
         _usage,
+    ),
+    "input": Watch(
+        "Print exactly what a model was given, put together from its parts and checked.",
+        (
+            Argument(
+                "wanted",
+                Annotated[
+                    str,
+                    typer.Argument(
+                        metavar="EVENT|RUN", help="A model_input event, or a run: its last one."
+                    ),
+                ],
+                ...,
+            ),
+            Argument(
+                "verify",
+                Annotated[
+                    bool | None,
+                    typer.Option("--verify", help="Only check it; of a run, each of its calls."),
+                ],
+            ),
+        ),
+        _input,
     ),
     "artifact": Watch(
         "Write the bytes of an artifact, and check them.",
@@ -342,7 +371,8 @@ def _ask(verb: Verb, options: Options, values: dict[str, Any]) -> int:
     """Sends the verb's command and prints the answer."""
     seconds = options.timeout_seconds or verb.timeout_seconds
     with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
-        answer = daemon.request(verb.command, {**verb.fixed, **values}, timeout_seconds=seconds)
+        payload = watch.payload_of(daemon, {**verb.fixed, **values})
+        answer = daemon.request(verb.command, payload, timeout_seconds=seconds)
     if options.json:
         print(json.dumps(answer.payload, ensure_ascii=False))
     else:

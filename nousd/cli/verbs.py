@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import typer
@@ -90,8 +91,19 @@ LIMIT: Final = Argument(
 )
 BEFORE: Final = _option("before", "--before", "Go on before this id, where a page said so.")
 
-PROMPT: Final = (TEXT, LEAF, SESSION, CLIENT_MESSAGE)
-_QUEUED: Final = (TEXT, SESSION, EXPECTED_RUN, CLIENT_MESSAGE)
+ATTACH: Final = Argument(
+    "attachments",
+    Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--attach", metavar="FILE", help="A file that goes with it; as often as needed."
+        ),
+    ],
+    convert=list,
+)
+
+PROMPT: Final = (TEXT, LEAF, SESSION, CLIENT_MESSAGE, ATTACH)
+_QUEUED: Final = (TEXT, SESSION, EXPECTED_RUN, CLIENT_MESSAGE, ATTACH)
 
 _RUN_SECONDS: Final = 24 * 3600.0
 """The daemon ends the wait for a run itself (``--command-timeout``, a day at most)."""

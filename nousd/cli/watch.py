@@ -50,13 +50,22 @@ def say(text: str) -> None:
 # --- prompt_stream ---------------------------------------------------------------------------
 
 
+def payload_of(daemon: Connection, values: dict[str, Any]) -> dict[str, Any]:
+    """Returns what is sent for the values of a command line: files are read, or put, now."""
+    if "attachments" not in values:
+        return values
+    from nousd.cli.artifacts import with_attachments
+
+    return with_attachments(daemon, values)
+
+
 def prompt_stream(options: Options, payload: Mapping[str, Any]) -> int:
     """Starts a run and shows it until its end."""
     with (
         _subscription(options, {"types": "v1"}) as events,
         Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon,
     ):
-        accepted = daemon.request("prompt", {**payload, "wait": False}).payload
+        accepted = daemon.request("prompt", payload_of(daemon, {**payload, "wait": False})).payload
         run_id = accepted["run_id"]
         try:
             return _shown_to_the_end(_of_run(events, run_id), options)

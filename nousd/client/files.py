@@ -1,0 +1,85 @@
+"""Files of the client's side on their way to the daemon: as artifacts, or as attachments of a text.
+
+The daemon may run where the client's files are not, and reads nothing outside of its workdir: so their
+bytes are sent, in pieces that fit into a line whatever the size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from nousd.client.blocking import Connection
+from nousd.errors import ClientError
+from nousd.wire import media_types
+from nousd.wire.limits import ATTACHMENT_BYTES_MAX
+
+_PIECE_BYTES: Final = 1024 * 1024
+
+IN_LINE_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of all attachments that stand in the line of their text; the others are put before it."""
+
+PUT_SECONDS: Final = 300.0
+"""How long the daemon may take to put what it was sent, which is up to 256 MiB."""
+
+
+def put_file(
+    daemon: Connection, file: BinaryIO, media_type: str, *, timeout_seconds: float = PUT_SECONDS
+) -> dict[str, Any]:
+    """Stores what a file holds as an artifact, and returns the daemon's last answer.
+
+    Raises:
+        ClientError: the daemon refused it, or stored something else.
+        OSError: the file cannot be read.
+    """
+    wanted: dict[str, Any] = {"media_type": media_type}
+    answer: dict[str, Any] = {}
+    digest = hashlib.sha256()
+    for piece, is_last in _pieces_of(file):
+        digest.update(piece)
+        sent = {**wanted, "data": b64encode(piece).decode(), "final": is_last}
+        answer = daemon.request("put_artifact", sent, timeout_seconds=timeout_seconds).payload
+        wanted["upload_id"] = answer.get("upload_id", "")
+    if answer["artifact_id"] != f"sha256:{digest.hexdigest()}":
+        raise ClientError(f"{answer['artifact_id']} was stored, which is not what was sent")
+    return answer
+
+
+def _pieces_of(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
+    """Yields a file's pieces, at least one, each with whether it is the last."""
+    piece = file.read(_PIECE_BYTES)
+    while following := file.read(_PIECE_BYTES):
+        yield piece, False
+        piece = following
+    yield piece, True
+
+
+def attachments_of(daemon: Connection, paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """Returns files as the ``attachments`` of a command; puts those that are too large for its line.
+
+    What each is follows from its name: a text, unless the suffix is known.
+
+    Raises:
+        ClientError: the daemon refused one, or one is larger than an attachment may be.
+        OSError: a file cannot be read.
+    """
+    left = IN_LINE_BYTES_MAX
+    attachments = []
+    for path in paths:
+        attachment = {"name": path.name, "media_type": media_types.guessed(path.name)}
+        with path.open("rb") as file:
+            data = file.read(left + 1)
+            if len(data) <= left:
+                left -= len(data)
+                attachment["data"] = b64encode(data).decode()
+            elif file.seek(0, 2) > ATTACHMENT_BYTES_MAX:
+                raise ClientError(f"{path} is too large: at most {ATTACHMENT_BYTES_MAX} bytes")
+            else:
+                file.seek(0)
+                put = put_file(daemon, file, attachment["media_type"])
+                attachment["artifact_id"] = put["artifact_id"]
+        attachments.append(attachment)
+    return attachments
