@@ -6,7 +6,8 @@ that came before, encrypted as they are, each before what it preceded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from nousd.machine.model_input import (
@@ -25,6 +26,8 @@ from nousd.providers.tool_names import CallIds, ToolNames
 from nousd.wire.entries import Attachment, Thinking
 
 DIALECT: Final = "openai-responses"
+
+_NO_PLACE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def responses_body(request: ModelInput, blobs: Blobs) -> dict[str, Any]:
@@ -114,7 +117,7 @@ def _answer(message: AssistantMessage, ids: CallIds, names: ToolNames) -> Iterat
             case {"type": "reasoning"}:
                 reasoning.append(place)
             case {"type": "message", "text_chars": int(chars)} if text[:chars]:
-                item = _message(text[:chars], place.get("phase"))
+                item = _message(text[:chars], place)
                 text = text[chars:]
             case {"type": "function_call"} if call := next(calls, None):
                 item = _call(call, ids, names)
@@ -129,10 +132,12 @@ def _answer(message: AssistantMessage, ids: CallIds, names: ToolNames) -> Iterat
         yield from rest
 
 
-def _message(text: str, phase: str | None = None) -> dict[str, Any]:
-    # As a list of ``output_text`` it would have to have the id it came with.
+def _message(text: str, place: Mapping[str, Any] = _NO_PLACE) -> dict[str, Any]:
     message: dict[str, Any] = {"type": "message", "role": "assistant", "content": text}
-    return message | ({"phase": phase} if phase else {})
+    if place.get("id"):
+        part = {"type": "output_text", "text": text, "annotations": []}
+        message |= {"id": place["id"], "status": "completed", "content": [part]}
+    return message | ({"phase": place["phase"]} if place.get("phase") else {})
 
 
 def _call(call: ModelToolCall, ids: CallIds, names: ToolNames) -> dict[str, Any]:

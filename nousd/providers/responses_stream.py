@@ -83,8 +83,9 @@ class _Item:
         place: dict[str, Any] = {"type": self.kind}
         if self.kind == "message":
             place["text_chars"] = self.text_chars
-        if self.is_kept:
-            place["phase"] = (self.whole or {})["phase"]
+            # Of a text, for the reasoning before it belongs to just that one.
+            whole = self.whole or {}
+            place |= {key: whole[key] for key in ("id", "phase") if whole.get(key)}
         return place
 
 

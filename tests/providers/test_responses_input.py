@@ -109,6 +109,20 @@ def test_thinking_becomes_an_effort_that_the_model_takes(
     assert responses_body(request, NO_BLOBS).get("reasoning") == expected
 
 
+def test_a_text_that_has_an_id_goes_back_as_the_item_it_was() -> None:
+    places = (block(type="message", text_chars=2, id="msg_1"),)
+    assert items("hi", AssistantMessage("said", (), places), "on")[1:3] == [
+        {
+            "type": "message",
+            "id": "msg_1",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "output_text", "text": "sa", "annotations": []}],
+        },
+        said("id"),
+    ]
+
+
 def test_a_model_that_does_not_reason_is_not_asked_for_reasoning() -> None:
     request = ModelInput(messages=(UserMessage("hi"),), model="gpt-4o")
     assert "include" not in responses_body(request, NO_BLOBS)
@@ -235,7 +249,7 @@ def test_any_conversation_becomes_a_valid_request(request: ModelInput) -> None:
         after_reasoning = False
     assert not open_calls
     assert not after_reasoning
-    told = "".join(i["content"][0]["text"] for i in sent if i.get("role") == "assistant")
+    told = "".join(i["content"] for i in sent if i.get("role") == "assistant")
     texts = [m.text for m in request.messages if isinstance(m, AssistantMessage)]
     assert len(told) == len("".join(texts)), "no word is lost or said twice"
 

@@ -196,7 +196,7 @@ def test_an_encrypted_item_is_kept_as_it_is_with_the_place_of_all_items() -> Non
     )
     assert kept(pieces) == [
         item,
-        {"type": "message", "text_chars": 4},
+        {"type": "message", "text_chars": 4, "id": "msg_stub"},
         {"type": "function_call"},
     ]
 
@@ -218,7 +218,7 @@ def test_the_phase_of_a_message_is_kept() -> None:
         done(0, message_item("I look.", phase="commentary")), done(1, call_item(1, "read")), ended()
     )
     assert kept(pieces) == [
-        {"type": "message", "text_chars": 7, "phase": "commentary"},
+        {"type": "message", "text_chars": 7, "id": "msg_stub", "phase": "commentary"},
         {"type": "function_call"},
     ]
 
