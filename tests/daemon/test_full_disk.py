@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.daemon.process_harness import Place, running
-from tests.stub_model import Gate, StubModel, text_reply
+from tests.daemon_harness import of_type
+from tests.stub_model import Gate, StubModel, text_reply, tool_reply
 
 DISK_BYTES = 12 * 1024 * 1024
 
@@ -87,6 +88,23 @@ async def test_a_full_disk_ends_the_run_refuses_inputs_serves_reads_and_is_over_
         assert (result["output"], result["status"]) == ("all is well", "completed")
         texts = [m["text"] for m in (await client.request("get_messages"))["messages"]]
         assert "refused" not in texts
+
+
+async def test_an_output_that_the_disk_has_no_space_for_costs_its_whole_and_nothing_else(
+    place: Place, stub: StubModel
+) -> None:
+    command = f"head -c {3 * DISK_BYTES} /dev/zero | tr '\\0' a; echo; echo end"
+    stub.script(tool_reply(("bash", {"command": command})), text_reply("all is well"))
+    async with running(place):
+        client, events = await place.connect(), await place.watch()
+        await client.request("prompt", text="go", wait=False)
+        run = await events.run()
+        assert run[-1]["payload"]["status"] == "completed"
+        (end,) = of_type(run, "tool_execution_end")
+        assert (end["is_error"], "artifact_id" in end) == (False, False)
+        told = stub.requests[-1].json["messages"][-1]["content"]
+        assert "The whole could not be kept: No space left on device.]" in told
+        assert (await client.request("prompt", text="after"))["status"] == "completed"
 
 
 async def test_a_daemon_killed_on_a_full_disk_starts_on_it_and_closes_its_run(

@@ -9,14 +9,25 @@ from pathlib import Path
 import apsw
 import pytest
 import trio
+from msgspec import UNSET
 
 from nousd.errors import StoreError, StoreFull
 from nousd.store import _artifacts_sqlite, sqlite
 from nousd.store._database import open_for_writing
-from nousd.store.interface import CHUNK_BYTES, PUT_STEP_BYTES, Artifact, ArtifactInfo, Store
+from nousd.store.interface import (
+    CHUNK_BYTES,
+    PENDING_BYTES_MAX,
+    PUT_STEP_BYTES,
+    Artifact,
+    ArtifactInfo,
+    Store,
+)
+from nousd.wire import events
+from nousd.wire.entries import MessageEntry
 from tests.store.faulty_disk import Fault, faulty_disk
 from tests.store.helpers import (
     TS,
+    Outcomes,
     Source,
     Watch,
     append,
@@ -228,6 +239,52 @@ async def test_all_of_a_large_one_goes_with_its_session(store: Store) -> None:
     await append(store, deleted())
     assert not await is_there(store, artifact_id)
     assert await dropped(store, LATER) == []
+
+
+# --- many ----------------------------------------------------------------------------------------
+
+
+def tool_called(number: int, artifact_id: str) -> list[events.Event]:
+    """The durable events of a call whose output was cut, as far as they are large."""
+    where: events.TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
+    shown = f"{number} " * 1000
+    end = events.ToolExecutionEnd(
+        **where,
+        tool_call_id=f"t{number}",
+        tool_name="bash",
+        result=shown,
+        is_error=False,
+        executed=True,
+        artifact_id=artifact_id,
+    )
+    parent = UNSET if number == 0 else f"e{number - 1}"
+    return [end, appended(f"e{number}", parent, text=shown, artifact_id=artifact_id)]
+
+
+async def test_of_a_session_of_5000_tool_calls_every_output_is_there_and_goes_with_it(
+    store: Store,
+) -> None:
+    outcomes = Outcomes()
+    store.submit(outcomes.batch("begin", [created()]))
+    outputs = [source(b"output %d " % number * 800) for number in range(5000)]
+    for number, output in enumerate(outputs):
+        kept = Artifact(output.artifact_id, "text/plain", output.data)
+        happened = tool_called(number, kept.id)
+        store.submit(outcomes.batch("call", happened, artifacts=[kept]))
+        await store.wait_room()
+        assert store.pending_bytes < 2 * PENDING_BYTES_MAX
+    await store.flush()
+    assert outcomes.failed == []
+    for output in outputs[::500]:
+        assert await store.artifact_range(output.artifact_id, 0, 100_000) == output.data
+    assert await store.unused_artifacts(LATER, limit=1) == ()
+    path = await store.path("s1", "e4999", limit=5000, bytes_max=2**20)
+    assert (
+        sum(len(entry.text) for entry in path.entries if isinstance(entry, MessageEntry)) <= 2**20
+    )
+    await append(store, deleted())
+    assert not await is_there(store, outputs[0].artifact_id)
+    assert not await is_there(store, outputs[-1].artifact_id)
 
 
 # --- on a disk -----------------------------------------------------------------------------------
