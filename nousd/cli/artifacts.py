@@ -7,7 +7,6 @@ import json
 import mimetypes
 import os
 import sys
-from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -30,6 +30,7 @@ OBJECTS: dict[str, type[Any]] = {
     "Compaction entry": entries.CompactionEntry,
     "Tool call": entries.ToolCall,
     "Omitted entry": events.Omitted,
+    "Source": events.Source,
     "Usage": entries.Usage,
     "Usage totals": entries.UsageTotals,
     "Attachment": entries.Attachment,

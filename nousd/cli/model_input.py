@@ -1,0 +1,73 @@
+"""``nousctl input``: exactly what a model saw, put together from its parts and checked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+from nousd.cli.watch import DONE, FAILED, Options, print_line, say
+from nousd.client.artifacts import model_input
+from nousd.client.blocking import Connection
+from nousd.errors import ClientError, InputNotWhole
+
+_EVENT: Final = "evt-"
+_CURSOR_DIGITS_MAX: Final = 18
+
+
+def show(options: Options, wanted: str, *, verify: bool) -> int:
+    """Prints what a model was given, or checks it.
+
+    Args:
+        wanted: the id of a ``model_input`` event; or of a run, which means its last answer, and each of
+            its calls where it is only checked.
+    """
+    with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
+        told = list(_told(daemon, wanted))
+        if not told:
+            raise ClientError(f"{wanted} is no model_input, and no run with one")
+        if not verify:
+            answers = [event for event in told if event["payload"].get("purpose") != "summary"]
+            told = (answers or told)[-1:]
+        found_all = [_shown(daemon, event, verify=verify) for event in told]
+    return DONE if all(found_all) else FAILED
+
+
+def _told(daemon: Connection, wanted: str) -> Iterator[dict[str, Any]]:
+    """Yields the events that are meant, oldest first."""
+    number = wanted.removeprefix(_EVENT)
+    is_event = wanted.startswith(_EVENT) and number.isdecimal() and number.isascii()
+    if is_event and 0 < int(number[: _CURSOR_DIGITS_MAX + 1]) < 10**_CURSOR_DIGITS_MAX:
+        query = {"after": f"{_EVENT}{int(number) - 1}", "types": ["model_input"], "limit": 1}
+        page = daemon.request("get_events", query).payload
+        yield from (event for event in page["events"] if event["id"] == f"{_EVENT}{int(number)}")
+        return
+    query = {"run_id": wanted, "types": ["model_input"]}
+    page = daemon.request("get_events", {**query, "after": "evt-0"}).payload
+    while page["events"]:
+        yield from page["events"]
+        page = daemon.request("get_events", {**query, "after": page["next"]}).payload
+
+
+def _shown(daemon: Connection, event: dict[str, Any], *, verify: bool) -> bool:
+    """Prints one input; returns whether it is what was logged."""
+    payload = event["payload"]
+    if "input_ref" not in payload:
+        say(f"{event['id']} was logged by a version that did not keep the input")
+        return False
+    try:
+        whole, found = model_input(daemon, payload["input_ref"])
+    except InputNotWhole as error:
+        say(f"{event['id']}: {error}")
+        return False
+    if found != payload["input_hash"]:
+        say(f"{event['id']}: {found} was found, {payload['input_hash']} was logged")
+        return False
+    if verify:
+        print(f"ok {found} {event['id']}", flush=True)
+    elif sys.stdout.isatty():
+        print(json.dumps(json.loads(whole), indent=2))
+    else:
+        print_line(whole)
+    return True

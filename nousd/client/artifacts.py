@@ -1,0 +1,44 @@
+"""What a client reads that is kept in artifacts: their bytes, and the inputs of models."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Iterator
+from typing import Final
+
+from nousd.client.blocking import Connection
+
+_PIECE_BYTES: Final = 1024 * 1024
+
+
+def artifact_pieces(daemon: Connection, artifact_id: str) -> Iterator[bytes]:
+    """Yields the bytes of an artifact. They may be others than its id says: look at their hash.
+
+    Raises:
+        Refused: there is no such artifact.
+    """
+    offset, is_at_end = 0, False
+    while not is_at_end:
+        wanted = {"artifact_id": artifact_id, "offset": offset, "length": _PIECE_BYTES}
+        part = daemon.request("get_artifact", wanted).payload
+        piece = b64decode(part["data"])
+        yield piece
+        offset += len(piece)
+        is_at_end = part["eof"]
+
+
+def model_input(daemon: Connection, input_ref: str) -> tuple[bytes, str]:
+    """Puts the input of a model call together again; returns its canonical JSON and the hash of that.
+
+    Args:
+        input_ref: as in the event ``model_input``.
+
+    Raises:
+        InputNotWhole: a part of it is not what was stored.
+        Refused: a part of it is missing.
+    """
+    from nousd.wire.canonical import digest
+    from nousd.wire.fragments import put_together
+
+    whole = put_together(input_ref, lambda part: b"".join(artifact_pieces(daemon, part)))
+    return whole, digest(whole)
