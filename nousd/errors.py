@@ -265,7 +265,7 @@ class InputNotWhole(NousdError):
 
 
 class NotReplayable(NousdError):
-    """A stored run cannot be played again, or nothing can be made of its recording; the text says why."""
+    """A stored run cannot be played again, or its recording be used; the text says why."""
 
 
 class ClientError(NousdError):

@@ -64,6 +64,7 @@ _CHECKS: Final[dict[str, Callable[[Any], str]]] = {
     "system_prompt": _file_or_none_fault,
     "extension": _paths_fault,
     "log_file": _parent_fault,
+    "record": _parent_fault,
     "api_base": _url_fault,
 }
 """name -> what is wrong with the value as things are, or ""."""

@@ -174,6 +174,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retry_attempts: Annotated[
         int, Meta(ge=1, le=20, description="Attempts at one model call, at most. 1: no retry.")
     ] = 3
+    record: Annotated[
+        Path | None,
+        Meta(
+            description="Keep the raw streams of model servers in this folder, for nousd record. They "
+            "hold everything that models are told."
+        ),
+    ] = None
     providers: Mapping[str, ConfiguredProvider] = field(
         default_factory=lambda: {MOCK: ConfiguredProvider(name=MOCK, dialect=MOCK)}
     )

@@ -21,6 +21,7 @@ from nousd.daemon.history import Contexts, wholes_of
 from nousd.daemon.instructions import ReadInstructions
 from nousd.daemon.log import Log, Ticket
 from nousd.daemon.model_inputs import InputsOfRun, ModelInputs, artifacts_of
+from nousd.daemon.recordings import current_run
 from nousd.daemon.sessions import LiveSession
 from nousd.errors import NousdError, RunFailed
 from nousd.machine import decisions, long_texts, queue
@@ -451,6 +452,7 @@ class Runs:
         return driver, ticket
 
     async def _drive(self, driver: RunDriver) -> None:
+        current_run.set(driver.run_id)
         # Only ``stop`` ends a run early: so its ends are written, whatever cancels the daemon.
         with trio.CancelScope(shield=True):
             await driver.drive()

@@ -33,6 +33,7 @@ from nousd.daemon.feed import serve_events
 from nousd.daemon.instructions import Places, reader
 from nousd.daemon.logs import configure_logging
 from nousd.daemon.memory import give_back_large_blocks
+from nousd.daemon.recordings import open_recordings
 from nousd.daemon.sockets import Listeners, open_listeners, socket_paths
 from nousd.daemon.systemd import (
     Notifier,
@@ -138,8 +139,14 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
 
     confinement = Confinement(settings.workdir, _out_of_reach(settings))
     extensions = load_extensions(settings.extension, demo=settings.enable_demo_extension)
-    models = configured_models(settings, redactor.add)
-    async with open_store(locations.database_file(settings.state_dir)) as store:
+    async with AsyncExitStack() as stack:
+        record = None
+        if settings.record is not None:
+            record = stack.enter_context(open_recordings(settings.record, redactor.redact)).of
+        models = configured_models(settings, redactor.add, record=record)
+        store = await stack.enter_async_context(
+            open_store(locations.database_file(settings.state_dir))
+        )
         try:
             yield Parts(
                 store=store,
@@ -175,6 +182,7 @@ def _out_of_reach(settings: Settings) -> tuple[Path, ...]:
         locations.default_config_file(),
         locations.user_instructions_file(),
         settings.log_file,
+        settings.record,
     )
     return tuple(path for path in places if path is not None)
 

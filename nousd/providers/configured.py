@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nousd.machine.model_input import ModelChoice
-from nousd.providers.interface import Provider
+from nousd.providers.interface import Provider, Record
 from nousd.providers.key_command import key_from
 from nousd.providers.late_key import AskKey
 from nousd.providers.models import ModelFacts, Models
@@ -21,6 +21,9 @@ from nousd.providers.registry import make_provider
 
 Learn = Callable[[str], None]
 """Told every key as soon as it is known, so that it can be kept out of what is written."""
+
+RecordOf = Callable[[str], Record]
+"""Name of a provider -> what takes its exchanges with the server."""
 
 
 class Key(Protocol):
@@ -87,17 +90,26 @@ class Configured(Protocol):
 
 
 def configured_models(
-    said: Configured, learn: Learn, *, random: Callable[[], float] = random.random
+    said: Configured,
+    learn: Learn,
+    *,
+    random: Callable[[], float] = random.random,
+    record: RecordOf | None = None,
 ) -> Models:
     """Returns the models of every provider that is configured. The one that is asked by default is made
     at once, so that what is wrong with it is said at the start.
 
+    Args:
+        record: if given, every exchange with a server passes through what it returns.
+
     Raises:
         ConfigError: the default provider cannot be used as it is configured.
     """
-    default = make_configured(said.providers[said.provider], said, learn, random=random)
+    default = make_configured(
+        said.providers[said.provider], said, learn, random=random, record=record
+    )
     factories: dict[str, Callable[[], Provider]] = {
-        name: partial(make_configured, provider, said, learn, random=random)
+        name: partial(make_configured, provider, said, learn, random=random, record=record)
         for name, provider in said.providers.items()
     }
     return Models(
@@ -115,6 +127,7 @@ def make_configured(
     learn: Learn,
     *,
     random: Callable[[], float] = random.random,
+    record: RecordOf | None = None,
 ) -> Provider:
     """Returns one of the providers. Its key is learnt before it is sent for the first time.
 
@@ -135,6 +148,7 @@ def make_configured(
         idle_timeout_seconds=said.idle_timeout_seconds,
         attempts_max=said.retry_attempts,
         random=random,
+        record=record(provider.name) if record else None,
     )
 
 

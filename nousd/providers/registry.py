@@ -12,7 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from nousd.errors import ConfigError
-from nousd.providers.interface import CONNECT_TIMEOUT_SECONDS, IDLE_TIMEOUT_SECONDS, Provider
+from nousd.providers.interface import (
+    CONNECT_TIMEOUT_SECONDS,
+    IDLE_TIMEOUT_SECONDS,
+    Provider,
+    Record,
+)
 from nousd.providers.late_key import AskKey, LateKeyProvider
 from nousd.providers.retry import ATTEMPTS_MAX, RetryingProvider
 
@@ -37,6 +42,7 @@ class ProviderSettings:
     context_window: int | None = None
     idle_timeout_seconds: float = IDLE_TIMEOUT_SECONDS
     connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
+    record: Record | None = None
 
 
 def make_provider(
@@ -53,6 +59,7 @@ def make_provider(
     connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     attempts_max: int = ATTEMPTS_MAX,
     random: Callable[[], float] = random.random,
+    record: Record | None = None,
 ) -> Provider:
     """Returns a provider that speaks a dialect, retrying as ``RetryingProvider`` does.
 
@@ -62,6 +69,7 @@ def make_provider(
         model: used where a session names none; None means the provider's own default.
         context_window: tokens; overrides what is known of the model.
         random: returns numbers from 0 up to 1, for the waits between attempts.
+        record: if given, every exchange with a server passes through what it returns.
 
     Raises:
         ConfigError: there is no such dialect, or a setting is missing or cannot be used.
@@ -77,6 +85,7 @@ def make_provider(
         context_window=context_window,
         idle_timeout_seconds=idle_timeout_seconds,
         connect_timeout_seconds=connect_timeout_seconds,
+        record=record,
     )
     if ask_key is None:
         provider = factory(settings)
@@ -127,6 +136,7 @@ def _hosted(kind: type[HostedProvider], settings: ProviderSettings) -> Provider:
         context_window_tokens=settings.context_window,
         idle_timeout_seconds=settings.idle_timeout_seconds,
         connect_timeout_seconds=settings.connect_timeout_seconds,
+        record=settings.record,
     )
 
 

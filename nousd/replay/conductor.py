@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
+import msgspec
 import trio
 
 from nousd.daemon.runs import RunDriver
@@ -40,6 +41,7 @@ class Conductor:
 
     def __init__(self, cues: Cues, own: Sequence[Event], version: int) -> None:
         self.place = 0
+        self._told = 0
         self._version = version
         self._cues = cues
         self._own = own
@@ -63,7 +65,8 @@ class Conductor:
     def note(self, decided: Sequence[Event]) -> None:
         """Counts events that are on their way into the log."""
         if self._driver is not None:
-            self.place += sum(map(self._counts, decided))
+            for event in decided:
+                self.place, self._told = self._after(event, self.place, self._told)
 
     def next_id(self, prefix: str) -> str | None:
         """Returns the id that the run gave next to a message or a compaction; ids are part of what a
@@ -77,20 +80,43 @@ class Conductor:
                     return entry_id
         return None
 
-    def _counts(self, event: Event) -> bool:
-        return not is_outside(event) and was_told(event, self._version)
+    def _after(self, event: Event, place: int, told: int) -> tuple[int, int]:
+        """Returns the place behind an event, and how many characters of the delta that stands there were
+        told: deltas may be cut otherwise than they were.
+        """
+        if is_outside(event) or not was_told(event, self._version):
+            return place, told
+        left = self._left_of_delta(event, place, told)
+        if left is None or not isinstance(event, _DELTAS):
+            return place + 1, 0
+        size = len(event.delta)
+        return (place, told + size) if size < left else (place + 1, 0)
+
+    def _left_of_delta(self, event: Event, place: int, told: int) -> int | None:
+        """Returns how much is still to be told of the delta at a place; None if none of that type is."""
+        there = self._own[place] if place < len(self._own) else None
+        if not isinstance(there, _DELTAS) or type(there) is not type(event):
+            return None
+        return len(there.delta) - told
 
     # --- in the run's task -------------------------------------------------------------------
 
     def parts(self, decided: Sequence[Event]) -> list[list[Event]]:
         """Cuts a step of the loop at the places where something came in between."""
         parts: list[list[Event]] = [[]]
-        place = self.place
-        for event in decided:
-            if place in self._places and parts[-1] and place > self.place:
+        place, told = self.place, self._told
+        left = list(decided)
+        while left:
+            event = left.pop(0)
+            if place in self._places and not told and parts[-1]:
                 parts.append([])
+            room = self._left_of_delta(event, place, told)
+            if isinstance(event, _DELTAS) and room is not None and len(event.delta) > room:
+                head, tail = event.delta[:room], event.delta[room:]
+                left.insert(0, msgspec.structs.replace(event, delta=tail))
+                event = msgspec.structs.replace(event, delta=head)
             parts[-1].append(event)
-            place += self._counts(event)
+            place, told = self._after(event, place, told)
         return parts
 
     def before_step(self) -> None:
@@ -181,6 +207,8 @@ def _cleared(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
             return decided
     raise CommandRejected("input_not_found")
 
+
+_DELTAS: Final = (events.MessageUpdate, events.ReasoningUpdate, events.ToolExecutionUpdate)
 
 Enter = Callable[[LiveSession, Any], Sequence[Event]]
 

@@ -138,7 +138,7 @@ def _ending(
         is_remark = isinstance(event, events.Warning) and event.code in _STOPS
         if _closes(ledger, end.status, own[place + is_remark :]):
             killed = end.status == "interrupted" and not is_remark
-            return place, Stopped(end.status, killed)
+            return _cause_of(own, place), Stopped(end.status, killed)
         ledger.note(event)
     raise AssertionError("a run that has an end was not closed")
 
@@ -153,8 +153,16 @@ _AT_HOME: Final = MODEL_FAILURES | {"tool_loop_limit_exceeded"}
 def _failure(own: Sequence[Event]) -> tuple[int, Broken] | None:
     for place, event in enumerate(own):
         if isinstance(event, events.Error) and event.code not in _AT_HOME:
-            return place, Broken(event)
+            return _cause_of(own, place), Broken(event)
     return None
+
+
+def _cause_of(own: Sequence[Event], place: int) -> int:
+    """Returns where a run was cut off whose ends begin at a place: what a model call that breaks off has
+    cost is told because it breaks off.
+    """
+    is_bill = place > 0 and isinstance(own[place - 1], events.UsageReported)
+    return place - is_bill
 
 
 def _closes(ledger: Ledger, status: events.EndStatus, rest: Sequence[Event]) -> bool:

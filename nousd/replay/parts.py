@@ -98,6 +98,9 @@ class RecordedModel:
             raise ProviderError("nothing came of this call")
         for piece in summary.pieces:
             await receive(piece)
+        if summary.is_cut_off:
+            await self._conductor.at_end_of_part()
+            raise ProviderError(_RAN_OUT)
 
 
 def _failure(failed: Failed) -> ProviderError:

@@ -63,12 +63,10 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The summary of a compaction. ``pieces`` is empty if nothing came of the call that was to write
-    it.
-    """
+    """The model call that was to write a compaction's summary; without pieces nothing came of it."""
 
     pieces: tuple[Piece, ...]
-    entry: CompactionEntry
+    is_cut_off: bool = False
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,11 +211,18 @@ class _Reader:
             pieces, self._model = tuple(self._model.pieces), _Reading()
             self.answers.append(Answer(pieces, Failed("the input is too long", overflowed=True)))
         told, self._summary = self._summary, None
-        pieces = ()
-        if told is not None:
-            usage = None if told.usage is UNSET else told.usage
-            pieces = (TextDelta(entry.summary), Finished("stop", usage))
-        self.summaries.append(Summary(pieces, entry))
+        if told is None:
+            self.summaries.append(Summary(()))
+            return
+        usage = None if told.usage is UNSET else told.usage
+        self.summaries.append(Summary((TextDelta(entry.summary), Finished("stop", usage))))
+
+    def end(self, _: events.AgentEnd) -> None:
+        """A summary that was paid for and never came into force was cut off."""
+        if self._summary is not None:
+            usage = self._summary.usage
+            pieces = () if usage is UNSET else (UsageSoFar(usage),)
+            self.summaries.append(Summary((*pieces, ToolCallPiece("", "", "")), is_cut_off=True))
 
     # --- what the tools did ------------------------------------------------------------------
 
@@ -277,6 +282,7 @@ _READ: Final[dict[type[Event], Callable[[_Reader, Any], None]]] = {
     events.ToolCallStarted: _Reader.tool_started,
     events.ToolExecutionUpdate: _Reader.tool_update,
     events.ToolCallCompleted: _Reader.tool_completed,
+    events.AgentEnd: _Reader.end,
 }
 
 

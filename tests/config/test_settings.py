@@ -124,6 +124,7 @@ WRITTEN: dict[str, tuple[str, str, Any]] = {
     "compact_at": ("0.5", "0.5", 0.5),
     "keep_recent_tokens": ("0", "0", 0),
     "retry_attempts": ("1", "1", 1),
+    "record": ("/r", '"/r"', Path("/r")),
 }
 """setting -> (as text, in the file, what it means)"""
 

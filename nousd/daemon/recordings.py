@@ -1,0 +1,205 @@
+"""The raw streams of model servers, kept in files for whoever asked for it (``--record``).
+
+One exchange is three files in its run's folder: what was sent, what came back, and what is known of it
+(``Exchange``). They hold everything that the model was told, so they are as private as the log; keys
+are in headers, which never get here, and where a server repeats one in a refusal it is taken out.
+
+A thread writes, so that a slow disk is in nobody's way; what waits for it is bounded, and past the bound
+an exchange is cut and says so. Nothing that fails here is felt by a run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from nousd.errors import ConfigError
+from nousd.providers.interface import Record, Recorder
+
+EXCHANGE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of what was sent, and of what came back; the rest is not kept."""
+
+WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
+"""What may wait for the disk."""
+
+RUNS_COUNTED_MAX: Final = 1024
+"""Runs whose exchanges are counted; many more than ever go on at once."""
+
+_CLOSING_SECONDS: Final = 5.0
+
+_OK: Final = 200
+
+current_run: ContextVar[str | None] = ContextVar("current_run", default=None)
+"""The run whose task this is, or that this task works for."""
+
+_log = logging.getLogger(__name__)
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an exchange beside its bytes.
+
+    Args:
+        path: what was asked for, behind the API's base.
+        status: None if no response came.
+        cut: whether more was sent, or came, than was kept.
+    """
+
+    path: str
+    status: int | None = None
+    content_type: str = ""
+    cut: bool = False
+
+
+class Recordings:
+    """Where all recordings go.
+
+    Args:
+        redact: takes secrets out of a text.
+    """
+
+    def __init__(self, folder: Path, redact: Callable[[str], str]) -> None:
+        self._folder = folder
+        self._redact = redact
+        self._counts: OrderedDict[str, int] = OrderedDict()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._has_failed = False
+
+    def of(self, provider: str) -> Record:
+        """Returns what records the exchanges of one provider."""
+        return partial(self._recorder, provider)
+
+    def _recorder(self, provider: str) -> Recorder:
+        run_id = current_run.get()
+        if run_id is None:
+            return _Nowhere()
+        number = self._counts.pop(run_id, 0) + 1
+        self._counts[run_id] = number
+        if len(self._counts) > RUNS_COUNTED_MAX:
+            self._counts.popitem(last=False)
+        return _Recorder(self, self._folder / run_id / f"{number}-{provider}", self._redact)
+
+    def write(self, path: Path, data: bytes) -> bool:
+        """Has bytes appended to a file; returns False if too much waits already."""
+        with self._lock:
+            if self._waiting + len(data) > WAITING_BYTES_MAX:
+                return False
+            self._waiting += len(data)
+        self._jobs.put(partial(self._append, path, data))
+        return True
+
+    # --- in the writing thread ---------------------------------------------------------------
+
+    def run(self) -> None:
+        """Writes until it is told to stop."""
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def stop(self) -> None:
+        """Has what waits written, and ends the thread."""
+        self._jobs.put(None)
+
+    def _append(self, path: Path, data: bytes) -> None:
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(path, flags, 0o600), "ab") as file:  # noqa: PTH123
+                file.write(data)
+        except OSError as error:
+            if not self._has_failed:
+                _log.error("a recording cannot be written: %s: %s", path, error.strerror)
+            self._has_failed = True
+        finally:
+            with self._lock:
+                self._waiting -= len(data)
+
+
+class _Recorder:
+    """See ``providers.interface.Recorder``."""
+
+    def __init__(self, recordings: Recordings, stem: Path, redact: Callable[[str], str]) -> None:
+        self._recordings = recordings
+        self._stem = stem
+        self._redact = redact
+        self._known = Exchange(path="")
+        self._kept = 0
+        self._refusal: list[bytes] = []
+
+    def request(self, path: str, body: bytes) -> None:
+        cut = len(body) > EXCHANGE_BYTES_MAX
+        self._know(path=path, cut=cut)
+        self._write(".request.json", body[:EXCHANGE_BYTES_MAX])
+
+    def response(self, status: int, content_type: str) -> None:
+        self._know(status=status, content_type=content_type)
+
+    def chunk(self, data: bytes) -> None:
+        room = EXCHANGE_BYTES_MAX - self._kept
+        if len(data) > room:
+            self._know(cut=True)
+        self._kept += len(data[:room])
+        if self._known.status == _OK:
+            self._write(".sse", data[:room])
+        else:
+            # A refusal is short, and may repeat the key.
+            self._refusal.append(data[:room])
+
+    def end(self) -> None:
+        if self._refusal:
+            words = b"".join(self._refusal).decode(errors="replace")
+            self._write(".sse", self._redact(words).encode(errors="replace"))
+        self._write(".response.json", msgspec.json.encode(self._known) + b"\n")
+
+    def _know(self, **fields: str | int | bool) -> None:
+        self._known = msgspec.structs.replace(self._known, **fields)
+
+    def _write(self, suffix: str, data: bytes) -> None:
+        path = self._stem.with_name(self._stem.name + suffix)
+        # What comes behind a gap is worth nothing.
+        if (self._known.cut and suffix == ".sse") or not self._recordings.write(path, data):
+            self._know(cut=True)
+
+
+class _Nowhere:
+    """Takes what belongs to no run, such as a summary that was asked for by hand."""
+
+    def request(self, path: str, body: bytes) -> None: ...
+
+    def response(self, status: int, content_type: str) -> None: ...
+
+    def chunk(self, data: bytes) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@contextmanager
+def open_recordings(folder: Path, redact: Callable[[str], str]) -> Iterator[Recordings]:
+    """Gives the recordings of a daemon; leaving the block writes what waits.
+
+    Raises:
+        ConfigError: the folder cannot be made.
+    """
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"record: {folder} cannot be made: {error.strerror}") from error
+    recordings = Recordings(folder, redact)
+    thread = threading.Thread(target=recordings.run, name="nousd recordings", daemon=True)
+    thread.start()
+    try:
+        yield recordings
+    finally:
+        recordings.stop()
+        thread.join(_CLOSING_SECONDS)
