@@ -268,13 +268,19 @@ def _essence(item: dict[str, Any]) -> Any:
     if item["type"] == "reasoning":
         return item
     if item["type"] == "message":
-        return item["content"][0]["text"], item.get("phase")
+        return _words(item), item.get("phase")
     return item["name"], json.loads(item["arguments"])
+
+
+def _words(message: dict[str, Any]) -> str:
+    content = message["content"]
+    words: str = content if isinstance(content, str) else content[0]["text"]
+    return words
 
 
 def _texts(items: list[dict[str, Any]]) -> list[Any]:
     """Returns what is said and called; without reasoning neighbouring messages are one."""
-    said = "".join(item["content"][0]["text"] for item in items if item["type"] == "message")
+    said = "".join(_words(item) for item in items if item["type"] == "message")
     return [said, *(_essence(item) for item in items if item["type"] == "function_call")]
 
 
