@@ -1,0 +1,61 @@
+"""What a model thought goes back to it, through the log and over restarts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.daemon_harness import socket_daemon
+from tests.providers.conformance import Dialect, Scene, Server, server_of
+from tests.providers.dialects import DIALECTS
+
+SIGNATURE = "c2lnbmVkIGJ5IG5vYm9keQ=="
+THINKS = Scene(
+    reasoning="hm", signature=SIGNATURE, text="Look:", calls=(("read", {"path": "notes.txt"}),)
+)
+ANSWERS = Scene(text="It is empty.")
+
+
+@pytest.fixture(params=[d for d in DIALECTS if d.sends_back], ids=lambda dialect: dialect.name)
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
+    dialect: Dialect = request.param
+    async with server_of(dialect) as server:
+        server.script(THINKS, ANSWERS, ANSWERS)
+        yield server
+
+
+async def test_it_goes_back_with_the_result_of_the_call_that_it_led_to(
+    server: Server, short_folder: Path
+) -> None:
+    async with socket_daemon(short_folder, provider=server.provider) as daemon:
+        client = await daemon.connect()
+        assert (await client.request("prompt", text="go"))["output"] == "It is empty."
+    with trio.fail_after(5):
+        first, second = [(await server.stub.next_request()).body.decode() for _ in range(2)]
+    assert SIGNATURE not in first
+    assert second.count(SIGNATURE) == 1
+
+
+async def test_it_goes_back_after_a_restart(server: Server, short_folder: Path) -> None:
+    for prompt in ("go", "and?"):
+        async with socket_daemon(short_folder, provider=server.provider) as daemon:
+            client = await daemon.connect()
+            await client.request("prompt", text=prompt)
+    with trio.fail_after(5):
+        *_, last = [(await server.stub.next_request()).body.decode() for _ in range(3)]
+    assert last.count(SIGNATURE) == 1
+
+
+async def test_another_model_is_not_given_it(server: Server, short_folder: Path) -> None:
+    async with socket_daemon(short_folder, provider=server.provider) as daemon:
+        client = await daemon.connect()
+        await client.request("prompt", text="go")
+        await client.request("set_model", model="other-model")
+        await client.request("prompt", text="and?")
+    with trio.fail_after(5):
+        *_, last = [(await server.stub.next_request()).body.decode() for _ in range(3)]
+    assert "Look:" in last
+    assert SIGNATURE not in last
