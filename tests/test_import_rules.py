@@ -44,7 +44,7 @@ ROOMS: dict[str, Room] = {
     "views": room("wire"),
     "store": room("wire machine errors", "apsw psycopg msgspec trio"),
     "tools": room("wire errors", "trio msgspec mcp"),
-    "providers": room("wire machine.model_input errors", "msgspec httpx2 trio"),
+    "providers": room("wire machine.model_input errors redaction", "msgspec httpx2 trio"),
     "runtimes": room("wire machine tools providers errors", "msgspec trio"),
     "extensions": room("wire tools errors", "msgspec trio"),
     "daemon": room(

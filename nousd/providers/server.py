@@ -28,6 +28,7 @@ from nousd.providers.answer_stream import Decoder
 from nousd.providers.delivery import Put
 from nousd.providers.interface import Alive, Record, Recorder
 from nousd.providers.server_errors import error_from_response
+from nousd.redaction import Redactor
 from nousd.wire.codec import scrub
 
 CONNECTIONS_MAX: Final = 256
@@ -58,8 +59,6 @@ _HEADERS: Final = {
 }
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
-
-_REDACTED: Final = "[redacted]"
 
 _FAILURES: Final[tuple[tuple[type[httpx2.HTTPError], str, bool], ...]] = (
     (httpx2.ConnectTimeout, "the server cannot be reached", True),
@@ -231,8 +230,9 @@ class ModelServer:
         except ProviderError as error:
             words = str(error)
             if self._key:
-                words = words.replace(self._key, _REDACTED)
-                error.raw = _without(self._key.encode(), error.raw)
+                redactor = Redactor([self._key])
+                words = redactor.redact(words)
+                error.raw = _without(self._key.encode(), redactor, error.raw)
             error.args = (_shortened(scrub(words)),)
             error.raw = error.raw[:ERROR_BODY_BYTES_MAX]
             raise
@@ -242,9 +242,10 @@ def _shortened(words: str) -> str:
     return words if len(words) <= ERROR_CHARS_MAX else words[: ERROR_CHARS_MAX - 3] + "..."
 
 
-def _without(key: bytes, raw: bytes) -> bytes:
+def _without(key: bytes, redactor: Redactor, raw: bytes) -> bytes:
     """Returns the bytes without the key, and without a beginning of it at their end: they were cut."""
-    raw = raw.replace(key, _REDACTED.encode())
+    # In Latin-1 each byte is a character, and so comes back as it was.
+    raw = redactor.redact(raw.decode("latin-1")).encode("latin-1")
     for length in range(len(key) - 1, 0, -1):
         if raw.endswith(key[:length]):
             return raw[:-length]
