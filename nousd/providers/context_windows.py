@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from nousd.providers.model_names import row_of
+
 DEFAULT_WINDOW: Final = 128_000
 """Of a model that is not in the table: what most hosted models can be given at least."""
 
 WINDOWS: Final[dict[str, int]] = {
     "chatgpt-4o": 128_000,
     "claude-": 200_000,
+    "claude-fable-5": 1_000_000,
+    "claude-haiku-5": 1_000_000,
+    "claude-mythos-5": 1_000_000,
+    "claude-opus-5": 1_000_000,
+    "claude-sonnet-5": 1_000_000,
     "codestral": 256_000,
     "deepseek-": 128_000,
     "devstral": 128_000,
@@ -44,6 +51,4 @@ WINDOWS: Final[dict[str, int]] = {
 
 def context_window(model: str) -> int:
     """Returns the tokens of the model; a vendor before a slash (``openai/gpt-4o``) is passed over."""
-    name = model.lower().rpartition("/")[2]
-    known = max((prefix for prefix in WINDOWS if name.startswith(prefix)), key=len, default="")
-    return WINDOWS.get(known, DEFAULT_WINDOW)
+    return row_of(WINDOWS, model, DEFAULT_WINDOW)

@@ -14,6 +14,8 @@ from nousd.providers.context_windows import DEFAULT_WINDOW, context_window
         ("gpt-4.1-nano", 1_047_576),
         ("GPT-5", 400_000),
         ("openai/gpt-5-mini", 400_000),
+        ("claude-sonnet-4-5", 200_000),
+        ("anthropic/claude-sonnet-5-5", 1_000_000),
         ("my-own-model", DEFAULT_WINDOW),
         ("", DEFAULT_WINDOW),
     ],
