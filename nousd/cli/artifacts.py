@@ -18,7 +18,6 @@ from nousd.client.blocking import Connection
 from nousd.client.files import PUT_SECONDS, attachments_of, put_file
 from nousd.errors import ClientError, ConfigError
 
-_PIECE_BYTES: Final = 1024 * 1024
 _UNKNOWN_TYPE: Final = "application/octet-stream"
 
 

@@ -207,6 +207,14 @@ def _models(payload: Payload) -> Iterator[str]:
         yield "(more: --provider NAME)"
 
 
+def _upload(payload: Payload) -> Iterator[str]:
+    yield f"{payload['upload_id']}: {payload['received']} bytes received"
+
+
+def _artifact(payload: Payload) -> Iterator[str]:
+    yield f"{payload['artifact_id']}  {payload['media_type']}, {payload['size_bytes']} bytes"
+
+
 def _capabilities(payload: Payload) -> Iterator[str]:
     yield f"nousd {payload['version']}, protocol {payload['protocol']}"
     yield f"model     {payload['provider']} {payload['model']}"
@@ -237,6 +245,8 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "queue": _queue,
     "tools": _tools,
     "models": _models,
+    "upload": _upload,
+    "artifact": _artifact,
     "capabilities": _capabilities,
 }
 """type of the answer -> its lines; ``extension_result`` is whatever it is, shown as JSON."""

@@ -1,0 +1,173 @@
+"""``nousctl artifact`` and ``nousctl put``: any number of pieces, and the bytes that the id says."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nousd.client import artifacts, files
+from tests.cli.conftest import Nousctl
+from tests.fake_daemon import FakeDaemon, ok, refused
+
+PIECE = 1000
+DATA = b"".join(b"%03d " % number for number in range(875))
+"""Three pieces and a half."""
+
+
+def id_of(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (artifacts, files):
+        monkeypatch.setattr(module, "_PIECE_BYTES", PIECE)
+
+
+class Kept:
+    """What the daemon has: it gives parts of it, and takes others."""
+
+    def __init__(self, daemon: FakeDaemon, data: bytes = DATA) -> None:
+        self.data = data
+        self.artifact_id = id_of(data)
+        self.taken: list[dict[str, Any]] = []
+        daemon.on["get_artifact"] = self.give
+        daemon.on["put_artifact"] = self.take
+
+    def give(self, request: dict[str, Any]) -> bytes | None:
+        offset, length = request["payload"]["offset"], request["payload"]["length"]
+        part = self.data[offset : offset + length]
+        payload = {
+            "artifact_id": self.artifact_id,
+            "media_type": "text/plain",
+            "size_bytes": len(self.data),
+            "offset": offset,
+            "data": base64.b64encode(part).decode(),
+            "eof": offset + length >= len(self.data),
+        }
+        return ok("artifact", payload)(request)
+
+    def take(self, request: dict[str, Any]) -> bytes | None:
+        self.taken.append(request["payload"])
+        if not request["payload"]["final"]:
+            return ok("upload", {"upload_id": "upl-1", "received": len(self.sent)})(request)
+        payload = {
+            "artifact_id": id_of(self.sent),
+            "media_type": request["payload"]["media_type"],
+            "size_bytes": len(self.sent),
+        }
+        return ok("artifact", payload)(request)
+
+    @property
+    def sent(self) -> bytes:
+        return b"".join(base64.b64decode(piece["data"]) for piece in self.taken)
+
+
+@pytest.fixture
+def kept(daemon: FakeDaemon) -> Kept:
+    return Kept(daemon)
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE, PIECE + 1, len(DATA)])
+def test_an_artifact_is_written_to_the_output_whole(
+    daemon: FakeDaemon, nousctl: Nousctl, size: int
+) -> None:
+    kept = Kept(daemon, DATA[:size])
+    assert nousctl("artifact", kept.artifact_id) == (0, kept.data.decode(), "")
+    offsets = [request["payload"]["offset"] for request in daemon.heard]
+    assert offsets == list(range(0, max(size, 1), PIECE))
+
+
+def test_an_artifact_is_written_to_a_file(nousctl: Nousctl, kept: Kept, tmp_path: Path) -> None:
+    file = tmp_path / "out"
+    file.write_text("what was there before")
+    assert nousctl("artifact", kept.artifact_id, "--output", str(file)) == (0, "", "")
+    assert file.read_bytes() == DATA
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["out"]
+
+
+def test_other_bytes_than_the_id_says_are_told_and_get_no_name(
+    nousctl: Nousctl, kept: Kept, tmp_path: Path
+) -> None:
+    kept.data = DATA[:-1] + b"!"
+    file = tmp_path / "out"
+    outcome = nousctl("artifact", kept.artifact_id, "-o", str(file))
+    message = f"{kept.artifact_id}: what came has other bytes than its id says\n"
+    assert outcome == (1, "", message)
+    assert [path for path in tmp_path.iterdir() if path.is_file()] == []
+    assert nousctl("artifact", kept.artifact_id).code == 1
+
+
+def test_an_artifact_that_is_not_there_is_refused_and_leaves_no_file(
+    daemon: FakeDaemon, nousctl: Nousctl, tmp_path: Path
+) -> None:
+    daemon.on["get_artifact"] = refused("command_rejected", "artifact_not_found")
+    outcome = nousctl("artifact", "sha256:0", "-o", str(tmp_path / "out"))
+    assert outcome == (1, "", "command_rejected: artifact_not_found\n")
+    assert [path for path in tmp_path.iterdir() if path.is_file()] == []
+
+
+def test_a_file_that_cannot_be_written_is_told(
+    nousctl: Nousctl, kept: Kept, tmp_path: Path
+) -> None:
+    outcome = nousctl("artifact", kept.artifact_id, "-o", str(tmp_path / "none" / "out"))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.endswith("out cannot be written: No such file or directory\n")
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE, PIECE + 1, 2 * PIECE, len(DATA)])
+def test_a_file_is_put_in_pieces_and_its_id_printed(
+    nousctl: Nousctl, kept: Kept, tmp_path: Path, size: int
+) -> None:
+    file = tmp_path / "photo.png"
+    file.write_bytes(DATA[:size])
+    assert nousctl("put", str(file)) == (0, f"{id_of(DATA[:size])}\n", "")
+    assert kept.sent == DATA[:size]
+    assert [piece["final"] for piece in kept.taken] == [False] * (max(size - 1, 0) // PIECE) + [
+        True
+    ]
+    assert {piece["media_type"] for piece in kept.taken} == {"image/png"}
+    uploads = [piece.get("upload_id") for piece in kept.taken]
+    assert uploads == [None, *["upl-1"] * (len(uploads) - 1)]
+
+
+@pytest.mark.parametrize(
+    ("typed", "media_type"),
+    [
+        ("a.txt", "text/plain"),
+        ("a.unheard-of", "application/octet-stream"),
+        ("a.txt --media-type text/markdown", "text/markdown"),
+    ],
+)
+def test_the_type_is_what_the_name_says_unless_it_is_given(
+    nousctl: Nousctl, kept: Kept, tmp_path: Path, typed: str, media_type: str
+) -> None:
+    name, *options = typed.split()
+    (tmp_path / name).write_bytes(b"x")
+    outcome = nousctl("put", str(tmp_path / name), *options, "--json")
+    assert json.loads(outcome.out) == {
+        "artifact_id": id_of(b"x"),
+        "media_type": media_type,
+        "size_bytes": 1,
+    }
+
+
+def test_a_file_that_cannot_be_read_is_told(nousctl: Nousctl, kept: Kept, tmp_path: Path) -> None:
+    outcome = nousctl("put", str(tmp_path / "none"))
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.endswith("none cannot be read: No such file or directory\n")
+
+
+def test_a_daemon_that_stored_something_else_is_not_believed(
+    daemon: FakeDaemon, nousctl: Nousctl, tmp_path: Path
+) -> None:
+    other = {"artifact_id": "sha256:0", "media_type": "text/plain", "size_bytes": 1}
+    daemon.on["put_artifact"] = ok("artifact", other)
+    (tmp_path / "a").write_bytes(b"x")
+    outcome = nousctl("put", str(tmp_path / "a"))
+    assert outcome == (1, "", "sha256:0 was stored, which is not what was sent\n")
