@@ -1,0 +1,157 @@
+"""From what the user configured to models: who is made when, called what, and who learns the keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from nousd.config.models_file import ModelTable
+from nousd.config.providers import ConfiguredProvider
+from nousd.config.secret import Secret
+from nousd.config.settings import Settings
+from nousd.errors import ConfigError, ProviderError
+from nousd.machine.model_input import ModelChoice
+from nousd.providers.configured import configured_models
+from nousd.providers.interface import Retrying
+from nousd.providers.models import Models
+from nousd.providers.prices import Price
+from tests.providers.helpers import Collector, ask
+from tests.stub_model import StubModel, error_reply, stub_model
+
+KEY = "sk-very-secret"
+LOCAL = "http://127.0.0.1:9/v1"
+
+
+def provider(name: str, **said: Any) -> ConfiguredProvider:
+    return ConfiguredProvider(
+        **{"name": name, "dialect": "openai", "key_variable": "ITS_KEY", **said}
+    )
+
+
+def settings(*providers: ConfiguredProvider, **more: Any) -> Settings:
+    by_name = {each.name: each for each in providers}
+    return Settings(**{"provider": providers[0].name, "providers": by_name, **more})
+
+
+def made(said: Settings) -> tuple[Models, list[str]]:
+    learnt: list[str] = []
+    return configured_models(said, learnt.append, random=lambda: 0.0), learnt
+
+
+def test_the_default_model_is_that_of_the_default_provider() -> None:
+    models, _ = made(settings(provider("work", api_base=LOCAL, model="large"), provider("b")))
+    assert models.default == ModelChoice("work", "large")
+    assert models.providers == ("work", "b")
+    assert models.provider("work").name == "work"
+    models, _ = made(settings(provider("work", api_base=LOCAL)))
+    assert models.default == ModelChoice("work", "gpt-5-mini")
+
+
+def test_what_is_wrong_with_the_default_provider_is_said_at_once_and_with_others_when_asked() -> (
+    None
+):
+    broken = provider("work")
+    with pytest.raises(ConfigError, match="ITS_KEY is not set"):
+        made(settings(broken))
+    models, _ = made(settings(provider("good", api_base=LOCAL), broken))
+    with pytest.raises(ConfigError, match="ITS_KEY is not set"):
+        models.provider("work")
+
+
+@pytest.mark.parametrize("dialect", ["openai", "openai-responses", "anthropic", "gemini", "mock"])
+def test_every_dialect_that_can_be_configured_can_be_made(dialect: str) -> None:
+    models, _ = made(settings(provider("work", dialect=dialect, api_key=Secret(KEY))))
+    assert models.provider("work").name == "work"
+
+
+def test_aliases_facts_and_the_general_window_become_those_of_the_models() -> None:
+    table = ModelTable(
+        context_window=9, input_price=1.0, output_price=2.0, cache_read_price=0.5, attachments=()
+    )
+    models, _ = made(
+        settings(
+            provider("work", api_base=LOCAL),
+            models={"work/a/b": table, "work/c": ModelTable()},
+            aliases={"x": "work/a/b"},
+            context_window=77,
+        )
+    )
+    aliased = models.named("x", models.default)
+    assert aliased == ModelChoice("work", "a/b")
+    assert models.price(aliased) == Price(input=1.0, output=2.0, cache_read=0.5)
+    assert (models.context_window(aliased), models.accepts(aliased, "image/png")) == (9, False)
+    other = ModelChoice("work", "c")
+    assert (models.price(other), models.context_window(other)) == (None, 77)
+
+
+def test_a_key_is_learnt_before_its_provider_can_be_asked() -> None:
+    said = settings(provider("a", api_key=Secret("sk-a-key")), provider("b", api_key=Secret(KEY)))
+    models, learnt = made(said)
+    assert learnt == ["sk-a-key"]
+    models.provider("b")
+    assert learnt == ["sk-a-key", KEY]
+
+
+async def test_a_key_that_a_command_prints_is_learnt_before_it_is_sent(tmp_path: Path) -> None:
+    async with stub_model() as stub:
+        said = settings(
+            provider(
+                "work",
+                api_base=stub.api_base,
+                api_key_command=("/bin/sh", "-c", f"echo {KEY} | tee -a asked"),
+                folder=tmp_path,
+            ),
+            retry_attempts=1,
+        )
+        models, learnt = made(said)
+        assert (learnt, asked_in(tmp_path)) == ([], ""), "nobody has asked for it yet"
+        stub.script(error_reply(418, f"no tea for {KEY}"))
+        with pytest.raises(ProviderError, match=r"no tea for \[redacted\]"):
+            await models.provider("work").generate(ask("hi"), Collector())
+        await models.provider("work").generate(ask("hi"), Collector())
+        assert learnt == [KEY]
+        assert asked_in(tmp_path) == f"{KEY}\n"
+        assert authorizations(stub) == [f"Bearer {KEY}"] * 2
+        await models.aclose()
+
+
+async def test_a_key_in_the_file_or_environment_spares_the_command() -> None:
+    async with stub_model() as stub:
+        work = provider(
+            "work", api_base=stub.api_base, api_key=Secret(KEY), api_key_command=("/bin/false",)
+        )
+        models, _ = made(settings(work))
+        await models.provider("work").generate(ask("hi"), Collector())
+        assert authorizations(stub) == [f"Bearer {KEY}"]
+        await models.aclose()
+
+
+async def test_attempts_are_those_of_the_setting(autojump_clock: object) -> None:
+    mock = ConfiguredProvider(name="mock", dialect="mock")
+    for attempts in (1, 3):
+        models, _ = made(settings(mock, retry_attempts=attempts))
+        received = Collector()
+        with pytest.raises(ProviderError):
+            await models.provider("mock").generate(ask("[[error 503]]"), received)
+        assert sum(isinstance(piece, Retrying) for piece in received.pieces) == attempts - 1
+
+
+def test_nothing_that_is_configured_shows_a_key() -> None:
+    said = settings(provider("work", api_key=Secret(KEY)))
+    models, _ = made(said)
+    assert KEY not in f"{said!r} {models!r} {models.provider('work')!r} {vars(models)!r}"
+    with pytest.raises(TypeError):
+        msgspec.json.encode(said.providers["work"].api_key)
+
+
+def asked_in(folder: Path) -> str:
+    """Returns what the command has written there each time that it ran."""
+    asked = folder / "asked"
+    return asked.read_text() if asked.exists() else ""
+
+
+def authorizations(stub: StubModel) -> list[str | None]:
+    return [request.headers.get("authorization") for request in stub.requests]
