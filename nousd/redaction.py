@@ -19,6 +19,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from nousd.errors import ConfigError
+
 REDACTED: Final = "[redacted]"
 
 SECRET_CHARS_MIN: Final = 6
@@ -143,6 +145,26 @@ def names_secret(name: str) -> bool:
     return _SECRET_NAME.search(name) is not None
 
 
+def user_rules(patterns: Iterable[str]) -> tuple[Rule, ...]:
+    """Returns the rules for regular expressions of the user's: what they match is of the kind ``user``,
+    or what their group ``secret`` does, if they have one.
+
+    Raises:
+        ConfigError: one is no regular expression.
+    """
+    return tuple(_user_rule(pattern) for pattern in patterns)
+
+
+def _user_rule(pattern: str) -> Rule:
+    try:
+        # Around a pattern with numbered groups, which say nothing of the secret.
+        compiled = re.compile(pattern)
+        named = "secret" in compiled.groupindex
+        return Rule("user", compiled if named else re.compile(f"(?P<secret>{pattern})"))
+    except re.error as error:
+        raise ConfigError(f"{pattern!r} is no regular expression: {error}") from error
+
+
 # --- taking them out -------------------------------------------------------------------------
 
 
@@ -244,9 +266,11 @@ class Redactor:
 
 def _place_of_secret(found: re.Match[str]) -> tuple[int, int]:
     """Returns where in the text the secret of a match stands: its only group, or all of it."""
-    groups = [name for name, text in found.groupdict().items() if text and name != "mark"]
-    if groups:
-        return found.span(groups[0])
+    groups = found.groupdict()
+    names = ["secret"] if "secret" in groups else [name for name in groups if name != "mark"]
+    for name in names:
+        if groups[name]:
+            return found.span(name)
     return found.span() if not found.re.groups else (0, 0)
 
 

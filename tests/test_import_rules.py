@@ -36,7 +36,7 @@ WORLD = "time datetime random secrets uuid socket os trio"
 ROOMS: dict[str, Room] = {
     "errors": room(),
     # What a secret looks like is said once, for the daemon's log and for what is handed to others.
-    "redaction": room(),
+    "redaction": room("errors"),
     "places": room("errors", "platformdirs"),
     "config": room("errors places wire.limits", "msgspec"),
     "wire": room("errors", "msgspec", WORLD),

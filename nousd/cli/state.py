@@ -50,6 +50,55 @@ _RUN: Final = Argument(
 )
 
 
+_STDOUT: Final = "-"
+
+_BUNDLE_LIMITS: Final = {
+    "events": "Bytes of events, the newest first.",
+    "artifact": "Bytes of one artifact.",
+    "artifacts": "Bytes of all artifacts, the newest first.",
+    "log": "Bytes of the end of the daemon's own log.",
+}
+"""name in ``admin.bundle.Limits`` -> what it limits."""
+
+_BUNDLE_BYTES_MAX: Final = 4 * 1024 * 1024 * 1024
+
+
+def _limit(name: str, help: str) -> Argument:
+    option = typer.Option(
+        f"--{name}-bytes-max", metavar="NUMBER", min=0, max=_BUNDLE_BYTES_MAX, help=help
+    )
+    return Argument(f"{name}_bytes_max", Annotated[int | None, option])
+
+
+_BUNDLE: Final = (
+    Argument(
+        "session_id",
+        Annotated[
+            str | None, typer.Argument(metavar="[SESSION]", help="Only this session; else all.")
+        ],
+    ),
+    Argument(
+        "output",
+        Annotated[
+            str, typer.Option("--output", "-o", metavar="FILE", help="The bundle; - for output.")
+        ],
+        ...,
+    ),
+    Argument("force", Annotated[bool, typer.Option("--force", help="Overwrite FILE.")], False),
+    Argument(
+        "redact",
+        Annotated[
+            list[str],
+            typer.Option(
+                "--redact", metavar="REGEX", help="What is to be redacted as well. Repeatable."
+            ),
+        ],
+        (),
+    ),
+    *(_limit(name, help) for name, help in _BUNDLE_LIMITS.items()),
+)
+
+
 class Told(NamedTuple):
     """What a command has to say.
 
@@ -79,6 +128,8 @@ def commands() -> Iterator[tuple[str, str, Callable[..., None]]]:
     where = (setting_flag(SETTINGS["state_dir"]), CONFIG, _JSON)
     for name, command in STATE_COMMANDS.items():
         yield name, command.help, function_of((*command.arguments, *where), _body(command))
+    bundled = [setting_flag(SETTINGS[name]) for name in (*_DOCTORS_SETTINGS, "log_file")]
+    yield "bundle", _BUNDLE_HELP, function_of((*_BUNDLE, *bundled, CONFIG, _JSON), _bundle)
     looked_at = [setting_flag(SETTINGS[name]) for name in _DOCTORS_SETTINGS]
     yield "doctor", _DOCTOR_HELP, function_of((*looked_at, CONFIG, _JSON), _doctor)
 
@@ -170,6 +221,32 @@ def _doctor(values: dict[str, Any]) -> None:
     told = Told(report, [*map(str, report.checks), report.summary], _WRONG * bool(report.failed))
     tell(told, wants_json=wants_json)
 
+
+def _bundle(values: dict[str, Any]) -> None:
+    from nousd.admin.bundle import Limits, Wanted, bundle, write_bundle
+    from nousd.config.settings import resolve
+
+    names = ("config", "json", "session_id", "output", "force", "redact")
+    config, wants_json, session_id, output, force, patterns = map(values.pop, names)
+    limits = {name: values.pop(f"{name}_bytes_max") for name in _BUNDLE_LIMITS}
+    wanted = Wanted(
+        resolved=resolve(values, os.environ, config, asks_models=False),
+        session_id=session_id,
+        flags=values,
+        environ=os.environ,
+        config=config,
+        patterns=patterns,
+        limits=Limits(**{name: limit for name, limit in limits.items() if limit is not None}),
+    )
+    if output == _STDOUT:
+        report = write_bundle(wanted, sys.stdout.buffer, "standard output")
+        print(report.summary, file=sys.stderr)
+    else:
+        report = bundle(wanted, Path(output).absolute(), overwrite=force)
+        tell(Told(report, [report.summary], _FINE), wants_json=wants_json)
+
+
+_BUNDLE_HELP: Final = "Pack what is needed to find out what went wrong, without secrets."
 
 _DOCTOR_HELP: Final = "Look at everything a daemon needs, and say what to do about what is wrong."
 

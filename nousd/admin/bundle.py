@@ -1,0 +1,305 @@
+"""``nousd bundle``: one file with what a person needs who is to find out what went wrong.
+
+It is made to be handed to others. So everything in it goes through the redactor (``bundle_archive``),
+and what is no text stays out. Nothing is changed, and a daemon may be at work meanwhile: the log is read
+in one transaction. A part that cannot be had, such as the log of a broken disk, is named in the manifest
+with the reason, and keeps none of the others out.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, Final
+
+import apsw
+import msgspec
+import trio
+
+from nousd import __version__
+from nousd.admin import bundle_log
+from nousd.admin.bundle_archive import Archive
+from nousd.admin.doctor import doctor
+from nousd.admin.reading import open_log
+from nousd.client.blocking import Connection
+from nousd.config.settings import Resolved, report
+from nousd.errors import ClientError, NousdError, SessionNotFound, StoreError
+from nousd.places import locations
+from nousd.redaction import RULES, Redactor, names_secret
+from nousd.redaction import user_rules as rules_of
+from nousd.wire.commands import COMMANDS
+from nousd.wire.events import CONTRACT_VERSION, EVENTS, FROZEN_EVENTS
+from nousd.wire.lifting import EVENT_SCHEMA_VERSION
+from nousd.wire.limits import LIMITS
+
+ANSWER_SECONDS: Final = 5.0
+"""How long a daemon is waited for that is asked for its capabilities."""
+
+KNOWN: Final = "[redacted:known]"
+"""Stands for a key of the settings, or of the environment, wherever it turns up."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much goes into a bundle, in bytes before they are compressed.
+
+    Args:
+        events: lines of the newest events.
+        artifact: of one artifact; a longer one is left out.
+        artifacts: of all of them, the newest first.
+        log: of the end of the daemon's own log.
+    """
+
+    events: int = 64 * 1024 * 1024
+    artifact: int = 1024 * 1024
+    artifacts: int = 32 * 1024 * 1024
+    log: int = 4 * 1024 * 1024
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a bundle is to be made of.
+
+    Args:
+        session_id: only this session; None for all.
+        flags: what the command line said of settings, for the doctor; as ``config`` and ``environ``.
+        patterns: regular expressions of the user's for what is to be redacted as well.
+    """
+
+    resolved: Resolved
+    session_id: str | None = None
+    flags: Mapping[str, Any] = {}
+    environ: Mapping[str, str] = {}
+    config: Path | None = None
+    patterns: Sequence[str] = ()
+    limits: Limits = Limits()
+
+
+class BundleReport(msgspec.Struct, frozen=True):
+    """What was written; ``redacted`` is how many secrets of all kinds together."""
+
+    path: str
+    files: int
+    left_out: int
+    redacted: int
+
+    @property
+    def summary(self) -> str:
+        """One line for people."""
+        return (
+            f"{self.path}: {self.files} files, {self.left_out} things left out,"
+            f" {self.redacted} secrets redacted; see manifest.json in it"
+        )
+
+
+def bundle(wanted: Wanted, target: Path, *, overwrite: bool = False) -> BundleReport:
+    """Writes a bundle to ``target``, private to the user.
+
+    Raises:
+        ConfigError: a pattern of the user's is none.
+        SessionNotFound: the log has no such session.
+        StoreError: ``target`` exists, unless it may be overwritten, or cannot be written. Nothing is
+            left there.
+    """
+    if not overwrite and os.path.lexists(target):
+        raise StoreError(f"{target} exists; --force overwrites it")
+    try:
+        with _half_written(target) as (half, file):
+            report = write_bundle(wanted, file, str(target))
+            file.close()
+            half.rename(target)
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written: {error.strerror}") from error
+    return report
+
+
+@contextmanager
+def _half_written(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
+    """Gives a new private file beside the target, which is removed if it is still there."""
+    half = target.with_name(f".{target.name}.{os.getpid()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(half, flags, 0o600), "wb") as file:
+            yield half, file
+    finally:
+        with suppress(FileNotFoundError):
+            half.unlink()
+
+
+def write_bundle(wanted: Wanted, output: IO[bytes], name: str) -> BundleReport:
+    """Writes a bundle as a stream of bytes; ``name`` is what the report calls it. See ``bundle``."""
+    redactor = Redactor(_known(wanted), rules=(*rules_of(wanted.patterns), *RULES), mark=KNOWN)
+    now = datetime.now(UTC)
+    archive = Archive(output, redactor, now)
+    for what, add in _PARTS.items():
+        try:
+            add(wanted, archive)
+        except SessionNotFound:
+            raise
+        except (NousdError, apsw.Error, msgspec.MsgspecError, OSError, ValueError) as error:
+            archive.leave_out(what, f"could not be had: {error}")
+    archive.close(
+        {
+            "generated_at": now.isoformat(),
+            "session": wanted.session_id or "all",
+            "limits": msgspec.to_builtins(wanted.limits),
+            "versions": _versions(),
+        }
+    )
+    return BundleReport(
+        name, len(archive.files), len(archive.left_out), sum(redactor.counts.values())
+    )
+
+
+def _known(wanted: Wanted) -> Iterator[str]:
+    """Yields the secrets that can be known by value: keys of the settings and of the environment."""
+    for provider in wanted.resolved.settings.providers.values():
+        if provider.api_key is not None:
+            yield provider.api_key.reveal()
+    for name, value in wanted.environ.items():
+        if names_secret(name):
+            yield value
+
+
+# --- the parts -------------------------------------------------------------------------------
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "nousd": __version__,
+        "contract": CONTRACT_VERSION,
+        "events": str(EVENT_SCHEMA_VERSION),
+        "python": sys.version.split()[0],
+        "sqlite": apsw.sqlite_lib_version(),
+        "apsw": apsw.apsw_version(),
+        "msgspec": msgspec.__version__,
+        "trio": trio.__version__,
+        "system": platform.platform(),
+    }
+
+
+def _add_versions(_wanted: Wanted, archive: Archive) -> None:
+    archive.add_json("versions.json", _versions())
+
+
+def _add_doctor(wanted: Wanted, archive: Archive) -> None:
+    found = doctor(wanted.flags, wanted.environ, wanted.config)
+    archive.add_text("doctor.txt", "\n".join([*map(str, found.checks), found.summary, ""]))
+
+
+def _add_capabilities(wanted: Wanted, archive: Archive) -> None:
+    """A daemon that is at work says best what it can; else the code does."""
+    try:
+        with Connection(wanted.resolved.settings.socket, timeout_seconds=ANSWER_SECONDS) as daemon:
+            told = {"from": "the daemon", **daemon.request("get_capabilities", {}).payload}
+    except ClientError as error:
+        told = {
+            "from": f"the code, as no daemon answers: {error}",
+            "protocol": CONTRACT_VERSION,
+            "commands": list(COMMANDS),
+            "events": list(EVENTS),
+            "frozen_events": list(FROZEN_EVENTS),
+            "limits": {name: value for name, (value, _) in LIMITS.items()},
+        }
+    archive.add_json("capabilities.json", told)
+
+
+def _add_settings(wanted: Wanted, archive: Archive) -> None:
+    archive.add_text("settings.txt", "\n".join([*report(wanted.resolved), ""]))
+
+
+def _add_log(wanted: Wanted, archive: Archive) -> None:
+    path = locations.database_file(wanted.resolved.settings.state_dir)
+    if not path.exists():
+        raise StoreError(f"there is no log at {path}")
+    with open_log(path) as connection:
+        connection.execute("BEGIN")
+        if wanted.session_id is not None:
+            _require_session(connection, wanted.session_id)
+        _add_events(connection, wanted, archive)
+        _add_artifacts(connection, wanted, archive)
+
+
+def _require_session(connection: apsw.Connection, session_id: str) -> None:
+    query = "SELECT 1 FROM sessions WHERE session_id = ? AND NOT deleted"
+    if connection.execute(query, (session_id,)).get is None:
+        raise SessionNotFound(f"there is no session {session_id} in the log")
+
+
+def _add_events(connection: apsw.Connection, wanted: Wanted, archive: Archive) -> None:
+    events = bundle_log.Events(connection, wanted.session_id, bytes_max=wanted.limits.events)
+    calls = bundle_log.ToolCalls()
+
+    def noted() -> Iterator[dict[str, Any]]:
+        for event in events:
+            calls.note(event)
+            yield event
+
+    if events.untold:
+        archive.leave_out(f"the {events.untold} oldest events", "they are past the limit of events")
+    archive.add_json_lines("events.jsonl", noted())
+    archive.add_json("tool-transcripts.json", list(calls.records.values()))
+
+
+def _add_artifacts(connection: apsw.Connection, wanted: Wanted, archive: Archive) -> None:
+    if not bundle_log.has_known_artifacts(connection):
+        reason = "the log is of another version: a daemon of this one brings it up to date"
+        archive.leave_out("all artifacts", reason)
+        return
+    room = wanted.limits.artifacts
+    for stored in bundle_log.stored_artifacts(connection, wanted.session_id):
+        reason = _reason_against(stored, room, wanted.limits)
+        text = None if reason else bundle_log.text_of(connection, stored)
+        if reason or text is None:
+            what = f"artifact {stored.id} ({stored.media_type}, {stored.size_bytes} bytes)"
+            archive.leave_out(what, reason or "is no text")
+            continue
+        room -= stored.size_bytes
+        archive.add_document(f"artifacts/{stored.id.replace(':', '-')}.txt", text)
+
+
+def _reason_against(stored: bundle_log.StoredArtifact, room: int, limits: Limits) -> str:
+    """Returns why an artifact is not looked into, or nothing."""
+    if stored.media_type is None:
+        return "is missing in the log"
+    if not _may_be_text(stored.media_type):
+        return "is no text"
+    if stored.size_bytes > limits.artifact:
+        return f"is longer than {limits.artifact} bytes"
+    return f"together they are longer than {limits.artifacts} bytes" * (stored.size_bytes > room)
+
+
+def _may_be_text(media_type: str) -> bool:
+    name = media_type.partition(";")[0].strip().lower()
+    return name.startswith("text/") or name.endswith(("/json", "+json", "/xml", "+xml", "ndjson"))
+
+
+def _add_daemon_log(wanted: Wanted, archive: Archive) -> None:
+    path = wanted.resolved.settings.log_file
+    if path is None:
+        archive.leave_out("the daemon's own log", "goes to standard error, not to a file")
+        return
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        file.seek(max(0, size - wanted.limits.log))
+        content = file.read(wanted.limits.log)
+    if size > wanted.limits.log:
+        reason = f"is longer than {wanted.limits.log} bytes"
+        archive.leave_out(f"the beginning of {path.name}", reason)
+        # The line that was cut may begin in the middle of a secret.
+        content = content.partition(b"\n")[2]
+    archive.add_text("nousd.log", content.decode(errors="replace"))
+
+
+_PARTS: Final[Mapping[str, Callable[[Wanted, Archive], None]]] = {
+    "versions": _add_versions,
+    "doctor": _add_doctor,
+    "capabilities": _add_capabilities,
+    "settings": _add_settings,
+    "the log": _add_log,
+    "the daemon's own log": _add_daemon_log,
+}
+"""What a part is called -> what adds it."""

@@ -1,0 +1,144 @@
+"""The file that a support bundle is: a tar.gz into which nothing gets but through the redactor.
+
+Every way in takes something that is whole, redacts it and only then writes it. What is in the bundle and
+what had to stay out is counted here, for the manifest, which is the last file of it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import tempfile
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import IO, Any, Final
+
+import msgspec
+
+from nousd.redaction import Redactor
+
+MANIFEST: Final = "manifest.json"
+
+FOLDER: Final = "nousd-bundle"
+"""Everything lies in this folder, so that unpacking it makes one thing."""
+
+_IN_MEMORY_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A file that is longer waits on the disk until its length is known."""
+
+
+class File(msgspec.Struct, frozen=True):
+    """A file of the bundle, with its size as it is in there."""
+
+    name: str
+    bytes: int
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """Something that is not in the bundle, and why."""
+
+    what: str
+    reason: str
+
+
+class Archive:
+    """Writes a bundle.
+
+    Args:
+        output: gets the compressed bytes.
+        now: the time that all files have.
+    """
+
+    def __init__(self, output: IO[bytes], redactor: Redactor, now: datetime) -> None:
+        self.files: list[File] = []
+        self.left_out: list[LeftOut] = []
+        self._redactor = redactor
+        self._now = now
+        self._tar = tarfile.open(fileobj=output, mode="w:gz", format=tarfile.PAX_FORMAT)  # noqa: SIM115
+
+    def leave_out(self, what: str, reason: str) -> None:
+        """Notes that something is not in the bundle."""
+        self.left_out.append(LeftOut(what, reason))
+
+    def add_json(self, name: str, value: Any) -> None:
+        """Adds a file that is one JSON document."""
+        self._put(name, [_encoded(self._redactor.redact_json(value), indent=2)])
+
+    def add_json_lines(self, name: str, values: Iterable[Any]) -> None:
+        """Adds a file with one JSON value on each line."""
+        self._put(name, (_encoded(self._redactor.redact_json(value)) for value in values))
+
+    def add_text(self, name: str, text: str) -> None:
+        """Adds a file of text. Lines of it that are JSON objects are redacted as such."""
+        self._put(name, self._redacted_lines(text))
+
+    def add_document(self, name: str, text: str) -> None:
+        """Adds a file that should be one JSON document, or else is text."""
+        value = _json_or_none(text)
+        if value is None:
+            self.add_text(name, text)
+        else:
+            self._put(name, [_encoded(self._redactor.redact_json(value))])
+
+    def close(self, facts: dict[str, Any]) -> None:
+        """Adds the manifest and ends the file.
+
+        Args:
+            facts: what the manifest says besides files, what was left out and what was redacted.
+        """
+        self.add_json(
+            MANIFEST,
+            {
+                **facts,
+                "files": msgspec.to_builtins(self.files),
+                "left_out": msgspec.to_builtins(self.left_out),
+                "redacted": dict(sorted(self._redactor.counts.items())),
+            },
+        )
+        self._tar.close()
+
+    def _redacted_lines(self, text: str) -> Iterator[bytes]:
+        """Yields the text in pieces: JSON lines one by one, and what lies between them whole, because a
+        private key has many lines.
+        """
+        between: list[str] = []
+        for line in text.splitlines(keepends=True):
+            value = _json_or_none(line) if line.startswith("{") else None
+            if value is None:
+                between.append(line)
+                continue
+            yield self._redacted_text(between)
+            between = []
+            yield _encoded(self._redactor.redact_json(value))
+        yield self._redacted_text(between)
+
+    def _redacted_text(self, lines: list[str]) -> bytes:
+        return self._redactor.redact("".join(lines)).encode("utf-8", "backslashreplace")
+
+    def _put(self, name: str, pieces: Iterable[bytes]) -> None:
+        with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY_BYTES_MAX) as file:
+            for piece in pieces:
+                file.write(piece)
+            info = tarfile.TarInfo(f"{FOLDER}/{name}")
+            info.size = file.tell()
+            info.mode = 0o600
+            info.mtime = int(self._now.timestamp())
+            file.seek(0)
+            self._tar.addfile(info, file)
+        self.files.append(File(name, info.size))
+
+
+def _json_or_none(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict | list) else None
+
+
+def _encoded(value: Any, *, indent: int | None = None) -> bytes:
+    separators = (",", ": ") if indent else (",", ":")
+    text = io.StringIO()
+    json.dump(value, text, ensure_ascii=False, indent=indent, separators=separators)
+    # A lone surrogate is no text; as an escape it can be read again.
+    return text.getvalue().encode("utf-8", "backslashreplace") + b"\n"

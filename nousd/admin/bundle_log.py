@@ -1,0 +1,202 @@
+"""What a support bundle tells of a log: its events, what became of each tool call, and its artifacts.
+
+Deltas are joined first, those of a message that has no end as well: a secret that came in pieces is none
+of them. Everything is read through one connection, in the one transaction that its caller has open. The
+bundle's file and what is redacted are not known here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import apsw
+import msgspec
+
+from nousd.machine.retention import Line, join
+from nousd.store import _artifacts_sqlite as artifacts
+from nousd.store.migrations import MIGRATIONS
+from nousd.wire.codec import decode_event
+from nousd.wire.events import DELTA_EVENTS
+from nousd.wire.lifting import lift
+
+_EVENTS: Final = """
+    SELECT seq, type, schema_version, line FROM events
+    WHERE seq >= :first AND (:session_id IS NULL OR session_id = :session_id)
+    AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types))) ORDER BY seq
+"""
+_SIZES: Final = """
+    SELECT seq, length(line) FROM events
+    WHERE :session_id IS NULL OR session_id = :session_id ORDER BY seq DESC
+"""
+
+
+class Events:
+    """The newest events of a session, or of all: as many as fit into ``bytes_max``.
+
+    ``untold`` is how many older ones do not.
+    """
+
+    def __init__(
+        self, connection: apsw.Connection, session_id: str | None, *, bytes_max: int
+    ) -> None:
+        self._connection = connection
+        self._session_id = session_id
+        self._first, self.untold = self._beginning(bytes_max)
+        self._joined, self._gone = self._join()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yields each event as its line says it, in the present version."""
+        for line in self._lines(None):
+            if line.seq not in self._gone:
+                whole = self._joined.get(line.seq, line.line)
+                event: dict[str, Any] = msgspec.json.decode(whole)
+                yield event
+
+    def _beginning(self, bytes_max: int) -> tuple[int, int]:
+        first, room, untold = 0, bytes_max, 0
+        values = {"session_id": self._session_id}
+        for seq, size in self._connection.execute(_SIZES, values):
+            room -= size
+            if room >= 0:
+                first = seq
+            else:
+                untold += 1
+        return (first, untold) if untold else (0, 0)
+
+    def _join(self) -> tuple[Mapping[int, bytes], frozenset[int]]:
+        by_message: dict[tuple[str, str], list[Line]] = defaultdict(list)
+        for line in self._lines(sorted(DELTA_EVENTS)):
+            told = msgspec.json.decode(decode_event(line.line).payload, type=_Delta)
+            by_message[line.type, told.tool_call_id or told.message_id].append(line)
+        joined: dict[int, bytes] = {}
+        gone: set[int] = set()
+        for lines in by_message.values():
+            for whole in join(reversed(lines)):
+                joined[whole.seq] = whole.line
+                gone.update(whole.gone)
+        return joined, frozenset(gone)
+
+    def _lines(self, types: list[str] | None) -> Iterator[Line]:
+        values = {
+            "first": self._first,
+            "session_id": self._session_id,
+            "types": None if types is None else msgspec.json.encode(types).decode(),
+        }
+        for seq, name, version, line in self._connection.execute(_EVENTS, values):
+            yield Line(seq, name, lift(line, version))
+
+
+class _Delta(msgspec.Struct, frozen=True):
+    message_id: str = ""
+    tool_call_id: str = ""
+
+
+# --- tool calls ------------------------------------------------------------------------------
+
+
+_WHERE: Final = ("session_id", "run_id", "turn_id", "tool_name")
+_DECIDED: Final = ("by", "reason")
+
+_KEPT: Final[dict[str, tuple[str, ...]]] = {
+    "tool_execution_start": (
+        *_WHERE,
+        "args",
+        "args_ref",
+        "args_bytes",
+        "runtime_tool_call_id",
+    ),
+    "tool_call_requested": ("attempt",),
+    "tool_call_approved": _DECIDED,
+    "tool_call_denied": _DECIDED,
+    "tool_call_started": (),
+    "tool_call_completed": ("is_error", "duration_ms", "stop_reason", "artifact_id"),
+    "tool_execution_end": (
+        "result",
+        "is_error",
+        "executed",
+        "artifact_id",
+        "text_ref",
+        "text_bytes",
+    ),
+}
+"""type -> which of its keys belong into the record of its call."""
+
+_SAYS: Final[dict[str, tuple[str, Any]]] = {
+    "tool_call_approved": ("decision", "approved"),
+    "tool_call_denied": ("decision", "denied"),
+    "tool_call_started": ("started", True),
+}
+"""type -> what it says by being there."""
+
+_TIMES: Final = {"tool_execution_start": "begun_at", "tool_execution_end": "ended_at"}
+
+_POLICY: Final = "tool_call_policy_evaluated"
+
+
+class ToolCalls:
+    """Collects from events what became of each tool call, in the order in which they began."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, dict[str, Any]] = {}
+
+    def note(self, event: Mapping[str, Any]) -> None:
+        """Looks at an event of the log."""
+        name, payload = event["type"], event["payload"]
+        if name == _POLICY:
+            said = {key: payload[key] for key in ("source", "decision", "reason")}
+            self._record(payload).setdefault("policy", []).append(said)
+        elif name in _KEPT:
+            record = self._record(payload)
+            record.update({key: payload[key] for key in _KEPT[name] if key in payload})
+            if name in _SAYS:
+                record.update([_SAYS[name]])
+            if name in _TIMES:
+                record[_TIMES[name]] = event["ts"]
+
+    def _record(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        tool_call_id = payload["tool_call_id"]
+        return self.records.setdefault(tool_call_id, {"tool_call_id": tool_call_id})
+
+
+# --- artifacts -------------------------------------------------------------------------------
+
+
+class StoredArtifact(NamedTuple):
+    """An artifact that a session refers to; ``media_type`` None if it is not there."""
+
+    id: str
+    media_type: str | None
+    size_bytes: int
+
+
+_ARTIFACTS: Final = """
+    SELECT DISTINCT uses.artifact_id, media_type, coalesce(size_bytes, 0)
+    FROM artifact_uses AS uses LEFT JOIN artifacts ON artifacts.artifact_id = uses.artifact_id
+    WHERE :session_id IS NULL OR session_id = :session_id ORDER BY created_at DESC
+"""
+
+
+def has_known_artifacts(connection: apsw.Connection) -> bool:
+    """Whether artifacts lie in the log as this version puts them."""
+    return bool(connection.pragma("user_version") == len(MIGRATIONS))
+
+
+def stored_artifacts(
+    connection: apsw.Connection, session_id: str | None
+) -> tuple[StoredArtifact, ...]:
+    """Returns what a session refers to, or all do, the newest first."""
+    rows = connection.execute(_ARTIFACTS, {"session_id": session_id})
+    return tuple(StoredArtifact(*row) for row in rows)
+
+
+def text_of(connection: apsw.Connection, stored: StoredArtifact) -> str | None:
+    """Returns the text that an artifact is, or None if it is none."""
+    found = artifacts.whole(connection, stored.id)
+    if found is None or b"\0" in found.data:
+        return None
+    try:
+        return found.data.decode()
+    except UnicodeDecodeError:
+        return None
