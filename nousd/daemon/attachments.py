@@ -15,7 +15,7 @@ import trio
 from msgspec import UNSET
 
 from nousd.daemon.core import Core
-from nousd.errors import CommandRejected, InvalidPayload, ToolError
+from nousd.errors import CommandRejected, ConfigError, InvalidPayload, ToolError
 from nousd.machine.long_texts import artifact_id_of
 from nousd.machine.model_input import ModelChoice
 from nousd.store.interface import Artifact
@@ -47,7 +47,8 @@ async def attached(core: Core, given: tuple[AttachmentGiven, ...], choice: Model
 
     Raises:
         InvalidPayload: naming the field and, where there is one, the limit.
-        CommandRejected: ``artifact_not_found``, or ``attachment_not_supported`` by that model.
+        CommandRejected: ``artifact_not_found``, ``attachment_not_supported`` by that model, or
+            ``provider_not_usable``.
     """
     async with _AT_ONCE:
         read = _Reading(core, choice)
@@ -116,7 +117,10 @@ class _Reading:
         media_type = media_types.bare(claimed)
         if not media_types.is_attachable(media_type):
             raise InvalidPayload(f"{place}.media_type must be {media_types.ATTACHABLE}")
-        provider = self._core.runs.models.provider(self._choice.provider)
+        try:
+            provider = self._core.runs.models.provider(self._choice.provider)
+        except ConfigError as error:
+            raise CommandRejected("provider_not_usable", cause=str(error)) from None
         if not provider.accepts(self._choice.model, media_type):
             details = {"media_type": media_type, "model": self._choice.model, "field": place}
             raise CommandRejected("attachment_not_supported", details=details)

@@ -6,7 +6,7 @@ Whether something exists in the store (an entry, another session) is looked up b
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
@@ -16,11 +16,14 @@ from nousd.machine import queue
 from nousd.machine.session import RunInfo, SessionState
 from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
-from nousd.wire.limits import QUEUED_CHARS_MAX, QUEUED_INPUTS_MAX
+from nousd.wire.limits import EVENT_TEXT_BYTES_MAX, QUEUED_CHARS_MAX, QUEUED_INPUTS_MAX
 from nousd.wire.optional import or_unset
 from nousd.wire.responses import QueuedInput
 
 Events = tuple[events.Event, ...]
+
+_SHOWN_TOGETHER_MAX: Final = 4 * EVENT_TEXT_BYTES_MAX
+"""Characters of texts in one ``queue_update`` about inputs that are gone."""
 
 
 def require_idle(state: SessionState) -> None:
@@ -198,9 +201,26 @@ def _size(queued: QueuedInput) -> int:
 def _gone(
     state: SessionState, change: str, inputs: queue.Inputs, run_id: str | None
 ) -> tuple[events.QueueUpdate, ...]:
-    if not inputs:
-        return ()
-    return (_update(state, change, inputs, or_unset(run_id)),)
+    updates = []
+    for some in _told_together(inputs):
+        update = _update(state, change, some, or_unset(run_id))
+        state = msgspec.structs.replace(state, queue=queue.without(state.queue, some))
+        updates.append(update)
+    return tuple(updates)
+
+
+def _told_together(inputs: queue.Inputs) -> list[queue.Inputs]:
+    """Divides inputs so that each event about them stays small: what shows of long texts adds up."""
+    groups: list[queue.Inputs] = []
+    room = 0
+    for queued in inputs:
+        shown = min(_size(queued), EVENT_TEXT_BYTES_MAX)
+        if not groups or shown > room:
+            groups.append(())
+            room = _SHOWN_TOGETHER_MAX
+        groups[-1] += (queued,)
+        room -= shown
+    return groups
 
 
 def _update(

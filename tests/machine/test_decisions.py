@@ -13,8 +13,8 @@ from nousd.errors import CommandRejected
 from nousd.machine import decisions, queue
 from nousd.machine.session import SessionState
 from nousd.wire import events
-from nousd.wire.entries import Entry, MessageEntry
-from nousd.wire.limits import QUEUED_INPUTS_MAX
+from nousd.wire.entries import Attachment, Entry, MessageEntry
+from nousd.wire.limits import QUEUED_CHARS_MAX, QUEUED_INPUTS_MAX
 from nousd.wire.responses import PendingCounts
 from tests.machine.builders import (
     TS,
@@ -371,6 +371,54 @@ def test_a_single_input_keeps_its_client_message_id_and_a_root_has_no_parent() -
     assert isinstance(entries[0], MessageEntry)
     assert entries[0].client_message_id == "x"
     assert entries[0].parent_id is UNSET
+
+
+def test_the_files_of_a_turn_are_those_of_its_inputs_in_their_order() -> None:
+    one, two, three = (
+        Attachment(artifact_id=f"sha256:{name}", media_type="text/plain", size_bytes=1)
+        for name in "123"
+    )
+    items = (
+        queued("a", attachments=(one, two)),
+        queued("b"),
+        queued("c", attachments=(three,)),
+    )
+    decided = begin(running(queue=items), queue.Turn("steer", items))
+    starts = [event for event in decided if isinstance(event, events.MessageStart)]
+    entries = [event.entry for event in decided if isinstance(event, events.EntryAppended)]
+    assert starts[0].attachments == (one, two, three)
+    assert isinstance(entries[0], MessageEntry)
+    assert entries[0].attachments == (one, two, three)
+
+
+def test_a_long_text_of_its_own_keeps_its_artifact_and_one_of_several_does_not() -> None:
+    long = queued("a", text_ref="sha256:1", text_bytes=9000)
+    for items, ref in (((long,), "sha256:1"), ((long, queued("b")), UNSET)):
+        decided = begin(running(queue=items), queue.Turn("steer", items))
+        for event in decided:
+            if isinstance(event, events.MessageStart | events.MessageEnd):
+                assert event.text_ref == ref
+            elif isinstance(event, events.EntryAppended):
+                assert isinstance(event.entry, MessageEntry)
+                assert event.entry.text_ref == ref
+
+
+def test_a_text_that_is_an_artifact_counts_with_its_bytes() -> None:
+    waiting = queued("a", text_ref="sha256:1", text_bytes=QUEUED_CHARS_MAX - len("text of new"))
+    accept(running(queue=(waiting,)))
+    larger = msgspec.structs.replace(waiting, text_bytes=waiting.text_bytes + 1)
+    refused = refusal_of(accept, running(queue=(larger,)))
+    assert refused.message == "queue_full"
+
+
+def test_many_long_texts_that_are_gone_are_told_in_several_events() -> None:
+    waiting = tuple(queued(f"f{n}", "follow_up", text_bytes=10**6) for n in range(10))
+    waiting += tuple(queued(f"g{n}", "follow_up") for n in range(10))
+    decided, cleared = abort(running(queue=waiting))
+    updates = [event for event in decided if isinstance(event, events.QueueUpdate)]
+    assert [len(update.inputs) for update in updates] == [4, 4, 12]
+    assert sum((update.inputs for update in updates), ()) == cleared == waiting
+    assert [update.pending_counts.follow_up for update in updates] == [16, 12, 0]
 
 
 def test_a_turn_that_resumes_has_no_message_of_its_own() -> None:
