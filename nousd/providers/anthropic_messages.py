@@ -147,7 +147,8 @@ def _assistant(
     text_at = calls_at = 0
     for kept in message.reasoning if plan.sends_thoughts else ():
         if kept.dialect == DIALECT:
-            text_to, calls_to = kept.data["text_before"], kept.data["calls_before"]
+            text_to = max(text_at, kept.data["text_before"])
+            calls_to = max(calls_at, kept.data["calls_before"])
             blocks += _texts(message.text[text_at:text_to]) + calls[calls_at:calls_to]
             blocks.append(kept.data["block"])
             text_at, calls_at = text_to, calls_to

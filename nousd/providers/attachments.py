@@ -19,11 +19,6 @@ Kind = Literal["image", "pdf", "text"]
 IMAGE_TYPES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
 PDF_TYPE: Final = "application/pdf"
 
-TEXT_TYPES: Final = frozenset(
-    {"application/json", "application/toml", "application/xml", "application/yaml"}
-)
-"""Texts that are not called ``text/...``."""
-
 SEES_IMAGES: Final[dict[str, bool]] = {
     "claude-2": False,
     "claude-instant": False,
@@ -98,7 +93,7 @@ def kind_of(media_type: str) -> Kind | None:
         return "image"
     if plain == PDF_TYPE:
         return "pdf"
-    return "text" if plain.startswith("text/") or plain in TEXT_TYPES else None
+    return "text" if plain.startswith("text/") else None
 
 
 def sees_images(model: str) -> bool:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nousd.machine.model_input import (
     AssistantMessage,
@@ -14,8 +17,10 @@ from nousd.machine.model_input import (
     UserMessage,
 )
 from nousd.providers.anthropic_messages import kept_block, messages_body, plan_of
-from nousd.wire.entries import Attachment
+from nousd.providers.request_body import encode_body
+from nousd.wire.entries import Attachment, Thinking
 from tests.providers.helpers import ask
+from tests.providers.transcripts import BLOBS, transcripts
 
 MARK = {"type": "ephemeral"}
 THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
@@ -241,3 +246,51 @@ def test_equal_inputs_give_equal_bodies_and_leave_the_blocks_as_they_were() -> N
     first = msgspec.json.encode(body(request))
     assert msgspec.json.encode(body(request)) == first
     assert reasoning[0].data["block"] == THOUGHT
+
+
+# --- any conversation ------------------------------------------------------------------------
+
+places = st.builds(
+    lambda block, text, calls: kept_block(block, text_before=text, calls_before=calls),
+    st.sampled_from([THOUGHT, HIDDEN]),
+    st.integers(0, 9),
+    st.integers(0, 3),
+)
+
+
+@given(transcripts(places), st.sampled_from([None, "off", "low"]))
+def test_any_conversation_becomes_a_valid_request(
+    request: ModelInput, thinking: Thinking | None
+) -> None:
+    request = msgspec.structs.replace(request, thinking=thinking)
+    sent = json.loads(encode_body(body(request, dict(BLOBS))))
+    roles = [message["role"] for message in sent["messages"]]
+    assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"]
+    asked: list[str] = []
+    for message in sent["messages"]:
+        kinds = [block["type"] for block in message["content"]]
+        assert kinds
+        assert all(block["text"].strip() for block in message["content"] if "text" in block)
+        if message["role"] == "user":
+            results = [b["tool_use_id"] for b in message["content"] if "tool_use_id" in b]
+            assert kinds[: len(results)] == ["tool_result"] * len(results)
+            assert results == asked
+        asked = [block["id"] for block in message["content"] if block["type"] == "tool_use"]
+    marked = [b for m in sent["messages"] for b in m["content"] if "cache_control" in b]
+    assert not any("thinking" in block["type"] for block in marked)
+    assert marks_of(sent) <= 4
+
+
+@given(transcripts(places))
+def test_nothing_of_an_answer_is_lost_or_said_twice_by_what_was_thought(
+    request: ModelInput,
+) -> None:
+    request = msgspec.structs.replace(request, thinking="low")
+    without = msgspec.structs.replace(request, thinking="off")
+
+    def said(request: ModelInput) -> list[str]:
+        blocks = [block for role, blocks in turns(request, dict(BLOBS)) for block in blocks]
+        texts = "".join(block.get("text", "") for block in blocks)
+        return ["".join(texts.split()), *(block["id"] for block in blocks if "id" in block)]
+
+    assert said(request) == said(without)

@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nousd.errors import ContextOverflow, ProviderError
 from nousd.providers.answer_stream import AnswerStream
@@ -247,3 +249,49 @@ def test_a_scene_is_read_as_it_was_written() -> None:
     pieces = decode([sse(*stream(scene))])
     assert text_of(pieces) == "grüße"
     assert [piece.name for piece in pieces if isinstance(piece, ToolCallPiece)] == ["a", "b"]
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["type", "text", "id"]), inner)
+    ),
+    max_leaves=6,
+)
+TYPES = (
+    "message_start",
+    "content_block_start",
+    "content_block_delta",
+    "content_block_stop",
+    "message_delta",
+    "message_stop",
+    "error",
+    "ping",
+)
+FIELDS = ("index", "message", "content_block", "delta", "usage", "error", "content")
+BLOCK_FIELDS = ("type", "text", "thinking", "signature", "partial_json", "id", "name", "input")
+
+
+@given(
+    st.lists(
+        st.builds(
+            lambda kind, fields, inner: {**fields, **inner, "type": kind},
+            st.sampled_from(TYPES),
+            st.dictionaries(st.sampled_from(FIELDS), anything, max_size=2),
+            st.dictionaries(
+                st.sampled_from(["delta", "content_block"]),
+                st.dictionaries(st.sampled_from(BLOCK_FIELDS), anything),
+            ),
+        ),
+        max_size=6,
+    )
+)
+def test_whatever_a_server_sends_gives_pieces_or_a_provider_error(
+    events: list[dict[str, Any]],
+) -> None:
+    try:
+        pieces = decode([sse(*events)])
+    except ProviderError:
+        return
+    assert isinstance(pieces[-1], Finished)
