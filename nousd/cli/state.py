@@ -22,6 +22,7 @@ from nousd.cli.serve import CONFIG, setting_flag
 
 if TYPE_CHECKING:
     from nousd.config.settings import Settings
+    from nousd.replay.play import Tuning
 
 _FINE: Final = 0
 _WRONG: Final = 1
@@ -44,6 +45,25 @@ _FILE: Final = Argument(
     "file",
     Annotated[Path, typer.Argument(metavar="FILE", help="The copy; must not exist.")],
     ...,
+)
+_FROM: Final = Argument(
+    "recordings",
+    Annotated[Path, typer.Option("--from", metavar="DIR", help="The folder that --record named.")],
+    ...,
+)
+_OUTPUT: Final = Argument(
+    "output",
+    Annotated[
+        Path, typer.Option("--output", metavar="FOLDER", help="The fixture; must not exist.")
+    ],
+    ...,
+)
+_WORKDIR: Final = Argument(
+    "workdir",
+    Annotated[
+        Path | None,
+        typer.Option("--workdir", metavar="PATH", help="The daemon's. [default: as it is set]"),
+    ],
 )
 _RUN: Final = Argument(
     "run", Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")], ...
@@ -199,18 +219,47 @@ def _vacuum(settings: Settings, _values: dict[str, Any]) -> Told:
 
 
 def _replay(settings: Settings, values: dict[str, Any]) -> Told:
-    import logging
-
     from nousd.admin.reading import open_log
-    from nousd.replay.play import Tuning
     from nousd.replay.replay import replay
 
-    # What the played daemon says of its troubles is in the events that are compared.
-    logging.getLogger("nousd").addHandler(logging.NullHandler())
-    tuning = Tuning(compact_at=settings.compact_at, keep_recent_tokens=settings.keep_recent_tokens)
     with open_log(_log_of(settings)) as connection:
-        report = replay(connection, values["run"], tuning)
+        report = replay(connection, values["run"], _tuning(settings))
     return Told(report, report.lines, _FINE if report.is_same else _WRONG)
+
+
+def _record(settings: Settings, values: dict[str, Any]) -> Told:
+    from nousd.admin.reading import open_log
+    from nousd.replay.fixture import record
+
+    workdir = (values["workdir"] or settings.workdir).absolute()
+    places = {
+        str(workdir): "<WORKDIR>",
+        str(settings.state_dir): "<STATE>",
+        str(Path.home()): "<HOME>",
+    }
+    with open_log(_log_of(settings)) as connection:
+        report = record(
+            connection,
+            values["run"],
+            values["recordings"].absolute(),
+            values["output"].absolute(),
+            places=places,
+            dialects={name: said.dialect for name, said in settings.providers.items()},
+            tuning=_tuning(settings),
+        )
+    return Told(report, [report.summary], _FINE)
+
+
+def _tuning(settings: Settings) -> Tuning:
+    """Returns the settings that a play needs, and keeps it from talking: what the played daemon says of
+    its troubles is in the events that are compared.
+    """
+    import logging
+
+    from nousd.replay.play import Tuning
+
+    logging.getLogger("nousd").addHandler(logging.NullHandler())
+    return Tuning(compact_at=settings.compact_at, keep_recent_tokens=settings.keep_recent_tokens)
 
 
 def _doctor(values: dict[str, Any]) -> None:
@@ -294,6 +343,11 @@ STATE_COMMANDS: Final[dict[str, StateCommand]] = {
         "whether its events are the same.",
         (_RUN,),
         _replay,
+    ),
+    "record": StateCommand(
+        "Make a fixture of a run whose raw streams were kept with --record.",
+        (_RUN, _FROM, _OUTPUT, _WORKDIR),
+        _record,
     ),
 }
 """name on the command line -> what it does."""

@@ -119,21 +119,36 @@ def _without(line: Line, left_out: frozenset[str]) -> Line:
 def normalised(all_events: Iterable[Event]) -> list[Line]:
     """Returns events without ids, times and the way in which deltas were cut."""
     names = _Names()
-    lines: list[Line] = []
+    return [
+        {"type": EVENT_TYPES[type(event)], **names.in_(msgspec.to_builtins(event))}
+        for event in joined(all_events)
+    ]
+
+
+def joined(all_events: Iterable[Event]) -> Iterator[Event]:
+    """Yields events with neighbouring deltas of one message or tool call as one."""
+    open_: Any = None
     for event in all_events:
-        values: Line = msgspec.to_builtins(event)
-        line = {"type": EVENT_TYPES[type(event)], **names.in_(values)}
-        if lines and _continues(lines[-1], line):
-            lines[-1] = {**lines[-1], "delta": lines[-1]["delta"] + line["delta"]}
-        else:
-            lines.append(line)
-    return lines
+        next_: Any = event
+        if open_ is not None and _is_same_delta(open_, next_):
+            open_ = msgspec.structs.replace(open_, delta=open_.delta + next_.delta)
+            continue
+        if open_ is not None:
+            yield open_
+        open_ = next_
+    if open_ is not None:
+        yield open_
 
 
-def _continues(before: Line, line: Line) -> bool:
-    return line["type"] in DELTA_EVENTS and all(
-        before.get(key) == line.get(key) for key in ("type", "message_id", "tool_call_id")
+def _is_same_delta(one: Any, other: Any) -> bool:
+    return (
+        type(one) is type(other)
+        and EVENT_TYPES[type(one)] in DELTA_EVENTS
+        and all(getattr(one, key, None) == getattr(other, key, None) for key in _DELTA_OF)
     )
+
+
+_DELTA_OF: Final = ("message_id", "tool_call_id")
 
 
 class _Names:

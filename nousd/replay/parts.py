@@ -23,6 +23,7 @@ from nousd.tools.interface import ToolContext, ToolResult
 from nousd.wire import events
 
 _WINDOW: Final = 128_000
+"""Tokens, where the log does not tell."""
 
 _RAN_OUT: Final = "the recording has no more for it"
 
@@ -31,7 +32,6 @@ class RecordedModel:
     """A provider that answers as those did that were asked, in their order; see ``Provider``.
 
     Args:
-        windows: model -> tokens; ``_WINDOW`` where the log does not tell.
         refused: media types that the models were not given.
     """
 
@@ -41,7 +41,6 @@ class RecordedModel:
         script: Script,
         conductor: Conductor,
         *,
-        windows: Mapping[str, int],
         refused: frozenset[str],
     ) -> None:
         self.name = ""
@@ -49,7 +48,6 @@ class RecordedModel:
         self._answers = list(script.answers)
         self._summaries = list(script.summaries)
         self._conductor = conductor
-        self._windows = windows
         self._refused = refused
 
     def called(self, name: str) -> Provider:
@@ -58,8 +56,8 @@ class RecordedModel:
         named.name = name
         return named
 
-    def context_window(self, model: str) -> int:
-        return self._windows.get(model, _WINDOW)
+    def context_window(self, model: str) -> int:  # noqa: ARG002
+        return _WINDOW
 
     def accepts(self, model: str, media_type: str) -> bool:  # noqa: ARG002
         return media_type not in self._refused

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,8 @@ from nousd.errors import NotReplayable
 from nousd.machine import decisions, queue
 from nousd.machine.model_input import ModelChoice
 from nousd.machine.sources import SourceText
-from nousd.providers.models import Models
+from nousd.providers.interface import Provider
+from nousd.providers.models import ModelFacts, Models
 from nousd.replay.conductor import Conductor, WatchedStore, watched
 from nousd.replay.cues import Broken, Cues, cues_of, is_outside
 from nousd.replay.given import answered_inputs, given_to
@@ -65,13 +66,22 @@ class Tuning(msgspec.Struct, frozen=True, kw_only=True):
     keep_recent_tokens: int = 20_000
 
 
-async def play(run: RecordedRun, tuning: Tuning) -> tuple[Event, ...]:
+ProviderOf = Callable[[str], Provider]
+"""Name -> a provider."""
+
+
+async def play(
+    run: RecordedRun, tuning: Tuning, provider_of: ProviderOf | None = None
+) -> tuple[Event, ...]:
     """Plays a run and returns its events, as the log has them.
+
+    Args:
+        provider_of: makes what is asked in the place of the recorded model.
 
     Raises:
         NotReplayable: it failed of something outside of what can be played.
     """
-    stage = _Stage(run, tuning)
+    stage = _Stage(run, tuning, provider_of)
     store = WatchedStore(stage.conductor.note)
     try:
         await stage.furnish(store)
@@ -85,8 +95,9 @@ async def play(run: RecordedRun, tuning: Tuning) -> tuple[Event, ...]:
 
 
 class _Stage:
-    def __init__(self, run: RecordedRun, tuning: Tuning) -> None:
+    def __init__(self, run: RecordedRun, tuning: Tuning, provider_of: ProviderOf | None) -> None:
         self._run = run
+        self._provider_of = provider_of
         self._tuning = tuning
         self._cues = cues_of(run)
         self._script = script_of(run)
@@ -135,10 +146,11 @@ class _Stage:
             default.model,
             self._script,
             self.conductor,
-            windows=_windows(self._run),
             refused=_refused(self._run),
         )
-        return Models({name: partial(model.called, name) for name in names}, default)
+        provider_of = self._provider_of or model.called
+        factories = {name: partial(provider_of, name) for name in names}
+        return Models(factories, default, facts=_facts(self._run))
 
     async def perform(self, core: Core) -> None:
         """Starts the run as it was started, and waits for its end."""
@@ -240,10 +252,10 @@ def _providers_in(all_events: Sequence[Event]) -> Iterator[str]:
                 yield text.partition(" ")[0]
 
 
-def _windows(run: RecordedRun) -> dict[str, int]:
+def _facts(run: RecordedRun) -> dict[str, ModelFacts]:
     """Returns the windows of the run's models, as the log tells them."""
     return {
-        event.model: event.context_window
+        f"{event.provider}/{event.model}": ModelFacts(context_window=event.context_window)
         for event in run.events
         if isinstance(event, events.ModelInput) and event.context_window is not UNSET
     }

@@ -1,0 +1,330 @@
+"""A recorded run as a folder of files: what it takes to play it, its events, and the raw streams.
+
+::
+
+    run.json             the session before, prompt, model and tools, for people and for playing
+    events.ndjson        the run's events, one line each
+    artifacts/<hash>     what they refer to
+    <n>-<provider>.*     each exchange with a model server: request, response, and what is known of it
+
+Ids count, times are one time, and paths are placeholders. That changes what models were given, and with
+it hashes; so the events are those of a play of the run with its placeholders, which has to be the same
+as the run in all else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+import msgspec
+import trio
+
+from nousd.daemon.recordings import Exchange
+from nousd.errors import NotReplayable
+from nousd.machine import long_texts
+from nousd.machine.session import SessionState
+from nousd.replay.compare import compared, joined
+from nousd.replay.play import Tuning, play
+from nousd.replay.recorded import RecordedRun, read_run
+from nousd.replay.replay import replayed
+from nousd.replay.sqlite_log import reading
+from nousd.store.interface import Artifact
+from nousd.wire import events
+from nousd.wire.codec import decode_event, encode_event_tail, number_event
+from nousd.wire.entries import Entry
+from nousd.wire.events import EVENTS, Event
+from nousd.wire.lifting import EVENT_SCHEMA_VERSION, lift
+
+TIME: Final = "2026-01-01T00:00:00.000000Z"
+
+_EXCHANGE: Final = re.compile(r"(\d+)-(.+)\.response\.json")
+_TIMES: Final = re.compile(r'"(accepted_at|created_at|expires_at)":"[^"]*"')
+_IDS: Final = re.compile(r"\b(cmp|in|msg|run|sess)-[0-9a-f]{16,}\b")
+"""Ids as ``daemon.clock`` makes them."""
+
+
+class RecordedExchange(msgspec.Struct, frozen=True):
+    """One exchange: ``request`` and ``response`` are bodies, byte for byte."""
+
+    number: int
+    provider: str
+    known: Exchange
+    request: bytes
+    response: bytes
+
+    @property
+    def stem(self) -> str:
+        return f"{self.number}-{self.provider}"
+
+
+class Fixture(msgspec.Struct, frozen=True):
+    """Everything in the folder; ``dialects`` by the provider's name."""
+
+    run: RecordedRun
+    dialects: dict[str, str]
+    exchanges: tuple[RecordedExchange, ...]
+
+
+class _RunFile(msgspec.Struct, kw_only=True):
+    run_id: str
+    schema_version: int
+    prompt: str
+    model: str
+    tools: tuple[str, ...]
+    dialects: dict[str, str]
+    session: SessionState
+    path: tuple[Entry, ...]
+    artifacts: dict[str, str]
+
+
+class RecordReport(msgspec.Struct, frozen=True):
+    """What was made of a run."""
+
+    run_id: str
+    folder: str
+    events: int
+    exchanges: int
+
+    @property
+    def summary(self) -> str:
+        """The report for people."""
+        return f"{self.folder}: {self.events} events, {self.exchanges} exchanges"
+
+
+def record(
+    connection: apsw.Connection,
+    run_id: str,
+    recordings: Path,
+    folder: Path,
+    *,
+    places: Mapping[str, str],
+    dialects: Mapping[str, str],
+    tuning: Tuning,
+) -> RecordReport:
+    """Makes a fixture of a run of an open log; see ``make_fixture``.
+
+    Raises:
+        NotReplayable: see ``make_fixture``; or the folder exists or cannot be written.
+        StoreError: the log cannot be read.
+    """
+    if folder.exists():
+        raise NotReplayable(f"{folder} exists; a fixture overwrites nothing")
+    with reading(connection) as log:
+        run = read_run(log, run_id)
+    fixture = make_fixture(run, recordings, places=places, dialects=dialects, tuning=tuning)
+    try:
+        write_fixture(fixture, folder)
+    except OSError as error:
+        raise NotReplayable(f"{folder} cannot be written: {error.strerror}") from error
+    return RecordReport(run_id, str(folder), len(fixture.run.events), len(fixture.exchanges))
+
+
+# --- making one ------------------------------------------------------------------------------
+
+
+def make_fixture(
+    run: RecordedRun,
+    recordings: Path,
+    *,
+    places: Mapping[str, str],
+    dialects: Mapping[str, str],
+    tuning: Tuning,
+) -> Fixture:
+    """Returns a run with its raw streams, fit to be kept.
+
+    Args:
+        recordings: the folder that ``--record`` named.
+        places: path -> placeholder.
+        dialects: of the providers that are configured; any other is taken for its own dialect's.
+
+    Raises:
+        NotReplayable: there is no recording of it, not all of it was kept, or it does not come out the
+            same.
+    """
+    exchanges = tuple(read_exchanges(recordings / run.run_id))
+    if not exchanges:
+        raise NotReplayable(f"{recordings} holds no recording of run {run.run_id}")
+    if any(exchange.known.cut for exchange in exchanges):
+        raise NotReplayable("a stream of the run was too long to be kept whole")
+    report = trio.run(replayed, run, tuning)
+    if not report.is_same:
+        raise NotReplayable(f"the run does not come out the same: {report.lines[0]}")
+    names = _Names(places)
+    placed = _placed(run, names)
+    played = trio.run(play, placed, tuning)
+    difference = compared(placed, played, inputs_known=False).difference
+    if difference:
+        raise NotReplayable(f"the run is another one without its paths: {difference[0]}")
+    asked = {exchange.provider for exchange in exchanges}
+    return Fixture(
+        msgspec.structs.replace(placed, events=played),
+        {name: dialects.get(name, name) for name in sorted(asked)},
+        tuple(
+            msgspec.structs.replace(
+                exchange,
+                request=names.in_bytes(exchange.request),
+                response=names.in_bytes(exchange.response),
+            )
+            for exchange in exchanges
+        ),
+    )
+
+
+def _placed(run: RecordedRun, names: _Names) -> RecordedRun:
+    """Returns a run with names for its ids, placeholders for paths, and one time.
+
+    A path may have come in several deltas; so neighbouring ones are joined before.
+    """
+    lines = _encoded(list(joined(run.events)))
+    names.learn(lines)
+    artifacts = {}
+    for artifact in run.artifacts.values():
+        data = names.in_bytes(artifact.data)
+        placed = Artifact(long_texts.artifact_id_of(data), artifact.media_type, data)
+        names.add(artifact.id, placed.id)
+        artifacts[placed.id] = placed
+    before = names.in_text(msgspec.json.encode(run.before).decode())
+    path = names.in_text(msgspec.json.encode(run.path).decode())
+    return RecordedRun(
+        run_id=names.in_text(run.run_id),
+        version=run.version,
+        before=msgspec.json.decode(before, type=SessionState),
+        path=msgspec.json.decode(path, type=tuple[Entry, ...]),
+        events=tuple(_decoded(names.in_text(lines.decode()).encode(), EVENT_SCHEMA_VERSION)),
+        artifacts=artifacts,
+    )
+
+
+class _Names:
+    """What stands for what."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        # The longest first: one path may lie in another.
+        self._names = {path: places[path] for path in sorted(places, key=len, reverse=True)}
+        self._counts: dict[str, int] = {}
+
+    def add(self, text: str, name: str) -> None:
+        self._names[text] = name
+
+    def learn(self, lines: bytes) -> None:
+        """Gives every id in some lines a name that counts."""
+        for found in _IDS.finditer(lines.decode()):
+            if found[0] not in self._names:
+                self._counts[found[1]] = self._counts.get(found[1], 0) + 1
+                self.add(found[0], f"{found[1]}-{self._counts[found[1]]}")
+
+    def in_text(self, text: str) -> str:
+        for old, new in self._names.items():
+            text = text.replace(old, new)
+        return _TIMES.sub(rf'"\1":"{TIME}"', text)
+
+    def in_bytes(self, data: bytes) -> bytes:
+        """Returns bytes with names in them; what is no text is left as it is."""
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            return data
+        for old, new in self._names.items():
+            text = text.replace(old, new)
+        return text.encode()
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def write_fixture(fixture: Fixture, folder: Path) -> None:
+    """Writes a fixture into a new folder.
+
+    Raises:
+        OSError: it exists, or cannot be written.
+    """
+    run = fixture.run
+    folder.mkdir(parents=True)
+    (folder / "events.ndjson").write_bytes(_encoded(run.events))
+    (folder / "run.json").write_bytes(_pretty(_run_file(fixture)))
+    for artifact in run.artifacts.values():
+        place = _artifact_file(folder, artifact.id)
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(artifact.data)
+    for exchange in fixture.exchanges:
+        (folder / f"{exchange.stem}.request.json").write_bytes(exchange.request)
+        (folder / f"{exchange.stem}.sse").write_bytes(exchange.response)
+        known = msgspec.json.encode(exchange.known) + b"\n"
+        (folder / f"{exchange.stem}.response.json").write_bytes(known)
+
+
+def read_fixture(folder: Path) -> Fixture:
+    """Reads what ``write_fixture`` wrote, also if that was an earlier version."""
+    file = msgspec.json.decode((folder / "run.json").read_bytes(), type=_RunFile)
+    lines = (folder / "events.ndjson").read_bytes()
+    run = RecordedRun(
+        run_id=file.run_id,
+        version=file.schema_version,
+        before=file.session,
+        path=file.path,
+        events=tuple(_decoded(lines, file.schema_version)),
+        artifacts={
+            id: Artifact(id, media_type, _artifact_file(folder, id).read_bytes())
+            for id, media_type in file.artifacts.items()
+        },
+    )
+    return Fixture(run, file.dialects, tuple(read_exchanges(folder)))
+
+
+def read_exchanges(folder: Path) -> Iterator[RecordedExchange]:
+    """Yields the exchanges that a folder holds, in their order."""
+    found = [match for path in folder.glob("*") if (match := _EXCHANGE.fullmatch(path.name))]
+    for match in sorted(found, key=lambda match: int(match[1])):
+        stem = folder / f"{match[1]}-{match[2]}"
+        known = msgspec.json.decode((folder / match[0]).read_bytes(), type=Exchange)
+        bodies = [_bytes_of(stem.with_name(stem.name + end)) for end in (".request.json", ".sse")]
+        yield RecordedExchange(int(match[1]), match[2], known, *bodies)
+
+
+def _bytes_of(path: Path) -> bytes:
+    """Returns what is in a file; nothing if nothing ever came."""
+    return path.read_bytes() if path.exists() else b""
+
+
+def _artifact_file(folder: Path, artifact_id: str) -> Path:
+    return folder / "artifacts" / artifact_id.removeprefix("sha256:")
+
+
+def _run_file(fixture: Fixture) -> _RunFile:
+    run = fixture.run
+    start = next(event for event in run.events if isinstance(event, events.AgentStart))
+    inputs = [event for event in run.events if isinstance(event, events.ModelInput)]
+    accepted = run.events[0]
+    return _RunFile(
+        run_id=run.run_id,
+        schema_version=run.version,
+        prompt=accepted.inputs[0].text if isinstance(accepted, events.QueueUpdate) else "",
+        model=start.model,
+        tools=inputs[0].tools if inputs else (),
+        dialects=fixture.dialects,
+        session=run.before,
+        path=run.path,
+        artifacts={artifact.id: artifact.media_type for artifact in run.artifacts.values()},
+    )
+
+
+def _pretty(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=2) + b"\n"
+
+
+def _encoded(all_events: Iterable[Event]) -> bytes:
+    return b"".join(
+        number_event(number, encode_event_tail(event, TIME))
+        for number, event in enumerate(all_events, 1)
+    )
+
+
+def _decoded(lines: bytes, version: int) -> Iterator[Event]:
+    for line in lines.splitlines(keepends=True):
+        envelope = decode_event(lift(line, version))
+        event: Event = msgspec.json.decode(envelope.payload, type=EVENTS[envelope.type])
+        yield event
