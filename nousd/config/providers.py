@@ -27,12 +27,16 @@ LOCAL_DIALECT: Final = "openai"
 KEY_VARIABLES: Final[dict[str, tuple[str, ...]]] = {
     "anthropic": ("ANTHROPIC_API_KEY",),
     "openai": ("OPENAI_API_KEY",),
-    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     "openai-responses": ("OPENAI_API_KEY",),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     MOCK: (),
 }
-"""provider that is called like its dialect -> variables of its key, the first that is set; in the order
-in which ``auto`` looks for one."""
+"""provider that is called like its dialect -> variables of its key, the first that is set."""
+
+_VENDORS: Final = ("anthropic", "openai", "gemini")
+"""Who is configured by a key in the environment alone, in the order in which ``auto`` looks for one. The
+other dialect of OpenAI has to be named: a key that is meant for some server that speaks the first one
+would go to the vendor."""
 
 
 class ConfiguredProvider(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,8 +204,8 @@ def check_usable(provider: ConfiguredProvider, origin: str) -> None:
 
 
 def _with_keys(environ: Mapping[str, str]) -> Iterator[str]:
-    for name, variables in KEY_VARIABLES.items():
-        if any(environ.get(variable) for variable in variables):
+    for name in _VENDORS:
+        if any(environ.get(variable) for variable in KEY_VARIABLES[name]):
             yield name
 
 

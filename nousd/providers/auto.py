@@ -72,13 +72,17 @@ class Found(NamedTuple):
 
 
 async def find_provider(
-    configured: Mapping[str, Candidate], servers: Sequence[LocalServer] = LOCAL_SERVERS
+    configured: Mapping[str, Candidate], servers: Sequence[LocalServer] | None = None
 ) -> Found:
-    """Returns what is to be asked. The network is only looked at if nothing is configured."""
+    """Returns what is to be asked. The network is only looked at if nothing is configured.
+
+    Args:
+        servers: where to look on this machine; None is for ``LOCAL_SERVERS``.
+    """
     for name, candidate in configured.items():
         if candidate.is_usable and candidate.dialect != MOCK:
             return Found(name, "it is configured")
-    return await _find_local(servers) or Found(
+    return await _find_local(LOCAL_SERVERS if servers is None else servers) or Found(
         MOCK,
         "no provider is configured, and no model server answers on this machine: what you get are the "
         "answers of the built-in mock model. Set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY, "

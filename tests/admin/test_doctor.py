@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import itertools
 import json
 import os
 import shutil
@@ -18,7 +19,9 @@ import pytest
 from nousd.admin import examine_daemon, examine_model, examine_tools
 from nousd.admin.doctor import DoctorReport, doctor
 from nousd.admin.examination import Check
+from nousd.config.providers import KEY_VARIABLES
 from nousd.places.locks import lock_state_folder
+from nousd.providers import auto
 from nousd.store import sqlite
 from tests.admin.conftest import untouched
 from tests.fake_daemon import FakeDaemon, says
@@ -31,6 +34,8 @@ LOOPBACK = "127.0.0.1"
 def world(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The flags of a good world: a state folder, a runtime folder, a workdir."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for variable in itertools.chain(*KEY_VARIABLES.values()):
+        monkeypatch.delenv(variable, raising=False)
     for name in ("run", "work"):
         (tmp_path / name).mkdir(mode=0o700)
     return {
@@ -90,10 +95,7 @@ def test_with_bad_settings_nothing_else_is_looked_at(world: dict[str, Any]) -> N
     assert "/nowhere is no folder" in check.found
 
 
-def test_without_a_key_everything_but_the_server_is_looked_at(
-    world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+def test_without_a_key_everything_but_the_server_is_looked_at(world: dict[str, Any]) -> None:
     checks = examined(world | {"provider": "openai"})
     names = ("settings", "key openai", "provider openai", "supervisor")
     assert [checks[name].status for name in names] == ["failed", "failed", "skipped", "ok"]
@@ -400,6 +402,72 @@ def test_a_key_that_cannot_be_sent_is_not_shown(world: dict[str, Any]) -> None:
     checks = examined(flags, OPENAI_API_KEY="sk-\x01secret")
     assert checks["provider openai"].status == "failed"
     assert "secret" not in "".join(map(str, checks.values()))
+
+
+def test_every_provider_is_looked_at(world: dict[str, Any], server: Server, tmp_path: Path) -> None:
+    server.answers.extend([(200, listing("large"))] * 2)
+    base = server.api_base
+    file = tmp_path / "c.toml"
+    file.write_text(
+        f"""
+        [providers.printed]
+        dialect = "openai"
+        api_base = "{base}"
+        api_key_command = ["echo", "{KEY}"]
+        model = "large"
+        [providers.silent]
+        dialect = "openai"
+        api_base = "{base}"
+        api_key_command = ["false"]
+        [providers.remote]
+        dialect = "gemini"
+        [providers.main]
+        dialect = "openai"
+        api_base = "{base}"
+        """
+    )
+    report = doctor(world | {"provider": "main"}, {"PATH": os.environ["PATH"]}, file)
+    checks = {check.name: check for check in report.checks}
+    told = {
+        f"{kind} {name}": checks[f"{kind} {name}"].status if f"{kind} {name}" in checks else None
+        for name in ("main", "printed", "silent", "remote")
+        for kind in ("key", "provider", "model")
+    }
+    assert told == {
+        "key main": "skipped",
+        "provider main": "ok",
+        "model main": "warning",
+        "key printed": "ok",
+        "provider printed": "ok",
+        "model printed": "ok",
+        "key silent": "ok",
+        "provider silent": "failed",
+        "model silent": None,
+        "key remote": "warning",
+        "provider remote": "skipped",
+        "model remote": None,
+    }
+    assert "api_key_command failed with exit code 1" in checks["provider silent"].found
+    assert checks["key remote"].advice == "set NOUSD_REMOTE_API_KEY"
+    assert {asked["key"] for asked in server.asked} == {"", f"Bearer {KEY}"}
+    assert KEY not in "".join(map(str, report.checks))
+
+
+def test_what_auto_stands_for_is_looked_at(
+    world: dict[str, Any], server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = int(server.api_base.split(":")[2].split("/")[0])
+    monkeypatch.setattr(auto, "LOCAL_SERVERS", (auto.LocalServer("ollama", port),))
+    server.answers.extend([(200, listing("qwen"))] * 2)
+    checks = examined(world | {"provider": "auto"})
+    assert checks["auto"].found == f"is ollama: {server.api_base} answers"
+    assert [checks[name].status for name in ("auto", "provider ollama", "model ollama")] == (
+        ["ok"] * 3
+    )
+    monkeypatch.setattr(auto, "LOCAL_SERVERS", ())
+    checks = examined(world | {"provider": "auto"})
+    assert (checks["auto"].status, checks["provider mock"].status) == ("warning", "ok")
+    assert "OPENAI_API_KEY" in checks["auto"].advice
 
 
 # --- programs ----------------------------------------------------------------------------------

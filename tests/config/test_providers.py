@@ -54,6 +54,7 @@ def asked(settings: Resolved) -> tuple[str, str | None, str | None]:
         ({"provider": "openai", "model": "openai/gpt"}, {}, ("openai", "gpt", None)),
         ({"provider": "openai", "model": "openai/openai/x"}, {}, ("openai", "openai/x", None)),
         ({"provider": "auto", "model": "openai/gpt"}, {}, ("openai", "gpt", None)),
+        ({"model": "openai-responses/gpt"}, {}, ("openai-responses", "gpt", None)),
         ({"model": "openai/gpt"}, {"NOUSD_PROVIDER": "anthropic"}, ("openai", "gpt", None)),
         ({"provider": "openai", "api_base": LOCAL}, {}, ("openai", None, LOCAL)),
         ({"model": "openai/gpt", "api_base": LOCAL}, {}, ("openai", "gpt", LOCAL)),
@@ -122,15 +123,23 @@ def test_providers_are_those_of_the_file_and_those_with_a_key_the_chosen_one_fir
     home: Path,
 ) -> None:
     file = write(home / "c.toml", WORK)
-    names = ["anthropic", "openai", "openai-responses"]
+    names = ["anthropic", "openai"]
     assert list(resolved({}, {}, file).settings.providers) == ["mock", "work", *names]
     assert list(resolved({"provider": "openai"}, {}, file).settings.providers) == [
         "openai",
         "work",
         "anthropic",
-        "openai-responses",
     ]
     assert list(resolve({}, {}).settings.providers) == ["mock"]
+
+
+def test_a_key_that_may_be_meant_for_a_server_of_ones_own_goes_to_no_other() -> None:
+    """One key serves both dialects of OpenAI; that the vendor speaks the second one as well is no reason
+    to send it there.
+    """
+    environ = {"OPENAI_API_KEY": "sk-for-the-gateway"}
+    providers = resolve({"provider": "openai", "api_base": LOCAL}, environ).settings.providers
+    assert [(name, each.api_base) for name, each in providers.items()] == [("openai", LOCAL)]
 
 
 def test_a_provider_that_is_not_there_is_refused_with_those_that_are(home: Path) -> None:
@@ -231,10 +240,10 @@ def usable(settings: Resolved) -> list[str]:
 def test_auto_is_left_open_with_the_candidates_in_order(home: Path) -> None:
     decided = resolved({"provider": "auto"}, {"GOOGLE_API_KEY": "k"})
     assert decided.settings.provider == "auto"
-    assert usable(decided) == ["anthropic", "openai", "gemini", "openai-responses"]
+    assert usable(decided) == ["anthropic", "openai", "gemini"]
     file = write(home / "c.toml", f"provider = 'openai'\n{WORK}\n[providers.gemini]")
     decided = resolved({"provider": "auto"}, {}, file)
-    assert usable(decided) == ["openai", "work", "anthropic", "openai-responses"]
+    assert usable(decided) == ["openai", "work", "anthropic"]
     assert decided.origins["provider"] == "flag --provider"
 
 

@@ -1,0 +1,83 @@
+"""``--provider auto``: what a daemon asks that was told nothing, and that it says so."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from nousd.config.settings import Settings, resolve
+from nousd.daemon import serve
+from nousd.providers import auto
+from nousd.providers.auto import LocalServer
+from tests.daemon.process_harness import Place, running
+from tests.stub_model import Reply, StubModel
+
+LISTING = Reply(
+    (json.dumps({"data": [{"id": "qwen"}, {"id": "other"}]}).encode(),),
+    content_type="application/json",
+)
+
+
+@pytest.fixture(autouse=True)
+def ollama(stub: StubModel, monkeypatch: pytest.MonkeyPatch) -> StubModel:
+    """A server on this machine; it stands where Ollama would."""
+    port = int(stub.api_base.split(":")[2].split("/")[0])
+    monkeypatch.setattr(auto, "LOCAL_SERVERS", (LocalServer("ollama", port),))
+    return stub
+
+
+async def found(environ: Mapping[str, str], **flags: str) -> Settings:
+    settings = resolve({"provider": "auto", **flags}, environ, Path("/dev/null")).settings
+    return await serve._with_provider_found(settings)
+
+
+async def test_a_key_in_the_environment_is_enough_and_no_server_is_looked_for(
+    ollama: StubModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="nousd")
+    settings = await found({"GEMINI_API_KEY": "k", "OPENAI_API_KEY": "k"})
+    assert settings.provider == "openai"
+    assert ollama.requests == []
+    assert caplog.messages == ["provider auto is openai: it is configured"]
+
+
+async def test_a_server_on_this_machine_is_taken_with_its_first_model(
+    ollama: StubModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="nousd")
+    ollama.script(LISTING, LISTING)
+    settings = await found({})
+    provider = settings.providers[settings.provider]
+    assert (provider.name, provider.model, provider.api_base) == ("ollama", "qwen", ollama.api_base)
+    assert caplog.messages == [f"provider auto is ollama: {ollama.api_base} answers"]
+    settings = await found({}, model="mine")
+    assert settings.providers["ollama"].model == "mine"
+
+
+async def test_otherwise_it_is_the_mock_and_a_warning_says_so(
+    ollama: StubModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    ollama.script(Reply(drops_at_once=True))
+    settings = await found({}, model="some-model")
+    assert (settings.provider, settings.providers["mock"].model) == ("mock", None)
+    [warning] = caplog.records
+    assert warning.levelno == logging.WARNING
+    assert "provider auto is mock: no provider is configured" in warning.getMessage()
+
+
+async def test_a_daemon_says_what_it_asks(short_folder: Path, stub: StubModel) -> None:
+    config = short_folder / "nousd" / "config.toml"
+    config.parent.mkdir()
+    table = f'dialect = "openai"\napi_base = "{stub.api_base}"\nmodel = "large"'
+    config.write_text(f"[providers.work]\n{table}\n")
+    place = Place(short_folder, options=("--provider", "auto"))
+    async with running(place):
+        client = await place.connect()
+        told = await client.request("get_capabilities")
+        assert (told["provider"], told["model"]) == ("work", "large")
+        assert (await client.request("prompt", text="hello"))["output"] == "stub-reply"
+    assert "provider auto is work: it is configured" in (short_folder / "daemon.log").read_text()
