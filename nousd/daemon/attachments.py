@@ -29,6 +29,9 @@ from nousd.wire.optional import or_unset
 _AT_ONCE: Final = trio.CapacityLimiter(2)
 """Inputs with attachments that are being read; each may hold ``ATTACHMENTS_BYTES_MAX``."""
 
+_SMALL_BYTES: Final = 64 * 1024
+"""What is looked at in no time, so that it needs no thread."""
+
 _WAYS: Final = ("data", "path", "artifact_id")
 
 
@@ -149,14 +152,17 @@ class _Reading:
 async def _check(data: bytes, media_type: str, place: str) -> str:
     """Returns the id of bytes that are what they are said to be."""
 
-    def looked_at() -> str | None:
-        fits = media_types.is_what_it_says(media_type, data)
-        return artifact_id_of(data) if fits else None
-
-    artifact_id = await trio.to_thread.run_sync(looked_at)
+    if len(data) <= _SMALL_BYTES:
+        artifact_id = _looked_at(data, media_type)
+    else:
+        artifact_id = await trio.to_thread.run_sync(_looked_at, data, media_type)
     if artifact_id is None:
         raise InvalidPayload(f"{place}.media_type is {media_type}, but the bytes are not")
     return artifact_id
+
+
+def _looked_at(data: bytes, media_type: str) -> str | None:
+    return artifact_id_of(data) if media_types.is_what_it_says(media_type, data) else None
 
 
 def _file_bytes(confinement: Confinement, path: str) -> bytes:

@@ -404,9 +404,10 @@ def test_a_long_text_of_its_own_keeps_its_artifact_and_one_of_several_does_not()
 
 
 def test_a_text_that_is_an_artifact_counts_with_its_bytes() -> None:
-    waiting = queued("a", text_ref="sha256:1", text_bytes=QUEUED_CHARS_MAX - len("text of new"))
+    left = QUEUED_CHARS_MAX - len("text of new")
+    waiting = queued("a", text_ref="sha256:1", text_bytes=left)
     accept(running(queue=(waiting,)))
-    larger = msgspec.structs.replace(waiting, text_bytes=waiting.text_bytes + 1)
+    larger = msgspec.structs.replace(waiting, text_bytes=left + 1)
     refused = refusal_of(accept, running(queue=(larger,)))
     assert refused.message == "queue_full"
 
