@@ -10,7 +10,7 @@ import msgspec
 from nousd.machine.model_input import ModelInput
 from nousd.providers.answer_stream import AnswerStream
 from nousd.providers.attachments import kind_of, sees_images
-from nousd.providers.gemini_contents import DIALECT, HEIC_TYPES, contents_body
+from nousd.providers.gemini_contents import DIALECT, contents_body
 from nousd.providers.gemini_stream import GeminiAnswer
 from nousd.providers.hosted import Call, HostedProvider, ModelsPage
 from nousd.providers.interface import Blobs
@@ -48,10 +48,9 @@ class GeminiProvider(HostedProvider):
 
     def accepts(self, model: str, media_type: str) -> bool:
         kind = kind_of(media_type)
-        if kind == "text":
-            return True
-        is_known = kind is not None or media_type in HEIC_TYPES
-        return is_known and media_type != "image/gif" and sees_images(model)
+        if kind == "image":
+            return media_type != "image/gif" and sees_images(model)
+        return kind == "text" or (kind == "pdf" and sees_images(model))
 
     @staticmethod
     def read_models(body: bytes) -> ModelsPage:

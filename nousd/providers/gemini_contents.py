@@ -10,10 +10,9 @@ The model signs parts of its answers, and wants each signature back on the very 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from nousd.machine.model_input import (
     AssistantMessage,
@@ -26,15 +25,13 @@ from nousd.machine.model_input import (
 )
 from nousd.providers.attachments import base64_of, inlined, kind_of
 from nousd.providers.interface import Blobs
+from nousd.providers.model_names import row_of
 from nousd.providers.tool_names import ToolNames
 from nousd.wire.entries import Attachment, Thinking
 
 DIALECT: Final = "gemini"
 
 Part = dict[str, Any]
-
-HEIC_TYPES: Final = frozenset({"image/heic", "image/heif"})
-"""Pictures that only this dialect takes."""
 
 THINKING_BUDGETS: Final[dict[Thinking, int]] = {
     "off": 0,
@@ -46,11 +43,17 @@ THINKING_BUDGETS: Final[dict[Thinking, int]] = {
 
 _LEAST_PRO_BUDGET: Final = 128
 
-_NOT_THINKING: Final = re.compile(r"gemini-(1|2\.0)|gemma|learnlm")
-"""Beginnings of models that refuse to be told anything about thinking."""
+ThinkingForm = Literal["none", "budget", "level"]
 
-_THINKING_IN_TOKENS: Final = re.compile(r"gemini-2\.5")
-"""Beginnings of models that take a budget. All later ones take a level, and want every call signed."""
+THINKING_FORMS: Final[dict[str, ThinkingForm]] = {
+    "gemini-1": "none",
+    "gemini-2.0": "none",
+    "gemini-2.5": "budget",
+    "gemma": "none",
+    "learnlm": "none",
+}
+"""Beginning of a model's name -> the form in which it is told how much to think. All later ones take a
+level, and want their calls signed."""
 
 _NOT_SIGNED: Final = "skip_thought_signature_validator"
 """The vendor's word for the signature of a call that another model wrote."""
@@ -65,32 +68,33 @@ _ROLES: Final[dict[type, str]] = {
 def contents_body(request: ModelInput, blobs: Blobs) -> dict[str, Any]:
     """Returns the body of the request; equal inputs give equal bodies."""
     names = ToolNames(request.tools)
-    model = request.model.rpartition("/")[2]
-    writer = _PartWriter(names, blobs, signs=_signs(model))
+    writer = _PartWriter(names, blobs, signs=_thinking_form(request.model) == "level")
     body: dict[str, Any] = {"contents": list(_contents(request.messages, writer))}
     if request.system:
         body["systemInstruction"] = {"parts": [{"text": request.system}]}
     if request.tools:
         body["tools"] = [{"functionDeclarations": [_tool(tool, names) for tool in request.tools]}]
-    if request.thinking is not None and (config := _thinking(model, request.thinking)):
+    if request.thinking is not None and (config := _thinking(request.model, request.thinking)):
         body["generationConfig"] = {"thinkingConfig": config}
     return body
 
 
+def _thinking_form(model: str) -> ThinkingForm:
+    return row_of(THINKING_FORMS, model, otherwise="level")
+
+
 def _thinking(model: str, thinking: Thinking) -> dict[str, Any] | None:
     """Returns how much to think in the form that the model takes, None if it takes none."""
-    if _NOT_THINKING.match(model):
-        return None
-    thoughts: dict[str, Any] = {"includeThoughts": thinking != "off"}
-    if _THINKING_IN_TOKENS.match(model):
-        at_least = _LEAST_PRO_BUDGET if "pro" in model else 0
-        return thoughts | {"thinkingBudget": max(THINKING_BUDGETS[thinking], at_least)}
-    least = "low" if "pro" in model else "minimal"
-    return thoughts | {"thinkingLevel": least if thinking == "off" else thinking}
-
-
-def _signs(model: str) -> bool:
-    return not (_NOT_THINKING.match(model) or _THINKING_IN_TOKENS.match(model))
+    is_off, is_pro = thinking == "off", "pro" in model
+    match _thinking_form(model):
+        case "none":
+            return None
+        case "budget":
+            least = _LEAST_PRO_BUDGET if is_pro else 0
+            amount: dict[str, Any] = {"thinkingBudget": max(THINKING_BUDGETS[thinking], least)}
+        case "level":
+            amount = {"thinkingLevel": ("low" if is_pro else "minimal") if is_off else thinking}
+    return {"includeThoughts": not is_off, **amount}
 
 
 def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
@@ -140,7 +144,7 @@ class _PartWriter:
         return parts
 
     def _attachment(self, attachment: Attachment) -> Part:
-        if not is_inline(attachment.media_type):
+        if kind_of(attachment.media_type) == "text":
             return {"text": inlined(attachment, self._blobs)}
         data = base64_of(attachment, self._blobs)
         return {"inlineData": {"mimeType": attachment.media_type, "data": data}}
@@ -174,11 +178,6 @@ class _PartWriter:
         named = {"name": self._names.told(result.tool_name), "response": response}
         server_id = self._server_ids.get(result.tool_call_id, "")
         return {"functionResponse": _identified(server_id, named)}
-
-
-def is_inline(media_type: str) -> bool:
-    """Tells whether a file is sent as it is, not as text."""
-    return kind_of(media_type) in ("image", "pdf") or media_type in HEIC_TYPES
 
 
 def _identified(server_id: str, part: Part) -> Part:
