@@ -121,10 +121,10 @@ class _Reading:
         if not media_types.is_attachable(media_type):
             raise InvalidPayload(f"{place}.media_type must be {media_types.ATTACHABLE}")
         try:
-            provider = self._core.runs.models.provider(self._choice.provider)
+            is_accepted = self._core.runs.models.accepts(self._choice, media_type)
         except ConfigError as error:
             raise CommandRejected("provider_not_usable", cause=str(error)) from None
-        if not provider.accepts(self._choice.model, media_type):
+        if not is_accepted:
             details = {"media_type": media_type, "model": self._choice.model, "field": place}
             raise CommandRejected("attachment_not_supported", details=details)
         return media_type

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from collections.abc import AsyncIterator
@@ -56,8 +57,12 @@ async def running(folder: Path, stub: StubModel, other: StubModel) -> AsyncItera
         aliases={"quick": ModelChoice("other", "small")},
         facts={
             "other/small": ModelFacts(
-                context_window=5000, price=Price(input=1.0, output=2.5, cache_read=0.0)
-            )
+                context_window=5000,
+                price=Price(input=1.0, output=2.5, cache_read=0.0),
+                attachments=("image/*",),
+            ),
+            # Its provider believes otherwise.
+            "main/gpt-4o": ModelFacts(attachments=()),
         },
     )
     provider = models.provider("main")
@@ -155,6 +160,23 @@ async def test_a_model_of_a_provider_that_cannot_be_used_is_refused(client: Clie
         "provider broken needs BROKEN_API_KEY",
     )
     assert await chosen(client) == ("main", "m1", None)
+
+
+async def test_a_model_is_given_the_files_that_the_user_says_it_takes(
+    client: Client, stub: StubModel, other: StubModel
+) -> None:
+    file = {"data": base64.b64encode(b"\x89PNG\r\n\x1a\n").decode(), "media_type": "image/png"}
+    await client.request("set_model", model="main/gpt-4o")
+    error = await client.refusal("prompt", text="look", attachments=[file])
+    assert error["message"] == "attachment_not_supported"
+    await client.request("set_model", model="quick")
+    await client.request("prompt", text="look", attachments=[file])
+    (request,) = other.requests
+    assert file["data"] in json.dumps(request.json["messages"])
+    await client.request("set_model", model="main/gpt-4o")
+    await client.request("prompt", text="and now?")
+    (request,) = stub.requests
+    assert file["data"] not in json.dumps(request.json["messages"])
 
 
 async def test_what_is_known_of_a_model_holds_for_it_alone(client: Client, daemon: Daemon) -> None:

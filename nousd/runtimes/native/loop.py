@@ -136,12 +136,11 @@ class NativeRuntime:
             sources_of.system_prompt(settings.system, settings.system_path),
             *await host.instructions(),
         )
-        provider = self._models.provider(choice.provider)
         frame = Frame(
             choice,
             sources_of.system_text(sources),
             self._offered(host),
-            partial(provider.accepts, choice.model),
+            partial(self._models.accepts, choice),
         )
         budget = budget_of(
             self._window(choice),
