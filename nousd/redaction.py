@@ -71,21 +71,32 @@ _NAMES: Final = (
 
 _ALREADY: Final = r"(?!\[redacted)"
 
+_CLOSED: Final = r"(?![A-Za-z0-9])"
+"""Behind the quote that ends a value. If a word goes on there, a new quotation began: the one before it
+was never closed."""
+
 _VALUE: Final = (
     r"(?:"
     r'"""(?P<toml>(?:[^"\\]|\\.|"(?!""))*)"""'
-    r"|\"(?P<double>(?:[^\"\\\n]|\\.)*)\""
-    r"|'(?P<single>(?:[^'\\\n]|\\.)*)'"
-    r"|(?P<mark>\\+[\"'])(?P<escaped>.{0,4096}?)(?P=mark)"
+    r"|'''(?P<triple>(?:[^'\\]|\\.|'(?!''))*)'''"
+    rf"|\"(?P<double>(?:[^\"\\\n]|\\.)*)\"{_CLOSED}"
+    rf"|'(?P<single>(?:[^'\"\\\n]|\\[^\"\n])*)'{_CLOSED}"
+    rf"|(?P<mark>(?:\\+[\"']){{3}}|\\+[\"'])(?P<escaped>.{{0,4096}}?)(?P=mark){_CLOSED}"
     r"|\\*[\"'](?P<cut>[^\n]+)"
     r"|(?P<bare>[^\s\"'\\,;&<>(){}\[\]|]+)"
     r")"
 )
-"""A value behind ``NAME=`` or ``"name":``, in quotes of any depth, in quotes that are never closed, or
-in none."""
+"""A value behind ``NAME=`` or ``"name":``, in quotes of any depth, in quotes that are never closed (then
+all that is left of the line), or in none."""
 
-_NO_VALUES: Final = r"(?!\\*[\"']?(?:(?:set|not set|null|none|None|true|false)\b|\$[A-Za-z_{(]))"
-"""What a secret is not: the words for one that is there or not, and the name of another variable."""
+_NO_VALUES: Final = (
+    r"(?!\\*[\"']{0,3}(?:"
+    r"(?:set|not set|null|none|None|true|false|\$\{?[A-Z_][A-Z0-9_]*\}?)"
+    r"(?=\\*[\"']|[,;)}\]\n]|\s*$|\s{2}|\s\()"
+    r"|\$\(|-----BEGIN ))"
+)
+"""What a secret is not: a word that says whether there is one, the name of another variable, a command;
+nor a private key, which has many lines."""
 
 _PEM: Final = r"[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_TEXT: Final = r"[A-Za-z0-9+/=:,.\s\\-]"
@@ -97,14 +108,11 @@ def _rule(kind: str, pattern: str) -> Rule:
 
 RULES: Final[tuple[Rule, ...]] = (
     _rule("private_key", rf"-----BEGIN {_PEM}(?:(?:(?!-----BEGIN )[\s\S])*?-----END {_PEM})"),
-    # The rest of one that was cut off, at its end or at its beginning.
-    _rule("private_key", rf"-----BEGIN {_PEM}{_PEM_TEXT}*+"),
-    _rule("private_key", rf"(?<![A-Za-z0-9+/=\\\s])[A-Za-z0-9+/=\\\s]{{40,}}+-----END {_PEM}"),
     _rule("url_password", r"(?<=://)[^\s/:@\"'\\]{0,256}:(?P<secret>[^\s?#\"'\\]{1,512})@"),
     _rule(
         "authorization",
         rf"(?i)\b(?:proxy-)?authorization\\*[\"']?\s{{0,8}}[:=]\s{{0,8}}\\*[\"']?"
-        rf"(?:(?:bearer|basic|token|digest|negotiate|apikey)\s{{1,8}})?"
+        rf"(?:(?:bearer|basic|token|digest|negotiate|apikey)\s{{1,8}})?+"
         rf"{_ALREADY}(?P<secret>[^\s\"'\\,;]{{2,}})",
     ),
     _rule(
@@ -134,6 +142,10 @@ RULES: Final[tuple[Rule, ...]] = (
         rf"(?i)(?<![A-Za-z0-9])--?[a-z-]{{0,40}}(?:key|token|secret|passw(?:or)?d|passphrase)"
         rf"\s{{1,8}}{_NO_VALUES}{_ALREADY}(?P<secret>[^\s\"'\\-][^\s\"'\\]*)",
     ),
+    # The rest of one that was cut off, at its end or at its beginning. Last: the name of a variable
+    # on the next line could be its text as well.
+    _rule("private_key", rf"-----BEGIN {_PEM}{_PEM_TEXT}*+"),
+    _rule("private_key", rf"(?<![A-Za-z0-9+/=\\\s])[A-Za-z0-9+/=\\\s]{{40,}}+-----END {_PEM}"),
 )
 """In the order in which they are looked for; what one has taken is nothing to the others."""
 

@@ -1,12 +1,20 @@
+"""Secrets are taken out of texts: those that are known, and what looks like one."""
+
 from __future__ import annotations
 
 import json
+import time
 import urllib.parse
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from nousd.redaction import SECRET_CHARS_MIN, Redactor
+from nousd.errors import ConfigError
+from nousd.redaction import RULES, SECRET_CHARS_MIN, Redactor, user_rules
+from tests.planted import HARMLESS, MARK, PLANTED, Planted
 
 
 def test_every_occurrence_of_every_secret_is_replaced() -> None:
@@ -64,3 +72,116 @@ def test_the_line_end_that_a_key_file_brings_is_no_part_of_the_secret() -> None:
 @pytest.mark.parametrize("secret", ["", "   ", "x" * (SECRET_CHARS_MIN - 1)])
 def test_what_is_too_short_to_be_a_secret_spoils_no_text(secret: str) -> None:
     assert Redactor([secret]).redact(f"xxxxxxx {secret}") == f"xxxxxxx {secret}"
+
+
+# --- what looks like a secret ----------------------------------------------------------------
+
+
+def redacted(text: str, *patterns: str) -> str:
+    return Redactor(rules=(*user_rules(patterns), *RULES)).redact(text)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.text[:30])
+def test_what_looks_like_a_secret_is_replaced_by_its_kind(planted: Planted) -> None:
+    redactor = Redactor(rules=RULES)
+    shown = redactor.redact(planted.text)
+    assert MARK not in shown
+    assert f"[redacted:{planted.kind}]" in shown
+    assert redactor.counts[planted.kind] >= 1
+    assert Redactor(rules=RULES).redact(shown) == shown
+
+
+plain = st.text().filter(lambda text: MARK not in text)
+surroundings = st.text(alphabet=st.sampled_from("az09 \n\t.,;()-_äß😀"), max_size=60)
+
+
+@given(st.lists(st.tuples(surroundings, st.sampled_from(PLANTED)), max_size=5), surroundings)
+def test_secrets_are_found_whatever_stands_around_them(
+    parts: list[tuple[str, Planted]], end: str
+) -> None:
+    text = "".join(f"{before}\n{planted.text}\n" for before, planted in parts) + end
+    assert MARK not in redacted(text)
+
+
+@given(
+    st.recursive(
+        plain | st.sampled_from(PLANTED).map(lambda planted: planted.text),
+        lambda inner: st.lists(inner) | st.dictionaries(plain, inner),
+        max_leaves=9,
+    )
+)
+def test_json_stays_json_and_shows_no_secret(value: Any) -> None:
+    shown = Redactor(rules=RULES).redact_json(value)
+    text = json.dumps(shown)
+    assert json.loads(text) == shown
+    assert MARK not in text
+    nested = Redactor(rules=RULES).redact(json.dumps({"text": json.dumps(value)}))
+    assert MARK not in nested
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_no_secret_stays_as_it_is(text: str) -> None:
+    assert redacted(text) == text
+
+
+def test_what_stands_under_a_key_that_names_a_secret_is_one() -> None:
+    value = {
+        "api_key": "x",
+        "password": 1234,
+        "CLIENT_SECRETS": {"a": ["b", None, True, ""]},
+        "first_token_ms": 5,
+        "token": None,
+        "sk-ant-aaaaaaaaaaaa": "seen",
+    }
+    hidden = "[redacted:variable]"
+    assert Redactor(rules=RULES).redact_json(value) == {
+        "api_key": hidden,
+        "password": hidden,
+        "CLIENT_SECRETS": {"a": [hidden, None, True, ""]},
+        "first_token_ms": 5,
+        "token": None,
+        "[redacted:anthropic_key]": "seen",
+    }
+
+
+def test_without_rules_only_what_is_known_is_a_secret() -> None:
+    value = {"api_key": "x", "text": "the-secret-key"}
+    assert Redactor(["the-secret-key"]).redact_json(value) == {
+        "api_key": "x",
+        "text": "[redacted]",
+    }
+
+
+def test_a_pattern_of_the_users_is_a_rule_as_well() -> None:
+    assert redacted("case ACME-1234-5678 is open", r"ACME-(\d{4})-\d{4}") == (
+        "case [redacted:user] is open"
+    )
+    assert redacted("id=77 of 77", r"id=(?P<secret>\d+)") == "id=[redacted:user] of 77"
+    assert redacted("nothing", "x*") == "nothing"
+
+
+def test_a_bad_pattern_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"'\(' is no regular expression"):
+        user_rules(["("])
+
+
+def test_counts_are_of_what_was_replaced() -> None:
+    redactor = Redactor(["known-secret"], rules=RULES, mark="[redacted:known]")
+    redactor.redact("known-secret known-secret MY_TOKEN=abc")
+    assert redactor.counts == {"known": 2, "variable": 1}
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["A", "key", "secret_", "eyJ", "-----BEGIN PRIVATE KEY-----", "token='", '_key:\\"', "://a:"],
+)
+def test_no_text_is_looked_at_for_long(unit: str) -> None:
+    """Ten times the text takes about ten times as long; a hundred times would be for ever."""
+    text = unit * (400_000 // len(unit))
+    with_all = Redactor(rules=RULES)
+    began = time.process_time()
+    with_all.redact(text[: len(text) // 10])
+    short = time.process_time() - began
+    began = time.process_time()
+    with_all.redact(text)
+    assert time.process_time() - began < 40 * short + 0.5

@@ -92,7 +92,11 @@ class Archive:
                 **facts,
                 "files": msgspec.to_builtins(self.files),
                 "left_out": msgspec.to_builtins(self.left_out),
-                "redacted": dict(sorted(self._redactor.counts.items())),
+                # As a list: names of kinds look like names of secrets.
+                "redacted": [
+                    {"kind": kind, "count": count}
+                    for kind, count in sorted(self._redactor.counts.items())
+                ],
             },
         )
         self._tar.close()
