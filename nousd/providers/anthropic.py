@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import ClassVar, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -56,7 +57,7 @@ class AnthropicProvider(HostedProvider):
         page = msgspec.json.decode(body, type=_Models)
         next_path = None
         if page.has_more and page.last_id:
-            next_path = f"{AnthropicProvider.models_path}&after_id={page.last_id}"
+            next_path = f"{AnthropicProvider.models_path}&after_id={quote(page.last_id, safe='')}"
         return ModelsPage(tuple(model.id for model in page.data), next_path)
 
 

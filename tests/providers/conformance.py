@@ -57,6 +57,7 @@ class Dialect:
         models: the body of a list of models with those names.
         counts: the fields of ``Usage`` that the server reports besides input, output and total.
         sends_back: whether reasoning goes back with the next call.
+        says_the_end: whether a stream tells that nothing follows, before the response ends.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Dialect:
     models: Callable[[tuple[str, ...]], dict[str, Any]]
     counts: frozenset[str] = frozenset()
     sends_back: bool = False
+    says_the_end: bool = True
 
     def reply(self, scene: Scene, **more: Any) -> Reply:
         """Returns the reply that streams the scene."""

@@ -99,4 +99,5 @@ GEMINI = Dialect(
     models=models,
     counts=frozenset({"cache_read", "reasoning"}),
     sends_back=True,
+    says_the_end=False,
 )
