@@ -29,9 +29,10 @@ def providers(world: World) -> Iterator[Check]:
     usable = [provider for provider in settings.providers.values() if provider.is_usable]
     told = trio.run(_ask_all, usable, settings)
     for provider in settings.providers.values():
-        yield _key(provider, is_default=provider.name == settings.provider)
+        is_default = provider.name == settings.provider
+        yield _key(provider, is_default=is_default)
         if provider.name in told:
-            yield from _server(provider, told[provider.name])
+            yield from _server(provider, told[provider.name], is_default=is_default)
         else:
             found = "cannot be asked with these settings"
             yield Check(f"provider {provider.name}", "skipped", found)
@@ -95,7 +96,7 @@ async def _ask(provider: ConfiguredProvider, settings: Settings, told: dict[str,
         await asked.aclose()
 
 
-def _server(provider: ConfiguredProvider, told: _Told) -> Iterator[Check]:
+def _server(provider: ConfiguredProvider, told: _Told, *, is_default: bool) -> Iterator[Check]:
     name = f"provider {provider.name}"
     if provider.dialect == MOCK:
         yield Check(name, "ok", "is built in and asks nobody")
@@ -108,6 +109,8 @@ def _server(provider: ConfiguredProvider, told: _Told) -> Iterator[Check]:
         yield _refusal(provider, base, told.names)
         return
     yield Check(name, "ok", f"{base} answers and lists {len(told.names)} models")
+    if provider.model is None and not is_default:
+        return
     if told.model in told.names:
         yield Check(f"model {provider.name}", "ok", f"{told.model} is listed")
     else:

@@ -144,4 +144,4 @@ def _native_runtime(parts: Parts, tools: Mapping[str, Tool]) -> NativeRuntime:
 
 
 def _window(parts: Parts) -> int:
-    return parts.native.context_window or parts.models.context_window(parts.models.default)
+    return parts.native.context_window or parts.models.largest_window()

@@ -20,8 +20,11 @@ from nousd.providers.interface import Provider
 from nousd.providers.prices import Price
 from nousd.wire.entries import Thinking
 
-_LIKENESS_MIN: Final = 0.8
-"""From which likeness on (0 to 1) a name that is not known counts as a slip of the pen."""
+_PROVIDER_LIKENESS_MIN: Final = 0.7
+_ALIAS_LIKENESS_MIN: Final = 0.8
+"""From which likeness on (0 to 1) a name that is not known counts as a slip of the pen. There are many
+models, and some are called nearly like an alias.
+"""
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,11 +127,14 @@ class Models:
             if model:
                 return ModelChoice(provider, model, near.thinking)
             raise ModelUnknown(f"{provider} is a provider, not a model", f"{provider}/MODEL")
-        if slash and (nearest := _nearest(provider, self._factories)):
+        plain = ModelChoice(near.provider, name, near.thinking)
+        if name_of(plain) in self._facts:
+            return plain
+        if slash and (nearest := _nearest(provider, self._factories, _PROVIDER_LIKENESS_MIN)):
             raise ModelUnknown(f"no provider is called {provider}", f"{nearest}/{model}")
-        if not slash and (nearest := _nearest(name, self.aliases)):
+        if not slash and (nearest := _nearest(name, self.aliases, _ALIAS_LIKENESS_MIN)):
             raise ModelUnknown(f"no alias is called {name}", nearest)
-        return ModelChoice(near.provider, name, near.thinking)
+        return plain
 
     def known(self) -> tuple[ModelChoice, ...]:
         """Returns the models that are known without asking anybody: the default one, those of the
@@ -146,6 +152,11 @@ class Models:
             or self._context_window
             or self.provider(choice.provider).context_window(choice.model)
         )
+
+    def largest_window(self) -> int:
+        """Returns the largest of the windows that are known without asking anybody."""
+        said = [facts.context_window for facts in self._facts.values() if facts.context_window]
+        return max([self.context_window(self.default), *said])
 
     def accepts(self, choice: ModelChoice, media_type: str) -> bool:
         """Whether the model can be given an attachment of that type."""
@@ -171,5 +182,5 @@ def _parts(name: str) -> tuple[str, str, str]:
     return name.partition("/")
 
 
-def _nearest(name: str, known: Iterable[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(name, list(known), 1, _LIKENESS_MIN)), None)
+def _nearest(name: str, known: Iterable[str], likeness_min: float) -> str | None:
+    return next(iter(difflib.get_close_matches(name, list(known), 1, likeness_min)), None)

@@ -45,6 +45,8 @@ def models(**more: Any) -> Models:
         ("gpt-mini", ModelChoice("openai", "gpt-mini")),
         ("meta/llama", ModelChoice("openai", "meta/llama")),
         ("google/gemini/latest", ModelChoice("openai", "google/gemini/latest")),
+        ("openrouter/auto", ModelChoice("openai", "openrouter/auto")),
+        ("fasting", ModelChoice("openai", "fasting")),
         ("fast", FAST),
     ],
 )
@@ -52,6 +54,12 @@ def test_a_model_is_named_with_its_provider_by_alias_or_as_the_provider_in_use_c
     name: str, choice: ModelChoice
 ) -> None:
     assert models().named(name, DEFAULT) == choice
+
+
+def test_a_model_that_the_user_describes_is_no_slip_of_the_pen() -> None:
+    facts = {"openai/faster": ModelFacts(), "openai/opneai/gpt": ModelFacts()}
+    for name in ("faster", "opneai/gpt"):
+        assert models(facts=facts).named(name, DEFAULT) == ModelChoice("openai", name)
 
 
 def test_whoever_names_a_model_keeps_how_much_it_is_to_think() -> None:
@@ -64,6 +72,7 @@ def test_whoever_names_a_model_keeps_how_much_it_is_to_think() -> None:
     ("name", "nearest"),
     [
         ("anthropc/claude", "anthropic/claude"),
+        ("opneai/gpt", "openai/gpt"),
         ("fastt", "fast"),
         ("openai", "openai/MODEL"),
         ("openai/", "openai/MODEL"),
@@ -111,6 +120,13 @@ def test_what_the_user_says_of_a_model_wins_over_the_setting_over_the_provider()
     assert models(facts=facts).context_window(other) == 1000
     assert models(facts=facts, context_window=50).context_window(other) == 50
     assert models(facts=facts, context_window=50).context_window(DEFAULT) == 7
+
+
+def test_the_largest_window_is_that_of_the_default_or_of_a_model_that_the_user_describes() -> None:
+    assert models().largest_window() == 1000
+    small, large = ModelFacts(context_window=10), ModelFacts(context_window=2000)
+    assert models(facts={"openai/a": small, "openai/b": ModelFacts()}).largest_window() == 1000
+    assert models(facts={"openai/a": small, "anthropic/b": large}).largest_window() == 2000
 
 
 def test_what_is_said_of_a_model_needs_no_provider_that_can_be_used() -> None:
