@@ -161,7 +161,7 @@ def make_fixture(
         raise NotReplayable(f"the run is another one without its paths: {difference[0]}")
     asked = {exchange.provider for exchange in exchanges}
     return Fixture(
-        msgspec.structs.replace(placed, events=played),
+        msgspec.structs.replace(placed, events=_at_one_time(played)),
         {name: dialects.get(name, name) for name in sorted(asked)},
         tuple(
             msgspec.structs.replace(
@@ -197,6 +197,11 @@ def _placed(run: RecordedRun, names: _Names) -> RecordedRun:
         events=tuple(_decoded(names.in_text(lines.decode()).encode(), EVENT_SCHEMA_VERSION)),
         artifacts=artifacts,
     )
+
+
+def _at_one_time(played: Iterable[Event]) -> tuple[Event, ...]:
+    lines = _TIMES.sub(rf'"\1":"{TIME}"', _encoded(played).decode())
+    return tuple(_decoded(lines.encode(), EVENT_SCHEMA_VERSION))
 
 
 class _Names:

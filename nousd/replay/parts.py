@@ -152,7 +152,7 @@ def tools_of(
 ) -> tuple[RecordedTool, ...]:
     """Returns the tools that there were, in their order, as far as the run shows them."""
     offered = [event.tools for event in run.events if isinstance(event, events.ModelInput)]
-    names = _merged([*offered, *([name] for name in sorted(_registered(run)))])
+    names = _merged([*offered, *([name] for name in sorted(_registered(run, script)))])
     return tuple(
         RecordedTool(
             given.tools.get(name, ToolSpec(name, "", {"type": "object"})),
@@ -164,16 +164,16 @@ def tools_of(
     )
 
 
-def _registered(run: RecordedRun) -> set[str]:
+def _registered(run: RecordedRun, script: Script) -> set[str]:
     """Returns the names of the tools that were called and existed."""
-    called = {
-        event.tool_name for event in run.events if isinstance(event, events.ToolExecutionStart)
-    }
-    return called - {
-        event.message.partition(": ")[2]
-        for event in run.events
-        if isinstance(event, events.Warning) and event.code == "tool_not_found"
-    }
+    found = set(script.calls)
+    for event in run.events:
+        match event:
+            case events.ToolCallPolicyEvaluated(source="registry", decision="allow"):
+                found.add(event.tool_name)
+            case events.Warning(code="tool_not_active"):  # all that version 1 told
+                found.add(event.message.partition(": ")[2])
+    return found
 
 
 def _merged(lists: Iterable[Iterable[str]]) -> list[str]:

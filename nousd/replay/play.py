@@ -82,15 +82,17 @@ async def play(
         NotReplayable: it failed of something outside of what can be played.
     """
     stage = _Stage(run, tuning, provider_of)
+    models = stage.models()
     store = WatchedStore(stage.conductor.note)
     try:
         await stage.furnish(store)
         head = store.head
-        async with open_core(stage.parts(store)) as core:
+        async with open_core(stage.parts(store, models)) as core:
             await stage.perform(core)
         return await _played(store, run.session_id, head)
     finally:
         with trio.CancelScope(shield=True):
+            await models.aclose()
             await store.aclose()
 
 
@@ -115,12 +117,12 @@ class _Stage:
         artifacts = tuple(self._run.artifacts.values())
         await log.submit(encoded, artifacts=artifacts).wait_committed()
 
-    def parts(self, store: Store) -> Parts:
+    def parts(self, store: Store, models: Models) -> Parts:
         given = self._given
         return Parts(
             store=store,
             clock=self._clock,
-            models=self._models(),
+            models=models,
             tools=tools_of(self._run, self._script, given, self.conductor),
             confinement=Confinement(Path("/")),
             native=NativeSettings(
@@ -139,7 +141,7 @@ class _Stage:
     async def _instructions(self) -> Sequence[SourceText]:
         return self._given.instructions
 
-    def _models(self) -> Models:
+    def models(self) -> Models:
         """Every provider that the run asked, with one script between them."""
         default, names = _asked(self._run)
         model = RecordedModel(

@@ -197,7 +197,10 @@ class _Reader:
         overflowed = failed is not None and failed.overflowed
         opener = () if _says_something(call.pieces) else _opener(call, overflowed=overflowed)
         costs = () if call.usage is None else (UsageSoFar(call.usage),)
-        self.answers.append(Answer((*call.pieces, *opener, *costs), failed))
+        # What it had cost is known before the run can be stopped.
+        tried = [piece for piece in call.pieces if isinstance(piece, Retrying)]
+        said = call.pieces[len(tried) :]
+        self.answers.append(Answer((*tried, *costs, *said, *opener), failed))
 
     def _failure(self, error: events.Error) -> Failed | None:
         """Returns how the model call failed; None if the run failed of something else."""

@@ -1,0 +1,92 @@
+"""Every recorded run comes out the same: from its events, and from the raw streams of its servers.
+
+``tests.replay.make_fixtures`` says what they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from nousd.providers.interface import Provider
+from nousd.providers.registry import make_provider
+from nousd.replay.compare import compared
+from nousd.replay.fixture import Fixture, read_fixture
+from nousd.replay.play import Tuning, play
+from nousd.replay.replay import replayed
+from nousd.wire.events import AgentEnd
+from tests.providers.dialects import DIALECTS
+from tests.replay.make_fixtures import FOLDER, STORIES
+from tests.stub_model import Gate, Reply, StubModel, stub_model
+
+NAMES = sorted(path.name for path in FOLDER.iterdir())
+
+
+@pytest.fixture(params=NAMES)
+def fixture(request: pytest.FixtureRequest) -> Fixture:
+    return read_fixture(FOLDER / request.param)
+
+
+def replies_of(fixture: Fixture) -> Iterator[Reply]:
+    """What the servers sent; behind the last bytes of a call that was cut off there was more to come."""
+    end = fixture.run.events[-1]
+    assert isinstance(end, AgentEnd)
+    was_stopped = end.status not in ("completed", "error")
+    for exchange in fixture.exchanges:
+        known = exchange.known
+        more = (Gate(),) if was_stopped and exchange is fixture.exchanges[-1] else ()
+        yield Reply(
+            (exchange.response, *more),
+            status=known.status or 200,
+            content_type=known.content_type,
+            drops_at_once=known.status is None,
+        )
+
+
+def server(fixture: Fixture, stub: StubModel, name: str) -> Provider:
+    """The real provider, at a server that sends what was recorded. It does not wait between attempts."""
+    dialect = fixture.dialects[name]
+    return make_provider(
+        dialect, name=name, api_base=f"{stub.origin}/v1", random=lambda: -1.0, model="test-model"
+    )
+
+
+def test_there_is_a_run_of_every_kind_in_every_dialect() -> None:
+    assert sorted(f"{dialect.name}-{story}" for dialect in DIALECTS for story in STORIES) == NAMES
+
+
+async def test_a_run_comes_out_the_same_from_its_events(fixture: Fixture) -> None:
+    with trio.fail_after(15):
+        report = await replayed(fixture.run, Tuning())
+    assert report.is_same, "\n".join(report.lines)
+    assert not report.notes
+
+
+async def test_a_run_comes_out_the_same_from_its_raw_streams(fixture: Fixture) -> None:
+    async with stub_model() as stub:
+        stub.script(*replies_of(fixture))
+        with trio.fail_after(15):
+            played = await play(fixture.run, Tuning(), lambda name: server(fixture, stub, name))
+        sent = [request.json for request in stub.requests]
+    comparison = compared(fixture.run, played, inputs_known=True)
+    assert comparison.is_same, "\n".join(comparison.difference)
+    # What was asked is what is asked today, byte by byte as JSON has it.
+    assert sent == [json.loads(exchange.request) for exchange in fixture.exchanges]
+
+
+def test_a_fixture_holds_no_path_of_the_machine_that_made_it(fixture: Fixture) -> None:
+    texts = [exchange.request + exchange.response for exchange in fixture.exchanges]
+    texts += [artifact.data for artifact in fixture.run.artifacts.values()]
+    assert not any(b"/tmp/" in text for text in texts)
+    assert any(b"<WORKDIR>" in text for text in texts)
+
+
+def test_reading_a_fixture_changes_nothing(fixture: Fixture, tmp_path: Path) -> None:
+    from nousd.replay.fixture import write_fixture
+
+    write_fixture(fixture, tmp_path / "copy")
+    assert read_fixture(tmp_path / "copy") == fixture
