@@ -245,6 +245,28 @@ async def test_a_session_whose_provider_is_gone_asks_the_default(
         assert (await client.request("prompt", text="hello"))["output"] == "stub-reply"
 
 
+async def test_a_run_whose_provider_cannot_be_used_any_more_says_why(
+    short_folder: Path, stub: StubModel, other: StubModel, provider: Provider
+) -> None:
+    async with running(short_folder, stub, other) as daemon:
+        client = await daemon.connect()
+        await client.request("new_session")
+        await client.request("set_model", model="other/large")
+    factories = {"openai": lambda: provider, "other": unusable}
+    models = Models(factories, ModelChoice("openai", "stub-model"))
+    async with socket_daemon(short_folder, provider=provider, models=models) as daemon:
+        client, events = await daemon.connect(), await daemon.watch()
+        error = await client.refusal("prompt", text="hello")
+        assert error["code"] == "provider_error"
+        (told,) = of_type(await events.run(), "error")
+        assert (told["code"], told["cause"]) == (
+            "provider_error",
+            "provider broken needs BROKEN_API_KEY",
+        )
+        await client.request("set_model", model="openai/stub-model")
+        assert (await client.request("prompt", text="hello"))["output"] == "stub-reply"
+
+
 # --- list_models ---------------------------------------------------------------------------------
 
 
