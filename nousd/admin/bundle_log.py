@@ -32,6 +32,9 @@ _SIZES: Final = """
 """
 
 
+_SEQ_MAX: Final = 2**63 - 1
+
+
 class Events:
     """The newest events of a session, or of all: as many as fit into ``bytes_max``.
 
@@ -55,7 +58,7 @@ class Events:
                 yield event
 
     def _beginning(self, bytes_max: int) -> tuple[int, int]:
-        first, room, untold = 0, bytes_max, 0
+        first, room, untold = _SEQ_MAX, bytes_max, 0
         values = {"session_id": self._session_id}
         for seq, size in self._connection.execute(_SIZES, values):
             room -= size
@@ -63,7 +66,7 @@ class Events:
                 first = seq
             else:
                 untold += 1
-        return (first, untold) if untold else (0, 0)
+        return first, untold
 
     def _join(self) -> tuple[Mapping[int, bytes], frozenset[int]]:
         by_message: dict[tuple[str, str], list[Line]] = defaultdict(list)

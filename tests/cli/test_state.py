@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -134,3 +137,64 @@ def test_a_doctor_that_finds_a_failure_ends_with_1(
 def test_every_command_is_in_the_help(nousd: Nousd) -> None:
     words = nousd("--help").out.split()
     assert [name for name in (*STATE_COMMANDS, "doctor") if name not in words] == []
+
+
+def test_a_bundle_says_what_is_in_it(nousd: Nousd, state: Path, tmp_path: Path) -> None:
+    target = tmp_path / "x.tar.gz"
+    where = ["--state-dir", state, "--socket", tmp_path / "s", "--workdir", tmp_path]
+    outcome = nousd("bundle", "--output", target, *where)
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.startswith(f"{target}: 7 files, 2 things left out, 0 secrets redacted")
+    again = nousd("bundle", "--output", target, *where)
+    assert (again.code, again.err) == (1, f"nousd: {target} exists; --force overwrites it\n")
+    session = "sess-0660c5f6f019259e45eb44"
+    forced = nousd("bundle", session, "-o", target, "--force", "--json", *where)
+    assert json.loads(forced.out)["path"] == str(target)
+    unknown = nousd("bundle", "sess-x", "-o", target, "--force", *where)
+    assert (unknown.code, unknown.err) == (1, "nousd: there is no session sess-x in the log\n")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        (),
+        ("--redact", "("),
+        ("--artifact-bytes-max", "-1"),
+        ("--events-bytes-max", "4294967297"),
+        ("--log-bytes-max", "many"),
+    ],
+)
+def test_a_bundle_asked_for_wrongly_is_exit_code_2(
+    nousd: Nousd, state: Path, tmp_path: Path, argv: tuple[str, ...]
+) -> None:
+    output = ("--output", tmp_path / "x.tar.gz") if argv else ()
+    assert nousd("bundle", *output, "--state-dir", state, *argv).code == 2
+    assert not (tmp_path / "x.tar.gz").exists()
+
+
+def size_of_events(path: Path) -> int:
+    with tarfile.open(path) as tar:
+        return tar.getmember("nousd-bundle/events.jsonl").size
+
+
+def test_limits_of_a_bundle_may_be_nothing_and_all(
+    nousd: Nousd, state: Path, tmp_path: Path
+) -> None:
+    where = ["--state-dir", state, "--socket", tmp_path / "s", "--workdir", tmp_path]
+    for limit in ("0", "4294967296"):
+        options = [f"--{name}-bytes-max={limit}" for name in ("events", "artifact", "artifacts")]
+        assert nousd("bundle", "-o", tmp_path / limit, *options, *where).code == 0
+    assert size_of_events(tmp_path / "0") == 0
+    assert size_of_events(tmp_path / "4294967296") > 1000
+
+
+def test_a_bundle_can_go_to_standard_output(
+    nousd: Nousd, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr(sys, "stdout", taken)
+    outcome = nousd("bundle", "-o", "-", "--state-dir", state, "--socket", tmp_path / "s")
+    assert outcome.err.startswith("standard output: 7 files")
+    taken.buffer.seek(0)
+    with tarfile.open(fileobj=taken.buffer) as tar:
+        assert "nousd-bundle/manifest.json" in tar.getnames()

@@ -1,0 +1,418 @@
+"""``nousd bundle``: what is in it, what stays out, and that no secret is left in any of its files."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from nousd.admin import examine_places
+from nousd.admin.bundle import Limits, Wanted, bundle, write_bundle
+from nousd.config.settings import resolve
+from nousd.errors import ConfigError, SessionNotFound, StoreError
+from nousd.store import sqlite
+from nousd.store.interface import Artifact
+from nousd.wire import events
+from nousd.wire.entries import MessageEntry
+from tests.admin.conftest import untouched
+from tests.admin.logs import artifact, write_recorded_log
+from tests.planted import MARK, PLANTED
+from tests.store.helpers import TS, append, created, queue_update, queued
+
+Files = dict[str, bytes]
+TURN: events.TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
+
+SPELLED = f"sk-ant-api03-{MARK}-spelled"
+"""A secret that a model says letter by letter, or in any two pieces."""
+
+
+@pytest.fixture(autouse=True)
+def no_vendor_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The doctor asks every server of which there is a key; here it looks at the state folder alone."""
+    monkeypatch.setattr("nousd.admin.doctor.EXAMINATIONS", (examine_places.state_folder,))
+
+
+@pytest.fixture
+def made(folder: Path, tmp_path: Path) -> Callable[..., Files]:
+    """Writes a bundle of the log in ``folder`` and unpacks it."""
+
+    def make(
+        session_id: str | None = None, *, environ: dict[str, str] | None = None, **wanted: Any
+    ) -> Files:
+        output = io.BytesIO()
+        write_bundle(wanting(folder, session_id, environ=environ, **wanted), output, "out")
+        return unpacked(output.getvalue())
+
+    def wanting(folder: Path, session_id: str | None, **more: Any) -> Wanted:
+        return wanted_of(folder, tmp_path, session_id, **more)
+
+    return make
+
+
+def wanted_of(
+    state: Path,
+    tmp_path: Path,
+    session_id: str | None = None,
+    *,
+    environ: dict[str, str] | None = None,
+    flags: dict[str, Any] | None = None,
+    **more: Any,
+) -> Wanted:
+    given = {
+        "state_dir": str(state),
+        "socket": str(tmp_path / "no.sock"),
+        "workdir": str(tmp_path),
+        **(flags or {}),
+    }
+    environ = {"XDG_CONFIG_HOME": str(tmp_path), **(environ or {})}
+    return Wanted(
+        resolved=resolve(given, environ, None, asks_models=False),
+        session_id=session_id,
+        flags=given,
+        environ=environ,
+        **more,
+    )
+
+
+def unpacked(data: bytes) -> Files:
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
+        files: Files = {}
+        for member in tar:
+            assert member.isfile()
+            assert member.mode == 0o600
+            content = tar.extractfile(member)
+            assert content is not None
+            files[member.name.removeprefix("nousd-bundle/")] = content.read()
+    return files
+
+
+def lines(files: Files, name: str = "events.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in files[name].splitlines()]
+
+
+def manifest(files: Files) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(files["manifest.json"])
+    return told
+
+
+def left_out(files: Files) -> dict[str, str]:
+    return {item["what"]: item["reason"] for item in manifest(files)["left_out"]}
+
+
+def write(folder: Path, *told: events.Event, artifacts: Sequence[Artifact] = ()) -> None:
+    async def append_all() -> None:
+        async with sqlite.open_store(folder / "nousd.db") as store:
+            await append(store, *told, artifacts=artifacts)
+
+    trio.run(append_all)
+
+
+def appended(entry_id: str, **fields: Any) -> events.EntryAppended:
+    entry = MessageEntry(id=entry_id, run_id="r1", turn_kind="prompt", created_at=TS, **fields)
+    return events.EntryAppended(session_id="s1", run_id="r1", entry=entry)
+
+
+def a_message(message_id: str, *deltas: str, ends: bool = True) -> list[events.Event]:
+    told: list[events.Event] = [
+        events.MessageStart(**TURN, message_id=message_id, role="assistant"),
+        *(events.MessageUpdate(**TURN, message_id=message_id, delta=delta) for delta in deltas),
+        *(events.ReasoningUpdate(**TURN, message_id=message_id, delta=delta) for delta in deltas),
+    ]
+    if ends:
+        told.append(events.MessageEnd(**TURN, message_id=message_id, text="".join(deltas)))
+    return told
+
+
+def a_tool_call(text: str, *, artifact_id: str) -> list[events.Event]:
+    call: Any = TURN | {"tool_call_id": "m1.0", "tool_name": "bash"}
+    args = {"command": text, "env": {"A_TOKEN": f"{MARK}in-args"}}
+    return [
+        events.ToolExecutionStart(**call, args=args, runtime_tool_call_id="own-1"),
+        events.ToolCallRequested(**call, attempt=1, args=args),
+        events.ToolCallPolicyEvaluated(
+            **call, attempt=1, source="user", decision="allow", reason=text
+        ),
+        events.ToolCallApproved(**call, attempt=1, by="policy", reason="every source allows it"),
+        events.ToolCallStarted(**call, attempt=1),
+        *(events.ToolExecutionUpdate(**call, delta=letter) for letter in text),
+        events.ToolCallCompleted(
+            **call, attempt=1, is_error=False, duration_ms=12, artifact_id=artifact_id
+        ),
+        events.ToolExecutionEnd(
+            **call, result=text, is_error=False, executed=True, artifact_id=artifact_id
+        ),
+        appended("m1.0.result", role="tool", text=text, artifact_id=artifact_id),
+    ]
+
+
+STARTS: list[events.Event] = [
+    events.AgentStart(session_id="s1", run_id="r1", runtime="native", model="m"),
+    events.TurnStart(**TURN),
+]
+
+EVERYTHING = "\n".join(planted.text for planted in PLANTED)
+
+
+def write_planted(folder: Path) -> None:
+    """A log with secrets wherever a log can hold any."""
+    output = artifact(f"{EVERYTHING}\n{'filler ' * 1000}{EVERYTHING}".encode())
+    instructions = Artifact(
+        artifact(b"i").id,
+        "application/json",
+        json.dumps({"system": EVERYTHING, "tools": [{"api_key": f"{MARK}x"}]}).encode(),
+    )
+    split = [
+        event
+        for at in range(1, len(SPELLED))
+        for event in a_message(f"split-{at}", SPELLED[:at], SPELLED[at:])
+    ]
+    write(
+        folder,
+        created("s1", name=f"a session about {SPELLED}"),
+        queue_update("accepted", queued("i1", text=EVERYTHING, accepted_at=TS)),
+        *STARTS,
+        *a_message("m1", *EVERYTHING),
+        *a_tool_call(EVERYTHING, artifact_id=output.id),
+        appended("user", role="user", text=EVERYTHING, artifact_id=instructions.id),
+        *split,
+        events.Error(**TURN, code="c", message=EVERYTHING, cause=EVERYTHING, hint=EVERYTHING),
+        *a_message("open", *SPELLED, ends=False),
+        artifacts=[output, instructions],
+    )
+
+
+# --- no secret is left -----------------------------------------------------------------------
+
+
+def test_no_secret_is_left_in_any_file(
+    folder: Path, tmp_path: Path, made: Callable[..., Files]
+) -> None:
+    write_planted(folder)
+    log = tmp_path / "nousd.log"
+    said = json.dumps({"message": EVERYTHING, "exception": {"auth_token": f"{MARK}y"}})
+    log.write_text(f"{said}\nnot JSON: {EVERYTHING}\n{said}\n")
+    files = made(
+        environ={"OPENAI_API_KEY": f"held-{MARK}-by-value", "MY_SECRET": f"{MARK} of mine"},
+        flags={"log_file": str(log), "provider": "mock", "model": SPELLED},
+        patterns=[r"the (?P<secret>number \d+)"],
+    )
+    for name, content in files.items():
+        assert MARK.encode() not in content, name
+    assert len([name for name in files if name.startswith("artifacts/")]) == 2
+    for name in ("settings.txt", "events.jsonl", "tool-transcripts.json", "nousd.log"):
+        assert b"[redacted:anthropic_key]" in files[name], name
+    kinds = {item["kind"]: item["count"] for item in manifest(files)["redacted"]}
+    assert {planted.kind for planted in PLANTED} <= kinds.keys()
+    for line in lines(files):
+        assert line["payload"]["session_id"] == "s1"
+
+
+def test_what_the_settings_hold_is_known_by_its_value(
+    folder: Path, made: Callable[..., Files]
+) -> None:
+    held, other = "a phrase without any looks", "another one of those"
+    write(folder, created("s1", name=f"{held}, {other}"))
+    files = made(environ={"OPENAI_API_KEY": held, "WEATHER_TOKEN": other})
+    [event] = lines(files)
+    assert event["payload"]["name"] == "[redacted:known], [redacted:known]"
+
+
+def test_patterns_of_the_users_are_redacted_as_well(
+    folder: Path, made: Callable[..., Files]
+) -> None:
+    write(folder, created("s1", name="case ACME-1234"))
+    [event] = lines(made(patterns=[r"ACME-\d+"]))
+    assert event["payload"]["name"] == "case [redacted:user]"
+    with pytest.raises(ConfigError):
+        made(patterns=["("])
+
+
+# --- what is in it ---------------------------------------------------------------------------
+
+
+def test_deltas_are_joined_and_everything_else_is_there(
+    folder: Path, made: Callable[..., Files]
+) -> None:
+    write(folder, created("s1"), *STARTS, *a_message("m1", "a", "b", "c"))
+    told = lines(made())
+    assert [event["type"] for event in told] == [
+        "session_created",
+        "agent_start",
+        "turn_start",
+        "message_start",
+        "message_update",
+        "reasoning_update",
+        "message_end",
+    ]
+    update = told[4]
+    assert (update["id"], update["payload"]["delta"]) == ("evt-7", "abc")
+    assert update["payload"]["joined_from"] == "evt-5"
+
+
+def test_a_tool_call_has_a_transcript(folder: Path, made: Callable[..., Files]) -> None:
+    whole = artifact(b"the whole output")
+    write(
+        folder, created("s1"), *STARTS, *a_tool_call("ls", artifact_id=whole.id), artifacts=[whole]
+    )
+    files = made()
+    [call] = json.loads(files["tool-transcripts.json"])
+    assert call.pop("begun_at") <= call.pop("ended_at")
+    assert call == {
+        **TURN,
+        "tool_call_id": "m1.0",
+        "tool_name": "bash",
+        "args": {"command": "ls", "env": {"A_TOKEN": "[redacted:variable]"}},
+        "runtime_tool_call_id": "own-1",
+        "attempt": 1,
+        "policy": [{"source": "user", "decision": "allow", "reason": "ls"}],
+        "decision": "approved",
+        "by": "policy",
+        "reason": "every source allows it",
+        "started": True,
+        "is_error": False,
+        "duration_ms": 12,
+        "artifact_id": whole.id,
+        "result": "ls",
+        "executed": True,
+    }
+    assert files[f"artifacts/{whole.id.replace(':', '-')}.txt"] == b"the whole output"
+
+
+def test_one_session_alone_can_be_bundled(folder: Path, made: Callable[..., Files]) -> None:
+    write(folder, created("s1"), created("s2", name="other"))
+    files = made("s2")
+    assert [event["payload"]["session_id"] for event in lines(files)] == ["s2"]
+    assert manifest(files)["session"] == "s2"
+    assert manifest(made())["session"] == "all"
+    with pytest.raises(SessionNotFound, match="there is no session s3"):
+        made("s3")
+
+
+def test_the_manifest_lists_every_other_file_with_its_size(
+    folder: Path, made: Callable[..., Files]
+) -> None:
+    write(folder, created("s1"))
+    files = made()
+    listed = {item["name"]: item["bytes"] for item in manifest(files)["files"]}
+    sizes = {name: len(content) for name, content in files.items()}
+    assert sizes.pop("manifest.json") > 0
+    assert listed == sizes
+    assert set(listed) == {
+        "versions.json",
+        "doctor.txt",
+        "capabilities.json",
+        "settings.txt",
+        "events.jsonl",
+        "tool-transcripts.json",
+    }
+    assert json.loads(files["versions.json"]) == manifest(files)["versions"]
+    assert b"state folder" in files["doctor.txt"]
+    assert json.loads(files["capabilities.json"])["from"].startswith("the code, as no daemon")
+
+
+# --- what stays out --------------------------------------------------------------------------
+
+
+def test_what_is_no_text_or_too_long_is_left_out_and_listed(
+    folder: Path, made: Callable[..., Files]
+) -> None:
+    image = Artifact(artifact(b"\x89PNG").id, "image/png", b"\x89PNG")
+    disguised = artifact(b"\xff\xfe no text \0")
+    long, newer = artifact(b"x" * 2000), artifact(b"y" * 900)
+    kept = [image, disguised, long, newer]
+    uses = [appended(f"m{n}", role="user", text="t", artifact_id=a.id) for n, a in enumerate(kept)]
+    write(folder, created("s1"), *uses, artifacts=kept)
+    files = made(limits=Limits(artifact=1000, artifacts=1500))
+    assert [name for name in files if name.startswith("artifacts/")] == [
+        f"artifacts/{newer.id.replace(':', '-')}.txt"
+    ]
+    reasons = {what.split()[1]: reason for what, reason in left_out(files).items()}
+    assert reasons[image.id] == reasons[disguised.id] == "is no text"
+    assert reasons[long.id] == "is longer than 1000 bytes"
+    files = made(limits=Limits(artifacts=100))
+    reasons = {what.split()[1]: reason for what, reason in left_out(files).items()}
+    assert reasons[newer.id] == reasons[long.id] == "together they are longer than 100 bytes"
+
+
+def test_the_oldest_events_stay_out_where_there_are_too_many(
+    folder: Path, made: Callable[..., Files]
+) -> None:
+    write(folder, *(created(f"s{number}") for number in range(9)))
+    size = len(made()["events.jsonl"].splitlines(keepends=True)[0])
+    files = made(limits=Limits(events=3 * size + size // 2))
+    assert [event["payload"]["session_id"] for event in lines(files)] == ["s6", "s7", "s8"]
+    assert left_out(files)["the 6 oldest events"] == "they are past the limit of events"
+
+
+def test_of_a_long_log_of_the_daemon_the_end_is_there_from_a_whole_line_on(
+    folder: Path, tmp_path: Path, made: Callable[..., Files]
+) -> None:
+    write(folder, created("s1"))
+    log = tmp_path / "own.log"
+    log.write_text(f"API_KEY={MARK}\nsecond\nthird\n")
+    files = made(flags={"log_file": str(log)}, limits=Limits(log=16))
+    assert files["nousd.log"] == b"second\nthird\n"
+    assert left_out(files) == {"the beginning of own.log": "is longer than 16 bytes"}
+
+
+def test_a_part_that_cannot_be_had_keeps_no_other_out(
+    folder: Path, tmp_path: Path, made: Callable[..., Files]
+) -> None:
+    (folder / "nousd.db").write_bytes(b"no database" * 1000)
+    files = made(flags={"log_file": str(tmp_path / "nowhere.log")})
+    assert {"doctor.txt", "settings.txt", "versions.json"} <= files.keys()
+    assert "events.jsonl" not in files
+    reasons = left_out(files)
+    assert reasons["the log"].startswith("could not be had: ")
+    assert reasons["the daemon's own log"].startswith("could not be had: ")
+
+
+def test_a_log_of_an_earlier_version_is_bundled_without_its_artifacts(
+    folder: Path, made: Callable[..., Files]
+) -> None:
+    write_recorded_log(folder / "nousd.db")
+    with untouched(folder):
+        files = made()
+    assert len([e for e in lines(files) if e["type"] == "agent_end"]) == 5
+    assert "attempt" in next(e["payload"] for e in lines(files) if e["type"] == "tool_call_started")
+    assert "all artifacts" in left_out(files)
+
+
+# --- the file --------------------------------------------------------------------------------
+
+
+def test_the_file_is_private_and_overwrites_nothing_unless_told_to(
+    folder: Path, tmp_path: Path
+) -> None:
+    write(folder, created("s1"))
+    target = tmp_path / "x.tar.gz"
+    wanted = wanted_of(folder, tmp_path)
+    with untouched(folder):
+        report = bundle(wanted, target)
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert report.files == len(unpacked(target.read_bytes()))
+    assert str(target) in report.summary
+    with pytest.raises(StoreError, match="exists; --force overwrites it"):
+        bundle(wanted, target)
+    assert bundle(wanted, target, overwrite=True).files == report.files
+    with pytest.raises(StoreError, match="cannot be written: No such file or directory"):
+        bundle(wanted, tmp_path / "nowhere" / "x.tar.gz")
+    with pytest.raises(SessionNotFound):
+        bundle(wanted_of(folder, tmp_path, "unknown"), tmp_path / "y.tar.gz")
+    assert sorted(path.name for path in tmp_path.glob("*.gz*")) == ["x.tar.gz"]
+
+
+async def test_a_log_that_is_in_use_is_bundled(folder: Path, made: Callable[..., Files]) -> None:
+    async with sqlite.open_store(folder / "nousd.db") as store:
+        await append(store, created("s1"))
+        assert [event["type"] for event in lines(await trio.to_thread.run_sync(made))] == [
+            "session_created"
+        ]
+        await append(store, created("s2"))
+        assert len(lines(await trio.to_thread.run_sync(made))) == 2
