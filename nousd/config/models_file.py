@@ -27,6 +27,8 @@
 The key of a provider is taken from the environment (``OPENAI_API_KEY`` for both OpenAI dialects,
 ``ANTHROPIC_API_KEY``, ``GEMINI_API_KEY`` or ``GOOGLE_API_KEY``; ``NOUSD_WORK_API_KEY`` for a provider
 ``work``), else it is ``api_key``, else what ``api_key_command`` prints when the provider is first used.
+A vendor whose key is in the environment needs no table; but the other dialect of OpenAI has to be named,
+by ``provider``, ``model`` or a table ``[providers.openai-responses]``, which may be empty.
 
 Only what stands in the file is looked at here: no environment, no flag, no network.
 """

@@ -110,10 +110,8 @@ def choose(places: Sequence[Place], file: ModelsFile, environ: Mapping[str, str]
     chosen = Chosen()
     for place in places:
         chosen = _after(chosen, place, file.aliases, names)
-    if chosen.auto and chosen.provider is None and chosen.api_base is not None:
-        raise ConfigError(
-            f"api_base is for a provider that is named, not for auto ({chosen.api_base_origin})"
-        )
+    if chosen.auto and chosen.api_base and chosen.provider is None:
+        raise _no_base_for_auto(chosen.api_base_origin)
     return chosen
 
 
@@ -137,16 +135,23 @@ def _after(chosen: Chosen, place: Place, aliases: Mapping[str, str], names: set[
                 f"({named.origin})"
             )
         provider, origin = named.provider, named.origin
+    base = place.get("api_base")
     if provider == AUTO:
+        if base is not None:
+            raise _no_base_for_auto(base.origin)
         chosen = chosen._replace(auto=True, provider_origin=origin)
     elif provider is not None:
         kept = chosen if provider == chosen.provider or chosen.provider is None else Chosen()
         chosen = kept._replace(provider=provider, provider_origin=origin, auto=False)
     if named is not None:
         chosen = chosen._replace(model=named.model, model_origin=named.origin)
-    if base := place.get("api_base"):
+    if base is not None:
         chosen = chosen._replace(api_base=base.value, api_base_origin=base.origin)
     return chosen
+
+
+def _no_base_for_auto(origin: str) -> ConfigError:
+    return ConfigError(f"api_base is for a provider that is named, not for auto ({origin})")
 
 
 class _Named(NamedTuple):

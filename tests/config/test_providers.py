@@ -271,6 +271,10 @@ def test_a_server_that_auto_finds_is_asked_for_its_model_in_the_openai_dialect()
     assert (provider.dialect, provider.model, provider.api_key) == ("openai", "first", None)
 
 
-def test_a_base_needs_a_provider_that_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"not for auto \(flag --api-base\)"):
-        resolved({"provider": "auto", "api_base": LOCAL}, {})
+def test_a_base_needs_a_provider_that_is_named(home: Path) -> None:
+    file = write(home / "c.toml", 'provider = "openai"')
+    for environ, path in (({}, None), ({"NOUSD_PROVIDER": "openai"}, None), ({}, file)):
+        with pytest.raises(ConfigError, match=r"not for auto \(flag --api-base\)"):
+            resolved({"provider": "auto", "api_base": LOCAL}, environ, path)
+    with pytest.raises(ConfigError, match=r"not for auto \(environment NOUSD_API_BASE\)"):
+        resolved({"provider": "auto"}, {"NOUSD_API_BASE": LOCAL})

@@ -148,7 +148,7 @@ def test_the_system_prompt_can_be_switched_off(home: Path) -> None:
         assert resolve({}, {}, file).settings.system_prompt == "none"
     assert resolve({"system_prompt": "none"}, {}).settings.system_prompt == "none"
     assert resolve({}, {"NOUSD_SYSTEM_PROMPT": "none"}).settings.system_prompt == "none"
-    with pytest.raises(ConfigError, match="system_prompt: .* is no file"):
+    with pytest.raises(ConfigError, match=r"system_prompt: .* is no file"):
         resolve({"system_prompt": "./none"}, {})
 
 
