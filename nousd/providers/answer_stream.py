@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -129,8 +128,7 @@ class AnswerStream(Generic[Chunk]):
         if len(self._sample) < _SAMPLE_BYTES:
             self._sample += chunk[:_SAMPLE_BYTES]
         if self._events is not None:
-            for payload in self._events.feed(chunk):
-                yield from self._take(payload)
+            yield from self._take_all(self._events.feed(chunk))
         elif self._body is not None:
             self._body += chunk
             if len(self._body) > ANSWER_BYTES_MAX:
@@ -140,10 +138,8 @@ class AnswerStream(Generic[Chunk]):
         if self._body is not None:
             yield from self._take_whole(bytes(self._body))
         elif self._events is not None:
-            for payload in self._events.end():
-                # The end of the input may have cut this one.
-                if payload.strip() == _DONE or self._decoded(payload) is not None:
-                    yield from self._take(payload)
+            # The end of the input may have cut the last one.
+            yield from self._take_all(filter(self._is_whole, self._events.end()))
         if not self.finished:
             yield from self._finish()
 
@@ -155,27 +151,35 @@ class AnswerStream(Generic[Chunk]):
             self._events = SseParser()
         return chunk
 
-    def _take(self, payload: bytes) -> Iterator[Piece]:
-        payload = payload.strip()
+    def _take_all(self, payloads: Iterable[bytes]) -> Iterator[Piece]:
+        for payload in payloads:
+            try:
+                yield from self._take(payload.strip())
+            except ProviderError as error:
+                error.raw = payload
+                raise
+
+    def _take(self, payload: bytes) -> Iterable[Piece]:
         if self.finished or not payload:
-            return
-        with _raw(payload):
-            if payload == _DONE:
-                yield from self._answer.take_done()
-                return
-            chunk = self._decoded(payload)
-            if chunk is None:
-                raise ProviderError(f"the server sent an event that is no chunk: {_shown(payload)}")
-            self._understood = True
-            yield from self._answer.take(chunk)
+            return ()
+        if payload == _DONE:
+            return self._answer.take_done()
+        chunk = self._decoded(payload)
+        if chunk is None:
+            raise ProviderError(f"the server sent an event that is no chunk: {_shown(payload)}")
+        self._understood = True
+        return self._answer.take(chunk)
 
     def _take_whole(self, body: bytes) -> Iterator[Piece]:
-        with _raw(body):
-            chunk = self._decoded(body)
+        chunk = self._decoded(body)
+        try:
             pieces = None if chunk is None else self._answer.take_whole(chunk)
             if pieces is None:
                 raise ProviderError(f"the server's answer is no completion: {_shown(body)}")
             yield from pieces
+        except ProviderError as error:
+            error.raw = body
+            raise
 
     def _finish(self) -> Iterable[Piece]:
         if self.complete:
@@ -185,6 +189,9 @@ class AnswerStream(Generic[Chunk]):
             words = f"the server's answer is no model stream: {_shown(sample)}"
             raise ProviderError(words, raw=sample)
         raise ProviderError("the stream ended before the answer was complete", retryable=True)
+
+    def _is_whole(self, payload: bytes) -> bool:
+        return payload.strip() == _DONE or self._decoded(payload) is not None
 
     def _decoded(self, payload: bytes) -> Chunk | None:
         """Returns the chunk, or None if the payload is none. Invalid UTF-8 becomes U+FFFD."""
@@ -209,6 +216,8 @@ class WholeText:
 
     def of(self, delta: str) -> str:
         """Returns the text that can be passed on; empty if there is none yet."""
+        if not self._half_pair and delta.isascii():
+            return delta
         text = self._half_pair + delta
         self._half_pair = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
         return scrub(text.removesuffix(self._half_pair) if self._half_pair else text)
@@ -217,16 +226,6 @@ class WholeText:
         """Returns what is left at the end of the text."""
         rest, self._half_pair = scrub(self._half_pair), ""
         return rest
-
-
-@contextmanager
-def _raw(data: bytes) -> Iterator[None]:
-    """Adds to an error what the server sent."""
-    try:
-        yield
-    except ProviderError as error:
-        error.raw = data
-        raise
 
 
 def count_in(values: Any, key: str) -> int:
