@@ -21,7 +21,7 @@ from nousd.tools.arguments import Arguments, struct_arguments
 from nousd.tools.builtins import BUILTIN_NAMES
 from nousd.tools.function_tool import FunctionTool
 from nousd.tools.interface import Tool, ToolContext, ToolResult
-from nousd.tools.output import head_of
+from nousd.tools.output import head_of, within_bounds
 from nousd.tools.registry import TOOL_NAME
 from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
 
@@ -161,7 +161,8 @@ def _tool_result(result: object) -> ToolResult:
     if not isinstance(result, ToolResult):
         raise ExtensionError(f"returned {type(result).__name__}; it must be text or a ToolResult")
     cut = head_of(result.text)
-    return ToolResult(text=cut.text, is_error=result.is_error, full=result.full or cut.full)
+    full = cut.full if result.full is None else within_bounds(result.full)
+    return ToolResult(text=cut.text, is_error=result.is_error, full=full)
 
 
 def _plain(result: object) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Final
 import trio
 
 from nousd.tools.interface import Emit, ToolResult
+from nousd.tools.spool import Spool
 from nousd.tools.whole_output import WholeOutput
 from nousd.wire.limits import (
     TOOL_RESULT_BYTES_MAX,
@@ -49,7 +50,10 @@ class OutputCollector:
 
     async def finish(self) -> None:
         """Says that no more will come; the results are for after that."""
-        await trio.to_thread.run_sync(self._whole.finish)
+        if self._whole.is_short:
+            self._whole.finish()
+        else:
+            await trio.to_thread.run_sync(self._whole.finish)
 
     def head(self) -> ToolResult:
         """Returns the beginning of the output, with a note if that is not all."""
@@ -103,10 +107,21 @@ class _Excerpt:
 def head_of(text: str) -> ToolResult:
     """Returns the beginning of a text, with a note if that is not all."""
     data = text.encode("utf-8", "replace")
-    excerpt, whole = _Excerpt(), WholeOutput(None)
+    excerpt = _Excerpt()
     excerpt.feed(data)
-    whole.content = data
-    return excerpt.head(whole)
+    return excerpt.head(_whole_of(data))
+
+
+def within_bounds(full: bytes | Spool) -> bytes | Spool | None:
+    """Returns what is kept of a whole output that somebody else has put together."""
+    return _whole_of(full).content if isinstance(full, bytes) else full
+
+
+def _whole_of(data: bytes) -> WholeOutput:
+    whole = WholeOutput(in_memory=True)
+    whole.feed(data)
+    whole.finish()
+    return whole
 
 
 def first_part(data: bytes) -> str:

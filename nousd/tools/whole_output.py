@@ -26,15 +26,17 @@ class WholeOutput:
 
     Args:
         folder: on whose filesystem the file lies; None: the usual one.
+        in_memory: whether it is never to go to a file: it stands in memory anyway.
 
     ``content``, once it is finished: what was kept, None if it could not be. ``remark``: a sentence
     where that is not all.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None = None, *, in_memory: bool = False) -> None:
         self.content: bytes | Spool | None = None
         self.remark = ""
         self._folder = folder
+        self._in_memory = in_memory
         self._bytes = 0
         self._waiting = bytearray()
         self._end = bytearray()
@@ -58,7 +60,13 @@ class WholeOutput:
     @property
     def wants_to_spill(self) -> bool:
         """Whether so much waits in memory that ``spill`` should be called."""
-        return len(self._waiting) > SPOOL_PIECE_BYTES
+        return len(self._waiting) > SPOOL_PIECE_BYTES and not self._in_memory
+
+    @property
+    def is_short(self) -> bool:
+        """Whether ``finish`` will not touch the disk."""
+        is_in_memory = len(self._waiting) + len(self._end) <= SPOOL_PIECE_BYTES or self._in_memory
+        return self._spool is None and is_in_memory
 
     def spill(self) -> None:
         """Moves what waits to the disk; blocks."""
@@ -74,14 +82,14 @@ class WholeOutput:
 
     def finish(self) -> None:
         """Makes ``content`` of what came; blocks."""
-        gap = 0
+        gap, is_short = 0, self.is_short
         if self._bytes > ARTIFACT_BYTES_MAX:
             gap = self._bytes - self._begin_bytes_max - END_BYTES
             del self._end[:-END_BYTES]
             self._waiting += f"\n[{gap} bytes of the output were not kept]\n".encode()
         self._waiting += self._end
         self._end.clear()
-        if self._spool is not None or len(self._waiting) > SPOOL_PIECE_BYTES:
+        if not is_short:
             self.spill()
         if self.remark:
             return

@@ -16,6 +16,7 @@ from nousd.tools.output import (
     OutputCollector,
     OutputStream,
     head_of,
+    within_bounds,
 )
 from nousd.tools.spool import Spool
 from nousd.tools.whole_output import SPOOL_PIECE_BYTES
@@ -140,6 +141,18 @@ async def test_of_an_output_past_the_bound_the_beginning_and_the_end_are_kept(
         assert (
             f"It is kept whole but for {missing} bytes in front of its last 10000." in result.text
         )
+
+
+def test_a_text_past_the_bound_is_kept_as_an_output_is(small_bounds: None) -> None:
+    text = "x" * 89_000 + "y" * 50_000
+    result = head_of(text)
+    assert isinstance(result.full, bytes)
+    assert len(result.full) <= 100_000
+    assert result.full.startswith(b"x" * 80_000)
+    assert result.full.endswith(b" bytes of the output were not kept]\n" + b"y" * 10_000)
+    assert "It is kept whole but for" in result.text
+    assert within_bounds(text.encode()) == result.full
+    assert within_bounds(b"short") == b"short"
 
 
 async def test_a_disk_that_is_full_costs_what_would_be_kept_and_nothing_else(
