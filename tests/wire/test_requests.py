@@ -228,6 +228,7 @@ NO_INTEGERS: list[Any] = ["9", 1.5, None, True, []]
 NO_BOOLEANS: list[Any] = [None, 0, "true"]
 NO_ARRAYS: list[Any] = ["read", None, 1, {}]
 STRANGE_ARRAYS: list[Any] = [[1], [""], ["a", None]]
+NO_LEVELS: list[Any] = [1, True, [], {}, ""]
 NO_KINDS: list[Any] = ["prompt", 7, []]
 LONG_NAME = "n" * (NAME_CHARS_MAX + 1)
 LONG_TEXT = "t" * (TEXT_CHARS_MAX + 1)
@@ -319,7 +320,7 @@ FAULTS: dict[str, Faults] = {
     "set_steering_mode": MODE_FAULTS,
     "set_thinking": [
         ({}, "level is required"),
-        *[({"level": value}, "level is required") for value in (1, True, [], {}, "")],
+        *[({"level": value}, "level is required") for value in NO_LEVELS],
         *[
             ({"level": value}, "level must be off, low, medium, high or null")
             for value in ("x", "HIGH", "default")
