@@ -158,7 +158,7 @@ def _finite(text: str) -> float:
 def _without_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return scrub(value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_without_surrogates(item) for item in value]
     if isinstance(value, dict):
         return {scrub(key): _without_surrogates(item) for key, item in value.items()}

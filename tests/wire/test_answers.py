@@ -15,6 +15,7 @@ from nousd.wire.codec import (
     decode_event,
     encode_error,
     encode_event_tail,
+    encode_json,
     encode_plain_response,
     encode_response,
     number_event,
@@ -121,6 +122,12 @@ def test_an_error_carries_cause_and_details_where_there_are_any() -> None:
 def test_an_extension_may_answer_with_any_object() -> None:
     line = encode_plain_response("a", "extension_result", {"echo": ["\ud800", 2**70]})
     assert check_response(line)["payload"] == {"echo": ["\ufffd", 2**70]}
+
+
+def test_lone_surrogates_are_found_in_tuples_as_well() -> None:
+    assert (
+        encode_json((("\ud800",), {"a": ("\udfff",)})) == '[["\ufffd"],{"a":["\ufffd"]}]'.encode()
+    )
 
 
 any_text = st.text(st.characters(codec=None, exclude_categories=()), max_size=60)
