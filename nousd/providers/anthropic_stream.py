@@ -23,6 +23,7 @@ from nousd.providers.interface import (
     TextDelta,
     UsageSoFar,
 )
+from nousd.providers.kept_data import KeptSize, storable
 from nousd.providers.lenient import as_text
 from nousd.providers.server_errors import error_from_object
 from nousd.providers.tool_calls import CallAssembler, CallFragment
@@ -100,6 +101,7 @@ class MessagesAnswer:
         self._text_chars = 0
         self._thoughts: dict[int, Block] = {}
         self._thoughts_chars = 0
+        self._kept_size = KeptSize()
         self._usage: dict[str, Any] = {}
         self._reason: str | None = None
         self._explanation = ""
@@ -173,7 +175,9 @@ class MessagesAnswer:
 
     def _end(self, index: int) -> Iterator[Piece]:
         yield from self._rest()
-        if (thought := self._thoughts.pop(index, None)) is not None:
+        thought = storable(self._thoughts.pop(index, {}))
+        if thought:
+            self._kept_size.add(len(str(thought)))
             yield ReasoningKept(
                 kept_block(thought, text_before=self._text_chars, calls_before=self._calls_begun)
             )

@@ -25,9 +25,11 @@ from nousd.providers.interface import (
     ReasoningKept,
     TextDelta,
 )
+from nousd.providers.kept_data import KeptSize
 from nousd.providers.lenient import as_list, as_object, as_text
 from nousd.providers.server_errors import error_from_object
 from nousd.providers.tool_calls import CallAssembler, CallFragment
+from nousd.wire.codec import scrub
 from nousd.wire.entries import ReasoningBlock, Usage
 
 _FILTERED: Final = ("the server's content filter cut the answer off", False)
@@ -81,6 +83,7 @@ class GeminiAnswer:
         self._calls = CallAssembler(names)
         self._calls_count = 0
         self._places: list[dict[str, Any]] = []
+        self._kept_size = KeptSize()
         self._text = WholeText()
         self._usage: Usage | None = None
         self._reason: str | None = None
@@ -137,37 +140,40 @@ class GeminiAnswer:
         return pieces
 
     def _pieces_of(self, part: dict[str, Any]) -> Iterator[Piece]:
-        signature = {
-            key: part[key] for key in ("thoughtSignature",) if isinstance(part.get(key), str)
-        }
+        signature = scrub(as_text(part.get("thoughtSignature")))
+        signed = {"thoughtSignature": signature} if signature else {}
         if isinstance(part.get("functionCall"), dict):
-            self._add_call(part["functionCall"], signature)
+            self._add_call(part["functionCall"], signed)
             return
         text = part.get("text")
         if not isinstance(text, str):
             return
         whole = self._text.of(text)
         if part.get("thought"):
-            if signature:
-                self._places.append({"thought": True, "text": whole, **signature})
+            if signed:
+                self._place({"thought": True, "text": whole, **signed})
             if whole:
                 yield ReasoningDelta(whole)
             return
-        self._place_text(len(whole), signature)
+        self._place_text(len(whole), signed)
         if whole:
             yield TextDelta(whole)
 
-    def _place_text(self, chars: int, signature: dict[str, Any]) -> None:
+    def _place_text(self, chars: int, signed: Mapping[str, str]) -> None:
         """Notes a part of text. Unsigned neighbours are one; what is signed stays as it came."""
         last = self._places[-1] if self._places else {}
-        if not signature and "text_chars" in last and "thoughtSignature" not in last:
+        if not signed and "text_chars" in last and "thoughtSignature" not in last:
             last["text_chars"] += chars
         else:
-            self._places.append({"text_chars": chars, **signature})
+            self._place({"text_chars": chars, **signed})
 
-    def _add_call(self, call: dict[str, Any], signature: dict[str, Any]) -> None:
-        id, name = as_text(call.get("id")), as_text(call.get("name"))
-        self._places.append({"call_id": id, **signature})
+    def _place(self, place: dict[str, Any]) -> None:
+        self._kept_size.add(len(str(place)))
+        self._places.append(place)
+
+    def _add_call(self, call: dict[str, Any], signed: Mapping[str, str]) -> None:
+        id, name = scrub(as_text(call.get("id"))), as_text(call.get("name"))
+        self._place({"call_id": id, **signed})
         self._calls.add(CallFragment(self._calls_count, id, name, call.get("args")))
         self._calls_count += 1
 

@@ -26,6 +26,7 @@ from nousd.providers.interface import (
     ReasoningKept,
     TextDelta,
 )
+from nousd.providers.kept_data import KeptSize, storable
 from nousd.providers.lenient import as_list, as_object, as_text
 from nousd.providers.responses_input import DIALECT
 from nousd.providers.server_errors import error_from_object
@@ -101,6 +102,7 @@ class ResponsesAnswer:
     def __init__(self, names: Mapping[str, str]) -> None:
         self._calls = CallAssembler(names)
         self._items: dict[int, _Item] = {}
+        self._kept_size = KeptSize()
         self._text = WholeText()
         self.finished = False
 
@@ -181,7 +183,10 @@ class ResponsesAnswer:
         return last + 1 if begins else last
 
     def _item(self, position: int, kind: str) -> _Item:
-        item = self._items.setdefault(position, _Item())
+        item = self._items.get(position)
+        if item is None:
+            self._kept_size.add()
+            item = self._items[position] = _Item()
         item.kind = item.kind or kind
         return item
 
@@ -218,7 +223,15 @@ class ResponsesAnswer:
         if rest := self._text.rest():
             yield ReasoningDelta(rest) if item.kind == "reasoning" else TextDelta(rest)
             item.text_chars += len(rest)
-        item.whole = whole
+        item.whole = self._kept_of(whole)
+
+    def _kept_of(self, whole: dict[str, Any]) -> dict[str, Any]:
+        """Returns as much of a whole item as may have to go back."""
+        if whole.get("type") != "reasoning":
+            whole = {key: text for key in ("id", "phase") if (text := as_text(whole.get(key)))}
+        kept = storable(whole) or {}
+        self._kept_size.add(len(str(kept)))
+        return kept
 
     def _end(self, response: dict[str, Any]) -> Iterator[Piece]:
         """Takes the response as it is when it has ended, well or not."""

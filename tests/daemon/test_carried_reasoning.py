@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import trio
 from tests.daemon_harness import socket_daemon
 from tests.providers.conformance import Dialect, Scene, Server, server_of
 from tests.providers.dialects import DIALECTS
+from tests.stub_model import Reply
 
 SIGNATURE = "c2lnbmVkIGJ5IG5vYm9keQ=="
 THINKS = Scene(
@@ -23,7 +26,7 @@ ANSWERS = Scene(text="It is empty.")
 async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
     dialect: Dialect = request.param
     async with server_of(dialect) as server:
-        server.script(THINKS, ANSWERS, ANSWERS)
+        server.script(THINKS, ANSWERS)
         yield server
 
 
@@ -40,6 +43,7 @@ async def test_it_goes_back_with_the_result_of_the_call_that_it_led_to(
 
 
 async def test_it_goes_back_after_a_restart(server: Server, short_folder: Path) -> None:
+    server.script(ANSWERS)
     for prompt in ("go", "and?"):
         async with socket_daemon(short_folder, provider=server.provider) as daemon:
             client = await daemon.connect()
@@ -49,7 +53,22 @@ async def test_it_goes_back_after_a_restart(server: Server, short_folder: Path) 
     assert last.count(SIGNATURE) == 1
 
 
+async def test_half_a_surrogate_pair_in_it_harms_nothing(
+    server: Server, short_folder: Path
+) -> None:
+    events = server.dialect.stream(replace(THINKS, signature="\ud83d" + SIGNATURE))
+    server.stub.script(
+        Reply([b"data: " + json.dumps(event).encode() + b"\n\n" for event in events])
+    )
+    server.script(ANSWERS)
+    async with socket_daemon(short_folder, provider=server.provider) as daemon:
+        client = await daemon.connect()
+        await client.request("prompt", text="go")
+        assert (await client.request("prompt", text="go"))["output"] == "It is empty."
+
+
 async def test_another_model_is_not_given_it(server: Server, short_folder: Path) -> None:
+    server.script(ANSWERS)
     async with socket_daemon(short_folder, provider=server.provider) as daemon:
         client = await daemon.connect()
         await client.request("prompt", text="go")

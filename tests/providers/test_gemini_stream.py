@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nousd.errors import ContextOverflow, ProviderError
 from nousd.machine.model_input import ModelInput, ModelMessage, ToolResultMessage, UserMessage
+from nousd.providers import kept_data
 from nousd.providers.answer_stream import AnswerStream
 from nousd.providers.gemini_contents import contents_body
 from nousd.providers.gemini_stream import CUT_REASONS, FAILED_REASONS, GeminiAnswer
@@ -118,6 +119,20 @@ def test_a_signed_thought_is_kept_whole() -> None:
     pieces = answer(chunk(part), chunk(text("said")), STOP)
     assert reasoning_of(pieces) == "hm"
     assert kept(pieces)[0] == {"thought": True, "text": "hm", "thoughtSignature": "S"}
+
+
+def test_half_a_pair_in_a_signature_is_replaced() -> None:
+    part = b'{"text":"a","thoughtSignature":"\\ud83d"}'
+    pieces = answer(b'{"candidates":[{"content":{"parts":[' + part + b"]}}]}", STOP)
+    assert kept(pieces) == [{"text_chars": 1, "thoughtSignature": "\ufffd"}]
+
+
+def test_more_signatures_than_an_answer_may_have_are_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_data, "ANSWER_BYTES_MAX", 10_000)
+    chunks = [chunk(text("a", thoughtSignature="x" * 500)) for _ in range(20)]
+    assert "thought for more than" in str(failure(*chunks))
 
 
 def signed(number: int | None) -> dict[str, Any]:

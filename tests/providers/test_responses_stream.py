@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nousd.errors import ContextOverflow, ProviderError
 from nousd.machine.model_input import ModelInput, ModelMessage, ToolResultMessage, UserMessage
+from nousd.providers import kept_data
 from nousd.providers.answer_stream import AnswerStream
 from nousd.providers.interface import (
     NO_BLOBS,
@@ -22,6 +23,7 @@ from nousd.providers.interface import (
 from nousd.providers.responses_input import responses_body
 from nousd.providers.responses_stream import ResponsesAnswer
 from nousd.wire.entries import Usage
+from nousd.wire.limits import NESTING_MAX
 from tests.providers.conformance import Scene
 from tests.providers.decoding import decode, failure_of, kept, pieces_of, remembered, shown, sse
 from tests.providers.dialects.responses import (
@@ -221,6 +223,29 @@ def test_the_phase_of_a_message_is_kept() -> None:
         {"type": "message", "text_chars": 7, "id": "msg_stub", "phase": "commentary"},
         {"type": "function_call"},
     ]
+
+
+def test_reasoning_that_no_log_could_hold_is_not_kept() -> None:
+    deep = b"[" * NESTING_MAX + b"]" * NESTING_MAX
+    item = b'{"type":"reasoning","encrypted_content":"X","content":' + deep + b"}"
+    event = b'{"type":"response.output_item.done","output_index":0,"item":' + item + b"}"
+    assert kept(answer(event, ended())) == []
+
+
+def test_half_a_pair_in_an_item_is_replaced() -> None:
+    item = b'{"type":"reasoning","encrypted_content":"\\ud83d"}'
+    event = b'{"type":"response.output_item.done","output_index":0,"item":' + item + b"}"
+    assert kept(answer(event, ended())) == [{"type": "reasoning", "encrypted_content": "\ufffd"}]
+
+
+def test_more_reasoning_than_an_answer_may_have_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_data, "ANSWER_BYTES_MAX", 10_000)
+    events = [done(index, reasoning_item("", "x" * 500)) for index in range(20)]
+    assert "thought for more than" in str(failure(*events))
+    empty = [added(index, message_item("")) for index in range(101)]
+    assert "thought for more than" in str(failure(*empty))
 
 
 def test_items_of_other_kinds_are_passed_over() -> None:

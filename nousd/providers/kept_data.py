@@ -1,0 +1,46 @@
+"""What servers want back with the next call, as a log can hold it: bounded, and JSON that can be read
+again. Pure.
+
+A server's own object is opaque to us, but it comes from outside. Lone surrogates in it become U+FFFD,
+and an object that nests too deep is not kept.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import msgspec
+
+from nousd.errors import ProviderError
+from nousd.wire.codec import is_nested_too_deep, scrub
+from nousd.wire.limits import ANSWER_BYTES_MAX
+
+_ENTRY_CHARS: Final = 100
+"""What anything that is kept counts besides its content."""
+
+
+def storable(data: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the object as it can be stored, or None if it cannot."""
+    text = scrub(json.dumps(data, ensure_ascii=False)).encode()
+    if is_nested_too_deep(text):
+        return None
+    stored: dict[str, Any] = msgspec.json.decode(text)
+    return stored
+
+
+class KeptSize:
+    """Counts what is kept of one answer."""
+
+    def __init__(self) -> None:
+        self._chars = 0
+
+    def add(self, chars: int = 0) -> None:
+        """Counts one more thing with that much content.
+
+        Raises:
+            ProviderError: it is more than is kept of an answer.
+        """
+        self._chars += chars + _ENTRY_CHARS
+        if self._chars > ANSWER_BYTES_MAX:
+            raise ProviderError(f"the model thought for more than {ANSWER_BYTES_MAX} characters")
