@@ -100,9 +100,10 @@ class RunDriver:
             if ended is not None:
                 # Ends that fail here are owed to the log, like those of a killed process.
                 self.live.lost = True
-        if self._context is not None:
-            self._services.contexts.keep(self.live.session_id, self._context_leaf, self._context)
         if not self.live.lost:
+            if self._context is not None:
+                contexts = self._services.contexts
+                contexts.keep(self.live.session_id, self._context_leaf, self._context)
             self._inputs.leave()
         with trio.move_on_after(_CLOSING_SECONDS):
             await boundary.contained(self._last_ticket.wait_committed, f"end of {self.run_id}")
@@ -339,8 +340,10 @@ class RunDriver:
                 for event in decided:
                     self.shown.note(event)
             else:
-                # Nothing that it does from now on could be written.
+                # Nothing that it does from now on could be written. What is put into the log in its
+                # place may have the same ids, and says something else.
                 self._inputs.forget()
+                self._services.contexts.forget(self.live.session_id)
                 self._scope.cancel()
 
         ticket.when_settled(settled)
