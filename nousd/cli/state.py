@@ -58,13 +58,6 @@ _OUTPUT: Final = Argument(
     ],
     ...,
 )
-_WORKDIR: Final = Argument(
-    "workdir",
-    Annotated[
-        Path | None,
-        typer.Option("--workdir", metavar="PATH", help="The daemon's. [default: as it is set]"),
-    ],
-)
 _RUN: Final = Argument(
     "run", Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")], ...
 )
@@ -134,20 +127,26 @@ class Told(NamedTuple):
 
 
 class StateCommand(NamedTuple):
-    """One row of the table: what it takes besides the log's place, and what it does."""
+    """One row of the table: what it takes besides the log's place, and what it does.
+
+    Args:
+        settings: those that have a flag here, too.
+    """
 
     help: str
     arguments: tuple[Argument, ...]
     run: Callable[[Settings, dict[str, Any]], Told]
+    settings: tuple[str, ...] = ()
 
 
 def commands() -> Iterator[tuple[str, str, Callable[..., None]]]:
     """Yields name, help and function of each command."""
     from nousd.config.settings import SETTINGS
 
-    where = (setting_flag(SETTINGS["state_dir"]), CONFIG, _JSON)
     for name, command in STATE_COMMANDS.items():
-        yield name, command.help, function_of((*command.arguments, *where), _body(command))
+        flags = [setting_flag(SETTINGS[setting]) for setting in ("state_dir", *command.settings)]
+        arguments = (*command.arguments, *flags, CONFIG, _JSON)
+        yield name, command.help, function_of(arguments, _body(command))
     bundled = [setting_flag(SETTINGS[name]) for name in (*_DOCTORS_SETTINGS, "log_file")]
     yield "bundle", _BUNDLE_HELP, function_of((*_BUNDLE, *bundled, CONFIG, _JSON), _bundle)
     looked_at = [setting_flag(SETTINGS[name]) for name in _DOCTORS_SETTINGS]
@@ -158,7 +157,7 @@ def _body(command: StateCommand) -> Callable[[dict[str, Any]], None]:
     def body(values: dict[str, Any]) -> None:
         from nousd.config.settings import resolve
 
-        flags = {"state_dir": values.pop("state_dir")}
+        flags = {name: values.pop(name) for name in ("state_dir", *command.settings)}
         resolved = resolve(flags, os.environ, values.pop("config"), asks_models=False)
         settings = resolved.settings
         wants_json = values.pop("json")
@@ -231,9 +230,8 @@ def _record(settings: Settings, values: dict[str, Any]) -> Told:
     from nousd.admin.reading import open_log
     from nousd.replay.fixture import record
 
-    workdir = (values["workdir"] or settings.workdir).absolute()
     places = {
-        str(workdir): "<WORKDIR>",
+        str(settings.workdir): "<WORKDIR>",
         str(settings.state_dir): "<STATE>",
         str(Path.home()): "<HOME>",
     }
@@ -328,6 +326,9 @@ def _progress() -> Callable[[int], None]:
     return say if sys.stderr.isatty() else say_nothing
 
 
+_OF_A_PLAY: Final = ("compact_at", "keep_recent_tokens")
+"""The settings that a run depends on and its log does not hold."""
+
 STATE_COMMANDS: Final[dict[str, StateCommand]] = {
     "check": StateCommand(
         "Check a whole log without changing it, or save what can be read of a damaged one.",
@@ -343,11 +344,13 @@ STATE_COMMANDS: Final[dict[str, StateCommand]] = {
         "whether its events are the same.",
         (_RUN,),
         _replay,
+        _OF_A_PLAY,
     ),
     "record": StateCommand(
         "Make a fixture of a run whose raw streams were kept with --record.",
-        (_RUN, _FROM, _OUTPUT, _WORKDIR),
+        (_RUN, _FROM, _OUTPUT),
         _record,
+        ("workdir", *_OF_A_PLAY),
     ),
 }
 """name on the command line -> what it does."""

@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 
 import msgspec
 import trio
+from msgspec import UNSET
 
 from nousd.daemon.runs import RunDriver
 from nousd.daemon.sessions import LiveSession
@@ -157,7 +158,8 @@ class Conductor:
                 self.live.lost = self.live.lost or killed
                 self._driver.stop(status)
             case Broken(error):
-                raise RunFailed(error.code, error.message, error.cause)
+                hint = "" if error.hint is UNSET else error.hint
+                raise RunFailed(error.code, error.message, error.cause, hint=hint)
 
     # --- from outside ------------------------------------------------------------------------
 

@@ -151,8 +151,13 @@ _AT_HOME: Final = MODEL_FAILURES | {"tool_loop_limit_exceeded"}
 
 
 def _failure(own: Sequence[Event]) -> tuple[int, Broken] | None:
+    was_asked = any(isinstance(event, events.ModelInput) for event in own)
     for place, event in enumerate(own):
-        if isinstance(event, events.Error) and event.code not in _AT_HOME:
+        if not isinstance(event, events.Error):
+            continue
+        # What no model was asked for was too long for a window that the log does not tell.
+        unasked = event.code == "context_too_large" and not was_asked
+        if unasked or event.code not in _AT_HOME:
             return _cause_of(own, place), Broken(event)
     return None
 

@@ -22,7 +22,8 @@ from nousd.daemon.app import Parts, open_core
 from nousd.daemon.core import Core
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
-from nousd.errors import NotReplayable
+from nousd.daemon.runs import RunDriver
+from nousd.errors import CommandRejected, NotReplayable
 from nousd.machine import decisions, queue
 from nousd.machine.model_input import ModelChoice
 from nousd.machine.sources import SourceText
@@ -88,7 +89,9 @@ async def play(
         await stage.furnish(store)
         head = store.head
         async with open_core(stage.parts(store, models)) as core:
-            await stage.perform(core)
+            refusal = await stage.perform(core)
+        if refusal is not None:
+            raise NotReplayable(f"the session is not what it was before the run: {refusal}")
         return await _played(store, run.session_id, head)
     finally:
         with trio.CancelScope(shield=True):
@@ -154,8 +157,17 @@ class _Stage:
         factories = {name: partial(provider_of, name) for name in names}
         return Models(factories, default, facts=_facts(self._run))
 
-    async def perform(self, core: Core) -> None:
-        """Starts the run as it was started, and waits for its end."""
+    async def perform(self, core: Core) -> CommandRejected | None:
+        """Starts the run as it was started, and waits for its end; returns why it cannot start."""
+        try:
+            driver = await self._start(core)
+        except CommandRejected as refusal:
+            return refusal
+        await driver.ended.wait()
+        await core.store.flush()
+        return None
+
+    async def _start(self, core: Core) -> RunDriver:
         run_id = self._run.run_id
         live = await core.sessions.get(self._run.session_id)
         runtime, model = core.runs.runtime.name, core.runs.choice_of(live.state).model
@@ -170,8 +182,7 @@ class _Stage:
         own_prompt = None if prompt is None else prompt.input_id
         driver, _ = core.runs.start(live, run_id, decided, own_prompt=own_prompt)
         self.conductor.begin(driver)
-        await driver.ended.wait()
-        await core.store.flush()
+        return driver
 
 
 def _require_playable(cues: Cues) -> None:

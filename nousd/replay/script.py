@@ -221,7 +221,9 @@ class _Reader:
         self.summaries.append(Summary((TextDelta(entry.summary), Finished("stop", usage))))
 
     def end(self, _: events.AgentEnd) -> None:
-        """A summary that was paid for and never came into force was cut off."""
+        """What was begun and has left no entry was cut off."""
+        if self._model.pieces:
+            self.answers.append(Answer(tuple(self._model.pieces)))
         if self._summary is not None:
             usage = self._summary.usage
             pieces = () if usage is UNSET else (UsageSoFar(usage),)
