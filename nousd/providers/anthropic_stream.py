@@ -28,7 +28,6 @@ from nousd.providers.lenient import as_text
 from nousd.providers.server_errors import error_from_object
 from nousd.providers.tool_calls import CallAssembler, CallFragment
 from nousd.wire.entries import Usage
-from nousd.wire.limits import ANSWER_BYTES_MAX
 
 FINISH_REASONS: Final[dict[str, FinishReason]] = {
     "max_tokens": "length",
@@ -100,7 +99,6 @@ class MessagesAnswer:
         self._text, self._thinking = WholeText(), WholeText()
         self._text_chars = 0
         self._thoughts: dict[int, Block] = {}
-        self._thoughts_chars = 0
         self._kept_size = KeptSize()
         self._usage: dict[str, Any] = {}
         self._reason: str | None = None
@@ -149,7 +147,8 @@ class MessagesAnswer:
 
     def _begin(self, index: int, block: _Block) -> Iterator[Piece]:
         if block.type in _THOUGHTS:
-            self._thoughts[index] = _thought(block)
+            self._thoughts[index] = thought = _thought(block)
+            self._kept_size.add(len(str(thought)))
             yield from self._think(as_text(block.thinking))
         elif block.type == "tool_use":
             self._calls_begun += 1
@@ -163,9 +162,11 @@ class MessagesAnswer:
     def _go_on(self, index: int, delta: _Delta) -> Iterator[Piece]:
         yield from self._say(as_text(delta.text))
         if thinking := as_text(delta.thinking):
+            self._kept_size.add(len(thinking))
             self._thought(index)["thinking"] += thinking
             yield from self._think(thinking)
         if signature := as_text(delta.signature):
+            self._kept_size.add(len(signature))
             self._thought(index)["signature"] = signature
         if arguments := as_text(delta.partial_json):
             self._calls.add(CallFragment(index, arguments=arguments))
@@ -177,7 +178,6 @@ class MessagesAnswer:
         yield from self._rest()
         thought = storable(self._thoughts.pop(index, {}))
         if thought:
-            self._kept_size.add(len(str(thought)))
             yield ReasoningKept(
                 kept_block(thought, text_before=self._text_chars, calls_before=self._calls_begun)
             )
@@ -188,9 +188,6 @@ class MessagesAnswer:
             yield TextDelta(text)
 
     def _think(self, delta: str) -> Iterator[Piece]:
-        self._thoughts_chars += len(delta)
-        if self._thoughts_chars > ANSWER_BYTES_MAX:
-            raise ProviderError(f"the model thought for more than {ANSWER_BYTES_MAX} characters")
         if text := self._thinking.of(delta):
             yield ReasoningDelta(text)
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.errors import ContextOverflow, ProviderError
+from nousd.providers import kept_data
 from nousd.providers.answer_stream import AnswerStream
 from nousd.providers.anthropic_messages import kept_block
 from nousd.providers.anthropic_stream import MessagesAnswer
@@ -113,6 +114,31 @@ def test_a_thought_that_is_not_shown_is_kept_all_the_same() -> None:
     )
     thought = {"type": "thinking", "thinking": "", "signature": "c2ln"}
     assert pieces[0] == ReasoningKept(kept_block(thought, text_before=0, calls_before=0))
+
+
+@pytest.mark.parametrize("kind", ["thinking_delta", "signature_delta"])
+def test_what_is_kept_of_an_answer_is_bounded(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_data, "ANSWER_BYTES_MAX", 10_000)
+    field = kind.removesuffix("_delta")
+    parts = [
+        begin_block(0, type="thinking", thinking="", signature=""),
+        *[delta(0, kind, **{field: "x" * 1000})] * 12,
+        end_block(0),
+        *end(),
+    ]
+    assert "thought for more than 10000" in str(failure_of(*parts))
+    assert answer(*parts[:5], *parts[-3:])[-1] == Finished("stop")
+
+
+def test_half_a_pair_of_surrogates_is_kept_as_a_log_can_hold_it() -> None:
+    data = (
+        b'data: {"type":"content_block_start","index":0,"content_block":{"type":"thinking"}}\n\n'
+        b'data: {"type":"content_block_delta","index":0,"delta":{"signature":"a\\ud83d"}}\n\n'
+        b'data: {"type":"content_block_stop","index":0}\n\n'
+    )
+    kept = decode([data + sse(*end())])[0]
+    assert isinstance(kept, ReasoningKept)
+    assert kept.block.data["block"]["signature"] == "a\ufffd"
 
 
 def test_a_call_without_arguments_is_a_call() -> None:
