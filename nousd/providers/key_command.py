@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,9 @@ SECONDS_MAX: Final = 10.0
 
 OUTPUT_BYTES_MAX: Final = 16 * 1024
 """How much of its output is taken; more is no key."""
+
+_KILLED_SECONDS: Final = 1.0
+"""How long the end of a command is waited for that was killed."""
 
 _LEFTOVER_SECONDS: Final = 0.2
 """How long its output is read on once it has ended; what it left behind may hold the pipe open."""
@@ -71,17 +75,20 @@ async def _read(process: trio.Process, output: bytearray) -> None:
 
 
 async def _ended(process: trio.Process) -> None:
-    """Kills the command with all that it started, unless it has ended by itself."""
-    with trio.CancelScope(shield=True):
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-        assert process.stdout is not None
+    """Kills the command with all that it started, unless it has ended by itself. One that runs as
+    another user cannot be killed and is left alone.
+    """
+    assert process.stdout is not None
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + _KILLED_SECONDS):
         await process.stdout.aclose()
+        if process.returncode is None:
+            with suppress(PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
 
 
 def _key_in(output: bytes, code: int | None) -> str:
-    if code == -signal.SIGKILL:
+    if code in (None, -signal.SIGKILL):
         raise ProviderError(
             f"api_key_command was killed, or took more than {SECONDS_MAX:g} seconds"
         )

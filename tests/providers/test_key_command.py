@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -93,6 +94,31 @@ async def test_a_command_that_takes_too_long_is_killed_with_all_that_it_started(
         nursery.cancel_scope.deadline = trio.current_time() + WAIT_SECONDS
     assert not nursery.cancel_scope.cancelled_caught
     assert SECONDS_MAX == 10
+
+
+async def test_a_command_of_another_user_cannot_be_killed_and_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = key_command._started, []
+
+    async def start_and_note(command: Sequence[str], folder: Path) -> trio.Process:
+        started.append(await start(command, folder))
+        return started[-1]
+
+    def refuse(_group: int, _number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(key_command, "_started", start_and_note)
+    monkeypatch.setattr(key_command, "SECONDS_MAX", 0.1)
+    monkeypatch.setattr(key_command, "_KILLED_SECONDS", 0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "killpg", refuse)
+        with pytest.raises(ProviderError, match=r"took more than 0.1 seconds"):
+            await printed("exec sleep 1000", tmp_path)
+    [process] = started
+    assert process.returncode is None
+    process.kill()
+    await process.wait()
 
 
 async def test_what_a_command_leaves_behind_is_not_waited_for(tmp_path: Path) -> None:
