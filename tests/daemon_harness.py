@@ -35,6 +35,7 @@ from nousd.daemon.clock import Clock, SystemClock
 from nousd.daemon.connection import serve_commands
 from nousd.daemon.core import Core, ExtensionHandler
 from nousd.daemon.feed import serve_events
+from nousd.daemon.instructions import ReadInstructions, no_instructions
 from nousd.daemon.sockets import open_listeners
 from nousd.providers.interface import Provider
 from nousd.providers.models import Models
@@ -395,6 +396,7 @@ def make_parts(
     stale_seconds: float = 120.0,
     clock: Clock | None = None,
     models: Models | None = None,
+    read_instructions: ReadInstructions = no_instructions,
 ) -> Parts:
     """Returns what a daemon with every built-in tool, and ``tools``, is made of."""
     return Parts(
@@ -405,6 +407,7 @@ def make_parts(
         confinement=Confinement(workdir),
         extension_commands=extension_commands or {},
         native=native or NativeSettings(),
+        read_instructions=read_instructions,
         command_timeout=command_timeout,
         delta_retention_days=delta_retention_days,
         stale_seconds=stale_seconds,
