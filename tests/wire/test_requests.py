@@ -360,6 +360,46 @@ FAULTS: dict[str, Faults] = {
     ],
     "resume": SESSION_FAULTS,
     "list_tools": SESSION_FAULTS,
+    "put_artifact": [
+        *[({"data": value}, "data is required") for value in (None, 4, ["a"])],
+        *[({"data": value}, "data must be base64") for value in ("a", "YQ", "*", "YQ==\n")],
+        *[({"data": "", "media_type": value}, "media_type is required") for value in (None, 4, "")],
+        *[
+            ({"data": "", "media_type": value}, "media_type must be a media type like image/png")
+            for value in ("text", "/png", "image/", "a b/c", "text/plain\n", "text/pl\x00in")
+        ],
+        (
+            {"data": "", "media_type": "text/" + LONG_NAME},
+            "media_type is too long: at most 256",
+        ),
+        *with_required(
+            "media_type",
+            "text/plain",
+            with_required(
+                "data",
+                "",
+                [
+                    ({"upload_id": 4}, "upload_id must be a string"),
+                    ({"offset": -1}, "offset must be at least 0"),
+                    ({"offset": "5"}, "offset must be an integer"),
+                    *[({"final": value}, "final must be a boolean") for value in NO_BOOLEANS],
+                ],
+            ),
+        ),
+    ],
+    "get_artifact": [
+        *required_name_faults("artifact_id"),
+        *with_required(
+            "artifact_id",
+            "sha256:0",
+            [
+                ({"offset": -1}, "offset must be at least 0"),
+                ({"offset": None}, "offset must be an integer"),
+                ({"length": 0}, "length must be at least 1"),
+                ({"length": 4194305}, "length must be at most 4194304"),
+            ],
+        ),
+    ],
     **{type_: required_name_faults(key) for type_, key in REQUIRED_NAMES.items()},
 }
 
