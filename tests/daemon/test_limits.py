@@ -25,6 +25,7 @@ from nousd.daemon import attachments, results, serve, uploads
 from nousd.daemon.commands import reading
 from nousd.daemon.connection import serve_commands
 from nousd.daemon.event_filters import FROZEN
+from nousd.daemon.instructions import Places, read_instructions
 from nousd.daemon.outbox import Outbox
 from nousd.daemon.sockets import open_listeners
 from nousd.extensions.api import ExtensionApi, ExtensionFunction
@@ -586,6 +587,33 @@ async def omitted(kit: Kit, offset: int) -> None:
     assert len(told["omitted"]) == min(bound, len(silent))
 
 
+async def instructions_file_bytes(kit: Kit, offset: int) -> None:
+    """Of the user's file; ``cut`` where it is longer."""
+    size = LIMITS["instructions_file_bytes_max"][0] + offset
+    write(kit.folder / "mine.md", "x" * size)
+    mine, _ = read_instructions(Places(kit.folder, kit.folder / "mine.md", project=False))
+    assert (mine.source.reason == "cut") is (offset > 0)
+    assert mine.source.bytes == min(size, LIMITS["instructions_file_bytes_max"][0])
+
+
+async def instructions_bytes(kit: Kit, offset: int) -> None:
+    """Of the user's file and two of the project; the one of the root is what is cut."""
+    whole, one = LIMITS["instructions_bytes_max"][0], LIMITS["instructions_file_bytes_max"][0]
+    write(kit.folder / "mine.md", "x" * one)
+    write(kit.folder / "repo" / ".git", "")
+    write(kit.folder / "repo" / "AGENTS.md", "y" * (10 + offset))
+    write(kit.folder / "repo" / "sub" / "AGENTS.md", "z" * (whole - one - 10))
+    places = Places(kit.folder / "repo" / "sub", kit.folder / "mine.md", project=True)
+    _, of_root, _ = found = read_instructions(places)
+    assert (of_root.source.reason == "cut") is (offset > 0)
+    assert sum(len(told.text) for told in found) == min(whole + offset, whole)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
 async def summary_chars(_kit: Kit, offset: int) -> None:
     text = "x" * (LIMITS["summary_chars_max"][0] + offset)
     shown = compaction.bounded_summary(text)
@@ -636,6 +664,8 @@ PLAYS: dict[str, Play] = {
     "uploads_bytes_max": uploads_bytes,
     "tool_updates_bytes_max": tool_updates_bytes,
     "omitted_max": omitted,
+    "instructions_file_bytes_max": instructions_file_bytes,
+    "instructions_bytes_max": instructions_bytes,
     "summary_chars_max": summary_chars,
 }
 
