@@ -141,6 +141,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Path | None, Meta(description="Write the daemon's own log here. [default: standard error]")
     ] = None
     verbose: Annotated[bool, Meta(description="Log more.")] = False
+    redact: Annotated[
+        tuple[Regex, ...],
+        Meta(
+            max_length=64,
+            description="Regular expression for what nousd bundle must not show, or its group "
+            "'secret' for a part of it. Repeatable.",
+        ),
+    ] = ()
     model_calls_max: Annotated[
         int, Meta(ge=1, le=10_000, description="Model calls in one turn, at most.")
     ] = 50
@@ -194,6 +202,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def events_socket(self) -> Path:
         """The socket that events are on."""
         return locations.events_socket(self.socket)
+
+    @property
+    def key_programs(self) -> tuple[Path, ...]:
+        """The programs that print keys, as far as the settings say where they are."""
+        commands = (provider.api_key_command for provider in self.providers.values())
+        return tuple(Path(command[0]) for command in commands if command and "/" in command[0])
 
 
 class Resolved(NamedTuple):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, NewType, Union, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -22,6 +23,9 @@ _SHOWN_CHARS_MAX: Final = 100
 """How much of a bad value is repeated in the error."""
 
 
+Regex = NewType("Regex", str)
+"""A text that is a regular expression."""
+
 PathOrNone = Path | Literal["none"]
 """A file that is read where no other is named, unless the word says that none is to be."""
 
@@ -31,7 +35,7 @@ class SettingInfo(NamedTuple):
 
     Args:
         type: ``Path``, ``str``, ``int``, ``float``, ``bool``, ``Secret``, a ``Literal``,
-            ``tuple[Path, ...]`` or ``tuple[str, ...]``.
+            ``tuple[Path, ...]``, ``tuple[Regex, ...]`` or ``tuple[str, ...]``.
         meta: the bounds, and as ``description`` the help text.
     """
 
@@ -161,6 +165,22 @@ def _read_words(given: Given) -> tuple[str, ...]:
     return tuple(_read_word(given._replace(value=item)) for item in given.value)
 
 
+def _read_patterns(given: Given) -> tuple[Regex, ...]:
+    """One text is one pattern: there is no character that could not be a part of it."""
+    items = [given.value] if isinstance(given.value, str) else given.value
+    words = _read_words(given._replace(value=items))
+    for word in words:
+        _check_pattern(word)
+    return tuple(map(Regex, words))
+
+
+def _check_pattern(text: str) -> None:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError from error
+
+
 def _read_path(given: Given) -> Path:
     if not isinstance(given.value, str | Path) or not str(given.value) or "\0" in str(given.value):
         raise ValueError
@@ -204,6 +224,7 @@ _KINDS: Final[dict[Any, _Kind]] = {
     float: _Kind("a number", _read_float),
     str: _Kind("a text", _read_word, "characters"),
     tuple[str, ...]: _Kind("a list of texts", _read_words, "items"),
+    tuple[Regex, ...]: _Kind("a list of regular expressions", _read_patterns, "items"),
     Secret: _Kind("a text", _read_secret, "characters", is_shown=False),
 }
 """type of a setting -> what it is called and how it is read, from text or from the file. Lists of texts

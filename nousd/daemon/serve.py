@@ -171,7 +171,8 @@ def _out_of_reach(settings: Settings) -> tuple[Path, ...]:
     """Returns what no file tool may see or make, also where it lies inside the workdir.
 
     A lock file that is replaced guards nothing. A settings file counts although it is not there: one
-    that a model wrote would be obeyed by the next start. So would the user's own instructions.
+    that a model wrote would be obeyed by the next start. So would the user's own instructions, and a
+    program that prints a key.
     """
     places = (
         settings.state_dir,
@@ -183,6 +184,7 @@ def _out_of_reach(settings: Settings) -> tuple[Path, ...]:
         locations.user_instructions_file(),
         settings.log_file,
         settings.record,
+        *settings.key_programs,
     )
     return tuple(path for path in places if path is not None)
 

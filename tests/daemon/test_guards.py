@@ -50,15 +50,32 @@ async def test_a_file_where_a_socket_should_be_is_left_alone(suffix: str, place:
 async def test_what_guards_the_daemon_is_out_of_reach_of_tools_also_inside_the_workdir(
     place: Place, short_folder: Path
 ) -> None:
-    place.options = ("--workdir", str(short_folder))
+    config = short_folder / "settings.toml"
+    config.write_text('[providers.gemini]\napi_key_command = ["./print-key"]')
+    place.options = ("--workdir", str(short_folder), "--config", str(config))
     async with running(place):
-        inside = ("run/nous.sock.lock", "run/new.txt", "state/new.txt", "nousd/config.toml")
+        inside = (
+            "run/nous.sock.lock",
+            "run/new.txt",
+            "state/new.txt",
+            "nousd/config.toml",
+            "settings.toml",
+            "print-key",
+        )
         calls = [{"path": path, "content": "mine"} for path in inside]
         client, events = await place.connect(), await place.watch()
         text = " ".join(f"[[tool write {json.dumps(call)}]]" for call in calls)
         assert (await client.request("prompt", text=text))["status"] == "completed"
         ends = of_type(await events.run(), "tool_execution_end")
-        assert [end["is_error"] for end in ends] == [True, False, True, True]
+        assert [end["is_error"] for end in ends] == [
+            True,
+            False,
+            True,
+            True,
+            True,
+            True,
+        ]
+    assert not (short_folder / "print-key").exists()
     assert not (short_folder / "nousd" / "config.toml").exists()
     assert "mine" not in (short_folder / "run" / "nous.sock.lock").read_text()
 
