@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -66,7 +66,6 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         session_id: only this session; None for all.
         flags: what the command line said of settings, for the doctor; as ``config`` and ``environ``.
-        patterns: regular expressions of the user's for what is to be redacted as well.
     """
 
     resolved: Resolved
@@ -74,7 +73,6 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     flags: Mapping[str, Any] = {}
     environ: Mapping[str, str] = {}
     config: Path | None = None
-    patterns: Sequence[str] = ()
     limits: Limits = Limits()
 
 
@@ -99,7 +97,6 @@ def bundle(wanted: Wanted, target: Path, *, overwrite: bool = False) -> BundleRe
     """Writes a bundle to ``target``, private to the user.
 
     Raises:
-        ConfigError: a pattern of the user's is none.
         SessionNotFound: the log has no such session.
         StoreError: ``target`` exists, unless it may be overwritten, or cannot be written. Nothing is
             left there.
@@ -131,7 +128,9 @@ def _half_written(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 def write_bundle(wanted: Wanted, output: IO[bytes], name: str) -> BundleReport:
     """Writes a bundle as a stream of bytes; ``name`` is what the report calls it. See ``bundle``."""
-    redactor = Redactor(_known(wanted), rules=(*rules_of(wanted.patterns), *RULES), mark=KNOWN)
+    redactor = Redactor(
+        _known(wanted), rules=(*rules_of(wanted.resolved.settings.redact), *RULES), mark=KNOWN
+    )
     now = datetime.now(UTC)
     archive = Archive(output, redactor, now)
     for what, add in _PARTS.items():

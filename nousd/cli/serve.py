@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_origin
 
 import typer
 
@@ -54,7 +54,8 @@ def setting_flag(info: SettingInfo) -> Argument:
     """Returns the command line flag of a setting."""
     from nousd.config.settings import flag_of
 
-    kind, metavar = _KINDS.get(info.type, (str, "|".join(info.words)))
+    others = (list[str], "REGEX") if get_origin(info.type) is tuple else (str, "|".join(info.words))
+    kind, metavar = _KINDS.get(info.type, others)
     flag = flag_of(info.name)
     names = [f"{flag}/--no-{flag.removeprefix('--')}"] if kind is bool else [flag]
     if info.name == "verbose":

@@ -98,16 +98,6 @@ _BUNDLE: Final = (
         ...,
     ),
     Argument("force", Annotated[bool, typer.Option("--force", help="Overwrite FILE.")], False),
-    Argument(
-        "redact",
-        Annotated[
-            list[str],
-            typer.Option(
-                "--redact", metavar="REGEX", help="What is to be redacted as well. Repeatable."
-            ),
-        ],
-        (),
-    ),
     *(_limit(name, help) for name, help in _BUNDLE_LIMITS.items()),
 )
 
@@ -147,7 +137,7 @@ def commands() -> Iterator[tuple[str, str, Callable[..., None]]]:
         flags = [setting_flag(SETTINGS[setting]) for setting in ("state_dir", *command.settings)]
         arguments = (*command.arguments, *flags, CONFIG, _JSON)
         yield name, command.help, function_of(arguments, _body(command))
-    bundled = [setting_flag(SETTINGS[name]) for name in (*_DOCTORS_SETTINGS, "log_file")]
+    bundled = [setting_flag(SETTINGS[name]) for name in (*_DOCTORS_SETTINGS, "log_file", "redact")]
     yield "bundle", _BUNDLE_HELP, function_of((*_BUNDLE, *bundled, CONFIG, _JSON), _bundle)
     looked_at = [setting_flag(SETTINGS[name]) for name in _DOCTORS_SETTINGS]
     yield "doctor", _DOCTOR_HELP, function_of((*looked_at, CONFIG, _JSON), _doctor)
@@ -273,8 +263,8 @@ def _bundle(values: dict[str, Any]) -> None:
     from nousd.admin.bundle import Limits, Wanted, bundle, write_bundle
     from nousd.config.settings import resolve
 
-    names = ("config", "json", "session_id", "output", "force", "redact")
-    config, wants_json, session_id, output, force, patterns = map(values.pop, names)
+    names = ("config", "json", "session_id", "output", "force")
+    config, wants_json, session_id, output, force = map(values.pop, names)
     limits = {name: values.pop(f"{name}_bytes_max") for name in _BUNDLE_LIMITS}
     wanted = Wanted(
         resolved=resolve(values, os.environ, config, asks_models=False),
@@ -282,7 +272,6 @@ def _bundle(values: dict[str, Any]) -> None:
         flags=values,
         environ=os.environ,
         config=config,
-        patterns=patterns,
         limits=Limits(**{name: limit for name, limit in limits.items() if limit is not None}),
     )
     if output == _STDOUT:

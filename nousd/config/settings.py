@@ -39,7 +39,7 @@ from nousd.config.providers import (
     choose,
     configured_providers,
 )
-from nousd.config.values import Given, describe, nearest
+from nousd.config.values import Given, Regex, describe, nearest
 from nousd.errors import ConfigError
 from nousd.places import locations
 from nousd.wire.limits import LINE_BYTES_MAX, LONG_LINES_BYTES_MAX, NAME_CHARS_MAX

@@ -199,8 +199,12 @@ def test_no_secret_is_left_in_any_file(
     log.write_text(f"{said}\nnot JSON: {EVERYTHING}\n{said}\n")
     files = made(
         environ={"OPENAI_API_KEY": f"held-{MARK}-by-value", "MY_SECRET": f"{MARK} of mine"},
-        flags={"log_file": str(log), "provider": "mock", "model": SPELLED},
-        patterns=[r"the (?P<secret>number \d+)"],
+        flags={
+            "log_file": str(log),
+            "provider": "mock",
+            "model": SPELLED,
+            "redact": [r"the (?P<secret>number \d+)"],
+        },
     )
     for name, content in files.items():
         assert MARK.encode() not in content, name
@@ -227,10 +231,10 @@ def test_patterns_of_the_users_are_redacted_as_well(
     folder: Path, made: Callable[..., Files]
 ) -> None:
     write(folder, created("s1", name="case ACME-1234"))
-    [event] = lines(made(patterns=[r"ACME-\d+"]))
+    [event] = lines(made(environ={"NOUSD_REDACT": r"ACME-\d+"}))
     assert event["payload"]["name"] == "case [redacted:user]"
-    with pytest.raises(ConfigError):
-        made(patterns=["("])
+    with pytest.raises(ConfigError, match=r"redact must be a list of regular expressions"):
+        made(flags={"redact": ["("]})
 
 
 # --- what is in it ---------------------------------------------------------------------------

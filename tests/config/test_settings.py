@@ -125,6 +125,7 @@ WRITTEN: dict[str, tuple[str, str, Any]] = {
     "keep_recent_tokens": ("0", "0", 0),
     "retry_attempts": ("1", "1", 1),
     "record": ("/r", '"/r"', Path("/r")),
+    "redact": ("a+:b", '["a+:b"]', ("a+:b",)),
 }
 """setting -> (as text, in the file, what it means)"""
 
@@ -186,6 +187,7 @@ REFUSED = [
     ("system_prompt", "/none", "system_prompt: /none is no file"),
     ("extension", "/none", "extension: /none does not exist"),
     ("log_file", "/none/log", "log_file: /none is no folder"),
+    ("redact", "(", "redact must be a list of regular expressions of at most 64 items"),
     ("api_base", "ftp://h", "api_base: ftp://h is no http or https URL"),
     ("socket", "a\0b", "socket must be a path"),
     ("socket", "~nobody-of-that-name/s", "socket must be a path"),
