@@ -30,6 +30,9 @@ from nousd.wire.responses import QueuedInput
 TEXT_MEDIA_TYPE: Final = "text/plain; charset=utf-8"
 ARGS_MEDIA_TYPE: Final = "application/json"
 
+_ARGS_BYTES_OF_ENTRY: Final = 4 * EVENT_TEXT_BYTES_MAX
+"""Bytes of the arguments of all calls in one entry; those past it show nothing, whatever their size."""
+
 _ARG_CHARS_SHOWN: Final = 1024
 """Characters of each argument that show where all of them are too long."""
 
@@ -104,14 +107,26 @@ class _Shears:
         )
 
     def args_of(self, call: Any) -> Any:
-        """Cuts the ``args`` that an event or entry tells of a call."""
-        json = encode_json(call.args)
-        if len(json) <= EVENT_TEXT_BYTES_MAX:
-            return call
+        """Cuts the ``args`` that an event tells of a call."""
+        (short,) = self._calls_of((call,), EVENT_TEXT_BYTES_MAX)
+        return short
+
+    def _calls_of(self, calls: Iterable[Any], room: int) -> Iterator[Any]:
+        """Cuts the ``args`` of each of some calls, and so that all of them together have room."""
+        for call in calls:
+            json = encode_json(call.args)
+            short = call
+            if len(json) > min(room, EVENT_TEXT_BYTES_MAX):
+                short = self._with_short_args(call, json, room)
+            room -= min(room, len(json), EVENT_TEXT_BYTES_MAX)
+            yield short
+
+    def _with_short_args(self, call: Any, json: bytes, room: int) -> Any:
         refs: dict[str, Any] = {}
         if call.args_ref is UNSET:
             refs = {"args_ref": self._stored(ARGS_MEDIA_TYPE, json), "args_bytes": len(json)}
-        return msgspec.structs.replace(call, args=_shown_args(call.args), **refs)
+        shown = _shown_args(call.args, min(room, EVENT_TEXT_BYTES_MAX))
+        return msgspec.structs.replace(call, args=shown, **refs)
 
     def entry_of(self, event: events.EntryAppended) -> events.Event:
         entry = event.entry
@@ -119,7 +134,7 @@ class _Shears:
             return event
         short: MessageEntry = self.text_of(entry)
         if short.tool_calls is not UNSET:
-            calls = tuple([self.args_of(call) for call in short.tool_calls])
+            calls = tuple(self._calls_of(short.tool_calls, _ARGS_BYTES_OF_ENTRY))
             short = msgspec.structs.replace(short, tool_calls=calls)
         return msgspec.structs.replace(event, entry=short)
 
@@ -147,10 +162,9 @@ class _Shears:
         return artifact_id
 
 
-def _shown_args(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments that are short enough, and the beginnings of texts, up to the bound."""
+def _shown_args(args: Mapping[str, Any], left: int) -> dict[str, Any]:
+    """Returns the arguments that are short enough, and the beginnings of texts, as far as they go."""
     shown: dict[str, Any] = {}
-    left = EVENT_TEXT_BYTES_MAX
     for name, value in args.items():
         part = value[:_ARG_CHARS_SHOWN] if isinstance(value, str) else value
         size = len(encode_json({name: part}))

@@ -156,6 +156,29 @@ def test_arguments_up_to_the_bound_stay_as_they_are() -> None:
     assert short.entry.tool_calls[0].args_bytes == BOUND + 1
 
 
+def test_the_arguments_of_many_calls_are_bounded_together() -> None:
+    calls = tuple(
+        ToolCall(
+            tool_call_id=f"m.{number}",
+            runtime_tool_call_id="own",
+            name="write",
+            args={"path": f"{number}.txt", "content": f"{number}" * (BOUND // 8)},
+        )
+        for number in range(100)
+    )
+    entry = message("m", "assistant", tool_calls=calls)
+    short, wholes = cut_one(appended(entry))
+    # What there is to say of each call besides.
+    assert len(msgspec.json.encode(short)) < 5 * BOUND + 100 * 250
+    assert short.entry.tool_calls[:20] == calls[:20]
+    assert short.entry.tool_calls[-1].args == {}
+    whole = long_texts.whole_entry(short.entry, wholes)
+    assert isinstance(whole, MessageEntry)
+    assert whole.tool_calls is not UNSET
+    assert [call.args for call in whole.tool_calls] == [call.args for call in calls]
+    assert long_texts.cut([appended(whole)]) == long_texts.Cut((short,), {})
+
+
 def test_a_compaction_is_left_as_it_is() -> None:
     event = appended(compacted("c", "first"))
     assert cut_one(event) == (event, {})
