@@ -24,6 +24,7 @@ from nousd.providers.interface import (
     ReasoningDelta,
     ReasoningKept,
     TextDelta,
+    UsageSoFar,
 )
 from nousd.providers.kept_data import KeptSize
 from nousd.providers.lenient import as_list, as_object, as_text
@@ -97,11 +98,13 @@ class GeminiAnswer:
     def take(self, chunk: GeminiChunk) -> list[Piece]:
         if chunk.error:
             raise error_from_object({"error": chunk.error})
-        self._usage = _usage(chunk.usage_metadata) or self._usage
+        told = _usage(chunk.usage_metadata)
+        self._usage = told or self._usage
         candidate = as_object(next(iter(as_list(chunk.candidates)), None))
         if not candidate:
             _check_feedback(as_object(chunk.prompt_feedback))
-        pieces = [
+        pieces: list[Piece] = [] if told is None else [UsageSoFar(told)]
+        pieces += [
             piece
             for part in as_list(as_object(candidate.get("content")).get("parts"))
             for piece in self._pieces_of(as_object(part))

@@ -21,6 +21,7 @@ from nousd.providers.interface import (
     ReasoningDelta,
     TextDelta,
     ToolCallPiece,
+    UsageSoFar,
 )
 from nousd.wire.entries import Usage
 from tests.providers.decoding import decode, failure_of, kept, pieces_of, remembered, sse
@@ -50,6 +51,15 @@ def test_thoughts_text_and_calls_come_in_their_order() -> None:
         TextDelta("look"),
         ToolCallPiece("call_0", "read", '{"path": "ä"}'),
         Finished("tool_use"),
+    ]
+
+
+def test_what_a_chunk_says_of_the_cost_is_told_at_once() -> None:
+    told = Usage(input=7, output=0, total=7)
+    assert answer(chunk(text("a"), told=told), STOP) == [
+        UsageSoFar(told),
+        TextDelta("a"),
+        Finished("stop", told),
     ]
 
 
