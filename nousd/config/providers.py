@@ -8,13 +8,14 @@ base that was meant for another provider.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from nousd.config.models_file import AUTO, DIALECTS, ModelsFile, ProviderTable
+from nousd.config.config_file import ConfigFile
+from nousd.config.models_file import AUTO, DIALECTS, ModelsFile, ProviderTable, read_models_file
 from nousd.config.secret import Secret
 from nousd.config.values import Given, nearest
 from nousd.errors import ConfigError
@@ -90,7 +91,40 @@ Place = Mapping[str, Given]
 """setting -> its value there, read and checked."""
 
 
-def choose(places: Sequence[Place], file: ModelsFile, environ: Mapping[str, str]) -> Chosen:
+def decide_models(
+    places: Iterable[Place], file: ConfigFile, environ: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns the settings that say which models there are, by name, and where those came from that a
+    place can decide.
+
+    Args:
+        places: the weakest first.
+
+    Raises:
+        ConfigError: there is no such provider, a table is bad, or the settings contradict each other.
+    """
+    tables = read_models_file(file)
+    chosen = _choose(tuple(places), tables, environ)
+    # What auto may not take is said of the provider that was named, and of no other.
+    goes_with_any = not chosen.auto or chosen.provider is None
+    folder = file.path.parent if file.path else Path("/")
+    values = {
+        "provider": AUTO if chosen.auto else chosen.provider or MOCK,
+        "model": chosen.model if goes_with_any else None,
+        "api_base": chosen.api_base,
+        "providers": _configured(chosen, tables, folder, f"file {file.path}", environ),
+        "models": tables.models,
+        "aliases": tables.aliases,
+    }
+    origins = {
+        "provider": chosen.provider_origin,
+        "model": chosen.model_origin,
+        "api_base": chosen.api_base_origin,
+    }
+    return values, origins
+
+
+def _choose(places: Sequence[Place], file: ModelsFile, environ: Mapping[str, str]) -> Chosen:
     """Returns what is asked where a session names nothing.
 
     Args:
@@ -175,7 +209,7 @@ def _model_of(place: Place, aliases: Mapping[str, str], names: set[str]) -> _Nam
 # --- which there are -------------------------------------------------------------------------
 
 
-def configured_providers(
+def _configured(
     chosen: Chosen, file: ModelsFile, folder: Path, origin: str, environ: Mapping[str, str]
 ) -> dict[str, ConfiguredProvider]:
     """Returns the providers that can be named: the chosen one first, then those of the file in its

@@ -29,15 +29,13 @@ from nousd.config.models_file import (
     AUTO,
     TABLES,
     ModelTable,
-    read_models_file,
 )
 from nousd.config.providers import (
     LOCAL_DIALECT,
     MOCK,
     ConfiguredProvider,
     check_usable,
-    choose,
-    configured_providers,
+    decide_models,
 )
 from nousd.config.values import Given, Regex, describe, nearest
 from nousd.errors import ConfigError
@@ -271,41 +269,21 @@ def resolve(
     values: dict[str, Any] = {name: decide(SETTINGS[name], item) for name, item in given.items()}
     origins = {name: given[name].origin if name in given else "default" for name in SETTINGS}
     values["config_file"], origins["config_file"] = file.path, file.origin
-    _decide_models(values, origins, [_decided(place) for place in places], file, environ)
-    settings = Settings(**values)
+    of_models, origins_of_models = decide_models(map(_of_models, places), file, environ)
+    settings = Settings(**{**values, **of_models})
+    origins |= origins_of_models
     if asks_models and settings.provider != AUTO:
         check_usable(settings.providers[settings.provider], origins["provider"])
     return Resolved(settings, origins)
 
 
-def _decided(place: Mapping[str, Given]) -> dict[str, Given]:
+def _of_models(place: Mapping[str, Given]) -> dict[str, Given]:
     """Returns what a place says of the default model, read and checked."""
     return {
         name: place[name]._replace(value=decide(SETTINGS[name], place[name]))
         for name in ("provider", "model", "api_base")
         if name in place
     }
-
-
-def _decide_models(
-    values: dict[str, Any],
-    origins: dict[str, str],
-    places: list[dict[str, Given]],
-    file: ConfigFile,
-    environ: Mapping[str, str],
-) -> None:
-    tables = read_models_file(file)
-    chosen = choose(places, tables, environ)
-    values["provider"] = AUTO if chosen.auto else chosen.provider or MOCK
-    # What auto may not take is said of the provider that was named, and of no other.
-    goes_with_any = not chosen.auto or chosen.provider is None
-    values["model"] = chosen.model if goes_with_any else None
-    values["api_base"] = chosen.api_base
-    origins["provider"] = chosen.provider_origin
-    origins["model"], origins["api_base"] = chosen.model_origin, chosen.api_base_origin
-    folder = file.path.parent if file.path else Path("/")
-    values["providers"] = configured_providers(chosen, tables, folder, f"file {file.path}", environ)
-    values["models"], values["aliases"] = tables.models, tables.aliases
 
 
 def with_provider(
