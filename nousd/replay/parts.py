@@ -152,11 +152,12 @@ def tools_of(
 ) -> tuple[RecordedTool, ...]:
     """Returns the tools that there were, in their order, as far as the run shows them."""
     offered = [event.tools for event in run.events if isinstance(event, events.ModelInput)]
+    extras = _extras(run)
     names = _merged([*offered, *([name] for name in sorted(_registered(run, script)))])
     return tuple(
         RecordedTool(
             given.tools.get(name, ToolSpec(name, "", {"type": "object"})),
-            _source(run, name, offered),
+            "extension" if name in extras else "builtin",
             script.calls.get(name, ()),
             conductor,
         )
@@ -187,12 +188,16 @@ def _merged(lists: Iterable[Iterable[str]]) -> list[str]:
     return list(order.static_order())
 
 
-def _source(run: RecordedRun, name: str, offered: Iterable[tuple[str, ...]]) -> str:
-    """A tool that is offered although the session does not name it is an extension's."""
+def _extras(run: RecordedRun) -> set[str]:
+    """Returns the tools that were there although the session did not name them: an extension's."""
     active = run.before.active_tools
-    is_extra = active is not None and name not in active and any(name in names for names in offered)
-    changed = any(
-        isinstance(event, events.SessionUpdated) and isinstance(event.active_tools, tuple)
-        for event in run.events
-    )
-    return "extension" if is_extra and not changed else "builtin"
+    extras: set[str] = set()
+    for event in run.events:
+        match event:
+            case events.SessionUpdated(active_tools=tuple(names)):
+                active = names
+            case events.ModelInput(tools=names) if active is not None:
+                extras |= set(names) - set(active)
+            case events.ToolCallStarted(tool_name=name) if active is not None:
+                extras |= {name} - set(active)
+    return extras

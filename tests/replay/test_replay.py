@@ -1,0 +1,258 @@
+"""What a play reproduces, and that a difference is seen whatever it is in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from nousd.errors import NotReplayable, ProviderError, ToolError
+from nousd.providers.mock import MockProvider
+from nousd.replay.compare import compared, normalised
+from nousd.replay.given import given_to
+from nousd.replay.play import Tuning, play
+from nousd.replay.recorded import RecordedRun, read_run
+from nousd.replay.replay import replayed
+from nousd.runtimes.native.loop import NativeSettings
+from nousd.store import _pruning_memory, memory
+from nousd.store._rows import Rows
+from nousd.store.interface import Old
+from nousd.wire import events
+from tests.daemon.scripted import (
+    ScriptedProvider,
+    ScriptedTool,
+    asks_for_tools,
+    breaks,
+    fails,
+    gives,
+    says,
+)
+from tests.daemon_harness import Client, Events, memory_daemon
+from tests.replay.memory_log import MemoryLog, replays
+
+ALL_OF_IT = Old("9999", until=2**60)
+
+
+@asynccontextmanager
+async def daemon_with_log(
+    workdir: Path, provider: Any = None, **options: Any
+) -> AsyncIterator[tuple[Client, Events, Rows]]:
+    async with memory.open_store() as store:
+        provider = provider or MockProvider()
+        async with memory_daemon(
+            workdir=workdir, provider=provider, store=store, **options
+        ) as daemon:
+            rows: Rows = store._rows  # type: ignore[attr-defined]
+            yield await daemon.connect(), await daemon.watch(types="all"), rows
+
+
+async def check_all_same(rows: Rows, tuning: Tuning | None = None) -> None:
+    reports = await replays(rows, tuning)
+    assert reports
+    for report in reports.values():
+        assert report.is_same, "\n".join(report.lines)
+        assert not report.notes
+
+
+async def recorded(workdir: Path, text: str) -> RecordedRun:
+    """Returns a run of the built-in model on that text."""
+    (workdir / "a.txt").write_text("alpha\n")
+    async with daemon_with_log(workdir) as (client, watch, rows):
+        accepted = await client.request("prompt", text=text, wait=False)
+        await watch.run(accepted["run_id"])
+        return read_run(MemoryLog(rows), accepted["run_id"])
+
+
+LOOK = (
+    '[[think 3]] [[text Looking.]] [[tool read {"path":"a.txt"}]] [[tool nosuch {}]] '
+    '[[tool read {"path":1}]] [[tool bash {"command":"echo out; exit 3"}]] [[then]] [[say 3]]'
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LOOK,
+        "[[error 503 x2]] [[say 2]]",
+        "[[error 400]]",
+        "[[error 503]]",
+        "[[text half]] [[error 500]]",
+        f'[[tool write {{"path":"b.txt","content":"{"long " * 4000}"}}]] [[then]] [[say 1]]',
+        f"{'a long text ' * 2000} [[say 1]]",
+        '[[tool bash {"command":"seq 1 20000"}]] [[then]] [[say 1]]',
+        '[[tool read {"path":"../outside"}]] [[then]] [[say 1]]',
+        "[[text   ]]",
+    ],
+)
+async def test_a_run_comes_out_the_same(text: str, tmp_path: Path) -> None:
+    run = await recorded(tmp_path, text)
+    report = await replayed(run, Tuning())
+    assert report.is_same, "\n".join(report.lines)
+    assert report.events == len(normalised(run.events))
+    # What the model was given is compared down to the hash.
+    assert given_to(run).is_known
+
+
+async def test_a_run_whose_deltas_were_joined_comes_out_the_same(tmp_path: Path) -> None:
+    async with daemon_with_log(tmp_path) as (client, _, rows):
+        for text in (LOOK, "[[think 5]] [[say 20]]"):
+            await client.request("prompt", text=text)
+        before = len(rows.events)
+        while _pruning_memory.prune(rows, ALL_OF_IT).more:
+            pass
+        assert len(rows.events) < before
+        await check_all_same(rows)
+
+
+async def test_compactions_come_out_the_same(tmp_path: Path) -> None:
+    native = NativeSettings(compact_at=0.6, keep_recent_tokens=300)
+    provider = MockProvider(context_window_tokens=6000)
+    async with daemon_with_log(tmp_path, provider, native=native) as (client, _, rows):
+        for _ in range(6):
+            await client.request("prompt", text=f"{'words ' * 400} [[say 500]]")
+        types = [event.type for event in rows.events]
+        lines = b"".join(event.line for event in rows.events)
+        assert b'"trigger":"auto"' in lines, types
+        await check_all_same(rows, Tuning(compact_at=0.6, keep_recent_tokens=300))
+
+
+async def test_what_changes_in_the_middle_of_a_run_changes_there(tmp_path: Path) -> None:
+    provider, tool = ScriptedProvider(), ScriptedTool()
+    options: dict[str, Any] = {"tools": [tool.tool]}
+    async with daemon_with_log(tmp_path, provider, **options) as (client, _, rows):
+        await client.request("prompt", text="go", wait=False)
+        provider.answer(asks_for_tools(2))
+        await tool.calls.wait_waiting()
+        await client.request("set_active_tools", tools=["read"])
+        await client.request("set_model", model="another")
+        await client.request("follow_up", text="later")
+        await client.request("set_follow_up_mode", mode="all")
+        tool.finish(gives("one"), breaks(ToolError("two")))
+        await provider.calls.wait_waiting()
+        await client.request("rename_session", name="new")
+        provider.answer(says("done"), fails(ProviderError("no"), "half"))
+        await trio.testing.wait_all_tasks_blocked()
+        await check_all_same(rows)
+
+
+async def test_a_run_in_a_branch_goes_on_from_what_its_parent_held(tmp_path: Path) -> None:
+    async with daemon_with_log(tmp_path) as (client, _, rows):
+        await client.request("prompt", text="one [[say 2]]")
+        parent = (await client.request("get_state"))["session_id"]
+        await client.request("branch_session", session_id=parent)
+        await client.request("prompt", text="two")
+        await client.request("delete_session", session_id=parent)
+        await check_all_same(rows)
+
+
+async def test_what_cannot_be_played_is_refused_with_the_reason(tmp_path: Path) -> None:
+    async with daemon_with_log(tmp_path) as (client, _, rows):
+        log = MemoryLog(rows)
+        with pytest.raises(NotReplayable, match="the log has no run nosuch"):
+            read_run(log, "nosuch")
+        long = f"{'a long text ' * 2000} [[say 1]]"
+        run_id = (await client.request("prompt", text=long))["run_id"]
+        going = await client.request("prompt", text="[[hang]]", wait=False)
+        with pytest.raises(NotReplayable, match="has no end: it is going on"):
+            read_run(log, going["run_id"])
+        await client.request("abort")
+        artifact = next(id for id, kept in rows.artifacts.items() if b"a long text" in kept.data)
+        del rows.artifacts[artifact]
+        with pytest.raises(NotReplayable, match=f"the artifact {artifact}, .* is gone"):
+            read_run(log, run_id)
+
+
+async def test_what_models_were_given_is_not_compared_when_it_is_gone(tmp_path: Path) -> None:
+    run = await recorded(tmp_path, "[[say 2]]")
+    report = await replayed(msgspec.structs.replace(run, artifacts={}), Tuning())
+    assert report.is_same, "\n".join(report.lines)
+    assert report.lines[1:] == ("not compared: what follows from the system prompt, which is gone",)
+
+
+# --- a difference is seen ----------------------------------------------------------------------
+
+Change = Callable[[events.Event], events.Event]
+
+
+def changed(kind: type[events.Event], **fields: Any) -> Change:
+    """Changes the last event of that type."""
+    return lambda event: msgspec.structs.replace(event, **fields) if type(event) is kind else event
+
+
+def entry_changed(event: events.Event) -> events.Event:
+    if not isinstance(event, events.EntryAppended):
+        return event
+    entry = msgspec.structs.replace(event.entry, parent_id="msg-elsewhere")
+    return msgspec.structs.replace(event, entry=entry)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed(events.MessageEnd, text="other"),
+        changed(events.ToolExecutionEnd, result="other"),
+        changed(events.ToolCallPolicyEvaluated, reason="other"),
+        changed(events.ModelInput, input_hash="sha256:0"),
+        changed(events.ModelInput, tools=("read",)),
+        changed(events.UsageReported, model="other"),
+        changed(events.ToolCallCompleted, is_error=False),
+        changed(events.Status, message="other"),
+        changed(events.TurnEnd, turn_id="2"),
+        entry_changed,
+    ],
+)
+async def test_a_change_anywhere_in_a_log_is_seen(change: Change, tmp_path: Path) -> None:
+    run = await recorded(tmp_path, LOOK)
+    played = await play(run, Tuning())
+    assert compared(run, played, inputs_known=True).is_same
+    other = msgspec.structs.replace(run, events=tuple(map(change, run.events)))
+    difference = compared(other, played, inputs_known=True).difference
+    assert difference[0].startswith("the first difference is in event ")
+    assert difference[1:3] == ("--- recorded", "+++ played")
+
+
+async def test_events_that_are_missing_or_too_many_are_seen(tmp_path: Path) -> None:
+    run = await recorded(tmp_path, LOOK)
+    for gone in range(len(run.events)):
+        fewer = (*run.events[:gone], *run.events[gone + 1 :])
+        if normalised(fewer) != normalised(run.events):
+            assert not compared(run, fewer, inputs_known=True).is_same
+            other = msgspec.structs.replace(run, events=fewer)
+            assert not compared(other, run.events, inputs_known=True).is_same
+
+
+async def test_ids_times_and_cuts_of_deltas_are_no_difference(tmp_path: Path) -> None:
+    one = await recorded(tmp_path, LOOK)
+    lines = json.dumps([msgspec.to_builtins(event) for event in one.events])
+    for id in ("msg-", "in-", "run-"):
+        lines = lines.replace(id, f"{id}f")
+    later = lines.replace("2026-01-01T", "2027-02-02T")
+    kinds = [type(event) for event in one.events]
+    other = [
+        msgspec.convert(value, kind) for value, kind in zip(json.loads(later), kinds, strict=True)
+    ]
+    cut: list[events.Event] = []
+    for event in other:
+        if isinstance(event, events.MessageUpdate):
+            halves = (event.delta[:2], event.delta[2:])
+            cut += [msgspec.structs.replace(event, delta=half) for half in halves if half]
+        else:
+            cut.append(event)
+    assert len(cut) > len(other)
+    comparison = compared(one, cut, inputs_known=True)
+    # The hash is of the ids, too: a call and its result are paired by one.
+    assert comparison.is_same or "input_hash" in "".join(comparison.difference)
+    without = [
+        {key: value for key, value in line.items() if key not in ("input_hash", "rest_ref")}
+        for line in normalised(cut)
+    ]
+    assert without == [
+        {key: value for key, value in line.items() if key not in ("input_hash", "rest_ref")}
+        for line in normalised(one.events)
+    ]
