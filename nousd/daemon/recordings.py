@@ -91,10 +91,12 @@ class Recordings:
             self._counts.popitem(last=False)
         return _Recorder(self, self._folder / run_id / f"{number}-{provider}", self._redact)
 
-    def write(self, path: Path, data: bytes) -> bool:
-        """Has bytes appended to a file; returns False if too much waits already."""
+    def write(self, path: Path, data: bytes, *, is_small: bool = False) -> bool:
+        """Has bytes appended to a file; returns False if too much waits already. There is always room
+        for a few bytes more.
+        """
         with self._lock:
-            if self._waiting + len(data) > WAITING_BYTES_MAX:
+            if not is_small and self._waiting + len(data) > WAITING_BYTES_MAX:
                 return False
             self._waiting += len(data)
         self._jobs.put(partial(self._append, path, data))
@@ -138,9 +140,9 @@ class _Recorder:
         self._refusal: list[bytes] = []
 
     def request(self, path: str, body: bytes) -> None:
-        cut = len(body) > EXCHANGE_BYTES_MAX
-        self._know(path=path, cut=cut)
+        self._know(path=path)
         self._write(".request.json", body[:EXCHANGE_BYTES_MAX])
+        self._know(cut=self._known.cut or len(body) > EXCHANGE_BYTES_MAX)
 
     def response(self, status: int, content_type: str) -> None:
         self._know(status=status, content_type=content_type)
@@ -160,16 +162,19 @@ class _Recorder:
         if self._refusal:
             words = b"".join(self._refusal).decode(errors="replace")
             self._write(".sse", self._redact(words).encode(errors="replace"))
-        self._write(".response.json", msgspec.json.encode(self._known) + b"\n")
+        known = msgspec.json.encode(self._known) + b"\n"
+        self._recordings.write(self._file(".response.json"), known, is_small=True)
 
     def _know(self, **fields: str | int | bool) -> None:
         self._known = msgspec.structs.replace(self._known, **fields)
 
     def _write(self, suffix: str, data: bytes) -> None:
-        path = self._stem.with_name(self._stem.name + suffix)
         # What comes behind a gap is worth nothing.
-        if (self._known.cut and suffix == ".sse") or not self._recordings.write(path, data):
+        if self._known.cut or not self._recordings.write(self._file(suffix), data):
             self._know(cut=True)
+
+    def _file(self, suffix: str) -> Path:
+        return self._stem.with_name(self._stem.name + suffix)
 
 
 class _Nowhere:

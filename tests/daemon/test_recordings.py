@@ -1,0 +1,143 @@
+"""``--record``: what model servers sent, in files of its run."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nousd.daemon import recordings
+from nousd.daemon.recordings import Recordings, current_run, open_recordings
+from nousd.errors import ConfigError
+from tests.daemon.process_harness import Place, running
+from tests.stub_model import error_reply, stub_model, text_reply
+
+
+@pytest.fixture(autouse=True)
+def in_a_run() -> Iterator[None]:
+    token = current_run.set("run-1")
+    yield
+    current_run.reset(token)
+
+
+def redacted(text: str) -> str:
+    return text.replace("sk-secret", "[redacted]")
+
+
+def exchange(
+    recordings: Recordings, *chunks: bytes, status: int = 200, body: bytes = b"{}"
+) -> None:
+    recorder = recordings.of("openai")()
+    recorder.request("/chat/completions", body)
+    recorder.response(status, "text/event-stream")
+    for chunk in chunks:
+        recorder.chunk(chunk)
+    recorder.end()
+
+
+def known(folder: Path, stem: str = "1-openai") -> dict[str, object]:
+    told: dict[str, object] = json.loads((folder / "run-1" / f"{stem}.response.json").read_bytes())
+    return told
+
+
+def test_an_exchange_is_kept_byte_for_byte_and_privately(tmp_path: Path) -> None:
+    folder = tmp_path / "raw"
+    with open_recordings(folder, redacted) as kept:
+        exchange(kept, b"data: \xff", b"\n\n", body=b'{"a":1}')
+        exchange(kept, b"second")
+    run = folder / "run-1"
+    assert (run / "1-openai.request.json").read_bytes() == b'{"a":1}'
+    assert (run / "1-openai.sse").read_bytes() == b"data: \xff\n\n"
+    assert (run / "2-openai.sse").read_bytes() == b"second"
+    assert known(folder) == {
+        "path": "/chat/completions",
+        "status": 200,
+        "content_type": "text/event-stream",
+        "cut": False,
+    }
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert run.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in run.iterdir()} == {0o600}
+
+
+def test_a_server_that_repeats_the_key_in_a_refusal_does_not_put_it_into_a_file(
+    tmp_path: Path,
+) -> None:
+    with open_recordings(tmp_path / "raw", redacted) as kept:
+        exchange(kept, b"bad key sk-", b"secret!", status=401)
+    assert (tmp_path / "raw/run-1/1-openai.sse").read_bytes() == b"bad key [redacted]!"
+
+
+@pytest.mark.parametrize(("size", "cut"), [(9, False), (10, False), (11, True)])
+def test_a_long_stream_is_cut_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, cut: bool
+) -> None:
+    monkeypatch.setattr(recordings, "EXCHANGE_BYTES_MAX", 10)
+    with open_recordings(tmp_path / "raw", redacted) as kept:
+        exchange(kept, b"x" * 5, b"y" * (size - 5), b"")
+    assert known(tmp_path / "raw")["cut"] is cut
+    assert len((tmp_path / "raw/run-1/1-openai.sse").read_bytes()) <= 10
+
+
+def test_what_a_slow_disk_does_not_take_is_left_out_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recordings, "WAITING_BYTES_MAX", 200)
+    kept = Recordings(tmp_path, redacted)  # nobody writes yet
+    exchange(kept, b"x" * 150, b"y" * 150, b"z")
+    kept.stop()
+    kept.run()
+    assert known(tmp_path)["cut"] is True
+    assert (tmp_path / "run-1/1-openai.sse").read_bytes() == b"x" * 150
+
+
+def test_what_belongs_to_no_run_is_not_kept(tmp_path: Path) -> None:
+    current_run.set(None)
+    with open_recordings(tmp_path / "raw", redacted) as kept:
+        exchange(kept, b"x")
+    assert list((tmp_path / "raw").iterdir()) == []
+
+
+def test_a_disk_that_fails_is_told_once_and_hurts_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_recordings(tmp_path / "raw", redacted) as kept:
+        (tmp_path / "raw" / "run-1").write_text("in the way")
+        with caplog.at_level(logging.ERROR):
+            exchange(kept, b"x", b"y")
+            exchange(kept, b"x")
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        "a recording cannot be written"
+    ]
+
+
+def test_a_folder_that_cannot_be_made_is_a_bad_setting(tmp_path: Path) -> None:
+    (tmp_path / "raw").write_text("")
+    with (
+        pytest.raises(ConfigError, match=r"record: .* cannot be made"),
+        open_recordings(tmp_path / "raw" / "deeper", redacted),
+    ):
+        pass
+
+
+async def test_a_daemon_keeps_every_attempt_of_every_call(short_folder: Path) -> None:
+    async with stub_model() as stub:
+        stub.script(error_reply(503, "busy", retry_after="0"), text_reply("Hel", "lo"))
+        raw = short_folder / "raw"
+        place = Place(short_folder, stub=stub, options=("--record", str(raw)))
+        async with running(place) as process:
+            client = await place.connect()
+            result = await client.request("prompt", text="hi")
+            await process.stop()
+        sent = [request.json for request in stub.requests]
+    run = raw / result["run_id"]
+    assert sorted(path.name for path in run.iterdir()) == [
+        f"{number}-openai.{kind}"
+        for number in (1, 2)
+        for kind in ("request.json", "response.json", "sse")
+    ]
+    assert [json.loads((run / f"{n}-openai.request.json").read_bytes()) for n in (1, 2)] == sent
+    assert b'"Hel"' in (run / "2-openai.sse").read_bytes()
