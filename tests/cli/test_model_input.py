@@ -1,0 +1,136 @@
+"""``nousctl input``: what a model saw comes back whole, and what was changed is noticed."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+import pytest
+
+from nousd.machine.fragments import Chain, store_input
+from nousd.machine.model_input import ModelInput, UserMessage
+from nousd.wire.canonical import canonical
+from tests.cli.conftest import Nousctl
+from tests.fake_daemon import FakeDaemon, ok, refused
+
+REQUESTS = [
+    ModelInput(messages=tuple(UserMessage(f"q{n}") for n in range(count)), model="m", system="s")
+    for count in (1, 3, 4)
+]
+SUMMARY = ModelInput(messages=(UserMessage("all"),), model="m", purpose="summary")
+
+
+def text_of(request: ModelInput) -> str:
+    return canonical(msgspec.to_builtins(request)).decode()
+
+
+class Log:
+    """What the daemon has logged of a run: three answers and a summary."""
+
+    def __init__(self, daemon: FakeDaemon) -> None:
+        self.artifacts: dict[str, bytes] = {}
+        self.events: list[dict[str, Any]] = []
+        chain: Chain | None = None
+        for request in REQUESTS:
+            chain = self._log(chain, request)
+        self._log(None, SUMMARY)
+        daemon.on["get_events"] = self.give_events
+        daemon.on["get_artifact"] = self.give_artifact
+
+    def _log(self, chain: Chain | None, request: ModelInput) -> Chain:
+        stored = store_input(chain, request)
+        self.artifacts.update(stored.artifacts)
+        payload = {
+            "session_id": "s",
+            "run_id": "run-1",
+            "purpose": request.purpose,
+            "input_hash": stored.input_hash,
+            "input_ref": stored.input_ref,
+        }
+        event_id = f"evt-{10 * (len(self.events) + 1)}"
+        self.events.append({"id": event_id, "type": "model_input", "payload": payload})
+        return stored.chain
+
+    def give_events(self, request: dict[str, Any]) -> bytes | None:
+        wanted = request["payload"]
+        after = int(wanted["after"].removeprefix("evt-"))
+        found = [
+            event
+            for event in self.events
+            if int(event["id"].removeprefix("evt-")) > after
+            and wanted.get("run_id", "run-1") == "run-1"
+        ][: min(wanted.get("limit", 2), 2)]
+        assert wanted["types"] == ["model_input"]
+        next_ = found[-1]["id"] if found else wanted["after"]
+        return ok("events", {"events": found, "next": next_, "head": "evt-99"})(request)
+
+    def give_artifact(self, request: dict[str, Any]) -> bytes | None:
+        data = self.artifacts.get(request["payload"]["artifact_id"])
+        if data is None:
+            return refused("command_rejected", "artifact_not_found")(request)
+        payload = {"data": base64.b64encode(data).decode(), "eof": True}
+        return ok("artifact", payload)(request)
+
+
+@pytest.fixture
+def log(daemon: FakeDaemon) -> Log:
+    return Log(daemon)
+
+
+def test_an_event_shows_what_the_model_was_given(log: Log, nousctl: Nousctl) -> None:
+    for number, request in enumerate([*REQUESTS, SUMMARY], 1):
+        shown = nousctl("input", f"evt-{10 * number}")
+        assert (shown.code, shown.out) == (0, text_of(request) + "\n")
+
+
+def test_a_run_shows_the_last_answer_that_was_asked_for(log: Log, nousctl: Nousctl) -> None:
+    assert nousctl("input", "run-1").out == text_of(REQUESTS[-1]) + "\n"
+
+
+def test_checking_a_run_checks_each_of_its_calls(log: Log, nousctl: Nousctl) -> None:
+    checked = nousctl("input", "run-1", "--verify")
+    assert checked.code == 0
+    assert checked.out.splitlines() == [
+        f"ok {event['payload']['input_hash']} {event['id']}" for event in log.events
+    ]
+
+
+def test_another_hash_in_the_log_is_noticed(log: Log, nousctl: Nousctl) -> None:
+    log.events[1]["payload"]["input_hash"] = "sha256:other"
+    checked = nousctl("input", "run-1", "--verify")
+    assert checked.code == 1
+    assert "evt-20: sha256:" in checked.err
+    assert "sha256:other was logged" in checked.err
+    assert len(checked.out.splitlines()) == 3, "the others are right"
+
+
+def test_other_bytes_under_the_same_id_are_noticed(log: Log, nousctl: Nousctl) -> None:
+    ref = log.events[2]["payload"]["input_ref"]
+    log.artifacts[ref] = log.artifacts[ref].replace(b"q3", b"Q3")
+    shown = nousctl("input", "evt-30")
+    assert (shown.code, shown.out) == (1, "")
+    assert f"artifact {ref} has other bytes than its id says" in shown.err
+
+
+def test_a_part_that_is_gone_is_noticed(log: Log, nousctl: Nousctl) -> None:
+    del log.artifacts[log.events[0]["payload"]["input_ref"]]
+    shown = nousctl("input", "evt-30")
+    assert shown.code == 1
+    assert "artifact_not_found" in shown.err
+
+
+@pytest.mark.parametrize(
+    "wanted", ["evt-15", "evt-0", "evt-99999", "evt-" + "9" * 30, "evt-x", "run-2", "", "evt-1²"]
+)
+def test_what_is_no_model_input_is_said_to_be_none(wanted: str, log: Log, nousctl: Nousctl) -> None:
+    shown = nousctl("input", wanted)
+    assert shown.code == 1
+    assert shown.err == f"{wanted} is no model_input, and no run with one\n"
+
+
+def test_what_an_earlier_version_logged_has_no_input(log: Log, nousctl: Nousctl) -> None:
+    del log.events[0]["payload"]["input_ref"]
+    shown = nousctl("input", "evt-10")
+    assert (shown.code, shown.out) == (1, "")
+    assert "did not keep the input" in shown.err
