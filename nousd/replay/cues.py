@@ -17,6 +17,7 @@ from msgspec import UNSET
 
 from nousd.machine.lifecycle import LOGGED, STOP_REASONS, Ledger, Phase, owed_ends
 from nousd.machine.queue import steer_bites
+from nousd.replay.given import answered_inputs
 from nousd.replay.recorded import RecordedRun
 from nousd.replay.script import MODEL_FAILURES
 from nousd.wire import events
@@ -99,12 +100,29 @@ def cues_of(run: RecordedRun) -> Cues:
 
 
 def _is_overlooked(event: Event, run_id: str, ledger: Ledger, next_: Sequence[Event]) -> bool:
-    """Whether it is a steer that the loop, between two steps of a turn, did not heed any more."""
+    """Whether the loop, between two steps of a turn, had looked for it before and went on without it."""
+    if ledger.phase is not Phase.TURN:
+        return False
+    if isinstance(event, events.SessionUpdated):
+        return _is_asked_without(event, next_)
     if not isinstance(event, events.QueueUpdate) or event.change not in ("accepted", "promoted"):
         return False
-    if ledger.phase is not Phase.TURN or not steer_bites(event.inputs, run_id):
+    if not steer_bites(event.inputs, run_id):
         return False
     return not isinstance(next_[0], events.TurnEnd) and not _is_skipped(next_)
+
+
+def _is_asked_without(changed: events.SessionUpdated, next_: Sequence[Event]) -> bool:
+    """Whether a model is asked next with settings that a change is not in."""
+    told = next(event for event in next_ if not isinstance(event, events.Status))
+    if not isinstance(told, events.ModelInput):
+        return False
+    if changed.model not in (UNSET, told.model) or changed.thinking not in (UNSET, told.thinking):
+        return True
+    # What is not named and offered all the same is an extension's, if it always is.
+    named = told.tools if changed.active_tools is UNSET else changed.active_tools
+    unnamed = set(told.tools) - set(named)
+    return any(not unnamed <= set(after.tools) for after in answered_inputs(next_))
 
 
 def _is_skipped(next_: Sequence[Event]) -> bool:

@@ -16,7 +16,7 @@ from nousd.errors import ContextOverflow, ProviderError, ToolArgumentsInvalid, T
 from nousd.machine.model_input import ModelInput, ToolSpec
 from nousd.providers.interface import NO_BLOBS, Blobs, Provider, Receive
 from nousd.replay.conductor import Conductor
-from nousd.replay.given import Given
+from nousd.replay.given import Given, answered_inputs
 from nousd.replay.recorded import RecordedRun
 from nousd.replay.script import Answer, Call, Failed, Script
 from nousd.tools.interface import ToolContext, ToolResult
@@ -189,9 +189,12 @@ def _merged(lists: Iterable[Iterable[str]]) -> list[str]:
 
 
 def _extras(run: RecordedRun) -> set[str]:
-    """Returns the tools that were there although the session did not name them: an extension's."""
+    """Returns the tools that were there although the session did not name them: an extension's. Those
+    are offered always.
+    """
     active = run.before.active_tools
     extras: set[str] = set()
+    offered = [set(told.tools) for told in answered_inputs(run.events)]
     for event in run.events:
         match event:
             case events.SessionUpdated(active_tools=tuple(names)):
@@ -200,4 +203,4 @@ def _extras(run: RecordedRun) -> set[str]:
                 extras |= set(names) - set(active)
             case events.ToolCallStarted(tool_name=name) if active is not None:
                 extras |= {name} - set(active)
-    return extras
+    return extras.intersection(*offered)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ import msgspec
 import pytest
 import trio
 
+from nousd.daemon.instructions import no_instructions
 from nousd.errors import NotReplayable, ProviderError, ToolError
+from nousd.machine.sources import SourceText
 from nousd.providers.mock import MockProvider
 from nousd.replay.compare import compared, normalised
 from nousd.replay.given import given_to
@@ -138,6 +140,38 @@ async def test_what_changes_in_the_middle_of_a_run_changes_there(tmp_path: Path)
         await client.request("rename_session", name="new")
         provider.answer(says("done"), fails(ProviderError("no"), "half"))
         await trio.testing.wait_all_tasks_blocked()
+        await check_all_same(rows)
+
+
+@pytest.mark.parametrize(
+    ("command", "payload"),
+    [
+        ("set_model", {"model": "another"}),
+        ("set_active_tools", {"tools": ["read"]}),
+        ("set_active_tools", {"tools": []}),
+        ("steer", {"text": "and now"}),
+    ],
+)
+async def test_what_came_when_the_loop_had_just_looked_was_too_late(
+    tmp_path: Path, command: str, payload: dict[str, Any]
+) -> None:
+    provider, tool = ScriptedProvider(), ScriptedTool()
+    asked, may_read = trio.Event(), trio.Event()
+
+    async def slow_instructions() -> Sequence[SourceText]:
+        asked.set()
+        await may_read.wait()
+        return await no_instructions()
+
+    options: dict[str, Any] = {"tools": [tool.tool], "read_instructions": slow_instructions}
+    async with daemon_with_log(tmp_path, provider, **options) as (client, watch, rows):
+        await client.request("prompt", text="go", wait=False)
+        await asked.wait()
+        await client.request(command, **payload)
+        may_read.set()
+        provider.answer(asks_for_tools(), says("done"), says("and more"))
+        tool.finish(gives("one"))
+        await watch.run()
         await check_all_same(rows)
 
 
