@@ -34,10 +34,13 @@ class Rule(NamedTuple):
         kind: stands in its place.
         pattern: what is replaced is that of its named groups which is there, or all of it if it has
             no groups.
+        signs: in lower case; a text with none of them has no such secret. It is what makes the looking
+            quick, as most texts have nothing in them. Empty where there is no telling.
     """
 
     kind: str
     pattern: re.Pattern[str]
+    signs: tuple[str, ...] = ()
 
 
 # --- what secrets look like ------------------------------------------------------------------
@@ -68,6 +71,8 @@ _NAMES: Final = (
     + rf"|(?:{_any_case('secret')})[A-Za-z0-9_.-]{{0,40}}+"
 )
 """How the name of a variable ends that holds a secret. How it begins does not matter."""
+
+_SIGNS_OF_NAMES: Final = "key|token|passw|passphrase|passcode|pwd|credential|secret"
 
 _ALREADY: Final = r"(?!\[redacted)"
 
@@ -102,14 +107,19 @@ _PEM: Final = r"[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_TEXT: Final = r"[A-Za-z0-9+/=:,.\s\\-]"
 
 
-def _rule(kind: str, pattern: str) -> Rule:
-    return Rule(kind, re.compile(pattern))
+def _rule(kind: str, signs: str, pattern: str) -> Rule:
+    return Rule(kind, re.compile(pattern), tuple(signs.split("|")))
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    _rule("private_key", rf"-----BEGIN {_PEM}(?:(?:(?!-----BEGIN )[\s\S])*?-----END {_PEM})"),
-    _rule("url_password", r"(?<=://)[^\s/:@\"'\\]{0,256}:(?P<secret>[^\s?#\"'\\]{1,512})@"),
     _rule(
+        "private_key",
+        "private key",
+        rf"-----BEGIN {_PEM}(?:(?:(?!-----BEGIN )[\s\S])*?-----END {_PEM})",
+    ),
+    _rule("url_password", "://", r"(?<=://)[^\s/:@\"'\\]{0,256}:(?P<secret>[^\s?#\"'\\]{1,512})@"),
+    _rule(
+        "authorization",
         "authorization",
         rf"(?i)\b(?:proxy-)?authorization\\*[\"']?\s{{0,8}}[:=]\s{{0,8}}\\*[\"']?"
         rf"(?:(?:bearer|basic|token|digest|negotiate|apikey)\s{{1,8}})?+"
@@ -117,35 +127,57 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     _rule(
         "authorization",
+        "bearer|basic",
         rf"(?i)\b(?:bearer|basic)\s{{1,8}}{_ALREADY}(?P<secret>[A-Za-z0-9._~+/=-]{{8,}})",
     ),
-    _rule("anthropic_key", r"(?<![A-Za-z0-9])sk-ant-[A-Za-z0-9_-]{8,}"),
-    _rule("api_key", r"(?<![A-Za-z0-9])[sr]k[-_](?:live_|test_|proj-|or-)?[A-Za-z0-9_-]{10,}"),
-    _rule("google_key", r"AIza[0-9A-Za-z_-]{30,}"),
-    _rule("github_token", r"(?:gh[pousr]_|github_pat_)[A-Za-z0-9_]{16,}"),
-    _rule("gitlab_token", r"glpat-[A-Za-z0-9_-]{16,}"),
-    _rule("slack_token", r"xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}"),
-    _rule("hub_token", r"(?<![A-Za-z0-9])(?:hf|npm|dckr_pat|pypi)[_-][A-Za-z0-9_-]{20,}"),
+    _rule("anthropic_key", "sk-ant-", r"(?<![A-Za-z0-9])sk-ant-[A-Za-z0-9_-]{8,}"),
+    _rule(
+        "api_key",
+        "sk-|sk_|rk-|rk_",
+        r"(?<![A-Za-z0-9])[sr]k[-_](?:live_|test_|proj-|or-)?[A-Za-z0-9_-]{10,}",
+    ),
+    _rule("google_key", "aiza", r"AIza[0-9A-Za-z_-]{30,}"),
+    _rule(
+        "github_token",
+        "ghp_|gho_|ghu_|ghs_|ghr_|github_pat_",
+        r"(?:gh[pousr]_|github_pat_)[A-Za-z0-9_]{16,}",
+    ),
+    _rule("gitlab_token", "glpat-", r"glpat-[A-Za-z0-9_-]{16,}"),
+    _rule("slack_token", "xox|xapp-", r"xox[a-z]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}"),
+    _rule(
+        "hub_token",
+        "hf_|hf-|npm_|npm-|dckr_pat|pypi",
+        r"(?<![A-Za-z0-9])(?:hf|npm|dckr_pat|pypi)[_-][A-Za-z0-9_-]{20,}",
+    ),
     _rule(
         "aws_key",
+        "akia|asia",
         r"(?<![A-Z0-9])A(?:KIA|SIA)[0-9A-Z]{16}(?:[\s\"'\\:,;=/|]{1,8}[A-Za-z0-9/+=]{40}(?![A-Za-z0-9]))?",
     ),
     _rule(
-        "jwt", r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{5,}+\.[A-Za-z0-9_-]{5,}+(?:\.[A-Za-z0-9_-]*+)?"
+        "jwt",
+        "eyj",
+        r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{5,}+\.[A-Za-z0-9_-]{5,}+(?:\.[A-Za-z0-9_-]*+)?",
     ),
     _rule(
         "variable",
+        _SIGNS_OF_NAMES,
         rf"(?:{_NAMES})\\*[\"']?\s{{0,8}}(?:=>|:=|[:=])\s{{0,8}}{_NO_VALUES}{_ALREADY}{_VALUE}",
     ),
     _rule(
         "variable",
+        _SIGNS_OF_NAMES,
         rf"(?i)(?<![A-Za-z0-9])--?[a-z-]{{0,40}}(?:key|token|secret|passw(?:or)?d|passphrase)"
         rf"\s{{1,8}}{_NO_VALUES}{_ALREADY}(?P<secret>[^\s\"'\\-][^\s\"'\\]*)",
     ),
     # The rest of one that was cut off, at its end or at its beginning. Last: the name of a variable
     # on the next line could be its text as well.
-    _rule("private_key", rf"-----BEGIN {_PEM}{_PEM_TEXT}*+"),
-    _rule("private_key", rf"(?<![A-Za-z0-9+/=\\\s])[A-Za-z0-9+/=\\\s]{{40,}}+-----END {_PEM}"),
+    _rule("private_key", "private key", rf"-----BEGIN {_PEM}{_PEM_TEXT}*+"),
+    _rule(
+        "private_key",
+        "private key",
+        rf"(?<![A-Za-z0-9+/=\\\s])[A-Za-z0-9+/=\\\s]{{40,}}+-----END {_PEM}",
+    ),
 )
 """In the order in which they are looked for; what one has taken is nothing to the others."""
 
@@ -219,8 +251,10 @@ class Redactor:
         if self._pattern is not None:
             text, times = self._pattern.subn(self._mark, text)
             self._count("known", times)
+        lower = text.lower() if self._rules else ""
         for rule in self._rules:
-            text = self._without(rule, text)
+            if not rule.signs or any(sign in lower for sign in rule.signs):
+                text = self._without(rule, text)
         return text
 
     def redact_json(self, value: Any) -> Any:

@@ -291,6 +291,8 @@ def _add_daemon_log(wanted: Wanted, archive: Archive) -> None:
         # The line that was cut may begin in the middle of a secret.
         content = content.partition(b"\n")[2]
     archive.add_text("nousd.log", content.decode(errors="replace"))
+    if path.with_name(f"{path.name}.1").exists():
+        archive.leave_out(f"{path.name}.1 and older", "only the newest log file is taken")
 
 
 _PARTS: Final[Mapping[str, Callable[[Wanted, Archive], None]]] = {

@@ -360,9 +360,13 @@ def test_of_a_long_log_of_the_daemon_the_end_is_there_from_a_whole_line_on(
     write(folder, created("s1"))
     log = tmp_path / "own.log"
     log.write_text(f"API_KEY={MARK}\nsecond\nthird\n")
+    log.with_name("own.log.1").write_text("older")
     files = made(flags={"log_file": str(log)}, limits=Limits(log=16))
     assert files["nousd.log"] == b"second\nthird\n"
-    assert left_out(files) == {"the beginning of own.log": "is longer than 16 bytes"}
+    assert left_out(files) == {
+        "the beginning of own.log": "is longer than 16 bytes",
+        "own.log.1 and older": "only the newest log file is taken",
+    }
 
 
 def test_a_part_that_cannot_be_had_keeps_no_other_out(
