@@ -17,7 +17,6 @@ def model_input(
     compiled: Compiled,
     stored: Stored,
     *,
-    window: int,
     sources: Iterable[Source],
     leaf_id: str | None,
     session_id: str,
@@ -27,7 +26,6 @@ def model_input(
     """Returns the event of a model call that is about to be made.
 
     Args:
-        window: what the model can take, in tokens.
         sources: of the system prompt.
     """
     request = compiled.request
@@ -43,7 +41,7 @@ def model_input(
         entries=compiled.context_entries,
         messages=len(request.messages),
         tokens_estimated=compiled.tokens,
-        context_window=window,
+        context_window=compiled.window,
         tools=tuple(tool.name for tool in request.tools),
         input_hash=stored.input_hash,
         input_ref=stored.input_ref,

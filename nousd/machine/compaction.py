@@ -111,6 +111,7 @@ def summary_input(
         tokens=text_tokens(len(text)),
         entries=cut.dropped,
         context_entries=len(cut.dropped),
+        window=window,
     )
 
 

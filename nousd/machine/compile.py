@@ -92,6 +92,7 @@ class Compiled(NamedTuple):
         tokens: what it takes, about; more than the budget if nothing more can be left out.
         entries: those that it tells, with the texts that it tells of them.
         context_entries: how many there were.
+        window: what the model can take, its answer included.
         crowded: a compaction is due.
     """
 
@@ -102,6 +103,7 @@ class Compiled(NamedTuple):
     tokens: int
     entries: tuple[Entry, ...]
     context_entries: int
+    window: int
     crowded: bool = False
 
 
@@ -120,7 +122,7 @@ def budget_of(window: int, frame: Frame, *, compact_at: float, keep_recent: int)
 
 def compile_input(context: Sequence[Entry], frame: Frame, budget: Budget) -> Compiled:
     """Returns what a model is given that is to go on from ``context``."""
-    draft = _Draft(frame, context)
+    draft = _Draft(frame, context, budget.window)
     whole = draft.compiled()
     if whole.tokens <= budget.soft:
         return whole
@@ -138,7 +140,7 @@ def compile_input(context: Sequence[Entry], frame: Frame, budget: Budget) -> Com
     return shortened._replace(crowded=crowded)
 
 
-def what_is_largest(compiled: Compiled, window: int) -> str:
+def what_is_largest(compiled: Compiled) -> str:
     """Names what takes most of an input, for people."""
     request = compiled.request
     parts = [
@@ -147,7 +149,7 @@ def what_is_largest(compiled: Compiled, window: int) -> str:
         *((entry_tokens(entry), f"{_named(entry)} takes") for entry in compiled.entries),
     ]
     tokens, subject = max(parts, key=lambda part: part[0])
-    return f"{subject} about {tokens:,} of {window:,} tokens"
+    return f"{subject} about {tokens:,} of {compiled.window:,} tokens"
 
 
 def _named(entry: Entry) -> str:
@@ -160,8 +162,9 @@ def _named(entry: Entry) -> str:
 class _Draft:
     """A context on its way to an input: entries are shortened or left out, and remembered."""
 
-    def __init__(self, frame: Frame, context: Sequence[Entry]) -> None:
+    def __init__(self, frame: Frame, context: Sequence[Entry], window: int) -> None:
         self._frame = frame
+        self._window = window
         self._context = context
         self._entries: list[Entry] = list(context)
         self._omitted: dict[str, Omitted] = {}
@@ -197,6 +200,7 @@ class _Draft:
             self._frame.tokens + sum(map(message_tokens, messages)),
             tuple(self._entries),
             len(self._context),
+            self._window,
         )
 
     def _all_omitted(self, not_told: Sequence[Omitted]) -> tuple[Omitted, ...]:

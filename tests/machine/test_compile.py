@@ -237,13 +237,13 @@ def test_what_does_not_fit_says_what_is_largest(
     window = 1_000
     compiled = compile_input(context, frame, budget(window, frame=frame))
     assert compiled.tokens > budget(window, frame=frame).hard
-    assert said in what_is_largest(compiled, window)
+    assert said in what_is_largest(compiled)
 
 
 def test_instructions_that_fill_the_window_are_named() -> None:
     frame = FRAME._replace(system="p" * 8_000)
     compiled = compile_input([user("u")], frame, budget(1_000, frame=frame))
-    assert what_is_largest(compiled, 1_000).startswith("the system prompt and the instructions")
+    assert what_is_largest(compiled).startswith("the system prompt and the instructions")
 
 
 # --- budgets ---------------------------------------------------------------------------------

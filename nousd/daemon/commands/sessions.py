@@ -77,6 +77,7 @@ async def delete_session(core: Core, command: commands.DeleteSession) -> Reply:
         if ticket.failure is None:
             core.hub.forget(live.session_id)
             core.contexts.forget(live.session_id)
+            core.runs.inputs.forget(live.session_id)
 
     ticket.when_settled(settled)
     return Deferred(ticket, SessionDeleted(session_id=live.session_id, deleted=True))
@@ -221,12 +222,10 @@ async def compact_session(core: Core, command: commands.CompactSession) -> Reply
 
 async def _tell_input(core: Core, session_id: str, compiled: Compiled) -> None:
     live = await core.sessions.get(session_id)
-    choice = core.runs.choice_of(live.state)
     stored = store_input(None, compiled.request, omitted=compiled.omitted)
     told = model_input(
         compiled,
         stored,
-        window=core.runs.models.context_window(choice),
         sources=(),
         leaf_id=live.state.leaf_id,
         session_id=session_id,

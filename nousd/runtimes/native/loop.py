@@ -194,7 +194,6 @@ class NativeRuntime:
         return model_input(
             compiled,
             await host.keep_input(compiled),
-            window=self._window(_choice(compiled)),
             sources=sources,
             leaf_id=host.leaf_id,
             **host.ledger.where,
@@ -300,7 +299,7 @@ def _too_large(call: _Call) -> RunFailed:
 
 
 def _hint(call: _Call) -> str:
-    largest = what_is_largest(call.compiled, call.budget.window)
+    largest = what_is_largest(call.compiled)
     return f"{largest}; make that shorter, or choose a model with a larger context window"
 
 
