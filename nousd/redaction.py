@@ -231,6 +231,7 @@ class Redactor:
         self.counts: Counter[str] = Counter()
         self._rules = rules
         self._mark = mark
+        self._signs = _signs_of(rules)
         self._spellings: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
         for secret in secrets:
@@ -251,11 +252,12 @@ class Redactor:
         if self._pattern is not None:
             text, times = self._pattern.subn(self._mark, text)
             self._count("known", times)
-        lower = text.lower() if self._rules else ""
-        for rule in self._rules:
-            if not rule.signs or any(sign in lower for sign in rule.signs):
-                text = self._without(rule, text)
+        for rule in self._rules if self._may_hold_one(text) else ():
+            text = self._without(rule, text)
         return text
+
+    def _may_hold_one(self, text: str) -> bool:
+        return self._signs is None or self._signs.search(text.lower()) is not None
 
     def redact_json(self, value: Any) -> Any:
         """Returns a decoded JSON value with its texts, and its keys, redacted one by one. What stands
@@ -308,6 +310,14 @@ class Redactor:
     def _count(self, kind: str, times: int) -> None:
         if times:
             self.counts[kind] += times
+
+
+def _signs_of(rules: Sequence[Rule]) -> re.Pattern[str] | None:
+    """Returns what every text has that any of the rules could be about; None if there is no telling."""
+    if not all(rule.signs for rule in rules):
+        return None
+    signs = sorted({sign for rule in rules for sign in rule.signs})
+    return re.compile("|".join(map(re.escape, signs)) if signs else r"(?!)")
 
 
 def _place_of_secret(found: re.Match[str]) -> tuple[int, int]:

@@ -6,7 +6,6 @@ what had to stay out is counted here, for the manifest, which is the last file o
 
 from __future__ import annotations
 
-import io
 import json
 import tarfile
 import tempfile
@@ -142,7 +141,6 @@ def _json_or_none(text: str) -> Any:
 
 def _encoded(value: Any, *, indent: int | None = None) -> bytes:
     separators = (",", ": ") if indent else (",", ":")
-    text = io.StringIO()
-    json.dump(value, text, ensure_ascii=False, indent=indent, separators=separators)
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators)
     # A lone surrogate is no text; as an escape it can be read again.
-    return text.getvalue().encode("utf-8", "backslashreplace") + b"\n"
+    return text.encode("utf-8", "backslashreplace") + b"\n"
