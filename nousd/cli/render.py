@@ -166,9 +166,14 @@ def _run(payload: Payload) -> Iterator[str]:
     yield _run_line(run)
     yield f"session {run['session_id']}, model {run['model']}, {run['turns']} turns"
     if "usage" in run:
-        yield f"tokens  {run['usage']['input']} in, {run['usage']['output']} out"
+        yield _usage(run["usage"])
     if "error" in run:
         yield f"error   {run['error']}"
+
+
+def _usage(sums: Payload) -> str:
+    cost = f", ${sums['cost_usd']:.4f}" if "cost_usd" in sums else ""
+    return f"usage   {sums['calls']} calls, {sums['input']} tokens in, {sums['output']} out{cost}"
 
 
 def _run_line(run: Payload) -> str:

@@ -122,3 +122,20 @@ def test_nothing_yet_is_a_table_of_nothing(daemon: FakeDaemon, nousctl: Nousctl)
 
 def test_another_grouping_is_wrong_usage(nousctl: Nousctl) -> None:
     assert nousctl("usage", "--by", "day").code == 2
+
+
+def test_a_run_says_what_it_cost(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    sums = {"calls": 2, "input": 30, "output": 4, "total": 34, "duration_ms": 9, "cost_usd": 0.5}
+    run = {
+        "run_id": "r1",
+        "session_id": "s1",
+        "status": "completed",
+        "started_at": "then",
+        "runtime": "native",
+        "model": "big",
+        "turns": 1,
+        "usage": sums,
+    }
+    daemon.on["get_run"] = ok("run", {"run": run})
+    lines = nousctl("run", "r1").out.splitlines()
+    assert lines[-1] == "usage   2 calls, 30 tokens in, 4 out, $0.5000"
