@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ from nousd.wire.canonical import canonical, digest
 from nousd.wire.entries import ReasoningBlock
 from nousd.wire.fragments import Node, decode_node, put_together
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, fails, gives, says
+from tests.daemon.test_store_failures import Disk
 from tests.daemon_harness import (
     Client,
     Event,
     Events,
     FakeClock,
+    RequestRefused,
     memory_daemon,
     of_type,
 )
@@ -226,6 +229,37 @@ async def test_a_session_whose_chain_was_forgotten_goes_on_from_the_log(
     node = await node_of(bench, told)
     assert node.previous == last["input_ref"]
     await bench.whole(told)
+
+
+@pytest.mark.parametrize("good_commits", range(6))
+async def test_what_could_not_be_stored_is_not_gone_on_from(
+    tmp_path: Path, good_commits: int
+) -> None:
+    """Whichever commit of a run fails, the next inputs come back whole."""
+    disk = Disk()
+    async with (
+        memory.open_store(before_commit=disk.before_commit) as store,
+        opened(tmp_path, store) as bench,
+    ):
+        bench.model.answer(says("one"))
+        await bench.told("first")
+        bench.model.answer(asks_for_tools(), says("two"))
+        bench.tool.finish(gives(LONG))
+        disk.fail_once(after=good_commits)
+        with suppress(RequestRefused):
+            await bench.client.request("prompt", text="second")
+        disk.good_commits = math.inf
+        await bench.client.request("clear_queue")
+        for text in ("third", "fourth"):
+            bench.model.calls.forget()
+            bench.model.answer(says(text))
+            run_id = (await bench.client.request("prompt", text=text))["run_id"]
+            page = await bench.client.request(
+                "get_events", after="evt-0", run_id=run_id, types=["model_input"]
+            )
+            (told,) = page["events"]
+            whole = await bench.whole(told["payload"])
+            assert whole == canonical(msgspec.to_builtins(bench.model.requests[-1]))
 
 
 async def test_another_leaf_begins_another_chain(bench: Bench) -> None:
