@@ -229,6 +229,27 @@ async def test_a_commit_of_a_run_may_fail_anywhere_and_the_run_still_ends_once(
     await bench.run_to_end()
 
 
+@pytest.mark.parametrize("good_commits", range(1, 6))
+async def test_a_later_run_is_told_nothing_of_what_could_not_be_written(
+    bench: Bench, good_commits: int
+) -> None:
+    """The answer's own id comes into the log all the same, with the end that it is given."""
+    await bench.client.request("new_session")
+    bench.disk.fail_once(after=good_commits)
+    bench.provider.answer(asks_for_tools(1), says("one ", "two"))
+    bench.tool.finish(gives())
+    await bench.client.request("prompt", text="go")
+    bench.provider.calls.forget()
+    await bench.client.request("clear_queue")
+    bench.provider.answer(says("done"))
+    await bench.client.request("prompt", text="again")
+    kept = (await bench.client.request("get_messages"))["messages"][:-2]
+    calls = [call["tool_call_id"] for entry in kept for call in entry.get("tool_calls", ())]
+    messages = bench.provider.requests[-1].messages
+    told = [call.id for message in messages for call in getattr(message, "tool_calls", ())]
+    assert told == calls
+
+
 async def test_a_failing_run_that_cannot_write_its_error_is_closed_as_interrupted(
     bench: Bench,
 ) -> None:

@@ -32,6 +32,7 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example([quietly("prompt", "follow_up", "follow_up", "promote_1", "model_wants_1", "model_says")])
 @example([quietly("prompt", "steers_all", "steer", "steer", "model_says", "model_fails", "resume")])
 @example([quietly("prompt", "model_wants_1", "abort", "prompt", "model_fails_late", "resume")])
+@example([quietly("prompt", "steer", "abort")])
 @example([at_once("prompt", "abort"), at_once("prompt", "steer"), quietly("resume", "clear")])
 @example([quietly("prompt", "model_wants_3", "tool_works"), quietly("resume", "get_queue")])
 @example([quietly(*ALMOST_OVER, "steer", "follow_up"), quietly("resume", "model_says")])
