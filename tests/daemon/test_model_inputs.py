@@ -231,7 +231,7 @@ async def test_a_session_whose_chain_was_forgotten_goes_on_from_the_log(
     await bench.whole(told)
 
 
-@pytest.mark.parametrize("good_commits", range(6))
+@pytest.mark.parametrize("good_commits", range(10))
 async def test_what_could_not_be_stored_is_not_gone_on_from(
     tmp_path: Path, good_commits: int
 ) -> None:
