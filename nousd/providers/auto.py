@@ -8,12 +8,12 @@ of the ports is passed over.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 import trio
 
 from nousd.errors import ProviderError
+from nousd.providers.interface import Provider
 
 SECONDS_MAX: Final = 1.0
 """How long the local servers may take to list their models, all at once."""
@@ -91,11 +91,16 @@ async def find_provider(
 
 
 async def _find_local(servers: Sequence[LocalServer]) -> Found | None:
+    # Here and not above, where it would be loaded for whoever has something configured; and before the
+    # time runs.
+    from nousd.providers.registry import make_provider
+
+    asked = {server: make_provider(LOCAL_DIALECT, api_base=server.api_base) for server in servers}
     listed: dict[LocalServer, tuple[str, ...]] = {}
     with trio.move_on_after(SECONDS_MAX):
         async with trio.open_nursery() as nursery:
-            for server in servers:
-                nursery.start_soon(partial(_list_models, server, listed))
+            for server, provider in asked.items():
+                nursery.start_soon(_list_models, server, provider, listed)
     for server in servers:
         for model in listed.get(server, ()):
             if _NO_CHAT not in model.lower():
@@ -103,10 +108,9 @@ async def _find_local(servers: Sequence[LocalServer]) -> Found | None:
     return None
 
 
-async def _list_models(server: LocalServer, listed: dict[LocalServer, tuple[str, ...]]) -> None:
-    from nousd.providers.registry import make_provider
-
-    provider = make_provider(LOCAL_DIALECT, api_base=server.api_base)
+async def _list_models(
+    server: LocalServer, provider: Provider, listed: dict[LocalServer, tuple[str, ...]]
+) -> None:
     try:
         listed[server] = await provider.models()
     except ProviderError:

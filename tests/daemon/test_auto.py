@@ -14,6 +14,7 @@ from nousd.daemon import serve
 from nousd.providers import auto
 from nousd.providers.auto import LocalServer
 from tests.daemon.process_harness import Place, running
+from tests.daemon_harness import WAIT_SECONDS
 from tests.stub_model import Reply, StubModel
 
 LISTING = Reply(
@@ -27,6 +28,7 @@ def ollama(stub: StubModel, monkeypatch: pytest.MonkeyPatch) -> StubModel:
     """A server on this machine; it stands where Ollama would."""
     port = int(stub.api_base.split(":")[2].split("/")[0])
     monkeypatch.setattr(auto, "LOCAL_SERVERS", (LocalServer("ollama", port),))
+    monkeypatch.setattr(auto, "SECONDS_MAX", WAIT_SECONDS)
     return stub
 
 

@@ -132,14 +132,16 @@ async def prompted(world: World, process: Process) -> list[Any]:
         stub.script(error_reply(403, f"no list for {key}"))
         told.append(await client.answer(await client.ask("list_models", provider=name)))
     stub.script(tool_reply(("bash", {"command": "env; cat /proc/self/cmdline; cat go"})))
-    os.mkfifo(world.place.work / "go")
+    fifo = world.place.work / "go"
+    os.mkfifo(fifo)
     await client.request("prompt", text="look around", wait=False)
-    await events.until("tool_execution_update")
+    # Opened when the last program of the tool has opened it; what came before that one is gone.
+    writer = await trio.to_thread.run_sync(os.open, fifo, os.O_WRONLY, abandon_on_cancel=True)
     children = [Path(f"/proc/{pid}") for pid in (process.pid, *descendants(process.pid))]
     assert len(children) > 2, "the tool should be running"
     told += [(child / "cmdline").read_text() for child in children]
     told += [(child / "environ").read_text() for child in children[1:]]
-    await trio.to_thread.run_sync((world.place.work / "go").write_text, "gone")
+    os.close(writer)
     told += await events.run()
     for command in ("get_state", "get_messages", "get_capabilities", "get_events", "list_runs"):
         told.append(await client.request(command))
@@ -151,7 +153,7 @@ async def prompted(world: World, process: Process) -> list[Any]:
 
 @pytest.mark.behaviour("keys_are_nowhere")
 async def test_keys_are_sent_to_their_servers_and_are_nowhere_else(world: World) -> None:
-    with trio.fail_after(60):
+    with trio.fail_after(120):
         async with running(world.place) as process:
             told = await prompted(world, process)
             assert await process.stop() == 0

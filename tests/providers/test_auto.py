@@ -46,7 +46,8 @@ class Machine:
 
 
 @pytest.fixture
-async def machine() -> AsyncIterator[Machine]:
+async def machine(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Machine]:
+    monkeypatch.setattr(auto, "SECONDS_MAX", WAIT_SECONDS)
     async with AsyncExitStack() as stack:
         yield Machine([await stack.enter_async_context(stub_model()) for _ in LOCAL_SERVERS])
 
