@@ -458,6 +458,7 @@ def test_what_auto_stands_for_is_looked_at(
 ) -> None:
     port = int(server.api_base.split(":")[2].split("/")[0])
     monkeypatch.setattr(auto, "LOCAL_SERVERS", (auto.LocalServer("ollama", port),))
+    monkeypatch.setattr(auto, "SECONDS_MAX", 15)
     server.answers.extend([(200, listing("qwen"))] * 2)
     checks = examined(world | {"provider": "auto"})
     assert checks["auto"].found == f"is ollama: {server.api_base} answers"
