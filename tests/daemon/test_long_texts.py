@@ -323,6 +323,32 @@ async def test_pages_of_long_texts_are_bounded_by_what_they_hold(
     assert [text for text in read if text != "done"] == texts
 
 
+async def test_a_page_counts_texts_as_they_stand_in_its_line(
+    kit: Kit, autojump_clock: trio.testing.MockClock
+) -> None:
+    text = "x" + "\n" * 1_350_000  # twice as long in JSON
+    for _ in range(2):
+        await kit.begin(text)
+        kit.model.answer(says("done"))
+        await kit.events.run()
+    page = await kit.client.request("get_messages")
+    assert [entry["text"] for entry in page["messages"]] == ["done", text, "done"]
+    assert page["has_more"]
+
+
+async def test_a_session_in_memory_holds_the_beginnings_of_what_waits(
+    kit: Kit, autojump_clock: trio.testing.MockClock
+) -> None:
+    await kit.begin("go")
+    await kit.client.request("follow_up", text=long_text("follow"))
+    live = await kit.daemon.core.sessions.active()
+    assert live is not None
+    for state in (live.state, live.committed):
+        assert [len(queued.text) for queued in state.queue] == [EVENT_TEXT_BYTES_MAX]
+    kit.model.answer(says("one"), says("two"))
+    await kit.events.run()
+
+
 # --- tools -----------------------------------------------------------------------------------
 
 
