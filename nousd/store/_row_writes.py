@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from nousd.machine import projection
 from nousd.machine.usage import with_call
+from nousd.wire.codec import encode_json
 from nousd.wire.entries import UsageTotals
 from nousd.wire.events import UsageReported
 
@@ -21,7 +22,7 @@ def apply(connection: apsw.Connection, change: projection.RowChange) -> None:
 
 
 def _text(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    return encode_json(value).decode()
 
 
 def _put_session(connection: apsw.Connection, change: projection.PutSession) -> None:
@@ -153,7 +154,7 @@ def _put_entry(connection: apsw.Connection, change: projection.PutEntry) -> None
     if connection.changes():
         connection.execute(
             "INSERT INTO entry_bodies (seq, body) VALUES (?, ?)",
-            (change.seq, msgspec.json.encode(change.entry)),
+            (change.seq, encode_json(change.entry)),
         )
 
 
@@ -178,7 +179,7 @@ def _put_input(connection: apsw.Connection, change: projection.PutInput) -> None
             change.seq,
             change.index,
             None if queued.client_message_id is UNSET else queued.client_message_id,
-            msgspec.json.encode(queued),
+            encode_json(queued),
         ),
     )
 

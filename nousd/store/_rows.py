@@ -16,6 +16,7 @@ from msgspec import UNSET
 from nousd.machine import projection
 from nousd.machine.usage import with_call
 from nousd.store.interface import ArtifactInfo, Defaults, InputRow, SessionRow, StoredEvent
+from nousd.wire.codec import encode_json
 from nousd.wire.entries import Entry
 from nousd.wire.responses import RunRecord, TreeNode
 
@@ -127,7 +128,7 @@ def _put_entry(rows: Rows, change: projection.PutEntry) -> None:
     node = TreeNode(
         id=entry_id, parent_id=change.parent_id or "", role=change.role, snippet=change.snippet
     )
-    size = len(msgspec.json.encode(change.entry))
+    size = len(encode_json(change.entry))
     row = EntryRow(change.seq, change.entry, change.parent_id, node, size)
     rows.entries[change.session_id].setdefault(entry_id, row)
 

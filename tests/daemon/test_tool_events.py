@@ -18,6 +18,7 @@ from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store import memory
 from nousd.store.interface import Batch
+from nousd.tools.interface import ToolContext, ToolResult
 from tests.daemon.process_harness import Place, running
 from tests.daemon.scripted import (
     Outcome,
@@ -412,3 +413,24 @@ async def test_what_a_model_is_given_shares_the_commit_that_says_it_is_asked_aga
     await bench.run()
     of_models = [batch for batch in batches if "model_input" in batch]
     assert of_models == [["model_input"], ["status", "model_input"]]
+
+
+@pytest.mark.parametrize("breaks_off", [False, True])
+async def test_half_a_character_from_a_tool_is_told_as_one_that_cannot_be_shown(
+    bench: Bench, provider: ScriptedProvider, tool: ScriptedTool, *, breaks_off: bool
+) -> None:
+    async def play(context: ToolContext) -> ToolResult:
+        await context.emit("so\ud800far")
+        if breaks_off:
+            raise ToolError("bro\ud800ken")
+        return ToolResult("do\udfffne")
+
+    provider.answer(asks_for_tools(), says("done"))
+    tool.finish(play)
+    run = await bench.run()
+    [update] = of_type(run, "tool_execution_update")
+    assert update["delta"] == "so\ufffdfar"
+    [end] = of_type(run, "tool_execution_end")
+    assert end["result"] == ("tool_error: bro\ufffdken" if breaks_off else "do\ufffdne")
+    messages = await bench.client.request("get_messages")
+    assert [m["text"] for m in messages["messages"]][2] == end["result"]

@@ -22,6 +22,7 @@ from nousd.runtimes.native.call_events import CallEvents
 from nousd.tools.interface import Emit, ExpectQuiet, Tool, ToolContext, ToolResult
 from nousd.tools.spool import Spool
 from nousd.wire import events
+from nousd.wire.codec import scrub
 from nousd.wire.entries import ToolCall
 
 _SKIPPED: Final = Refused(
@@ -65,12 +66,12 @@ class CallRunner:
         try:
             result = await admitted.tool.run(admitted.args, context)
         except ToolError as error:
-            await call.fail(Refused(error.code, str(error)))
+            await call.fail(Refused(error.code, scrub(str(error))))
         except OSError as error:
-            text = f"{admitted.tool.name}_failed: {error.strerror or error}"
+            text = scrub(f"{admitted.tool.name}_failed: {error.strerror or error}")
             await call.fail(Refused(ToolError.code, text))
         else:
-            await call.complete(result)
+            await call.complete(msgspec.structs.replace(result, text=scrub(result.text)))
 
 
 class _Call:
@@ -103,7 +104,7 @@ class _Call:
         """Streams what the tool says while it runs."""
         if delta:
             self._shown = True
-            await self.host.stream(*self._events.updates(delta))
+            await self.host.stream(*self._events.updates(scrub(delta)))
 
     async def fail(self, failure: Refused) -> None:
         seconds = self._seconds
