@@ -151,7 +151,6 @@ class _Reading:
 
 async def _check(data: bytes, media_type: str, place: str) -> str:
     """Returns the id of bytes that are what they are said to be."""
-
     if len(data) <= _SMALL_BYTES:
         artifact_id = _looked_at(data, media_type)
     else:
