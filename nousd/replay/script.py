@@ -113,6 +113,7 @@ class _Reading(msgspec.Struct):
     """A model call as far as it was read."""
 
     pieces: list[Piece] = []
+    was_asked: bool = False
     is_open: bool = False
     reason: FinishReason = "stop"
     is_reported: bool = False
@@ -142,6 +143,14 @@ class _Reader:
         self._tool: _Bracket | None = None
 
     # --- what a model said -------------------------------------------------------------------
+
+    def model_input(self, event: events.ModelInput) -> None:
+        if event.purpose == "summary":
+            return
+        if self._model.was_asked:
+            # Nothing came of the call before: with less in it, it is made once more.
+            self._overflow()
+        self._model.was_asked = True
 
     def message_start(self, event: events.MessageStart) -> None:
         self._model.is_open = event.role == "assistant"
@@ -211,8 +220,7 @@ class _Reader:
 
     def _compacted(self, entry: CompactionEntry) -> None:
         if entry.trigger == "overflow":
-            pieces, self._model = tuple(self._model.pieces), _Reading()
-            self.answers.append(Answer(pieces, Failed("the input is too long", overflowed=True)))
+            self._overflow()
         told, self._summary = self._summary, None
         if told is None:
             self.summaries.append(Summary(()))
@@ -228,6 +236,12 @@ class _Reader:
             usage = self._summary.usage
             pieces = () if usage is UNSET else (UsageSoFar(usage),)
             self.summaries.append(Summary((*pieces, ToolCallPiece("", "", "")), is_cut_off=True))
+
+    def _overflow(self) -> None:
+        """The server refused the call as too long, which shows in what was done about it alone."""
+        call, self._model = self._model, _Reading()
+        failed = Failed("the input is too long", overflowed=True)
+        self.answers.append(Answer(tuple(call.pieces), failed))
 
     # --- what the tools did ------------------------------------------------------------------
 
@@ -275,6 +289,7 @@ MODEL_FAILURES: Final = frozenset({"provider_error", "context_too_large"})
 """The ``error`` events of a failed model call; every other is of the loop itself."""
 
 _READ: Final[dict[type[Event], Callable[[_Reader, Any], None]]] = {
+    events.ModelInput: _Reader.model_input,
     events.MessageStart: _Reader.message_start,
     events.MessageUpdate: _Reader.text,
     events.ReasoningUpdate: _Reader.reasoning,
@@ -316,6 +331,7 @@ def _opener(call: _Reading, *, overflowed: bool) -> Sequence[Piece]:
         return ()
     if call.is_reported and call.usage is None:
         return (ToolCallPiece("", "", ""),)
-    if call.error is None or overflowed:
+    # One that was refused before it said anything comes with a hint.
+    if call.error is None or (overflowed and call.error.hint is UNSET):
         return (ReasoningKept(ReasoningBlock(dialect="", data={})),)
     return ()

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from nousd.daemon.instructions import no_instructions
-from nousd.errors import NotReplayable, ProviderError, ToolError
+from nousd.errors import ContextOverflow, NotReplayable, ProviderError, ToolError
 from nousd.machine.sources import SourceText
 from nousd.providers.mock import MockProvider
 from nousd.replay.compare import compared, normalised
@@ -140,6 +140,32 @@ async def test_what_changes_in_the_middle_of_a_run_changes_there(tmp_path: Path)
         await client.request("rename_session", name="new")
         provider.answer(says("done"), fails(ProviderError("no"), "half"))
         await trio.testing.wait_all_tasks_blocked()
+        await check_all_same(rows)
+
+
+@pytest.mark.parametrize("outcomes", [1, 2, 3])
+async def test_calls_that_a_server_finds_too_long_come_out_the_same(
+    tmp_path: Path, outcomes: int
+) -> None:
+    """Made shorter by what is left out of them, by a compaction, or not at all."""
+    provider, tool = ScriptedProvider(), ScriptedTool()
+    async with daemon_with_log(tmp_path, provider, tools=[tool.tool]) as (client, watch, rows):
+        too_long = fails(ContextOverflow("too long"))
+        for turn in range(outcomes - 1):
+            provider.answer(asks_for_tools(), says(f"answer {turn}"))
+            tool.finish(gives("words " * 500))
+            await client.request("prompt", text=f"{'question ' * 300} {turn}")
+        provider.answer(asks_for_tools(), too_long, *[says("short")] * 3)
+        tool.finish(gives("words " * 500))
+        await client.request("prompt", text="go", wait=False)
+        await watch.run()
+        await trio.testing.wait_all_tasks_blocked()
+        provider.calls.forget()
+        provider.answer(too_long, too_long, too_long)
+        await client.request("prompt", text="again", wait=False)
+        await trio.testing.wait_all_tasks_blocked()
+        lines = b"".join(event.line for event in rows.events)
+        assert b'"code":"context_too_large"' in lines
         await check_all_same(rows)
 
 
