@@ -118,6 +118,7 @@ SAMPLES: dict[str, Any] = {
     "model": "m",
     "run_id": "run",
     "wait": False,
+    "level": "low",
 }
 
 

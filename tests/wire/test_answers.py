@@ -47,6 +47,8 @@ def _sample(schema: dict[str, Any], components: dict[str, Any]) -> Any:
         return _sample(schema["anyOf"][0], components)
     if "enum" in schema:
         return schema["enum"][0]
+    if schema.get("contentEncoding") == "base64":
+        return "eA=="
     match schema.get("type"):
         case "object":
             properties = schema.get("properties", {})
