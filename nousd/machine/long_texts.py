@@ -24,7 +24,7 @@ from msgspec import UNSET
 from nousd.wire import events
 from nousd.wire.codec import encode_json, scrub
 from nousd.wire.entries import Entry, MessageEntry, ToolCall
-from nousd.wire.limits import EVENT_TEXT_BYTES_MAX, TOOL_PREVIEW_CHARS_MAX
+from nousd.wire.limits import DELTA_BYTES_MAX, EVENT_TEXT_BYTES_MAX, TOOL_PREVIEW_CHARS_MAX
 from nousd.wire.responses import QueuedInput
 
 TEXT_MEDIA_TYPE: Final = "text/plain; charset=utf-8"
@@ -35,6 +35,9 @@ _ARGS_BYTES_OF_ENTRY: Final = 4 * EVENT_TEXT_BYTES_MAX
 
 _ARG_CHARS_SHOWN: Final = 1024
 """Characters of each argument that show where all of them are too long."""
+
+_BYTES_OF_CHARACTER_MAX: Final = len(r"\u0000")
+"""What one character takes in JSON, at most."""
 
 Wholes = Mapping[str, bytes | None]
 """Artifact id -> its bytes; None for one that is not there."""
@@ -62,6 +65,23 @@ def cut(decided: Iterable[events.Event]) -> Cut:
 def beginning(text: str) -> str:
     """Returns as much of a text as an event repeats; no character is split."""
     return _utf8(text[:EVENT_TEXT_BYTES_MAX])[:EVENT_TEXT_BYTES_MAX].decode(errors="ignore")
+
+
+def deltas(text: str) -> Iterator[str]:
+    """Yields a text in pieces that are each small enough for an event, whatever has to be escaped."""
+    start = 0
+    while start < len(text):
+        piece = text[start : start + DELTA_BYTES_MAX]
+        while _bytes_in_line(piece) > DELTA_BYTES_MAX:
+            piece = piece[: len(piece) // 2]
+        yield piece
+        start += len(piece)
+
+
+def _bytes_in_line(text: str) -> int:
+    """Returns the size of a text inside a JSON string; of a short one, a bound that is found at once."""
+    most = len(text) * _BYTES_OF_CHARACTER_MAX
+    return most if most <= DELTA_BYTES_MAX else len(encode_json(text)) - len('""')
 
 
 def is_long(text: str) -> bool:

@@ -18,7 +18,6 @@ import trio
 
 from nousd.errors import ProviderError
 from nousd.providers.interface import Piece, ReasoningDelta, Receive, TextDelta
-from nousd.wire.limits import DELTA_CHARS_MAX
 
 PIECES_WAITING_MAX: Final = 1024
 """Pieces that were read and not yet received."""
@@ -71,12 +70,11 @@ def _waiting(channel: trio.MemoryReceiveChannel[Piece]) -> Iterator[Piece]:
 
 
 def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Yields the pieces with neighbouring deltas of one kind joined, none over ``DELTA_CHARS_MAX``."""
+    """Yields the pieces with neighbouring deltas of one kind joined."""
     for kind, group in groupby(pieces, type):
         if kind is TextDelta or kind is ReasoningDelta:
             deltas = (piece for piece in group if isinstance(piece, TextDelta | ReasoningDelta))
-            text = "".join(delta.text for delta in deltas)
-            for start in range(0, len(text), DELTA_CHARS_MAX):
-                yield kind(text[start : start + DELTA_CHARS_MAX])
+            if text := "".join(delta.text for delta in deltas):
+                yield kind(text)
         else:
             yield from group

@@ -96,8 +96,8 @@ SNIPPET_BYTES_MAX: Final = 80
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of a model's answer that is not streamed."""
 
-DELTA_CHARS_MAX: Final = 64 * 1024
-"""Characters of one delta, so that one event about it stays small."""
+DELTA_BYTES_MAX: Final = 8 * 1024
+"""Bytes of one delta as it stands in its line, escapes included, so that every such event is small."""
 
 TOOL_CALLS_MAX: Final = 128
 """Calls that a model asks for in one answer."""
@@ -206,9 +206,9 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
         ANSWER_BYTES_MAX,
         "an `error` event `provider_error`: the server's answer is longer than 16777216 bytes",
     ),
-    "delta_chars_max": (
-        DELTA_CHARS_MAX,
-        "several `message_update` or `tool_execution_update` instead of one",
+    "delta_bytes_max": (
+        DELTA_BYTES_MAX,
+        "several `message_update`, `reasoning_update` or `tool_execution_update` instead of one",
     ),
     "tool_calls_max": (
         TOOL_CALLS_MAX,

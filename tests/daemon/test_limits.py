@@ -455,8 +455,8 @@ async def answer_bytes(kit: Kit, offset: int) -> None:
     await failed_or_not(kit, "answer_bytes_max", offset, bound)
 
 
-async def delta_chars(kit: Kit, offset: int) -> None:
-    text = "x" * (LIMITS["delta_chars_max"][0] + offset)
+async def delta_bytes(kit: Kit, offset: int) -> None:
+    text = "x" * (LIMITS["delta_bytes_max"][0] + offset)
     kit.stub.script(text_reply(text))
     deltas = [update["delta"] for update in of_type(await kit.run(), "message_update")]
     assert [len(delta) for delta in deltas] == ([len(text) - 1, 1] if offset > 0 else [len(text)])
@@ -652,7 +652,7 @@ PLAYS: dict[str, Play] = {
     "pipeline_max": pipeline,
     "pipeline_bytes_max": pipeline_bytes,
     "answer_bytes_max": answer_bytes,
-    "delta_chars_max": delta_chars,
+    "delta_bytes_max": delta_bytes,
     "tool_calls_max": tool_calls,
     "tool_arguments_chars_max": tool_arguments_chars,
     "tool_result_lines_max": tool_result_lines,

@@ -18,7 +18,8 @@ from nousd.machine.model_input import AssistantMessage, ModelInput, ToolResultMe
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.store import memory
 from nousd.store.interface import EventFilter, Store
-from nousd.wire.limits import DELTA_CHARS_MAX, EVENT_TEXT_BYTES_MAX, PAGE_BYTES_MAX
+from nousd.wire.codec import encode_json
+from nousd.wire.limits import DELTA_BYTES_MAX, EVENT_TEXT_BYTES_MAX, PAGE_BYTES_MAX
 from tests.daemon.scripted import (
     Outcome,
     ScriptedProvider,
@@ -379,8 +380,23 @@ async def test_a_long_tool_result_is_told_to_the_model_whole(
     assert (end["result"], end["text_ref"]) == (text[: len(end["result"])], ref_of(text))
     updates = of_type(events, "tool_execution_update")
     assert "".join(update["delta"] for update in updates) == text
-    assert max(len(update["delta"]) for update in updates) <= DELTA_CHARS_MAX
     assert (await kit.messages())[2]["text"] == text
+    await kit.all_lines_are_small()
+
+
+@pytest.mark.parametrize("character", ["x", "\0", '"', "\u20ac", "\U0001f30d"])
+async def test_every_piece_of_an_output_or_answer_is_small_in_its_line_whatever_it_is_made_of(
+    kit: Kit, autojump_clock: trio.testing.MockClock, character: str
+) -> None:
+    text = character * 20_000
+    await kit.begin("go")
+    kit.tool.finish(gives(text))
+    kit.model.answer(asks_for_tools(), says(text))
+    events = await kit.events.run()
+    for name in ("tool_execution_update", "message_update"):
+        told = [update["delta"] for update in of_type(events, name)]
+        assert "".join(told) == text
+        assert max(len(encode_json(delta)) for delta in told) <= DELTA_BYTES_MAX + len('""')
 
 
 async def test_a_tool_that_fails_with_a_long_text_warns_with_its_beginning(

@@ -7,7 +7,6 @@ import trio.testing
 from nousd.errors import ProviderError
 from nousd.providers.delivery import PIECES_WAITING_MAX, Put, deliver, joined
 from nousd.providers.interface import Finished, Piece, ReasoningDelta, TextDelta, ToolCallPiece
-from nousd.wire.limits import DELTA_CHARS_MAX
 from tests.providers.helpers import Collector, text_of
 
 CALL = ToolCallPiece("c", "read", "{}")
@@ -31,17 +30,6 @@ CALL = ToolCallPiece("c", "read", "{}")
 )
 def test_only_neighbours_of_one_kind_are_joined(pieces: list[Piece], expected: list[Piece]) -> None:
     assert list(joined(pieces)) == expected
-
-
-def test_no_delta_is_longer_than_the_limit() -> None:
-    text = "ab" * DELTA_CHARS_MAX
-    parts = list(joined([TextDelta(text), TextDelta("c")]))
-    assert [len(part.text) for part in parts if isinstance(part, TextDelta)] == [
-        DELTA_CHARS_MAX,
-        DELTA_CHARS_MAX,
-        1,
-    ]
-    assert text_of(parts) == text + "c"
 
 
 async def test_what_arrives_together_is_received_joined() -> None:

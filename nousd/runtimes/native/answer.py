@@ -13,6 +13,7 @@ from msgspec import UNSET
 
 from nousd.errors import ContextOverflow, ProviderError, RunFailed
 from nousd.machine.lifecycle import tool_calls_of
+from nousd.machine.long_texts import deltas
 from nousd.machine.model_input import ModelInput
 from nousd.machine.usage import CallFigures
 from nousd.providers.interface import (
@@ -127,21 +128,11 @@ class _Answer:
         self._meter.note(piece)
         match piece:
             case TextDelta(text):
-                message_id = await self._open()
                 self._text.append(text)
-                await self._host.stream(
-                    events.MessageUpdate(
-                        **self._host.ledger.where, message_id=message_id, delta=text
-                    )
-                )
+                await self._show(events.MessageUpdate, text)
             case ReasoningDelta(text):
-                message_id = await self._open()
                 self._reasoning.append(text)
-                await self._host.stream(
-                    events.ReasoningUpdate(
-                        **self._host.ledger.where, message_id=message_id, delta=text
-                    )
-                )
+                await self._show(events.ReasoningUpdate, text)
             case ReasoningKept(block):
                 await self._open()
                 self._reasoning_blocks.append(block)
@@ -154,6 +145,15 @@ class _Answer:
                 self._finished = piece
             case Alive() | UsageSoFar():
                 self._host.expect_quiet(0.0)
+
+    async def _show(
+        self, update: type[events.MessageUpdate | events.ReasoningUpdate], text: str
+    ) -> None:
+        message_id = await self._open()
+        where = self._host.ledger.where
+        await self._host.stream(
+            *[update(**where, message_id=message_id, delta=delta) for delta in deltas(text)]
+        )
 
     async def _open(self) -> str:
         if self.message_id is None:

@@ -10,13 +10,12 @@ from typing import Any, Final
 from msgspec import UNSET, UnsetType
 
 from nousd.machine.lifecycle import tool_result_entry
-from nousd.machine.long_texts import beginning
+from nousd.machine.long_texts import beginning, deltas
 from nousd.runtimes.interface import TurnHost
 from nousd.runtimes.native.admission import Evaluation, Refused
 from nousd.tools.interface import ToolResult
 from nousd.wire import events
 from nousd.wire.entries import ToolCall
-from nousd.wire.limits import DELTA_CHARS_MAX
 
 _ATTEMPT: Final = 1
 """Nothing runs a call a second time yet."""
@@ -78,10 +77,7 @@ class CallEvents:
 
     def updates(self, text: str) -> list[events.Event]:
         """The call says something, in pieces that are small enough for an event."""
-        return [
-            events.ToolExecutionUpdate(**self._shown, delta=text[start : start + DELTA_CHARS_MAX])
-            for start in range(0, len(text), DELTA_CHARS_MAX)
-        ]
+        return [events.ToolExecutionUpdate(**self._shown, delta=delta) for delta in deltas(text)]
 
     def warning(self, refused: Refused) -> events.Event:
         """What went wrong; the whole of a long text is in the call's result."""
