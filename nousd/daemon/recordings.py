@@ -2,7 +2,7 @@
 
 One exchange is three files in its run's folder: what was sent, what came back, and what is known of it
 (``Exchange``). They hold everything that the model was told, so they are as private as the log; keys
-are in headers, which never get here, and where a server repeats one in a refusal it is taken out.
+are in headers, which never get here, and where a server repeats one it is taken out.
 
 A thread writes, so that a slow disk is in nobody's way; what waits for it is bounded, and past the bound
 an exchange is cut and says so. Nothing that fails here is felt by a run.
@@ -36,9 +36,13 @@ WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
 RUNS_COUNTED_MAX: Final = 1024
 """Runs whose exchanges are counted; many more than ever go on at once."""
 
-_CLOSING_SECONDS: Final = 5.0
+LINE_BYTES_MAX: Final = 1024 * 1024
+"""How much of a line is looked through for keys at once; what is longer is looked through in parts."""
 
-_OK: Final = 200
+_KEY_BYTES_MAX: Final = 32 * 1024
+"""More than the longest key has, however it is written; parts of a line overlap by as much."""
+
+_CLOSING_SECONDS: Final = 5.0
 
 current_run: ContextVar[str | None] = ContextVar("current_run", default=None)
 """The run whose task this is, or that this task works for."""
@@ -137,7 +141,7 @@ class _Recorder:
         self._redact = redact
         self._known = Exchange(path="")
         self._kept = 0
-        self._refusal: list[bytes] = []
+        self._held = bytearray()
 
     def request(self, path: str, body: bytes) -> None:
         self._know(path=path)
@@ -149,21 +153,30 @@ class _Recorder:
 
     def chunk(self, data: bytes) -> None:
         room = EXCHANGE_BYTES_MAX - self._kept
-        if len(data) > room:
-            self._know(cut=True)
         self._kept += len(data[:room])
-        if self._known.status == _OK:
-            self._write(".sse", data[:room])
-        else:
-            # A refusal is short, and may repeat the key.
-            self._refusal.append(data[:room])
+        self._held += data[:room]
+        # A key has no line break, so none ends behind one.
+        if b"\n" in data:
+            self._write_held(lambda held: held.rfind(b"\n") + 1)
+        elif len(self._held) > LINE_BYTES_MAX:
+            self._write_held(lambda held: max(0, len(held) - _KEY_BYTES_MAX))
+        if len(data) > room:
+            self._write_held(len)
+            self._know(cut=True)
 
     def end(self) -> None:
-        if self._refusal:
-            words = b"".join(self._refusal).decode(errors="replace")
-            self._write(".sse", self._redact(words).encode(errors="replace"))
+        self._write_held(len)
         known = msgspec.json.encode(self._known) + b"\n"
         self._recordings.write(self._file(".response.json"), known, is_small=True)
+
+    def _write_held(self, count: Callable[[bytes], int]) -> None:
+        """Takes the keys out of what is held, and writes as many bytes of that as ``count`` says."""
+        # In Latin-1 each byte is a character, and so comes back as it was.
+        held = self._redact(self._held.decode("latin-1")).encode("latin-1")
+        end = count(held)
+        if end:
+            self._write(".sse", held[:end])
+        self._held = bytearray(held[end:])
 
     def _know(self, **fields: str | int | bool) -> None:
         self._known = msgspec.structs.replace(self._known, **fields)

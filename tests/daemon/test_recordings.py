@@ -63,12 +63,27 @@ def test_an_exchange_is_kept_byte_for_byte_and_privately(tmp_path: Path) -> None
     assert {path.stat().st_mode & 0o777 for path in run.iterdir()} == {0o600}
 
 
-def test_a_server_that_repeats_the_key_in_a_refusal_does_not_put_it_into_a_file(
-    tmp_path: Path,
+@pytest.mark.parametrize("status", [200, 401])
+def test_a_server_that_repeats_the_key_does_not_put_it_into_a_file(
+    tmp_path: Path, status: int
 ) -> None:
     with open_recordings(tmp_path / "raw", redacted) as kept:
-        exchange(kept, b"bad key sk-", b"secret!", status=401)
-    assert (tmp_path / "raw/run-1/1-openai.sse").read_bytes() == b"bad key [redacted]!"
+        exchange(kept, b"a\nbad key sk-", b"secret!\n", b"sk-sec", b"ret", status=status)
+    recorded = (tmp_path / "raw/run-1/1-openai.sse").read_bytes()
+    assert recorded == b"a\nbad key [redacted]!\n[redacted]"
+
+
+def test_a_key_in_a_line_without_end_is_found_wherever_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recordings, "LINE_BYTES_MAX", 20)
+    monkeypatch.setattr(recordings, "_KEY_BYTES_MAX", 9)
+    for before in range(30):
+        line = b"x" * before + b"sk-secret" + b"y" * 30
+        with open_recordings(tmp_path / f"{before}", redacted) as kept:
+            exchange(kept, *(bytes([byte]) for byte in line))
+        recorded = (tmp_path / f"{before}/run-1/1-openai.sse").read_bytes()
+        assert recorded == line.replace(b"sk-secret", b"[redacted]")
 
 
 @pytest.mark.parametrize(("size", "cut"), [(9, False), (10, False), (11, True)])
@@ -87,11 +102,11 @@ def test_what_a_slow_disk_does_not_take_is_left_out_and_said(
 ) -> None:
     monkeypatch.setattr(recordings, "WAITING_BYTES_MAX", 200)
     kept = Recordings(tmp_path, redacted)  # nobody writes yet
-    exchange(kept, b"x" * 150, b"y" * 150, b"z")
+    exchange(kept, b"x" * 149 + b"\n", b"y" * 149 + b"\n", b"z")
     kept.stop()
     kept.run()
     assert known(tmp_path)["cut"] is True
-    assert (tmp_path / "run-1/1-openai.sse").read_bytes() == b"x" * 150
+    assert (tmp_path / "run-1/1-openai.sse").read_bytes() == b"x" * 149 + b"\n"
 
 
 def test_what_belongs_to_no_run_is_not_kept(tmp_path: Path) -> None:
