@@ -39,7 +39,7 @@ from nousd.wire.responses import Accepted, QueuedInput
 
 if TYPE_CHECKING:
     from nousd.daemon.core import Deferred
-    from nousd.daemon.runs import RunDriver
+    from nousd.daemon.run_driver import RunDriver
 
 _IDLE_SESSIONS_MAX: Final = 512
 """Idle sessions kept in memory; more are read from the log when they are wanted."""

@@ -18,7 +18,7 @@ import msgspec
 import trio
 from msgspec import UNSET
 
-from nousd.daemon.runs import RunDriver
+from nousd.daemon.run_driver import RunDriver
 from nousd.daemon.sessions import LiveSession
 from nousd.errors import CommandRejected, RunFailed
 from nousd.machine import decisions

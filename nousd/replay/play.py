@@ -22,7 +22,7 @@ from nousd.daemon.app import Parts, open_core
 from nousd.daemon.core import Core
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
-from nousd.daemon.runs import RunDriver
+from nousd.daemon.run_driver import RunDriver
 from nousd.errors import CommandRejected, NotReplayable
 from nousd.machine import decisions, queue
 from nousd.machine.model_input import ModelChoice

@@ -66,7 +66,9 @@ _STRATEGIES: Final[dict[type[inspect.Type], Callable[[Any], st.SearchStrategy[An
     inspect.StrType: _text,
     inspect.BytesType: lambda _: st.binary(max_size=_CHARS_MAX),
     inspect.IntType: _integer,
-    inspect.FloatType: lambda info: st.floats(info.ge, info.le, allow_nan=False, allow_infinity=False),
+    inspect.FloatType: lambda info: st.floats(
+        info.ge, info.le, allow_nan=False, allow_infinity=False
+    ),
     inspect.BoolType: lambda _: st.booleans(),
     inspect.NoneType: lambda _: st.none(),
     inspect.AnyType: lambda _: json_values,
