@@ -12,6 +12,7 @@ it takes grows with the text and with nothing else.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import urllib.parse
@@ -178,6 +179,13 @@ RULES: Final[tuple[Rule, ...]] = (
         "private key",
         rf"(?<![A-Za-z0-9+/=\\\s])[A-Za-z0-9+/=\\\s]{{40,}}+-----END {_PEM}",
     ),
+    # What stands where a text was cut may be the beginning of anything.
+    _rule(
+        "cut",
+        "[... the whole output|[output cut|[output goes on",
+        r"(?<!\S)(?P<secret>\S{6,})(?=\s{1,4}\[(?:\.\.\. the whole output|Output cut|Output goes on))",
+    ),
+    _rule("cut", "...", r"(?<!\S)(?P<secret>\S{16,})(?=\.\.\.\Z)"),
 )
 """In the order in which they are looked for; what one has taken is nothing to the others."""
 
@@ -249,6 +257,9 @@ class Redactor:
 
     def redact(self, text: str) -> str:
         """Returns ``text`` with every secret replaced."""
+        if self._rules:
+            # A text in UTF-16 that was read as UTF-8, in which no secret would be seen.
+            text = text.replace("\0", "")
         if self._pattern is not None:
             text, times = self._pattern.subn(self._mark, text)
             self._count("known", times)
@@ -335,13 +346,32 @@ def _marked(kind: str) -> str:
 
 
 def _spellings(secret: str) -> set[str]:
-    """The forms in which a secret turns up in errors: as it is, in a URL, in JSON, in a repr."""
+    """The forms in which a secret turns up: as it is, in a URL, in the JSON of any encoder, in a repr,
+    in Base64 with something before it and behind it.
+    """
+    in_json = json.dumps(secret)[1:-1]
+    data = secret.encode("utf-8", "surrogateescape")
     return {
         secret,
-        urllib.parse.quote(secret),
-        urllib.parse.quote(secret, safe=""),
-        urllib.parse.quote_plus(secret),
-        json.dumps(secret)[1:-1],
+        urllib.parse.quote(secret, errors="surrogateescape"),
+        urllib.parse.quote(secret, safe="", errors="surrogateescape"),
+        urllib.parse.quote_plus(secret, errors="surrogateescape"),
+        in_json,
+        in_json.replace("/", "\\/"),
+        in_json.translate(_ESCAPED_FOR_HTML),
         json.dumps(secret, ensure_ascii=False)[1:-1],
         repr(secret)[1:-1],
+        *(_base64(data, before, signs) for before in range(3) for signs in (b"+/", b"-_")),
     }
+
+
+_ESCAPED_FOR_HTML: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
+
+
+def _base64(data: bytes, before: int, signs: bytes) -> str:
+    """Returns what is the same in the Base64 of every text that has ``data`` behind so many bytes, or
+    a multiple of three more: the letters that tell of nothing else.
+    """
+    first = -(-before * 8 // 6)
+    encoded = base64.b64encode(bytes(before) + data, signs).decode()
+    return encoded[first : (before + len(data)) * 8 // 6]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 import urllib.parse
@@ -51,14 +52,46 @@ def test_a_secret_made_later_is_known_from_then_on() -> None:
         urllib.parse.quote,
         lambda secret: urllib.parse.quote(secret, safe=""),
         urllib.parse.quote_plus,
+        lambda secret: json.dumps(secret).replace("/", "\\/"),
+        lambda secret: json.dumps(secret).replace("&", "\\u0026"),
     ],
-    ids=["as_it_is", "repr", "ascii_json", "json", "url", "url_part", "form"],
+    ids=[
+        "as_it_is",
+        "repr",
+        "ascii_json",
+        "json",
+        "url",
+        "url_part",
+        "form",
+        "json_of_php",
+        "json_of_go",
+    ],
 )
 def test_a_secret_is_known_in_every_spelling(spell: Callable[[str], str]) -> None:
     secret = 'key "one"/two\\ß+&'
     redacted = Redactor([secret]).redact(f"GET {spell(secret)}")
     assert "one" not in redacted
     assert redacted.strip("GET \"'") == "[redacted]"
+
+
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+@pytest.mark.parametrize("before", range(4))
+def test_a_secret_is_known_inside_of_base64(before: int, encode: Callable[[bytes], bytes]) -> None:
+    secret = "~~~ key ??? of some length"
+    text = encode(b"u" * before + f"{secret}:more".encode()).decode()
+    redacted = Redactor([secret]).redact(text)
+    assert "[redacted]" in redacted
+    assert len(redacted) < len("[redacted]") + 4 + before * 2 + 8
+
+
+def test_a_secret_in_utf_16_is_seen_where_it_was_read_as_utf_8() -> None:
+    text = f"sk-ant-api03-{MARK}".encode("utf-16-le").decode()
+    assert Redactor(rules=RULES).redact(text) == "[redacted:anthropic_key]"
+
+
+def test_a_secret_that_is_no_unicode_is_known_as_well() -> None:
+    secret = "pass\udcffword"
+    assert Redactor([secret]).redact(f"it is {secret}") == "it is [redacted]"
 
 
 def test_a_secret_is_a_text_and_not_a_pattern() -> None:

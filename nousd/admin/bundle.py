@@ -98,11 +98,14 @@ def bundle(wanted: Wanted, target: Path, *, overwrite: bool = False) -> BundleRe
 
     Raises:
         SessionNotFound: the log has no such session.
-        StoreError: ``target`` exists, unless it may be overwritten, or cannot be written. Nothing is
-            left there.
+        StoreError: ``target`` exists, unless it is a file that may be overwritten, or cannot be written.
+            Nothing is left there.
     """
-    if not overwrite and os.path.lexists(target):
-        raise StoreError(f"{target} exists; --force overwrites it")
+    if os.path.lexists(target):
+        if target.is_symlink() or not target.is_file():
+            raise StoreError(f"{target} exists and is no regular file")
+        if not overwrite:
+            raise StoreError(f"{target} exists; --force overwrites it")
     try:
         with _half_written(target) as (half, file):
             report = write_bundle(wanted, file, str(target))
@@ -127,7 +130,12 @@ def _half_written(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 
 def write_bundle(wanted: Wanted, output: IO[bytes], name: str) -> BundleReport:
-    """Writes a bundle as a stream of bytes; ``name`` is what the report calls it. See ``bundle``."""
+    """Writes a bundle as a stream of bytes; ``name`` is what the report calls it. See ``bundle``.
+
+    Raises:
+        SessionNotFound: the log has no such session.
+        OSError: the output cannot be written.
+    """
     redactor = Redactor(
         _known(wanted), rules=(*rules_of(wanted.resolved.settings.redact), *RULES), mark=KNOWN
     )
@@ -139,6 +147,8 @@ def write_bundle(wanted: Wanted, output: IO[bytes], name: str) -> BundleReport:
         except SessionNotFound:
             raise
         except (NousdError, apsw.Error, msgspec.MsgspecError, OSError, ValueError) as error:
+            if archive.is_broken:
+                raise
             archive.leave_out(what, f"could not be had: {error}")
     archive.close(
         {

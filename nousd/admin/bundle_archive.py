@@ -46,11 +46,14 @@ class Archive:
     Args:
         output: gets the compressed bytes.
         now: the time that all files have.
+
+    ``is_broken`` once the output could not be written: nothing can be added to half a file.
     """
 
     def __init__(self, output: IO[bytes], redactor: Redactor, now: datetime) -> None:
         self.files: list[File] = []
         self.left_out: list[LeftOut] = []
+        self.is_broken = False
         self._redactor = redactor
         self._now = now
         self._tar = tarfile.open(fileobj=output, mode="w:gz", format=tarfile.PAX_FORMAT)  # noqa: SIM115
@@ -127,7 +130,9 @@ class Archive:
             info.mode = 0o600
             info.mtime = int(self._now.timestamp())
             file.seek(0)
+            self.is_broken = True
             self._tar.addfile(info, file)
+            self.is_broken = False
         self.files.append(File(name, info.size))
 
 

@@ -1,12 +1,14 @@
 """What a support bundle tells of a log: its events, what became of each tool call, and its artifacts.
 
 Deltas are joined first, those of a message that has no end as well: a secret that came in pieces is none
-of them. Everything is read through one connection, in the one transaction that its caller has open. The
-bundle's file and what is redacted are not known here.
+of them. Nor is one of which only a piece is told, so where a text was cut its last word is taken off.
+Everything is read through one connection, in the one transaction that its caller has open. The bundle's
+file and what is redacted are not known here.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
@@ -14,12 +16,13 @@ from typing import Any, Final, NamedTuple
 import apsw
 import msgspec
 
-from nousd.machine.retention import Line, join
+from nousd.machine.retention import STARTS, Line, join
 from nousd.store import _artifacts_sqlite as artifacts
 from nousd.store.migrations import MIGRATIONS
 from nousd.wire.codec import decode_event
 from nousd.wire.events import DELTA_EVENTS
 from nousd.wire.lifting import lift
+from nousd.wire.limits import TOOL_PREVIEW_CHARS_MAX
 
 _EVENTS: Final = """
     SELECT seq, type, schema_version, line FROM events
@@ -50,12 +53,12 @@ class Events:
         self._joined, self._gone = self._join()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yields each event as its line says it, in the present version."""
+        """Yields each event as its line says it, in the present version, but for frayed ends."""
         for line in self._lines(None):
             if line.seq not in self._gone:
                 whole = self._joined.get(line.seq, line.line)
                 event: dict[str, Any] = msgspec.json.decode(whole)
-                yield event
+                yield _with_whole_words(event)
 
     def _beginning(self, bytes_max: int) -> tuple[int, int]:
         first, room, untold = _SEQ_MAX, bytes_max, 0
@@ -71,11 +74,15 @@ class Events:
     def _join(self) -> tuple[Mapping[int, bytes], frozenset[int]]:
         by_message: dict[tuple[str, str], list[Line]] = defaultdict(list)
         for line in self._lines(sorted(DELTA_EVENTS)):
-            told = msgspec.json.decode(decode_event(line.line).payload, type=_Delta)
-            by_message[line.type, told.tool_call_id or told.message_id].append(line)
+            by_message[line.type, _told_of(line)].append(line)
+        begun = {_told_of(line) for line in self._lines(sorted(STARTS))} if self.untold else None
         joined: dict[int, bytes] = {}
         gone: set[int] = set()
-        for lines in by_message.values():
+        for (_, told_of), lines in by_message.items():
+            if begun is not None and told_of not in begun:
+                # The first of them are not told: these may begin in the middle of a secret.
+                gone.update(line.seq for line in lines)
+                continue
             for whole in join(reversed(lines)):
                 joined[whole.seq] = whole.line
                 gone.update(whole.gone)
@@ -91,9 +98,51 @@ class Events:
             yield Line(seq, name, lift(line, version))
 
 
-class _Delta(msgspec.Struct, frozen=True):
+class _Told(msgspec.Struct, frozen=True):
     message_id: str = ""
     tool_call_id: str = ""
+
+
+def _told_of(line: Line) -> str:
+    """Returns the id of the message or tool call that an event is about."""
+    told = msgspec.json.decode(decode_event(line.line).payload, type=_Told)
+    return told.tool_call_id or told.message_id
+
+
+# --- ends that were cut ----------------------------------------------------------------------
+
+
+_LAST_WORD: Final = re.compile(r"(?<!\S)\S+\Z")
+
+_CUT: Final = "[cut]"
+
+_BEGINNINGS: Final = (("text", "text_ref"), ("result", "text_ref"), ("cause", "raw_ref"))
+"""A text -> the key beside it that says that it is only the beginning."""
+
+
+def _with_whole_words(value: Any) -> Any:
+    """Returns a decoded event without the last words of texts that are only beginnings."""
+    if isinstance(value, list):
+        return [_with_whole_words(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    told = {name: _with_whole_words(item) for name, item in value.items()}
+    for name, ref in _BEGINNINGS:
+        if ref in told and isinstance(told.get(name), str):
+            told[name] = _beginning(told[name])
+    if "args_ref" in told:
+        told["args"] = {
+            name: _beginning(arg) if isinstance(arg, str) else arg
+            for name, arg in told["args"].items()
+        }
+    # Earlier versions cut results without a word about it.
+    if len(told.get("result") or "") == TOOL_PREVIEW_CHARS_MAX:
+        told["result"] = _beginning(told["result"])
+    return told
+
+
+def _beginning(text: str) -> str:
+    return _LAST_WORD.sub(_CUT, text)
 
 
 # --- tool calls ------------------------------------------------------------------------------

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
+import random
 import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import trio
@@ -424,3 +427,91 @@ async def test_a_log_that_is_in_use_is_bundled(folder: Path, made: Callable[...,
         ]
         await append(store, created("s2"))
         assert len(lines(await trio.to_thread.run_sync(made))) == 2
+
+
+# --- secrets of which only a piece is there --------------------------------------------------
+
+
+HALF_OF_A_SECRET: Final = f" postgres://bob:{MARK}-and-{MARK}"
+"""Without what comes behind it, this looks like nothing."""
+
+
+def cut_in_a_secret(size: int) -> str:
+    """The beginning of a text, which was cut behind so many letters."""
+    return ("word " * size)[: size - len(HALF_OF_A_SECRET)] + HALF_OF_A_SECRET
+
+
+def test_of_a_text_that_was_cut_the_last_word_is_taken_off(
+    folder: Path, made: Callable[..., Files]
+) -> None:
+    ref = artifact(b"whole").id
+    call: Any = TURN | {"tool_call_id": "m1.0", "tool_name": "bash"}
+    short = cut_in_a_secret(99)
+    write(
+        folder,
+        created("s1"),
+        *STARTS,
+        appended("user", role="user", text=short, text_ref=ref, text_bytes=9000),
+        appended("shown", role="tool", text=f"{short}\n[... the whole output: artifact {ref}]"),
+        events.ToolExecutionStart(
+            **call, args={"command": short, "n": 1}, args_ref=ref, args_bytes=9000
+        ),
+        events.ToolExecutionEnd(
+            **call, result=cut_in_a_secret(8192), is_error=False, executed=False
+        ),
+        events.Error(**TURN, code="c", message="m", cause=short, raw_ref=ref),
+        events.AgentEnd(session_id="s1", run_id="r1", status="error", error=f"{short}..."),
+    )
+    files = made()
+    for name, content in files.items():
+        assert MARK.encode() not in content, name
+    told = [event["payload"] for event in lines(files)]
+    for text in (told[3]["entry"]["text"], told[5]["args"]["command"], told[7]["cause"]):
+        assert text.startswith("word word ")
+        assert text.endswith(" [cut]")
+
+
+def test_deltas_whose_first_ones_are_past_the_limit_stay_out(
+    folder: Path, made: Callable[..., Files]
+) -> None:
+    write(folder, created("s1"), *STARTS, *a_message("open", *SPELLED, ends=False))
+    size = len(lines(made())) * 200
+    for limit in range(0, size, 300):
+        files = made(limits=Limits(events=limit))
+        if manifest(files)["left_out"][0]["what"].endswith("oldest events"):
+            assert MARK[-3:].encode() not in files["events.jsonl"]
+    assert [event for event in lines(made()) if "delta" in event["payload"]]
+
+
+# --- where it goes ---------------------------------------------------------------------------
+
+
+def test_an_output_that_is_full_for_a_moment_is_an_error_all_the_same(
+    folder: Path, tmp_path: Path
+) -> None:
+    class FullForAMoment(io.BytesIO):
+        was_full = False
+
+        def write(self, data: Any) -> int:
+            if not self.was_full and self.tell() > 1000:
+                self.was_full = True
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data)
+
+    noise = random.Random(1).randbytes(90_000).hex()
+    write(folder, created("s1"), *STARTS, *a_message("m1", noise))
+    with pytest.raises(OSError, match="No space left on device"):
+        write_bundle(wanted_of(folder, tmp_path), FullForAMoment(), "out")
+
+
+def test_nothing_but_a_regular_file_is_ever_overwritten(folder: Path, tmp_path: Path) -> None:
+    write(folder, created("s1"))
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    file.write_text("mine")
+    link.symlink_to(file)
+    for target in (pipe, link, tmp_path):
+        with pytest.raises(StoreError, match="exists and is no regular file"):
+            bundle(wanted_of(folder, tmp_path), target, overwrite=True)
+    assert pipe.is_fifo()
+    assert file.read_text() == "mine"
