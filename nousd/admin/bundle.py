@@ -27,7 +27,8 @@ from nousd.admin.bundle_archive import Archive
 from nousd.admin.doctor import doctor
 from nousd.admin.reading import open_log
 from nousd.client.blocking import Connection
-from nousd.config.settings import Resolved, report
+from nousd.config.report import report
+from nousd.config.settings import Resolved
 from nousd.errors import ClientError, NousdError, SessionNotFound, StoreError
 from nousd.places import locations
 from nousd.redaction import RULES, Redactor, names_secret

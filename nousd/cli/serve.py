@@ -72,7 +72,8 @@ def _help(info: SettingInfo) -> str:
 
 
 def _serve(values: dict[str, Any]) -> None:
-    from nousd.config.settings import report, resolve
+    from nousd.config.report import report
+    from nousd.config.settings import resolve
 
     config = values.pop("config")
     print_config = values.pop("print_config")

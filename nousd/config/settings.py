@@ -14,7 +14,7 @@ sockets is the business of ``folders`` and ``sockets``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -325,28 +325,6 @@ def resolve_socket(environ: Mapping[str, str]) -> Path:
         locations.default_socket() if given is None else decide(SETTINGS["socket"], given)
     )
     return socket
-
-
-def report(resolved: Resolved) -> Iterator[str]:
-    """Yields a line for each setting and each provider: name, value, origin. A key is ``set`` or not."""
-    for name in (*SETTINGS, "config_file"):
-        shown = _shown(getattr(resolved.settings, name))
-        yield f"{name} = {shown}  ({resolved.origins[name]})"
-    for provider in resolved.settings.providers.values():
-        key = f"set  ({provider.key_origin})" if provider.key_origin else "not set"
-        yield f"providers.{provider.name}.api_key = {key}"
-
-
-def _shown(value: Any) -> str:
-    match value:
-        case None:
-            return "not set"
-        case bool():
-            return str(value).lower()
-        case tuple():
-            return ", ".join(map(str, value)) or "none"
-        case _:
-            return str(value)
 
 
 # --- the four places -------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from nousd.config.settings import Resolved, report, resolve, with_provider
+from nousd.config.report import report
+from nousd.config.settings import Resolved, resolve, with_provider
 from nousd.errors import ConfigError
 from tests.config.conftest import write
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from nousd.config.config_file import CONFIG_FILE_BYTES_MAX
+from nousd.config.report import report
 from nousd.config.settings import (
     SETTINGS,
     flag_of,
-    report,
     resolve,
     variable_of,
 )
@@ -296,6 +296,37 @@ def test_the_report_has_a_line_for_every_setting() -> None:
     assert "verbose = true  (flag --verbose)" in lines
     assert "model = not set  (default)" in lines
     assert "providers.mock.api_key = not set" in lines
+
+
+def test_the_report_has_what_the_file_says_of_providers_models_and_aliases(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(
+        """
+        [providers.work]
+        dialect = "openai"
+        api_base = "http://localhost:1/v1"
+        model = "large"
+        [providers.anthropic]
+        model = "small"
+        [models."work/large"]
+        context_window = 1000
+        attachments = ["image/png", "text/*"]
+        [aliases]
+        big = "work/large"
+        """
+    )
+    lines = list(report(resolve({"provider": "work", "model": "larger"}, {}, file)))
+    assert lines[len(SETTINGS) + 1 :] == [
+        f"providers.work.dialect = openai  (file {file})",
+        f"providers.work.api_base = http://localhost:1/v1  (file {file})",
+        "providers.work.model = larger  (flag --model)",
+        "providers.work.api_key = not set",
+        f"providers.anthropic.model = small  (file {file})",
+        "providers.anthropic.api_key = not set",
+        f'models."work/large".context_window = 1000  (file {file})',
+        f'models."work/large".attachments = image/png, text/*  (file {file})',
+        f"aliases.big = work/large  (file {file})",
+    ]
 
 
 # --- default places ------------------------------------------------------------------------------
