@@ -20,7 +20,8 @@
     │   │   └── StoreFull            ... because the disk is full
     │   └── StoreInDoubt             a commit failed; it may turn up after a restart, whole
     ├── ProviderError                a model call failed
-    │   └── ContextOverflow          ... because its input was too long for the model
+    │   ├── ContextOverflow          ... because its input was too long for the model
+    │   └── KeyUnavailable           ... because its key could not be had; no server was asked
     ├── RunFailed                    a run cannot go on; becomes its `error` event
     ├── ToolError                    a tool call failed; becomes a tool result, never ends a run
     │   └── ToolArgumentsInvalid
@@ -215,6 +216,10 @@ class ProviderError(NousdError):
 
 class ContextOverflow(ProviderError):
     """The model refused the input as too long. Compacting and asking again can help."""
+
+
+class KeyUnavailable(ProviderError):
+    """The key could not be had, so that no server was asked."""
 
 
 class RunFailed(NousdError):

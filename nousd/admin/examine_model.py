@@ -15,7 +15,7 @@ import trio
 from nousd.admin.examination import Check, World
 from nousd.config.providers import MOCK, ConfiguredProvider
 from nousd.config.settings import Settings, with_provider
-from nousd.errors import ConfigError, NousdError, ProviderError
+from nousd.errors import ConfigError, KeyUnavailable, NousdError, ProviderError
 from nousd.providers import auto, key_command
 from nousd.providers.configured import make_configured
 
@@ -119,6 +119,11 @@ def _server(provider: ConfiguredProvider, told: _Told, *, is_default: bool) -> I
 
 
 def _refusal(provider: ConfiguredProvider, base: str, error: NousdError) -> Check:
+    if isinstance(error, KeyUnavailable):
+        advice = (
+            f"see what [providers.{provider.name}] names: it must print the key and nothing else"
+        )
+        return Check(f"provider {provider.name}", "failed", str(error), advice)
     code = error.status if isinstance(error, ProviderError) else None
     status = f"answers {code}" if code else "cannot be asked"
     key = provider.key_origin or provider.key_variable

@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from nousd.errors import ProviderError
+from nousd.errors import KeyUnavailable
 
 SECONDS_MAX: Final = 10.0
 """How long the command may take."""
@@ -36,7 +36,7 @@ async def key_from(command: Sequence[str], folder: Path) -> str:
     """Returns the key that the command prints, run in ``folder``.
 
     Raises:
-        ProviderError: it cannot be run, takes too long, fails, or prints nothing or too much.
+        KeyUnavailable: it cannot be run, takes too long, fails, or prints nothing or too much.
     """
     output = bytearray()
     process = await _started(command, folder)
@@ -64,7 +64,7 @@ async def _started(command: Sequence[str], folder: Path) -> trio.Process:
         )
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no command"
-        raise ProviderError(f"api_key_command cannot be run: {reason}") from None
+        raise KeyUnavailable(f"api_key_command cannot be run: {reason}") from None
 
 
 async def _read(process: trio.Process, output: bytearray) -> None:
@@ -89,17 +89,17 @@ async def _ended(process: trio.Process) -> None:
 
 def _key_in(output: bytes, code: int | None) -> str:
     if code in (None, -signal.SIGKILL):
-        raise ProviderError(
+        raise KeyUnavailable(
             f"api_key_command was killed, or took more than {SECONDS_MAX:g} seconds"
         )
     if code:
         ended = f"exit code {code}" if code > 0 else f"signal {-code}"
-        raise ProviderError(f"api_key_command failed with {ended}")
+        raise KeyUnavailable(f"api_key_command failed with {ended}")
     if len(output) > OUTPUT_BYTES_MAX:
-        raise ProviderError(f"api_key_command printed more than {OUTPUT_BYTES_MAX} bytes")
+        raise KeyUnavailable(f"api_key_command printed more than {OUTPUT_BYTES_MAX} bytes")
     key = output.decode("utf-8", "replace").strip()
     if not key:
-        raise ProviderError("api_key_command printed nothing")
+        raise KeyUnavailable("api_key_command printed nothing")
     if not (key.isascii() and key.isprintable()):
-        raise ProviderError("api_key_command printed what is no key: one line of plain characters")
+        raise KeyUnavailable("api_key_command printed what is no key: one line of plain characters")
     return key

@@ -447,7 +447,8 @@ def test_every_provider_is_looked_at(world: dict[str, Any], server: Server, tmp_
         "provider remote": "skipped",
         "model remote": None,
     }
-    assert "api_key_command failed with exit code 1" in checks["provider silent"].found
+    assert checks["provider silent"].found == "api_key_command failed with exit code 1"
+    assert "[providers.silent]" in checks["provider silent"].advice
     assert checks["key remote"].advice == "set NOUSD_REMOTE_API_KEY"
     assert {asked["key"] for asked in server.asked} == {"", f"Bearer {KEY}"}
     assert KEY not in "".join(map(str, report.checks))
