@@ -79,7 +79,9 @@ MODE: Final = Argument(
     "mode",
     Annotated[
         Literal["one-at-a-time", "all"],
-        typer.Argument(help="One queued text per turn, or all of them in one."),
+        typer.Argument(
+            metavar="one-at-a-time|all", help="One queued text per turn, or all of them in one."
+        ),
     ],
     ...,
 )
@@ -260,7 +262,10 @@ VERBS: Final[dict[str, Verb]] = {
                 "level",
                 Annotated[
                     Literal["off", "low", "medium", "high", "default"],
-                    typer.Argument(help="How much; default leaves it to the model."),
+                    typer.Argument(
+                        metavar="off|low|medium|high|default",
+                        help="How much; default leaves it to the model.",
+                    ),
                 ],
                 ...,
                 _level,

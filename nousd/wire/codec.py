@@ -337,7 +337,7 @@ def _wanted(schema: dict[str, Any]) -> str:
     if "examples" in schema:
         return f"a string like {schema['examples'][0]}"
     if "contentEncoding" in schema:
-        return f"a string in {schema['contentEncoding']}"
+        return str(schema["contentEncoding"])
     kind = _type(schema)
     return f"{'an' if kind[0] in 'aio' else 'a'} {kind}"
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from nousd.machine.model_input import AssistantMessage, ToolResultMessage, UserMessage
 from nousd.wire import commands, entries, events, responses
 from nousd.wire.codec import decode_payload, decode_request
 from nousd.wire.commands import COMMANDS
@@ -102,6 +103,16 @@ def test_a_table_lists_the_keys_of_its_struct(section: str) -> None:
 
 
 # --- examples --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message", [UserMessage, AssistantMessage, ToolResultMessage], ids=lambda each: each.__name__
+)
+def test_what_a_model_is_given_lists_the_keys_of_each_message(message: type[Any]) -> None:
+    role = message.__struct_config__.tag
+    [told] = re.findall(rf"^\| `{role}` \| (.*) \|$", DOCUMENT, re.MULTILINE)
+    named = re.findall(r"`(\w+)`", re.sub(r"\(array.*?\)(?=,|$)|\(the.*?\)", "", told))
+    assert named == [field.encode_name for field in msgspec.structs.fields(message)]
 
 
 def examples_in(text: str) -> list[str]:
