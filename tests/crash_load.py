@@ -90,6 +90,7 @@ async def _take_back(client: LoadClient, type: str) -> None:
     session_id = client.session()
     answer = await client.request(type, session_id=session_id)
     if answer is not None:
+        client.record.inputs.told_whole(answer["cleared"])
         cleared = [item["input_id"] for item in answer["cleared"]]
         client.record.inputs.told_changed("cleared", session_id, cleared)
 
@@ -243,6 +244,8 @@ _TEXTS: Final = (
     _bash("echo MARK-NAME >> marks; (setsid sleep 300 &); sleep 300"),
     "[[error 400]] NAME",
     "[[say 2]][[hang]] NAME",
+    _bash("seq 5000; echo MARK-NAME >> marks"),
+    "[[say 2]] NAME" + " so long" * 2000,
 )
 
 _SHARES: Final[dict[Callable[[LoadClient], Awaitable[None]], int]] = {

@@ -1,0 +1,57 @@
+"""The checker of crash campaigns knows a long text by its hash, and a text that was told in part."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.crash_inputs import Handed, InputRecord
+from tests.crash_sessions import SessionRecord
+from tests.crash_texts import comparable, handed_as, is_whole, told_as
+from tests.crash_violations import Violations
+
+LONG = "ä" * 5000
+REF = handed_as(LONG)
+LOGGED = {"text": LONG[:4096], "text_ref": REF, "text_bytes": 10_000}
+WHOLE = {**LOGGED, "text": LONG}
+
+
+def test_a_text_of_8_kib_stands_for_itself_and_a_longer_one_for_its_hash() -> None:
+    assert handed_as("x" * 8192) == "x" * 8192
+    assert handed_as("x" * 8193).startswith("sha256:")
+    assert (told_as({"text": "short"}), told_as(LOGGED)) == ("short", REF)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [LOGGED, {**WHOLE, "text": LONG + "x"}, {**WHOLE, "text_bytes": 9_999}],
+    ids=["a beginning", "more than it", "another size"],
+)
+def test_what_is_told_of_a_long_text_is_all_of_it(part: dict[str, object]) -> None:
+    assert is_whole(WHOLE)
+    assert is_whole({"text": "short"})
+    assert not is_whole(part)
+
+
+def test_the_log_and_an_answer_say_the_same_if_they_name_the_same_text() -> None:
+    assert comparable(LOGGED) == comparable(WHOLE)
+    assert comparable({**LOGGED, "text_ref": "sha256:other"}) != comparable(WHOLE)
+
+
+def found(item: dict[str, object], queue: dict[str, object]) -> list[str]:
+    """Returns what is found if the log has ``item`` of a long text, and the queue tells ``queue``."""
+    violations = Violations()
+    record = InputRecord(violations, SessionRecord(violations))
+    about = {"input_id": "in-1", "kind": "prompt", "client_message_id": "m"}
+    record.told_accepted(Handed("prompt", "s", LONG, "m"), {"input_id": "in-1"})
+    change = {"session_id": "s", "change": "accepted", "inputs": [{**about, **item}]}
+    record.read("queue_update", change)
+    record.check()
+    record.check_queue("s", [{**about, **queue}])
+    return list(violations)
+
+
+def test_a_campaign_finds_a_long_text_that_changed_or_is_told_in_part() -> None:
+    assert not found(LOGGED, WHOLE)
+    assert found({**LOGGED, "text_ref": "sha256:other"}, WHOLE)
+    assert found(LOGGED, LOGGED)
+    assert found(LOGGED, {**WHOLE, "text": LONG[:-1] + "o"})
