@@ -45,6 +45,10 @@ KNOWN: Final = "[redacted:known]"
 """Stands for a key of the settings, or of the environment, wherever it turns up."""
 
 
+_FOLDERS: Final = frozenset({"PWD", "OLDPWD"})
+"""Where a shell is and was: elsewhere ``pwd`` is a password, here it would take paths for secrets."""
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How much goes into a bundle, in bytes before they are compressed.
 
@@ -170,7 +174,7 @@ def _known(wanted: Wanted) -> Iterator[str]:
         if provider.api_key is not None:
             yield provider.api_key.reveal()
     for name, value in wanted.environ.items():
-        if names_secret(name):
+        if names_secret(name) and name not in _FOLDERS:
             yield value
 
 

@@ -230,6 +230,15 @@ def test_what_the_settings_hold_is_known_by_its_value(
     assert event["payload"]["name"] == "[redacted:known], [redacted:known]"
 
 
+def test_the_folder_that_a_shell_is_in_is_no_secret(
+    folder: Path, made: Callable[..., Files]
+) -> None:
+    write(folder, created("s1", name="see /home/me/project/a.txt"))
+    files = made(environ={"PWD": "/home/me/project", "OLDPWD": "/home/me", "DB_PWD": "see /home"})
+    [event] = lines(files)
+    assert event["payload"]["name"] == "[redacted:known]/me/project/a.txt"
+
+
 def test_patterns_of_the_users_are_redacted_as_well(
     folder: Path, made: Callable[..., Files]
 ) -> None:
