@@ -211,7 +211,8 @@ class MessagesAnswer:
         if reason == "refusal":
             words = "the model refused to answer"
             raise ProviderError(f"{words}: {self._explanation}" if self._explanation else words)
-        calls = list(self._calls.whole_calls())
+        is_cut = FINISH_REASONS.get(reason) == "length"
+        calls = list(self._calls.whole_calls(is_cut=is_cut))
         if reason == "model_context_window_exceeded" and not (calls or self._text_chars):
             raise ContextOverflow("the input leaves the model no room for an answer")
         yield from self._rest()

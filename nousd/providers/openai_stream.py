@@ -148,7 +148,8 @@ class ChatAnswer:
             words, retryable = FAILED_REASONS[reason]
             raise ProviderError(words, retryable=retryable)
         pieces: list[Piece] = [TextDelta(rest)] if (rest := self._text.rest()) else []
-        calls = list(self._calls.whole_calls())
+        is_cut = FINISH_REASONS.get(reason) == "length"
+        calls = list(self._calls.whole_calls(is_cut=is_cut))
         pieces += calls
         pieces.append(Finished(_finish_reason(reason, with_calls=bool(calls)), self._usage))
         self.finished = True

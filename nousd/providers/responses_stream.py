@@ -242,7 +242,7 @@ class ResponsesAnswer:
         for position in sorted(self._items):
             yield from self._end_item(position, {})
         yield from self._kept()
-        calls = list(self._calls.whole_calls())
+        calls = list(self._calls.whole_calls(is_cut=reason == "length"))
         yield from calls
         yield Finished(
             "tool_use" if calls and reason == "stop" else reason, _usage(response.get("usage"))

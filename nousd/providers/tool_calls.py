@@ -76,9 +76,15 @@ class CallAssembler:
                 f" {TOOL_ARGUMENTS_CHARS_MAX} characters"
             )
 
-    def whole_calls(self) -> Iterator[ToolCallPiece]:
-        """Yields the calls in the order of their indexes, those without one in order of arrival."""
-        for position, call in enumerate(sorted(self._calls, key=lambda call: call.index or 0)):
+    def whole_calls(self, *, is_cut: bool = False) -> Iterator[ToolCallPiece]:
+        """Yields the calls in the order of their indexes, those without one in order of arrival.
+
+        Args:
+            is_cut: whether the answer lacks its end. Then a call without arguments is not one yet: it
+                would be run with none, which the model did not say.
+        """
+        calls = [call for call in self._calls if call.arguments or not is_cut]
+        for position, call in enumerate(sorted(calls, key=lambda call: call.index or 0)):
             yield ToolCallPiece(
                 id=scrub(call.id) or f"call_{position}",
                 name=self._names.get(call.name) or scrub(call.name),

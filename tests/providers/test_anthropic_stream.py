@@ -150,6 +150,17 @@ def test_a_call_without_arguments_is_a_call() -> None:
     assert pieces == [ToolCallPiece("toolu_1", "now", ""), Finished("tool_use")]
 
 
+def test_a_call_that_was_cut_before_its_arguments_is_none() -> None:
+    pieces = answer(
+        begin_block(0, type="tool_use", id="toolu_1", name="read", input={}),
+        delta(0, "input_json_delta", partial_json='{"path":'),
+        end_block(0),
+        begin_block(1, type="tool_use", id="toolu_2", name="now", input={}),
+        *end("max_tokens"),
+    )
+    assert pieces == [ToolCallPiece("toolu_1", "read", '{"path":'), Finished("length")]
+
+
 @pytest.mark.parametrize(
     ("word", "reason"),
     [

@@ -330,6 +330,20 @@ def test_an_answer_that_reached_the_limit_is_cut() -> None:
     assert (text_of(pieces), finish_of(pieces).reason) == ("half", "length")
 
 
+def test_a_call_that_was_cut_before_its_arguments_is_none() -> None:
+    details = {"reason": "max_output_tokens"}
+    pieces = answer(
+        done(0, reasoning_item("hm", "c2lnbmVk")),
+        added(1, call_item(1, "read")),
+        arguments_delta(1, '{"a":'),
+        added(2, call_item(2, "ls")),
+        done(2, call_item(2, "ls", status="incomplete")),
+        ended("incomplete", incomplete_details=details),
+    )
+    assert calls_of(pieces) == [("read", '{"a":')]
+    assert finish_of(pieces).reason == "length"
+
+
 def test_an_answer_that_was_filtered_is_a_failure() -> None:
     error = failure(
         text_delta(0, "half"), ended("incomplete", incomplete_details={"reason": "content_filter"})

@@ -172,6 +172,12 @@ def test_an_answer_cut_in_its_calls_says_length() -> None:
     assert finish_of(decode([data])).reason == "length"
 
 
+def test_a_call_that_was_cut_before_its_arguments_is_none() -> None:
+    begun = call_delta(index=1, id="d", function=function("ls", ""))
+    data = sse(call_delta(index=0, id="c", function=function("a", '{"b')), begun, ended("length"))
+    assert calls_of(decode([data])) == [("a", '{"b')]
+
+
 def test_arguments_over_the_limit_are_an_error() -> None:
     half = "x" * (TOOL_ARGUMENTS_CHARS_MAX // 2)
     first, second = (call_delta(index=i, function=function("a", half)) for i in (0, 1))
