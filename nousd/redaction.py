@@ -171,6 +171,12 @@ RULES: Final[tuple[Rule, ...]] = (
         rf"(?i)(?<![A-Za-z0-9])--?[a-z-]{{0,40}}(?:key|token|secret|passw(?:or)?d|passphrase)"
         rf"\s{{1,8}}{_NO_VALUES}{_ALREADY}(?P<secret>[^\s\"'\\-][^\s\"'\\]*)",
     ),
+    # Headers as pairs of name and value.
+    _rule(
+        "variable",
+        "key|token|secret",
+        rf"(?i)-(?:key|token|secret)\\*[\"'],\s{{0,8}}b?\\*[\"']{_ALREADY}(?P<secret>[^\n\"'\\]+)",
+    ),
     # The rest of one that was cut off, at its end or at its beginning. Last: the name of a variable
     # on the next line could be its text as well.
     _rule("private_key", "private key", rf"-----BEGIN {_PEM}{_PEM_TEXT}*+"),
@@ -185,7 +191,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "[... the whole output|[output cut|[output goes on",
         r"(?<!\S)(?P<secret>\S{6,})(?=\s{1,4}\[(?:\.\.\. the whole output|Output cut|Output goes on))",
     ),
-    _rule("cut", "...", r"(?<!\S)(?P<secret>\S{16,})(?=\.\.\.\Z)"),
+    _rule("cut", "...|…", r"(?<!\S)(?P<secret>[^\s…]{16,})(?=…|\.\.\.\Z)"),
 )
 """In the order in which they are looked for; what one has taken is nothing to the others."""
 

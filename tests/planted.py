@@ -60,6 +60,9 @@ PLANTED: Final = (
     Planted("variable", f"{MARK}9", f'passphrase = """\n{MARK}9 "quoted" {MARK}\n"""'),
     Planted("variable", f"{MARK}10", f"run --api-key {MARK}10 --verbose"),
     Planted("variable", f"{MARK}11", f"apiKey: {MARK}11,"),
+    Planted("cut", f"postgres://me:{MARK}", f"first line postgres://me:{MARK}…\nsecond line"),
+    Planted("variable", f"{MARK}12", f"[(b'x-api-key', b'{MARK}12'), (b'host', b'h')]"),
+    Planted("variable", f"{MARK}13", f'[[\\"X-Auth-Token\\", \\"{MARK}13\\"]]'),
 )
 
 HARMLESS: Final = (
