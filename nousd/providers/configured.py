@@ -115,6 +115,7 @@ def configured_models(
     return Models(
         {**factories, said.provider: lambda: default},
         ModelChoice(said.provider, default.default_model),
+        own={name: each.model for name, each in said.providers.items() if each.model},
         aliases={name: _choice(model) for name, model in said.aliases.items()},
         facts={name: _facts(model) for name, model in said.models.items()},
         context_window=said.context_window or None,

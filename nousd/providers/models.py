@@ -49,6 +49,7 @@ class Models:
     Args:
         factories: name of a provider -> what makes it; may raise ConfigError.
         default: asked where a session names no model.
+        own: provider -> the model that is configured as its own.
         aliases: a short name -> the model it stands for.
         facts: ``provider/model`` -> what the user says of it.
         context_window: tokens of every model of which ``facts`` say nothing; None asks the provider.
@@ -59,12 +60,14 @@ class Models:
         factories: Mapping[str, Callable[[], Provider]],
         default: ModelChoice,
         *,
+        own: Mapping[str, str] | None = None,
         aliases: Mapping[str, ModelChoice] | None = None,
         facts: Mapping[str, ModelFacts] | None = None,
         context_window: int | None = None,
     ) -> None:
         self.default = default
         self.aliases = aliases or {}
+        self._own = own or {}
         self._facts = facts or {}
         self._factories = factories
         self._context_window = context_window
@@ -126,7 +129,8 @@ class Models:
         if provider in self._factories:
             if model:
                 return ModelChoice(provider, model, near.thinking)
-            raise ModelUnknown(f"{provider} is a provider, not a model", f"{provider}/MODEL")
+            own = self._own.get(provider, "MODEL")
+            raise ModelUnknown(f"{provider} is a provider, not a model", f"{provider}/{own}")
         plain = ModelChoice(near.provider, name, near.thinking)
         if name_of(plain) in self._facts:
             return plain
@@ -137,11 +141,12 @@ class Models:
         return plain
 
     def known(self) -> tuple[ModelChoice, ...]:
-        """Returns the models that are known without asking anybody: the default one, those of the
-        aliases, and those of which the user says something.
+        """Returns the models that are known without asking anybody: the default one, each provider's
+        own, those of the aliases, and those of which the user says something.
         """
+        own = (ModelChoice(provider, model) for provider, model in self._own.items())
         said = (ModelChoice(provider, model) for provider, _, model in map(_parts, self._facts))
-        return tuple(dict.fromkeys((self.default, *self.aliases.values(), *said)))
+        return tuple(dict.fromkeys((self.default, *own, *self.aliases.values(), *said)))
 
     # --- what is known of a model ------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from nousd.config.models_file import ModelTable
 from nousd.config.providers import ConfiguredProvider
 from nousd.config.secret import Secret
 from nousd.config.settings import Settings
-from nousd.errors import ConfigError, ProviderError
+from nousd.errors import ConfigError, ModelUnknown, ProviderError
 from nousd.machine.model_input import ModelChoice
 from nousd.providers.configured import configured_models
 from nousd.providers.interface import Retrying
@@ -48,6 +48,14 @@ def test_the_default_model_is_that_of_the_default_provider() -> None:
     assert models.provider("work").name == "work"
     models, _ = made(settings(provider("work", api_base=LOCAL)))
     assert models.default == ModelChoice("work", "gpt-5-mini")
+
+
+def test_the_model_of_every_provider_is_known() -> None:
+    models, _ = made(settings(provider("work", api_base=LOCAL), provider("b", model="small")))
+    assert models.known() == (ModelChoice("work", "gpt-5-mini"), ModelChoice("b", "small"))
+    with pytest.raises(ModelUnknown) as caught:
+        models.named("b", models.default)
+    assert caught.value.nearest == "b/small"
 
 
 def test_what_is_wrong_with_the_default_provider_is_said_at_once_and_with_others_when_asked() -> (
