@@ -191,7 +191,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "[... the whole output|[output cut|[output goes on",
         r"(?<!\S)(?P<secret>\S{6,})(?=\s{1,4}\[(?:\.\.\. the whole output|Output cut|Output goes on))",
     ),
-    _rule("cut", "...|…", r"(?<!\S)(?P<secret>[^\s…]{16,})(?=…|\.\.\.\Z)"),
+    _rule("cut", "...|…|u2026", r"(?<!\S)(?P<secret>[^\s…]{16,})(?=…|\\+u2026|\.\.\.\Z)"),
 )
 """In the order in which they are looked for; what one has taken is nothing to the others."""
 
