@@ -1,4 +1,4 @@
-"""What nobody refers to goes: at the start and then every hour, a short step at a time.
+"""What nobody refers to goes: at the start and then every hour, and after a session was deleted.
 
 An artifact that a client has put is kept for a day, so that there is time to refer to it. What a killed
 process left of one that it was putting goes at the next start.
@@ -25,6 +25,9 @@ PAUSE_SECONDS: Final = 0.05
 
 ARTIFACTS_PER_LOOK: Final = 1000
 
+_LEFTOVERS_MAX: Final = 100_000
+"""More than any disk holds of such as are not deleted in one step."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -39,6 +42,19 @@ async def collect_unused_artifacts(store: Store, clock: Clock) -> None:
         else:
             _log.debug("%d unused artifacts were deleted", gone)
         await trio.sleep(PERIOD_SECONDS)
+
+
+async def drop_leftovers(store: Store) -> None:
+    """Deletes what is left of large artifacts that went with their session.
+
+    No pause is made, since somebody waits for it; but others come in between the steps.
+
+    Raises:
+        StoreError: the rest goes with what is unused.
+    """
+    for artifact_id in await store.unused_artifacts("", limit=_LEFTOVERS_MAX):
+        while await store.drop_artifact(artifact_id, put_before=""):
+            pass
 
 
 async def _collect(store: Store, put_before: str) -> int:

@@ -30,6 +30,8 @@ _CHUNKS: Final = """
     SELECT data FROM artifact_chunks WHERE artifact_id = ? AND idx BETWEEN ? AND ? ORDER BY idx
 """
 
+_COUNT_CHUNKS: Final = "SELECT count(*) FROM artifact_chunks WHERE artifact_id = ?"
+
 # --- reading ---------------------------------------------------------------------------------
 
 
@@ -120,6 +122,14 @@ def put_step(connection: apsw.Connection, artifact_id: str, offset: int, data: b
     """Puts a stretch of an artifact that is not there yet: another may have put it meanwhile."""
     if info(connection, artifact_id) is None:
         put_chunks(connection, artifact_id, offset, data)
+
+
+def finish_steps(connection: apsw.Connection, put: ArtifactInfo) -> ArtifactInfo | None:
+    """Makes an artifact that was put in steps be there; None if chunks of it are gone again."""
+    chunks = connection.execute(_COUNT_CHUNKS, (put.id,)).get
+    if chunks < -(-put.size_bytes // CHUNK_BYTES):
+        return None
+    return finish(connection, put)
 
 
 def finish(connection: apsw.Connection, put: ArtifactInfo) -> ArtifactInfo:

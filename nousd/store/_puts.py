@@ -46,12 +46,15 @@ class Puts:
         put = ArtifactInfo(artifact_id, media_type, source.size_bytes, now)
         self._under_way[artifact_id] += 1
         try:
-            known: ArtifactInfo | None = await self._do(
-                lambda rows: steps.begin(rows, artifact_id, put.size_bytes, now)
-            )
-            if known is None:
-                await self._put_chunks(source)
-            done: ArtifactInfo = await self._do(lambda rows: steps.finish(rows, put), durable=True)
+            done: ArtifactInfo | None = None
+            # Once more if another put it meanwhile and it went with a session that was deleted.
+            while done is None:
+                known: ArtifactInfo | None = await self._do(
+                    lambda rows: steps.begin(rows, artifact_id, put.size_bytes, now)
+                )
+                if known is None:
+                    await self._put_chunks(source)
+                done = await self._do(lambda rows: steps.finish_steps(rows, put), durable=True)
         except (StoreError, OSError):
             await self._drop_chunks(artifact_id)
             raise

@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from nousd.machine import projection
 from nousd.machine.usage import with_call
+from nousd.store.interface import PUT_STEP_BYTES
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import UsageTotals
 from nousd.wire.events import UsageReported
@@ -86,6 +87,14 @@ def _touch_session(connection: apsw.Connection, change: projection.TouchSession)
     )
 
 
+_ITS_OWN: Final = """
+    SELECT artifact_id FROM artifact_uses AS mine WHERE session_id = :gone AND NOT EXISTS (
+        SELECT 1 FROM artifact_uses AS other
+        WHERE other.artifact_id = mine.artifact_id AND other.session_id <> :gone
+    )
+"""
+"""The artifacts that no other session refers to."""
+
 _FORGET: Final = (
     "DELETE FROM events WHERE session_id = :gone AND seq < :seq",
     """
@@ -99,17 +108,14 @@ _FORGET: Final = (
     "DELETE FROM entries WHERE session_id = :gone",
     "DELETE FROM inputs WHERE session_id = :gone",
     "DELETE FROM runs WHERE session_id = :gone",
-    *(
-        f"""
-        DELETE FROM {table} WHERE artifact_id IN (
-            SELECT artifact_id FROM artifact_uses AS mine WHERE session_id = :gone AND NOT EXISTS (
-                SELECT 1 FROM artifact_uses AS other
-                WHERE other.artifact_id = mine.artifact_id AND other.session_id <> :gone
-            )
-        )
-        """  # noqa: S608  the names are ours
-        for table in ("artifacts", "artifact_chunks")
-    ),
+    # Chunks of large ones stay, as of such that never were whole: dropping them holds up other commits.
+    f"""
+    DELETE FROM artifact_chunks WHERE artifact_id IN (
+        SELECT artifact_id FROM artifacts
+        WHERE size_bytes <= {PUT_STEP_BYTES} AND artifact_id IN ({_ITS_OWN})
+    )
+    """,  # noqa: S608  the names are ours
+    f"DELETE FROM artifacts WHERE artifact_id IN ({_ITS_OWN})",  # noqa: S608
     "DELETE FROM artifact_uses WHERE session_id = :gone",
     """
     UPDATE sessions

@@ -352,7 +352,7 @@ class Store(Protocol):
 
     async def unused_artifacts(self, put_before: str, *, limit: int) -> tuple[str, ...]:
         """Returns ids of artifacts that no event refers to and that were last put before that time, and
-        of such that were never put to their end.
+        of large ones of which some is left: they were not put to their end, or went with a session.
         """
         ...
 

@@ -262,6 +262,18 @@ async def test_what_no_event_names_goes_a_day_after_it_was_last_put(
         assert await store.artifact_info(used) is None
 
 
+async def test_nothing_is_left_of_a_large_output_when_the_deletion_of_its_session_is_answered(
+    short_folder: Path,
+) -> None:
+    large = source(bytes(3 * PUT_STEP_BYTES))
+    async with socket_daemon(short_folder, provider=ScriptedProvider()) as daemon:
+        store, client = daemon.core.store, await daemon.connect()
+        put = await store.put_artifact(large, "text/plain", now="2026-01-01T00:00:00Z")
+        await append(store, created(), appended("e1", artifact_id=put.id))
+        await client.request("delete_session", session_id="s1")
+        assert await store.unused_artifacts("", limit=1) == ()
+
+
 async def test_what_a_killed_daemon_left_half_put_goes_at_the_next_start(
     short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

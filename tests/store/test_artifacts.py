@@ -238,7 +238,26 @@ async def test_all_of_a_large_one_goes_with_its_session(store: Store) -> None:
     await append(store, created(), appended("e1", artifact_id=artifact_id))
     await append(store, deleted())
     assert not await is_there(store, artifact_id)
-    assert await dropped(store, LATER) == []
+    await dropped(store, "")
+    assert await store.unused_artifacts(LATER, limit=1) == ()
+
+
+async def test_one_that_comes_and_goes_with_a_session_while_it_is_put_is_whole(
+    store: Store,
+) -> None:
+    large = source(LARGE)
+    whole = Artifact(large.artifact_id, "text/plain", LARGE)
+    rounds = iter([appended("e1", artifact_id=whole.id)])
+
+    async def come_and_go(offset: int) -> None:
+        if offset == PUT_STEP_BYTES and (named := next(rounds, None)) is not None:
+            await append(store, created(), named, artifacts=[whole])
+            await append(store, deleted())
+
+    large.before_read = come_and_go
+    with trio.fail_after(10):
+        await store.put_artifact(large, "text/plain", now=TS)
+    assert await store.artifact(whole.id) == whole
 
 
 # --- many ----------------------------------------------------------------------------------------

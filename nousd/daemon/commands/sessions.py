@@ -10,6 +10,7 @@ from msgspec import UNSET
 from nousd.daemon.commands.inputs import require_entry
 from nousd.daemon.commands.reading import run_state
 from nousd.daemon.core import Core, Deferred, Reply
+from nousd.daemon.garbage import drop_leftovers
 from nousd.daemon.history import whole_path
 from nousd.daemon.log import Ticket
 from nousd.daemon.model_inputs import artifacts_of
@@ -68,7 +69,7 @@ async def rename_session(core: Core, command: commands.RenameSession) -> Reply:
 
 
 async def delete_session(core: Core, command: commands.DeleteSession) -> Reply:
-    """Deletes a session's content for good."""
+    """Deletes a session's content for good; all of it is gone when this is answered."""
     live = await core.sessions.get(command.session_id)
     decisions.require_idle(live.state)
     ticket = core.sessions.delete(live)
@@ -80,7 +81,9 @@ async def delete_session(core: Core, command: commands.DeleteSession) -> Reply:
             core.runs.inputs.forget(live.session_id)
 
     ticket.when_settled(settled)
-    return Deferred(ticket, SessionDeleted(session_id=live.session_id, deleted=True))
+    await ticket.wait_committed()
+    await drop_leftovers(core.store)
+    return SessionDeleted(session_id=live.session_id, deleted=True)
 
 
 async def list_sessions(core: Core, command: commands.ListSessions) -> Reply:
