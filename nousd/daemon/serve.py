@@ -32,7 +32,7 @@ from nousd.daemon.core import Core
 from nousd.daemon.feed import serve_events
 from nousd.daemon.instructions import Places, reader
 from nousd.daemon.logs import configure_logging
-from nousd.daemon.memory import give_back_large_blocks
+from nousd.daemon.memory import give_back_large_blocks, look_for_cycles_seldom
 from nousd.daemon.recordings import open_recordings
 from nousd.daemon.sockets import Listeners, open_listeners, socket_paths
 from nousd.daemon.systemd import (
@@ -78,6 +78,7 @@ def serve(settings: Settings) -> int:
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
     give_back_large_blocks()
+    look_for_cycles_seldom()
     trio.run(_serve, settings)
     return 0
 

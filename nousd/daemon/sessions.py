@@ -31,6 +31,7 @@ from nousd.errors import (
     StoreFull,
     WriteFailed,
 )
+from nousd.machine import queue
 from nousd.machine import session as machine
 from nousd.machine.session import SessionState
 from nousd.store.interface import Artifact, Defaults, SessionRow, Store
@@ -453,5 +454,6 @@ def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:
         model=row.model,
         thinking=row.thinking,
         queue=tuple(pending),
+        queued_chars=queue.chars_of(tuple(pending)),
         usage=row.usage,
     )

@@ -188,14 +188,9 @@ def begin_turn(
 def _accepted(state: SessionState, queued: QueuedInput) -> events.QueueUpdate:
     if len(state.queue) >= QUEUED_INPUTS_MAX:
         raise CommandRejected("queue_full", details={"limit": QUEUED_INPUTS_MAX})
-    chars = _size(queued) + sum([_size(waiting) for waiting in state.queue])
-    if chars > QUEUED_CHARS_MAX:
+    if state.queued_chars + queue.chars_of((queued,)) > QUEUED_CHARS_MAX:
         raise CommandRejected("queue_full", details={"chars_limit": QUEUED_CHARS_MAX})
     return _update(state, "accepted", (queued,), queued.run_id)
-
-
-def _size(queued: QueuedInput) -> int:
-    return len(queued.text) if queued.text_bytes is UNSET else queued.text_bytes
 
 
 def _gone(
@@ -214,7 +209,7 @@ def _told_together(inputs: queue.Inputs) -> list[queue.Inputs]:
     groups: list[queue.Inputs] = []
     room = 0
     for queued in inputs:
-        shown = min(_size(queued), EVENT_TEXT_BYTES_MAX)
+        shown = min(queue.chars_of((queued,)), EVENT_TEXT_BYTES_MAX)
         if not groups or shown > room:
             groups.append(())
             room = _SHOWN_TOGETHER_MAX

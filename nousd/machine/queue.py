@@ -54,6 +54,15 @@ def in_order(queue: Inputs) -> Inputs:
     return tuple(queued for kind in ORDER for queued in of_kind(queue, kind))
 
 
+def chars_of(inputs: Inputs) -> int:
+    """Returns what inputs count for ``queued_chars_max``: a text that is an artifact by its bytes."""
+    return sum(map(_chars, inputs))
+
+
+def _chars(queued: QueuedInput) -> int:
+    return len(queued.text) if queued.text_bytes is UNSET else queued.text_bytes
+
+
 def pending_counts(queue: Inputs) -> PendingCounts:
     """Counts what a client sees as waiting; a prompt about to begin is not waiting."""
     kinds = [queued.kind for queued in queue]

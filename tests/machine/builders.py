@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine import decisions
+from nousd.machine import decisions, queue
 from nousd.machine.session import RunInfo, SessionState, apply
 from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, MessageEntry, ToolCall
@@ -34,7 +34,8 @@ def prompt_input(name: str = "p1", run_id: str = "run-1", **more: Any) -> Queued
 
 
 def session(**fields: Any) -> SessionState:
-    return SessionState(session_id="s", **fields)
+    chars = queue.chars_of(fields.get("queue", ()))
+    return SessionState(session_id="s", queued_chars=chars, **fields)
 
 
 def running(**fields: Any) -> SessionState:

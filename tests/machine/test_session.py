@@ -94,25 +94,30 @@ def test_a_deleted_session_has_no_queue_and_no_leaf() -> None:
     assert changed(state, events.SessionDeleted(session_id="s")) == {
         "deleted": True,
         "queue": (),
+        "queued_chars": 0,
         "leaf_id": None,
     }
 
 
 @pytest.mark.parametrize(
-    ("change", "names_after"),
+    ("change", "name", "names_after"),
     [
-        ("accepted", ["a", "c", "b"]),
-        ("promoted", ["a", "c", "b"]),
-        ("consumed", ["a", "c"]),
-        ("cleared", ["a", "c"]),
+        ("accepted", "d", ["a", "b", "c", "d"]),
+        ("promoted", "b", ["a", "c", "b"]),
+        ("consumed", "b", ["a", "c"]),
+        ("cleared", "b", ["a", "c"]),
     ],
 )
-def test_the_queue_follows_each_kind_of_change(change: Any, names_after: list[str]) -> None:
-    state = session(queue=(queued("a"), queued("b"), queued("c")))
+def test_the_queue_follows_each_kind_of_change_and_is_measured(
+    change: Any, name: str, names_after: list[str]
+) -> None:
+    state = session(queue=(queued("a"), queued("b"), queued("c", text_bytes=9000)))
     update = events.QueueUpdate(
-        session_id="s", change=change, inputs=(queued("b"),), pending_counts=COUNTS
+        session_id="s", change=change, inputs=(queued(name),), pending_counts=COUNTS
     )
-    assert names(apply(state, update, TS).queue) == names_after
+    after = apply(state, update, TS)
+    assert names(after.queue) == names_after
+    assert after.queued_chars == 9000 + (len(names_after) - 1) * len("text of a")
 
 
 def test_a_run_holds_the_session_from_its_start_to_its_end() -> None:
