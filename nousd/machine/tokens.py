@@ -27,6 +27,10 @@ IMAGE_TOKENS: Final = 1_600
 BYTES_PER_DOCUMENT_TOKEN: Final = 16
 """Of a document of pages: fonts and layout are not read."""
 
+DOCUMENT_TOKENS_MAX: Final = 50_000
+"""What one document is taken for, at most: past some pages its size tells of pictures, not of text, and
+a guess must not refuse what the server might take."""
+
 
 def entry_tokens(entry: Entry) -> int:
     """Estimates what one entry costs as model input; what it reasoned is not counted."""
@@ -80,7 +84,7 @@ def _file_tokens(file: Attachment) -> int:
     if file.media_type.startswith("image/"):
         return IMAGE_TOKENS
     if file.media_type == "application/pdf":
-        return file.size_bytes // BYTES_PER_DOCUMENT_TOKEN
+        return min(file.size_bytes // BYTES_PER_DOCUMENT_TOKEN, DOCUMENT_TOKENS_MAX)
     return file.size_bytes // CHARS_PER_TOKEN
 
 

@@ -34,8 +34,9 @@ from nousd.machine.model_input import (
 from nousd.machine.tokens import message_tokens, system_tokens, tool_tokens
 from nousd.machine.transcript import SUMMARY_INTRODUCTION, in_context
 from nousd.wire.canonical import canonical
-from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
-from tests.machine.builders import answer, compacted, result, user
+from nousd.wire.entries import Attachment, CompactionEntry, Entry, MessageEntry
+from nousd.wire.limits import ATTACHMENT_BYTES_MAX
+from tests.machine.builders import answer, compacted, message, result, user
 from tests.machine.contexts import CHOICE, budgets, contexts, frames
 from tests.machine.test_transcript import check_valid
 
@@ -91,6 +92,17 @@ def test_prompt_tools_and_files_count() -> None:
     framed = compile_input([user("u")], frame, budget(100_000))
     assert framed.tokens > bare.tokens + 2000
     assert (framed.request.system, framed.request.tools) == (frame.system, tools)
+
+
+def test_no_document_is_too_large_by_its_size_alone() -> None:
+    scanned = Attachment(
+        artifact_id="sha256:0", media_type="application/pdf", size_bytes=ATTACHMENT_BYTES_MAX
+    )
+    asked = message("u", "user", "What does it say?", attachments=(scanned,))
+    within = budget(128_000)
+    compiled = compile_input([asked], FRAME, within)
+    assert compiled.tokens <= within.soft
+    assert compiled.strategy == ("full",)
 
 
 # --- previews --------------------------------------------------------------------------------
