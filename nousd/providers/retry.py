@@ -8,6 +8,7 @@ Deliberately holds no randomness of its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -95,9 +96,12 @@ class RetryingProvider:
             try:
                 await self._inner.generate(request, note_and_receive, blobs)
             except ProviderError as error:
+                if answered or not error.retryable:
+                    raise
                 delay_seconds = self._delay_seconds(attempt, error.retry_after_seconds)
-                last = attempt == self._attempts_max
-                if last or answered or not error.retryable or delay_seconds is None:
+                if delay_seconds is None:
+                    error.args = (f"{error}; {_wait_asked_for(error)}",)
+                if delay_seconds is None or attempt == self._attempts_max:
                     raise
                 cause = _cause(error)
             else:
@@ -111,6 +115,11 @@ class RetryingProvider:
             return asked_seconds if asked_seconds <= RETRY_AFTER_SECONDS_MAX else None
         longest = min(DELAY_SECONDS_MAX, DELAY_FIRST_SECONDS * 2.0 ** (attempt - 1))
         return longest * (0.5 + self._random() / 2)
+
+
+def _wait_asked_for(error: ProviderError) -> str:
+    seconds = math.ceil(error.retry_after_seconds or 0)
+    return f"the server asks to wait {seconds} seconds, which is too long to wait here"
 
 
 def _cause(error: ProviderError) -> str:
