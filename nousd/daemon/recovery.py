@@ -1,7 +1,8 @@
 """The first thing after the locks: every run that a killed process left open gets its balanced ends.
 
 The events of such a run are walked by the same ledger that watched them when they were made, and
-closed by the same ``owed_ends``. Nothing runs again by itself; what was not consumed is still pending.
+closed by the same ``owed_ends``; a model call that nobody has counted is counted. Nothing runs again by
+itself; what was not consumed is still pending.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from nousd.daemon.clock import Clock
 from nousd.daemon.log import Log
 from nousd.errors import StoreError
 from nousd.machine.lifecycle import LOGGED, Ledger, owed_ends
+from nousd.machine.usage import owed_usage
 from nousd.store.interface import EventFilter, Store
 from nousd.wire.codec import decode_event
 from nousd.wire.events import EVENTS, Event
@@ -77,7 +79,8 @@ async def _close(run: RunRecord, store: Store, log: Log, clock: Clock) -> None:
         leaf_id=None if row is None else row.leaf_id,
         now=clock.now(),
     )
-    await log.submit(log.encode(ends), owed=True).wait_committed()
+    told = (*owed_usage(ledger), *ends)
+    await log.submit(log.encode(told), owed=True).wait_committed()
     _log.info("run %s was interrupted and is now closed", run.run_id)
 
 

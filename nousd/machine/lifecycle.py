@@ -127,12 +127,15 @@ STOP_REASONS: Final[dict[str, events.CutOff]] = {
 
 
 class OpenMessage(msgspec.Struct):
-    """A message that was started and not ended; grows as deltas come."""
+    """A message that was started and not ended; grows as deltas come. ``is_counted`` once its model
+    call was told of in ``usage_reported``.
+    """
 
     message_id: str
     role: str
     deltas: list[str] = []
     reasoning: list[str] = []
+    is_counted: bool = False
 
     @property
     def text(self) -> str:
@@ -165,6 +168,7 @@ class Ledger:
         self.phase = Phase.BEFORE
         self.turns = 0
         self.model = ""
+        self.asked: events.ModelInput | None = None
         self.turn_kind: TurnKind = "resume"
         self.message: OpenMessage | None = None
         self.tool: OpenTool | None = None
@@ -184,8 +188,8 @@ class Ledger:
         if after is None:
             allowed = _REMARKS if self.phase not in (Phase.BEFORE, Phase.ENDED) else ()
             assert isinstance(event, allowed), f"{type(event).__name__} in {self.phase}"
-            return
-        self.phase = after
+        else:
+            self.phase = after
         remember = _REMEMBER.get(type(event))
         if remember is not None:
             remember(self, event)
@@ -203,6 +207,15 @@ def _start(ledger: Ledger, event: events.AgentStart) -> None:
 def _turn(ledger: Ledger, _: events.TurnStart) -> None:
     ledger.turns += 1
     ledger.turn_kind = "resume"
+
+
+def _model_is_asked(ledger: Ledger, event: events.ModelInput) -> None:
+    ledger.asked = event
+
+
+def _counted(ledger: Ledger, event: events.UsageReported) -> None:
+    if ledger.message is not None and ledger.message.message_id == event.message_id:
+        ledger.message.is_counted = True
 
 
 def _open_message(ledger: Ledger, event: events.MessageStart) -> None:
@@ -246,6 +259,8 @@ def _close_tool(ledger: Ledger, _: events.ToolExecutionEnd) -> None:
 _REMEMBER: Final[dict[type[events.Event], Any]] = {
     events.AgentStart: _start,
     events.TurnStart: _turn,
+    events.ModelInput: _model_is_asked,
+    events.UsageReported: _counted,
     events.MessageStart: _open_message,
     events.MessageUpdate: _delta,
     events.ReasoningUpdate: _reasoning,

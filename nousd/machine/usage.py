@@ -11,8 +11,9 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from nousd.machine.lifecycle import Ledger
 from nousd.wire.entries import Usage, UsageTotals
-from nousd.wire.events import Purpose, UsageReported
+from nousd.wire.events import Event, Purpose, UsageReported
 
 
 class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +43,27 @@ class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
             message_id=message_id,
             **msgspec.structs.asdict(self),
         )
+
+
+def owed_usage(ledger: Ledger) -> tuple[Event, ...]:
+    """Returns what counts the model call that a process was making when it was killed, if it had shown
+    anything of its answer. What it took and cost nobody knows. Earlier versions, which do not say who
+    was asked, counted no call that broke off.
+    """
+    message, asked = ledger.message, ledger.asked
+    if message is None or message.role != "assistant" or message.is_counted:
+        return ()
+    if asked is None or asked.provider is UNSET:
+        return ()
+    return (
+        UsageReported(
+            **ledger.where,
+            message_id=message.message_id,
+            model=asked.model,
+            provider=asked.provider,
+            purpose="answer",
+        ),
+    )
 
 
 def with_call(sums: UsageTotals | None, call: UsageReported) -> UsageTotals:

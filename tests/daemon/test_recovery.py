@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from nousd.daemon import recovery
 from nousd.daemon.hub import Hub
@@ -115,6 +116,29 @@ def message(session: str = "s", deltas: int = 2) -> Events:
     ]
 
 
+def given(session: str = "s") -> Events:
+    """What a model is given before it answers."""
+    where: Any = run_key(session) | {"turn_id": "1"}
+    return [
+        events.ModelInput(
+            **where,
+            model="asked",
+            provider="p",
+            entries=1,
+            messages=1,
+            tokens_estimated=1,
+            tools=(),
+            omitted_count=0,
+        )
+    ]
+
+
+def counted(session: str = "s") -> Events:
+    """What that answer has cost."""
+    where: Any = run_key(session) | {"turn_id": "1", "message_id": f"answer-{session}"}
+    return [events.UsageReported(**where, model="asked", provider="p", purpose="answer")]
+
+
 def tool(session: str = "s") -> Events:
     """A tool call that may have had an effect."""
     shown: Any = run_key(session) | {"turn_id": "1", "tool_call_id": "c.0", "tool_name": "bash"}
@@ -160,6 +184,15 @@ LEFT: dict[str, tuple[Events, list[str]]] = {
         started() + turn() + message(),
         ["message_end", "entry_appended", "turn_end", "agent_end"],
     ),
+    "in an answer of a model that is known": (
+        started() + turn() + given() + message(),
+        ["usage_reported", "message_end", "entry_appended", "turn_end", "agent_end"],
+    ),
+    "in an answer that is counted": (
+        started() + turn() + given() + message() + counted(),
+        ["message_end", "entry_appended", "turn_end", "agent_end"],
+    ),
+    "before an answer": (started() + turn() + given(), ["turn_end", "agent_end"]),
     "in a tool call": (
         started() + turn() + tool(),
         ["tool_call_completed", "tool_execution_end", "entry_appended", "turn_end", "agent_end"],
@@ -262,3 +295,12 @@ async def test_the_ends_are_events_like_any_other(bench: Bench) -> None:
     assert last.seq == bench.store.head
     assert (last.session_id, last.run_id) == ("s", "run-s")
     assert decode_event(last.line).type == "agent_end"
+
+
+async def test_a_call_that_was_cut_off_counts_in_the_sums_of_its_run(bench: Bench) -> None:
+    await bench.write(started() + turn() + given() + message())
+    await bench.recover()
+    run = await bench.store.run("run-s")
+    assert run is not None
+    assert run.usage is not UNSET
+    assert (run.usage.calls, run.usage.uncounted_calls, run.usage.unpriced_calls) == (1, 1, 1)
