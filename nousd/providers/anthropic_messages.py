@@ -11,12 +11,13 @@ user, so that the next request finds what this one wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from nousd.machine.model_input import (
     AssistantMessage,
     ModelInput,
+    ModelMessage,
     ToolResultMessage,
     ToolSpec,
     UserMessage,
@@ -44,13 +45,29 @@ def kept_block(block: Block, *, text_before: int, calls_before: int) -> Reasonin
 
 def plan_of(request: ModelInput) -> Plan:
     """Returns how the request is to be sent."""
-    answers = [m for m in request.messages if isinstance(m, AssistantMessage)]
-    last = answers[-1] if answers else AssistantMessage("")
+    begun = _turn_begun_with(request.messages)
     return plan_for(
         request.model,
         request.thinking,
-        calls_without_thought=bool(last.tool_calls) and not last.reasoning,
+        calls_without_thought=begun is not None and not begun.reasoning,
     )
+
+
+def _turn_begun_with(messages: Sequence[ModelMessage]) -> AssistantMessage | None:
+    """Returns the first answer of the tool loop that is going on; None if the model's turn only begins.
+
+    To the server a whole loop is one turn, whose answers but the first come without thoughts; and a
+    text behind results, as of a steer, does not end it.
+    """
+    first: AssistantMessage | None = None
+    before: ModelMessage | None = None
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            first = first or message
+        elif isinstance(message, UserMessage) and not isinstance(before, ToolResultMessage):
+            first = None
+        before = message
+    return first
 
 
 def messages_body(request: ModelInput, blobs: Blobs, plan: Plan) -> dict[str, Any]:

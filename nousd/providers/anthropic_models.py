@@ -105,7 +105,7 @@ def plan_for(model: str, thinking: Thinking | None, *, calls_without_thought: bo
     """Returns how the model is told to think.
 
     Args:
-        calls_without_thought: whether the model's last message called tools without thinking first.
+        calls_without_thought: whether the tool loop that is going on began without a thought.
     """
     traits = row_of(TRAITS, model.replace(".", "-"), otherwise=TRAITS[""])
     if traits.style == "none":

@@ -240,6 +240,19 @@ def test_a_call_without_a_thought_keeps_models_with_a_budget_from_thinking_befor
     assert asked(called("a", reasoning=thought))["thinking"]["type"] == "enabled"
 
 
+@pytest.mark.parametrize("thought", [True, False])
+def test_a_tool_loop_is_thought_about_to_its_end_as_it_was_begun(thought: bool) -> None:
+    kept = (kept_block(THOUGHT, text_before=0, calls_before=0),) if thought else ()
+    begun: list[Any] = ["go", called("a", reasoning=kept), result("a", "A")]
+    mores: list[list[Any]] = [[], [called("b"), result("b", "B")], ["a steer"]]
+    for more in mores:
+        request = ask(*begun, *more, thinking="high")
+        assert ("thinking" in body(request)) == thought
+        assert (THOUGHT in turns(request)[1][1]) == thought
+    answered = ask(*begun, AssistantMessage("done"), "next", thinking="high")
+    assert "thinking" in body(answered)
+
+
 def test_equal_inputs_give_equal_bodies_and_leave_the_blocks_as_they_were() -> None:
     reasoning = (kept_block(dict(THOUGHT), text_before=0, calls_before=0),)
     request = ask("a", AssistantMessage("so", (), reasoning), "b", thinking="low")
