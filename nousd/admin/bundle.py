@@ -41,6 +41,9 @@ from nousd.wire.limits import LIMITS
 ANSWER_SECONDS: Final = 5.0
 """How long a daemon is waited for that is asked for its capabilities."""
 
+_DAMAGED_NAMED: Final = 20
+"""So many damaged events are named; all are counted."""
+
 KNOWN: Final = "[redacted:known]"
 """Stands for a key of the settings, or of the environment, wherever it turns up."""
 
@@ -147,14 +150,8 @@ def write_bundle(wanted: Wanted, output: IO[bytes], name: str) -> BundleReport:
     now = datetime.now(UTC)
     archive = Archive(output, redactor, now)
     for what, add in _PARTS.items():
-        try:
+        with _as_far_as_it_can_be_had(what, archive):
             add(wanted, archive)
-        except SessionNotFound:
-            raise
-        except (NousdError, apsw.Error, msgspec.MsgspecError, OSError, ValueError) as error:
-            if archive.is_broken:
-                raise
-            archive.leave_out(what, f"could not be had: {error}")
     archive.close(
         {
             "generated_at": now.isoformat(),
@@ -166,6 +163,18 @@ def write_bundle(wanted: Wanted, output: IO[bytes], name: str) -> BundleReport:
     return BundleReport(
         name, len(archive.files), len(archive.left_out), sum(redactor.counts.values())
     )
+
+
+@contextmanager
+def _as_far_as_it_can_be_had(what: str, archive: Archive) -> Iterator[None]:
+    try:
+        yield
+    except SessionNotFound:
+        raise
+    except (NousdError, apsw.Error, msgspec.MsgspecError, OSError, ValueError) as error:
+        if archive.is_broken:
+            raise
+        archive.leave_out(what, f"could not be had: {error}")
 
 
 def _known(wanted: Wanted) -> Iterator[str]:
@@ -233,8 +242,10 @@ def _add_log(wanted: Wanted, archive: Archive) -> None:
         connection.execute("BEGIN")
         if wanted.session_id is not None:
             _require_session(connection, wanted.session_id)
-        _add_events(connection, wanted, archive)
-        _add_artifacts(connection, wanted, archive)
+        with _as_far_as_it_can_be_had("the events", archive):
+            _add_events(connection, wanted, archive)
+        with _as_far_as_it_can_be_had("the artifacts", archive):
+            _add_artifacts(connection, wanted, archive)
 
 
 def _require_session(connection: apsw.Connection, session_id: str) -> None:
@@ -256,6 +267,10 @@ def _add_events(connection: apsw.Connection, wanted: Wanted, archive: Archive) -
         archive.leave_out(f"the {events.untold} oldest events", "they are past the limit of events")
     archive.add_json_lines("events.jsonl", noted())
     archive.add_json("tool-transcripts.json", list(calls.records.values()))
+    if events.damaged:
+        which = ", ".join(f"evt-{seq}" for seq in sorted(events.damaged)[:_DAMAGED_NAMED])
+        reason = "they cannot be read; nousd check says more"
+        archive.leave_out(f"{len(events.damaged)} damaged events: {which}", reason)
 
 
 def _add_artifacts(connection: apsw.Connection, wanted: Wanted, archive: Archive) -> None:

@@ -16,11 +16,12 @@ from typing import Any, Final, NamedTuple
 import apsw
 import msgspec
 
+from nousd.errors import StoreTooNew
 from nousd.machine.retention import STARTS, Line, join
 from nousd.store import _artifacts_sqlite as artifacts
 from nousd.store.migrations import MIGRATIONS
 from nousd.wire.codec import decode_event
-from nousd.wire.events import DELTA_EVENTS
+from nousd.wire.events import DELTA_EVENTS, EVENTS
 from nousd.wire.lifting import lift
 from nousd.wire.limits import TOOL_PREVIEW_CHARS_MAX
 
@@ -41,7 +42,7 @@ _SEQ_MAX: Final = 2**63 - 1
 class Events:
     """The newest events of a session, or of all: as many as fit into ``bytes_max``.
 
-    ``untold`` is how many older ones do not.
+    ``untold`` is how many older ones do not; ``damaged`` are those that cannot be read.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Events:
     ) -> None:
         self._connection = connection
         self._session_id = session_id
+        self.damaged: set[int] = set()
         self._first, self.untold = self._beginning(bytes_max)
         self._joined, self._gone = self._join()
 
@@ -95,7 +97,21 @@ class Events:
             "types": None if types is None else msgspec.json.encode(types).decode(),
         }
         for seq, name, version, line in self._connection.execute(_EVENTS, values):
-            yield Line(seq, name, lift(line, version))
+            whole = _read(name, version, line)
+            if whole is None:
+                self.damaged.add(seq)
+            else:
+                yield Line(seq, name, whole)
+
+
+def _read(name: str, version: int, line: bytes) -> bytes | None:
+    """Returns a line in the present version, or None if it is no event."""
+    try:
+        whole = lift(line, version)
+        msgspec.json.decode(decode_event(whole).payload, type=EVENTS[name])
+    except (msgspec.MsgspecError, ValueError, KeyError, StoreTooNew):
+        return None
+    return whole
 
 
 class _Told(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import apsw
 import pytest
 import trio
 
@@ -389,8 +390,33 @@ def test_a_part_that_cannot_be_had_keeps_no_other_out(
     assert {"doctor.txt", "settings.txt", "versions.json"} <= files.keys()
     assert "events.jsonl" not in files
     reasons = left_out(files)
-    assert reasons["the log"].startswith("could not be had: ")
-    assert reasons["the daemon's own log"].startswith("could not be had: ")
+    for part in ("the events", "the artifacts", "the daemon's own log"):
+        assert reasons[part].startswith("could not be had: ")
+    (folder / "nousd.db").unlink()
+    assert left_out(made())["the log"].startswith("could not be had: there is no log at ")
+
+
+def test_damaged_events_keep_no_others_out(folder: Path, made: Callable[..., Files]) -> None:
+    kept = artifact(b"a text")
+    told = appended("user", role="user", text="t", text_ref=kept.id, text_bytes=6)
+    write(folder, created("s1"), *STARTS, told, *a_message("m1", "a", "b"), artifacts=[kept])
+    connection = apsw.Connection(str(folder / "nousd.db"))
+    connection.execute(
+        "UPDATE events SET line = CAST('garbage' AS BLOB) WHERE type = 'agent_start'"
+    )
+    connection.execute("UPDATE events SET schema_version = 99 WHERE type = 'turn_start'")
+    connection.execute("UPDATE events SET type = 'other' WHERE type = 'message_start'")
+    connection.close()
+    files = made()
+    assert [event["type"] for event in lines(files)] == [
+        "session_created",
+        "entry_appended",
+        "message_update",
+        "reasoning_update",
+        "message_end",
+    ]
+    assert f"artifacts/{kept.id.replace(':', '-')}.txt" in files
+    assert "3 damaged events: evt-2, evt-3, evt-5" in left_out(files)
 
 
 def test_a_log_of_an_earlier_version_is_bundled_without_its_artifacts(
