@@ -100,13 +100,12 @@ class _Reading:
         store, now = self._core.store, self._core.clock.now()
         info = await store.renew_artifact(artifact_id, now=now)
         if info is None:
-            raise CommandRejected(
-                "artifact_not_found", details={"artifact_id": artifact_id, "field": place}
-            )
+            raise _not_found(artifact_id, place)
         media_type = self._taken(given.media_type or info.media_type, place)
         self._count(info.size_bytes, place)
         artifact = await store.artifact(artifact_id)
-        assert artifact is not None, "an artifact that was just put stays for a while"
+        if artifact is None:  # it went with a session in this moment
+            raise _not_found(artifact_id, place)
         await _check(artifact.data, media_type, place)
         self._attach(artifact, media_type, given.name)
 
@@ -147,6 +146,12 @@ class _Reading:
                 name=or_unset(name) or UNSET,
             )
         )
+
+
+def _not_found(artifact_id: str, place: str) -> CommandRejected:
+    return CommandRejected(
+        "artifact_not_found", details={"artifact_id": artifact_id, "field": place}
+    )
 
 
 async def _check(data: bytes, media_type: str, place: str) -> str:

@@ -13,12 +13,14 @@ import pytest
 import trio
 
 from nousd.daemon import attachments
+from nousd.machine.long_texts import artifact_id_of
 from nousd.machine.model_input import ModelInput, UserMessage
 from nousd.providers.interface import NO_BLOBS, Blobs, Receive
-from nousd.store.interface import EventFilter
+from nousd.store.interface import Artifact, ArtifactInfo, EventFilter
 from nousd.wire.events import EVENTS
 from tests.daemon.scripted import ScriptedProvider, says
 from tests.daemon_harness import Client, Daemon, Events, Payload, of_type, socket_daemon
+from tests.store.helpers import append, appended, created, deleted
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 40
 PDF = b"%PDF-1.7\n" + b"page " * 5000
@@ -282,6 +284,25 @@ async def test_an_unknown_artifact_is_refused(kit: Kit) -> None:
     )
     assert (error["code"], error["message"]) == ("command_rejected", "artifact_not_found")
     assert error["details"] == {"artifact_id": "sha256:00", "field": "attachments[1]"}
+
+
+async def test_an_artifact_that_goes_with_its_session_in_that_moment_is_not_found(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = kit.daemon.core.store
+    named = Artifact(artifact_id_of(PNG), "image/png", PNG)
+    await append(store, created(), appended("e1", artifact_id=named.id), artifacts=[named])
+    renew = store.renew_artifact
+
+    async def renew_and_lose(artifact_id: str, *, now: str) -> ArtifactInfo | None:
+        renewed = await renew(artifact_id, now=now)
+        await append(store, deleted())
+        return renewed
+
+    monkeypatch.setattr(store, "renew_artifact", renew_and_lose)
+    error = await kit.client.refusal("prompt", text="look", attachments=[{"artifact_id": named.id}])
+    assert error["message"] == "artifact_not_found"
+    assert error["details"] == {"artifact_id": named.id, "field": "attachments[0]"}
 
 
 @pytest.mark.behaviour("a_file_the_model_cannot_take_is_refused")
