@@ -1,6 +1,6 @@
 """What every provider does alike, asked of each: the built-in model and every dialect over HTTP.
 
-What only servers do, such as to break off or to send garbage, is in ``test_hosted``.
+What only servers do, such as to break off or to send garbage, is in ``test_hosted_faults``.
 """
 
 from __future__ import annotations
@@ -140,11 +140,6 @@ SUBJECTS = {
     "mock": mock_subject,
     **{dialect.name: partial(hosted_subject, dialect) for dialect in DIALECTS},
 }
-
-
-@pytest.fixture
-def clock() -> trio.testing.MockClock:
-    return trio.testing.MockClock(autojump_threshold=0.05)
 
 
 @pytest.fixture(params=list(SUBJECTS.values()), ids=list(SUBJECTS))

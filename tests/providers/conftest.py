@@ -1,0 +1,31 @@
+"""Fixtures of whoever tests every dialect over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+import trio.testing
+
+from tests.providers.conformance import Dialect, Server, server_of
+from tests.providers.dialects import DIALECTS
+from tests.providers.hosted import NOW
+
+
+@pytest.fixture
+def clock() -> trio.testing.MockClock:
+    """Jumps once nothing has happened for 50 ms, so that bytes on their way are not overtaken."""
+    return trio.testing.MockClock(autojump_threshold=0.05)
+
+
+@pytest.fixture(params=DIALECTS, ids=lambda dialect: dialect.name)
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    found: Dialect = request.param
+    return found
+
+
+@pytest.fixture
+async def server(dialect: Dialect) -> AsyncIterator[Server]:
+    async with server_of(dialect, wall_clock=lambda: NOW) as server:
+        yield server
