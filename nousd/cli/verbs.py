@@ -116,8 +116,6 @@ _MODEL_CALL_SECONDS: Final = 3600.0
 _LISTING_SECONDS: Final = 60.0
 """Model servers are asked, each for so long as the daemon has patience."""
 
-_SET_MODEL: Final = Verb("set_model", "Choose the model of a session.", (MODEL, SESSION))
-
 # --- the table -------------------------------------------------------------------------------
 
 VERBS: Final[dict[str, Verb]] = {
@@ -252,8 +250,7 @@ VERBS: Final[dict[str, Verb]] = {
         ),
         timeout_seconds=_LISTING_SECONDS,
     ),
-    "model": _SET_MODEL,
-    "set_model": _SET_MODEL,
+    "model": Verb("set_model", "Choose the model of a session.", (MODEL, SESSION)),
     "thinking": Verb(
         "set_thinking",
         "Choose how much a session's model reasons before it answers.",

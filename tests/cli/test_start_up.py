@@ -137,7 +137,6 @@ def test_the_shell_is_offered_the_verbs() -> None:
         "set_active_tools",
         "set_steering_mode",
         "set_follow_up_mode",
-        "set_model",
     ]
 
 

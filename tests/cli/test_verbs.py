@@ -84,7 +84,7 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("models", "list_models", {}),
     ("models --provider p --refresh", "list_models", {"provider": "p", "refresh": True}),
     ("model p/m --session s", "set_model", {"model": "p/m", "session_id": "s"}),
-    ("set_model m", "set_model", {"model": "m"}),
+    ("model m", "set_model", {"model": "m"}),
     ("thinking high", "set_thinking", {"level": "high"}),
     ("thinking default --session s", "set_thinking", {"level": None, "session_id": "s"}),
     ("capabilities", "get_capabilities", {}),
