@@ -66,8 +66,7 @@ def _settings(
     try:
         resolved = resolve(flags, environ, config)
     except ConfigError as error:
-        advice = "a daemon does not start with this; nousd serve --print-config shows the others"
-        failed = Check("settings", "failed", str(error), advice)
+        failed = Check("settings", "failed", str(error), "a daemon does not start with this")
         try:
             resolved = resolve(flags, environ, config, asks_models=False)
         except ConfigError:

@@ -77,7 +77,8 @@ def _serve(values: dict[str, Any]) -> None:
 
     config = values.pop("config")
     print_config = values.pop("print_config")
-    resolved = resolve(values, os.environ, config)
+    # Whoever lacks a key sees in the report where one is missing.
+    resolved = resolve(values, os.environ, config, asks_models=not print_config)
     if print_config:
         print(*report(resolved), sep="\n")
         return

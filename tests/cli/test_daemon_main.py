@@ -68,6 +68,14 @@ def test_print_config_shows_values_and_origins_and_runs_nothing(
     assert served == []
 
 
+def test_print_config_shows_that_a_key_is_missing(nousd: Nousd, served: list[Settings]) -> None:
+    assert nousd("serve", "--provider", "gemini").code == 2
+    outcome = nousd("serve", "--provider", "gemini", "--print-config")
+    assert outcome.code == 0
+    assert "providers.gemini.api_key = not set" in outcome.out.splitlines()
+    assert served == []
+
+
 def test_a_bad_setting_is_one_line_and_exit_code_2(nousd: Nousd, served: list[Settings]) -> None:
     outcome = nousd("serve", "--line-bytes-max", "10")
     assert outcome.code == 2
