@@ -226,17 +226,26 @@ class _Draft:
     # --- previews ----------------------------------------------------------------------------
 
     def shorten_old_outputs(self, budget: Budget) -> None:
-        """Turns large tool outputs into previews, as many of the oldest as it takes, in steps."""
+        """Turns large tool outputs into previews, as many of the oldest as it takes, in steps.
+
+        An output is as old as its beginning, however far it reaches; one without an answer is new.
+        """
         self._ends = list(accumulate(map(entry_tokens, self._context)))
+        begins = [0, *self._ends[:-1]]
         step = max(budget.hard // _STEPS, 1)
-        newest = self.tokens_read - budget.recent
+        answers = [
+            begin
+            for entry, begin in zip(self._context, begins, strict=False)
+            if isinstance(entry, MessageEntry) and entry.role == "assistant"
+        ]
+        newest = min(self.tokens_read - budget.recent, max(answers, default=0))
         too_many = self._frame.tokens + self.tokens_read - budget.soft
         reached = 0
-        for index, (entry, end) in enumerate(zip(self._context, self._ends, strict=True)):
-            if too_many <= 0 and end > reached:
+        for index, (entry, begin) in enumerate(zip(self._context, begins, strict=False)):
+            if too_many <= 0 and begin >= reached:
                 break
             if too_many > 0:
-                reached = -(-end // step) * step
+                reached = (begin // step + 1) * step
             if reached > newest:
                 break
             if _is_large(entry):

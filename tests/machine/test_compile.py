@@ -140,6 +140,22 @@ def test_what_is_small_or_recent_or_no_tools_output_is_left_as_it_is() -> None:
     assert compiled.crowded
 
 
+def test_in_a_small_window_an_output_that_reaches_into_the_newest_part_gives_way_first() -> None:
+    context = [*rounds(1, 52_000), *rounds(2, 10_000)[1:]]
+    within = budget(20_000, keep_recent=20_000)
+    compiled = compile_input(context, FRAME, within)
+    assert (compiled.strategy, compiled.crowded) == (("previews",), False)
+    assert reasons(compiled) == {"a0.0.result": "preview"}
+
+
+def test_an_output_that_the_model_has_not_seen_yet_is_never_old() -> None:
+    context = [*rounds(1, 8_000), answer("b", calls=1), output("b.0", 52_000)]
+    within = budget(20_000)
+    compiled = compile_input(context, FRAME, within)
+    assert within.soft >= compiled.tokens > 13_000
+    assert "b.0.result" not in reasons(compiled)
+
+
 def test_a_growing_context_begins_the_same_for_many_calls() -> None:
     """What prompt caches and the chain of inputs live on."""
     context = rounds(0)
