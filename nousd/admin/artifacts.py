@@ -36,8 +36,8 @@ def faults(connection: apsw.Connection) -> Iterator[Finding]:
         return
     for (artifact_id,) in connection.execute(_WRONG_SIZE):
         yield Finding("has another size than its row says", f"artifact {artifact_id}")
-    for (artifact_id,) in connection.execute(_NOT_PUT_TO_ITS_END):
-        what = "was not put to its end: it is being put, or will be dropped at the next start"
+    for (artifact_id,) in connection.execute(_IN_PART):
+        what = "is there in part: it is being put or deleted, or will be dropped at the next start"
         yield Finding(what, f"artifact {artifact_id}", "note")
 
 
@@ -54,7 +54,7 @@ _WRONG_SIZE = """
         WHERE c.artifact_id = a.artifact_id
     )
 """
-_NOT_PUT_TO_ITS_END = """
+_IN_PART = """
     SELECT DISTINCT artifact_id FROM log.artifact_chunks
     WHERE artifact_id NOT IN (SELECT artifact_id FROM log.artifacts)
 """

@@ -1,7 +1,8 @@
 """Artifacts as rows: what is read of them, and the short steps in which one is put or dropped.
 
 Plain functions on a connection; the writing ones are called inside a transaction. An artifact is there
-when it has a row in ``artifacts``: chunks alone are of one that is being put, or never was to its end.
+when it has a row in ``artifacts``: chunks alone are of one that is being put or dropped, or never was
+put to its end.
 Who puts what, and what else is under way, is not known here.
 """
 

@@ -172,7 +172,7 @@ def m003_what_models_saw(connection: apsw.Connection) -> None:
     runs and sessions have the sums of their model calls (``wire.entries.UsageTotals``).
 
     An artifact is there when its row in ``artifacts`` is. Chunks without one are of an artifact that is
-    being put, or was not put to its end. Every chunk but the last has ``interface.CHUNK_BYTES``.
+    being put or dropped, or was not put to its end. All chunks but the last have ``CHUNK_BYTES``.
     """
     for statement in (*_ARTIFACTS_IN_CHUNKS, *_SUMS_OF_USAGE):
         connection.execute(statement)
