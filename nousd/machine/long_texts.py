@@ -72,8 +72,8 @@ def deltas(text: str) -> Iterator[str]:
     start = 0
     while start < len(text):
         piece = text[start : start + DELTA_BYTES_MAX]
-        while _bytes_in_line(piece) > DELTA_BYTES_MAX:
-            piece = piece[: len(piece) // 2]
+        while (size := _bytes_in_line(piece)) > DELTA_BYTES_MAX:
+            piece = piece[: len(piece) * DELTA_BYTES_MAX // size]
         yield piece
         start += len(piece)
 

@@ -13,8 +13,9 @@ from msgspec import UNSET
 
 from nousd.machine import long_texts
 from nousd.wire import events
+from nousd.wire.codec import encode_json
 from nousd.wire.entries import MessageEntry, ToolCall
-from nousd.wire.limits import EVENT_TEXT_BYTES_MAX, TOOL_PREVIEW_CHARS_MAX
+from nousd.wire.limits import DELTA_BYTES_MAX, EVENT_TEXT_BYTES_MAX, TOOL_PREVIEW_CHARS_MAX
 from nousd.wire.responses import PendingCounts, QueuedInput
 from tests.machine.builders import compacted, message, queued
 
@@ -193,6 +194,15 @@ json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20_000),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
+
+
+@given(st.lists(st.text(max_size=20).map(lambda text: text * 900), max_size=4).map("".join))
+def test_the_pieces_of_a_text_are_small_in_a_line_and_no_more_than_it_takes(text: str) -> None:
+    pieces = list(long_texts.deltas(text))
+    assert "".join(pieces) == text
+    sizes = [len(encode_json(piece)) - len('""') for piece in pieces]
+    assert all(0 < size <= DELTA_BYTES_MAX for size in sizes)
+    assert len(pieces) <= 2 * (len(encode_json(text)) // DELTA_BYTES_MAX) + 10
 
 
 @given(
