@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import codecs
 import errno
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -112,7 +113,8 @@ def _found(
 ) -> SourceText | None:
     """Returns what a file says, or why it cannot be used; None if there is none."""
     try:
-        if not root.is_dir():
+        # Mostly there is none, and then no folder on the way has to be opened.
+        if not (os.path.lexists(path) and root.is_dir()):
             return None
         with Confinement(root, hidden).locate(str(path)) as place, place.open_file() as file:
             data = file.read(bytes_max + 1)

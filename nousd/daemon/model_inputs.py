@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from nousd.errors import InputNotWhole
 from nousd.machine.compile import Compiled
-from nousd.machine.fragments import Chain, Stored, resumed_chain, store_input
+from nousd.machine.fragments import Chain, Rest, Stored, resumed_chain, store_input
 from nousd.machine.model_input import ModelMessage
 from nousd.store.interface import Artifact, EventFilter, Store
 from nousd.wire import events
@@ -37,10 +37,13 @@ def artifacts_of(stored: Stored) -> list[Artifact]:
 
 
 class ModelInputs:
-    """The newest chain of each session."""
+    """The newest chain of each session. ``last_rest`` is that of the newest input of all: most runs
+    have the same tools and instructions.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.last_rest: Rest | None = None
         self._kept: OrderedDict[str, tuple[Chain, int]] = OrderedDict()
         self._chars = 0
 
@@ -115,9 +118,14 @@ class InputsOfRun:
         if self._chain is None:
             self._chain = await self._inputs.chain(self._session_id, request.messages)
         stored = store_input(
-            self._chain, request, closing=compiled.closing, omitted=compiled.omitted
+            self._chain,
+            request,
+            closing=compiled.closing,
+            omitted=compiled.omitted,
+            likely=self._inputs.last_rest,
         )
         self._chain = stored.chain
+        self._inputs.last_rest = stored.chain.rest
         return stored
 
     def leave(self) -> None:

@@ -125,6 +125,7 @@ class RunDriver:
         started = self._last_ticket
         # Read while the start is on its way to the disk.
         await self.context()
+        await self.instructions()
         await started.wait_committed()
         # Aborted before it began, it has no turn: the abort has given its prompt back.
         await trio.lowlevel.checkpoint_if_cancelled()

@@ -78,6 +78,7 @@ def store_input(
     *,
     closing: int = 0,
     omitted: Sequence[Omitted] = (),
+    likely: Rest | None = None,
 ) -> Stored:
     """Returns what is to be stored of an input.
 
@@ -85,6 +86,7 @@ def store_input(
         chain: of the input before, which was stored; None where there was none.
         closing: how many messages at the end belong to this call only.
         omitted: what the model is not told, or not whole.
+        likely: the rest of another input, which is often the same.
     """
     lasting = request.messages[: len(request.messages) - closing]
     known = () if chain is None else chain.messages
@@ -93,7 +95,7 @@ def store_input(
     new = [_encoded(message) for message in lasting[len(known) :]]
     last = [_encoded(message) for message in request.messages[len(lasting) :]]
     hashed = _hashed(chain, new)
-    rest = _rest(chain, request)
+    rest = _rest(likely if chain is None or chain.rest is None else chain.rest, request)
     node = encode_node(
         Node(
             closing=tuple(map(msgspec.Raw, last)),
@@ -149,9 +151,9 @@ def _input_hash(hashed: _Hash, last: Sequence[bytes], rest: Rest, *, is_first: b
     return f"sha256:{whole.hexdigest()}"
 
 
-def _rest(chain: Chain | None, request: ModelInput) -> Rest:
+def _rest(likely: Rest | None, request: ModelInput) -> Rest:
     values = tuple(getattr(request, name) for name in _REST_FIELDS)
-    if chain is not None and chain.rest is not None and chain.rest.values == values:
-        return chain.rest
+    if likely is not None and likely.values == values:
+        return likely
     data = canonical({name: msgspec.to_builtins(getattr(request, name)) for name in _REST_FIELDS})
     return Rest(values, digest(data), data)

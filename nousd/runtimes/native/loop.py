@@ -72,7 +72,10 @@ class NativeRuntime:
         settings: NativeSettings,
     ) -> None:
         self._models = models
-        self._tools = tools
+        self._specs = {
+            tool.name: ToolSpec(tool.name, tool.description, expressible(tool.parameters, nearest))
+            for tool in tools.values()
+        }
         self._calls = calls
         self._settings = settings
 
@@ -154,11 +157,7 @@ class NativeRuntime:
         return _Call(compiled, budget, tuple(told.source for told in sources), frame.tokens)
 
     def _offered(self, host: TurnHost) -> tuple[ToolSpec, ...]:
-        return tuple(
-            ToolSpec(tool.name, tool.description, expressible(tool.parameters, nearest))
-            for tool in self._tools.values()
-            if host.tool_is_active(tool.name)
-        )
+        return tuple(spec for name, spec in self._specs.items() if host.tool_is_active(name))
 
     async def _smaller(self, host: TurnHost, refused: _Call) -> _Call | None:
         """Returns the call with less in it, after a server found it too long; None if that cannot be."""
