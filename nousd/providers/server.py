@@ -268,25 +268,26 @@ _UNRECORDED: Final = _Unrecorded()
 
 
 async def _read(response: httpx2.Response, decoder: Decoder, put: Put, recorder: Recorder) -> None:
-    """Puts the pieces of the response until the answer is finished or the input ends."""
+    """Puts the pieces of the response until the answer is finished or the input ends; what follows a
+    complete answer is not waited for long.
+    """
+    # One scope for all chunks: one for each would cost as much as to read it.
     async with _chunks_of(response) as chunks:
-        while (chunk := await _next(chunks, decoder)) is not None:
-            recorder.chunk(chunk)
-            nothing_yet = True
-            for piece in decoder.feed(chunk):
-                nothing_yet = False
-                await put(piece)
-            if nothing_yet:
-                await put(Alive())
-            if decoder.finished:
-                break
-
-
-async def _next(chunks: AsyncIterator[bytes], decoder: Decoder) -> bytes | None:
-    """Returns the next chunk; None at the end, which is not waited for long where it tells nothing."""
-    with trio.move_on_after(TAIL_SECONDS if decoder.complete else math.inf):
-        return await anext(chunks, None)
-    return None
+        with trio.CancelScope() as patience:
+            async for chunk in chunks:
+                if patience.deadline < math.inf:
+                    patience.deadline = math.inf
+                recorder.chunk(chunk)
+                nothing_yet = True
+                for piece in decoder.feed(chunk):
+                    nothing_yet = False
+                    await put(piece)
+                if nothing_yet:
+                    await put(Alive())
+                if decoder.finished:
+                    break
+                if decoder.complete:
+                    patience.deadline = trio.current_time() + TAIL_SECONDS
 
 
 async def _beginning_of(response: httpx2.Response, bytes_max: int, recorder: Recorder) -> bytes:
