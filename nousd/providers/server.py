@@ -275,7 +275,7 @@ async def _read(response: httpx2.Response, decoder: Decoder, put: Put, recorder:
     async with _chunks_of(response) as chunks:
         with trio.CancelScope() as patience:
             async for chunk in chunks:
-                if patience.deadline < math.inf:
+                if patience.deadline != math.inf:
                     patience.deadline = math.inf
                 recorder.chunk(chunk)
                 nothing_yet = True
