@@ -12,6 +12,8 @@ from __future__ import annotations
 import codecs
 import errno
 import os
+import stat
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,10 +22,14 @@ import trio
 
 from nousd.errors import ConfigError, ToolError
 from nousd.machine.sources import SourceText, of_file, unused
+from nousd.places.filesystems import is_local
 from nousd.tools.confine import DEPTH_MAX, Confinement
 from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX, INSTRUCTIONS_FILE_BYTES_MAX
 
 FILE_NAME: Final = "AGENTS.md"
+
+_UNSETTLED_NS: Final = 100_000_000
+"""Within this time a file may change twice and have the same times: a tick of the system's clock."""
 
 _USER: Final = "user_instructions"
 _PROJECT: Final = "project_instructions"
@@ -54,12 +60,74 @@ async def no_instructions() -> Sequence[SourceText]:
 
 
 def reader(places: Places) -> ReadInstructions:
-    """Returns what reads them, in a thread: a folder may be far away, and not answer."""
+    """Returns what reads them, in a thread: a folder may be far away, and not answer.
 
-    async def read() -> Sequence[SourceText]:
-        return await trio.to_thread.run_sync(read_instructions, places, abandon_on_cancel=True)
+    Where all of it is on this machine, what was read is good until one of the files has other times:
+    a thread on the way to each model call would be felt.
+    """
+    return _Remembered(places).read
 
-    return read
+
+_Stamp = tuple[int, ...]
+
+
+class _Remembered:
+    """What was read last, and the stamps that the files had before."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._watched = _watched(places)
+        self._stamps: tuple[_Stamp, ...] | None = None
+        self._sources: Sequence[SourceText] = ()
+
+    async def read(self) -> Sequence[SourceText]:
+        stamps = self._stamps_now()
+        if stamps is None or stamps != self._stamps:
+            self._sources = await trio.to_thread.run_sync(
+                read_instructions, self._places, abandon_on_cancel=True
+            )
+            # Those from before the reading: what changed meanwhile has others the next time.
+            self._stamps = stamps
+        return self._sources
+
+    def _stamps_now(self) -> tuple[_Stamp, ...] | None:
+        """Returns the stamps; None if they cannot tell whether anything has changed."""
+        settled_ns = time.time_ns() - _UNSETTLED_NS
+        stamps = tuple(map(_stamp, self._watched))
+        is_certain = stamps and all(_is_plain(stamp, settled_ns) for stamp in stamps)
+        return stamps if is_certain else None
+
+
+def _watched(places: Places) -> tuple[Path, ...]:
+    """Returns every path that says something; none where the system could be slow to tell."""
+    workdir = places.workdir.resolve()
+    folders = [workdir, *workdir.parents][:DEPTH_MAX] if places.project else []
+    users = [] if places.user_file is None else [places.user_file]
+    if not all(map(is_local, [*folders, *users])):
+        return ()
+    names = (".git", FILE_NAME)
+    return (*users, *(folder / name for folder in folders for name in names))
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Returns what changes with a file; nothing where there is none."""
+    try:
+        told = os.lstat(path)
+    except OSError:
+        return ()
+    return (
+        told.st_mode,
+        told.st_dev,
+        told.st_ino,
+        told.st_size,
+        told.st_mtime_ns,
+        told.st_ctime_ns,
+    )
+
+
+def _is_plain(stamp: _Stamp, settled_ns: int) -> bool:
+    """Whether a stamp tells of any change: not of what a link leads to, nor within one tick."""
+    return not stamp or (not stat.S_ISLNK(stamp[0]) and max(stamp[-2:]) < settled_ns)
 
 
 def read_instructions(places: Places) -> tuple[SourceText, ...]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from nousd.daemon.instructions import Places, no_instructions, read_instructions
+from nousd.daemon import instructions
+from nousd.daemon.instructions import Places, no_instructions, read_instructions, reader
 from nousd.machine.sources import SourceText, system_prompt, system_text
 from nousd.wire.canonical import digest
 from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX, INSTRUCTIONS_FILE_BYTES_MAX
@@ -194,3 +196,74 @@ def test_what_is_not_utf_8_is_repaired_and_said_to_be(home: Path) -> None:
         ((reason, text),) = projects(home / "repo")
         assert reason == "cut,not_utf8"
         assert len(text.encode()) <= INSTRUCTIONS_FILE_BYTES_MAX
+
+
+# --- what was read is remembered ----------------------------------------------------------------
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[Places]:
+    """Each time that files were read; on a disk of this machine, whose clock ticks finely."""
+    counted: list[Places] = []
+
+    def count(places: Places) -> Sequence[SourceText]:
+        counted.append(places)
+        return read_instructions(places)
+
+    monkeypatch.setattr(instructions, "read_instructions", count)
+    monkeypatch.setattr(instructions, "is_local", lambda _: True)
+    monkeypatch.setattr(instructions, "_UNSETTLED_NS", 0)
+    return counted
+
+
+async def test_what_did_not_change_is_read_once(readings: list[Places], tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").write_text("one")
+    read = reader(Places(tmp_path, tmp_path / "mine.md", project=True))
+    told = [await read() for _ in range(3)]
+    assert told[0] == told[1] == told[2]
+    assert len(readings) == 1
+
+
+@pytest.mark.parametrize("change", ["written", "replaced", "gone", "new above", "the user's"])
+async def test_what_changed_is_read_again(
+    change: str, readings: list[Places], tmp_path: Path
+) -> None:
+    workdir = tmp_path / "repository" / "work"
+    workdir.mkdir(parents=True)
+    (workdir / "AGENTS.md").write_text("one")
+    read = reader(Places(workdir, tmp_path / "mine.md", project=True))
+    before = await read()
+    match change:
+        case "written":
+            (workdir / "AGENTS.md").write_text("more than one")
+        case "replaced":
+            (workdir / "other").write_text("two")
+            (workdir / "other").replace(workdir / "AGENTS.md")
+        case "gone":
+            (workdir / "AGENTS.md").unlink()
+        case "new above":
+            (workdir.parent / ".git").mkdir()
+            (workdir.parent / "AGENTS.md").write_text("above")
+        case _:
+            (tmp_path / "mine.md").write_text("mine")
+    assert await read() != before
+    assert len(readings) == 2
+
+
+@pytest.mark.parametrize("doubt", ["a link", "a far disk", "a moment ago"])
+async def test_what_stamps_cannot_tell_is_read_each_time(
+    doubt: str, readings: list[Places], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "AGENTS.md"
+    if doubt == "a link":
+        (tmp_path / "real.md").write_text("one")
+        path.symlink_to("real.md")
+    else:
+        path.write_text("one")
+    if doubt == "a far disk":
+        monkeypatch.setattr(instructions, "is_local", lambda _: False)
+    if doubt == "a moment ago":
+        monkeypatch.setattr(instructions, "_UNSETTLED_NS", 10**15)
+    read = reader(Places(tmp_path, None, project=True))
+    assert await read() == await read()
+    assert len(readings) == 2
