@@ -36,6 +36,7 @@ from nousd.daemon.connection import serve_commands
 from nousd.daemon.core import Core, ExtensionHandler
 from nousd.daemon.feed import serve_events
 from nousd.daemon.instructions import ReadInstructions, no_instructions
+from nousd.daemon.permissions import Permissions, RulePermissions
 from nousd.daemon.sockets import open_listeners
 from nousd.providers.interface import Provider
 from nousd.providers.models import Models
@@ -45,6 +46,7 @@ from nousd.store.interface import EventFilter, Store
 from nousd.tools.builtins import builtin_tools
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import Tool
+from nousd.tools.sandbox.interface import Sandbox
 from tests.lifecycle import LifecycleChecker
 from tests.validation import check_event, check_response
 
@@ -397,8 +399,14 @@ def make_parts(
     clock: Clock | None = None,
     models: Models | None = None,
     read_instructions: ReadInstructions = no_instructions,
+    permissions: Permissions | None = None,
+    approval_timeout_seconds: float = 900.0,
+    sandbox: Sandbox | None = None,
 ) -> Parts:
-    """Returns what a daemon with every built-in tool, and ``tools``, is made of."""
+    """Returns what a daemon with every built-in tool, and ``tools``, is made of.
+
+    It asks nobody, unless ``permissions`` say otherwise.
+    """
     return Parts(
         store=store,
         clock=clock or SystemClock(),
@@ -408,6 +416,9 @@ def make_parts(
         extension_commands=extension_commands or {},
         native=native or NativeSettings(),
         read_instructions=read_instructions,
+        permissions=permissions or RulePermissions("yolo"),
+        approval_timeout_seconds=approval_timeout_seconds,
+        sandbox=sandbox,
         command_timeout=command_timeout,
         delta_retention_days=delta_retention_days,
         stale_seconds=stale_seconds,

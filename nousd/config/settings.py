@@ -40,6 +40,7 @@ from nousd.config.providers import (
 from nousd.config.values import Given, Regex, describe, nearest
 from nousd.errors import ConfigError
 from nousd.places import locations
+from nousd.wire.entries import PermissionMode
 from nousd.wire.limits import LINE_BYTES_MAX, LONG_LINES_BYTES_MAX, NAME_CHARS_MAX
 
 
@@ -109,6 +110,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allow_exec: Annotated[bool, Meta(description="Let models run programs (the bash tool).")] = (
         False
     )
+    permission_mode: Annotated[
+        PermissionMode,
+        Meta(
+            description="Which tool calls of new sessions need a user's word where no rule decides: ask "
+            "for all, auto for those that leave the workdir or a sandbox, yolo for none."
+        ),
+    ] = "auto"
+    approval_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=1000,
+            le=86_400_000,
+            description="Milliseconds after which a question to the user counts as denied.",
+        ),
+    ] = 900_000
     command_timeout: Annotated[
         float,
         Meta(gt=0, le=86_400, description="Seconds a prompt with wait:true is waited for."),

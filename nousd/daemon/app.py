@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import trio
 
+from nousd.daemon.approvals import APPROVAL_SECONDS, Approvals
 from nousd.daemon.clock import Clock
 from nousd.daemon.core import Core, ExtensionHandler
 from nousd.daemon.garbage import collect_unused_artifacts
@@ -23,6 +24,7 @@ from nousd.daemon.hub import Hub
 from nousd.daemon.instructions import ReadInstructions, no_instructions
 from nousd.daemon.log import Log
 from nousd.daemon.model_inputs import ModelInputs
+from nousd.daemon.permissions import Permissions, RulePermissions
 from nousd.daemon.recovery import close_open_runs, close_what_can_be
 from nousd.daemon.retention import prune_old_deltas
 from nousd.daemon.runs import Runs
@@ -30,12 +32,13 @@ from nousd.daemon.sessions import Sessions
 from nousd.daemon.uploads import Uploads
 from nousd.providers.listing import ModelLists
 from nousd.providers.models import Models
+from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.interface import Runtime
 from nousd.runtimes.native.loop import NativeRuntime, NativeSettings
-from nousd.runtimes.native.tool_calls import CallRunner
 from nousd.store.interface import Store
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import Tool, ToolContext
+from nousd.tools.sandbox.interface import Sandbox
 from nousd.wire.limits import LINE_BYTES_MAX
 
 _CONTEXT_WINDOWS_READ: Final = 4
@@ -56,6 +59,9 @@ class Parts(msgspec.Struct, kw_only=True):
     around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime
     """Puts something around the runtime that stands behind each of its steps (``nousd.replay``)."""
     read_instructions: ReadInstructions = no_instructions
+    permissions: Permissions = RulePermissions()
+    approval_timeout_seconds: float = APPROVAL_SECONDS
+    sandbox: Sandbox | None = None
     command_timeout: float = 600.0
     stale_seconds: float = 120.0
     delta_retention_days: int = 7
@@ -77,6 +83,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
     defaults = await parts.store.defaults()
     sessions = Sessions(parts.store, log, parts.clock, defaults, recover=recover)
     tools = {tool.name: tool for tool in parts.tools}
+    approvals = Approvals(parts.clock, parts.approval_timeout_seconds)
     uploads = Uploads(parts.store, parts.clock, parts.spool_folder)
     contexts = Contexts(parts.store, tokens_max=_CONTEXT_WINDOWS_READ * _window(parts))
     async with trio.open_nursery() as nursery:
@@ -94,6 +101,15 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             contexts=contexts,
             inputs=ModelInputs(parts.store),
             read_instructions=parts.read_instructions,
+            permissions=parts.permissions,
+            granted=lambda: sessions.defaults.granted,
+            approvals=approvals,
+            make_context=partial(
+                ToolContext,
+                parts.confinement,
+                spool_folder=parts.spool_folder,
+                sandbox=parts.sandbox,
+            ),
             stale_seconds=parts.stale_seconds,
         )
         nursery.start_soon(runs.stop_stale_runs)
@@ -113,6 +129,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             runs=runs,
             contexts=contexts,
             uploads=uploads,
+            approvals=approvals,
             tools=tools,
             model_lists=ModelLists(parts.models),
             extension_commands=parts.extension_commands,
@@ -137,10 +154,7 @@ async def shut_down(core: Core) -> None:
 
 
 def _native_runtime(parts: Parts, tools: Mapping[str, Tool]) -> NativeRuntime:
-    calls = CallRunner(
-        tools, partial(ToolContext, parts.confinement, spool_folder=parts.spool_folder)
-    )
-    return NativeRuntime(parts.models, tools, calls, parts.native)
+    return NativeRuntime(parts.models, tools, CallRunner(tools), parts.native)
 
 
 def _window(parts: Parts) -> int:

@@ -15,6 +15,11 @@ _ID_RANDOM_BYTES: Final = 4
 _IDS_PER_BLOCK: Final = 256
 
 
+def later(now: str, by: timedelta) -> str:
+    """Returns a time that lies that far behind ``now``, as a clock tells it."""
+    return earlier(now, -by)
+
+
 def earlier(now: str, by: timedelta) -> str:
     """Returns a time that lies that far before ``now``, as a clock tells it."""
     return (datetime.fromisoformat(now) - by).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import trio
 
+from nousd.daemon.approvals import Approvals
 from nousd.daemon.clock import Clock
 from nousd.daemon.history import Contexts
 from nousd.daemon.hub import Hub
@@ -44,6 +45,7 @@ class Core(msgspec.Struct, kw_only=True):
     runs: Runs
     contexts: Contexts
     uploads: Uploads
+    approvals: Approvals
     tools: Mapping[str, Tool]
     model_lists: ModelLists
     extension_commands: Mapping[str, ExtensionHandler]

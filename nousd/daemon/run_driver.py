@@ -25,13 +25,17 @@ from nousd.machine.compile import Compiled
 from nousd.machine.fragments import Stored
 from nousd.machine.lifecycle import Ledger, Phase, owed_ends
 from nousd.machine.model_input import ModelChoice
+from nousd.machine.permission import Judgement
 from nousd.machine.queue import Turn
 from nousd.machine.sources import SourceText
 from nousd.machine.transcript import in_context
+from nousd.runtimes.calls.host import Answer, Question
 from nousd.store.interface import Artifact
+from nousd.tools.interface import Emit, Tool, ToolContext
 from nousd.tools.spool import Spool
 from nousd.wire import events
-from nousd.wire.entries import Entry
+from nousd.wire.access import Access
+from nousd.wire.entries import Entry, PermissionMode
 from nousd.wire.events import EndStatus, Event
 
 if TYPE_CHECKING:
@@ -238,6 +242,32 @@ class RunDriver:
         return where
 
     # --- the runtime's side (TurnHost) -------------------------------------------------------
+
+    @property
+    def where(self) -> events.TurnKey:
+        """See ``CallHost.where``."""
+        return self.ledger.where
+
+    @property
+    def permission_mode(self) -> PermissionMode:
+        """See ``CallHost.permission_mode``."""
+        return self._services.permissions.mode_of(self.live.state)
+
+    def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:  # noqa: ARG002
+        """See ``CallHost.tool_context``."""
+        return self._services.make_context(emit, self.expect_quiet)
+
+    async def judge(self, tool: Tool, access: Access) -> Judgement:
+        """See ``CallHost.judge``."""
+        return await self._services.judge(self.live.state, tool, access)
+
+    async def ask(self, question: Question) -> Answer:
+        """See ``CallHost.ask``."""
+        approvals = self._services.approvals
+        self.expect_quiet(approvals.timeout_seconds)
+        answer = await approvals.ask(question, self._decide)
+        self.expect_quiet(0.0)
+        return answer
 
     @property
     def choice(self) -> ModelChoice:

@@ -12,19 +12,24 @@ from functools import partial
 import trio
 
 from nousd.daemon import boundary
+from nousd.daemon.approvals import Approvals
 from nousd.daemon.clock import Clock
 from nousd.daemon.history import Contexts
 from nousd.daemon.instructions import ReadInstructions
 from nousd.daemon.log import Log, Ticket
 from nousd.daemon.model_inputs import ModelInputs
+from nousd.daemon.permissions import Permissions
 from nousd.daemon.recordings import current_run
 from nousd.daemon.run_driver import CLOSING_SECONDS, RunDriver
 from nousd.daemon.sessions import LiveSession
 from nousd.machine.model_input import ModelChoice
+from nousd.machine.permission import Judgement
 from nousd.machine.session import SessionState
 from nousd.providers.models import Models
 from nousd.runtimes.interface import Runtime
 from nousd.store.interface import Artifact, Store
+from nousd.tools.interface import Emit, ExpectQuiet, Tool, ToolContext
+from nousd.wire.access import Access
 from nousd.wire.events import EndStatus, Event
 
 _log = logging.getLogger(__name__)
@@ -40,6 +45,10 @@ class Runs:
         contexts: what the runs' models are told of the past.
         inputs: what models were given last.
         read_instructions: gives the user's and the project's, as they are now.
+        permissions: what may run; ``granted`` are the rules that the user added for every session.
+        approvals: the calls about which somebody is asked.
+        make_context: gives a tool its surroundings, with the given places for its output and for
+            what it says of its own limit.
         stale_seconds: after how long without a sign of life a run is given up.
     """
 
@@ -57,6 +66,10 @@ class Runs:
         contexts: Contexts,
         inputs: ModelInputs,
         read_instructions: ReadInstructions,
+        permissions: Permissions,
+        granted: Callable[[], Sequence[str]],
+        approvals: Approvals,
+        make_context: Callable[[Emit, ExpectQuiet], ToolContext],
         stale_seconds: float,
     ) -> None:
         self.store = store
@@ -67,7 +80,11 @@ class Runs:
         self.contexts = contexts
         self.inputs = inputs
         self.read_instructions = read_instructions
+        self.permissions = permissions
+        self.approvals = approvals
+        self.make_context = make_context
         self.stale_seconds = stale_seconds
+        self._granted = granted
         self._nursery = nursery
         self._reread = reread
         self._extension_tools = extension_tools
@@ -82,6 +99,10 @@ class Runs:
         if state.active_tools is None or name in self._extension_tools:
             return True
         return name in state.active_tools
+
+    async def judge(self, state: SessionState, tool: Tool, access: Access) -> Judgement:
+        """Returns what the rules in force and a session's mode say of a call."""
+        return await self.permissions.judge(state, self._granted(), tool, access)
 
     def start(
         self,

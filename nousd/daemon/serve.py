@@ -33,6 +33,7 @@ from nousd.daemon.feed import serve_events
 from nousd.daemon.instructions import Places, reader
 from nousd.daemon.logs import configure_logging
 from nousd.daemon.memory import give_back_large_blocks, look_for_cycles_seldom
+from nousd.daemon.permissions import RulePermissions
 from nousd.daemon.recordings import open_recordings
 from nousd.daemon.sockets import Listeners, open_listeners, socket_paths
 from nousd.daemon.systemd import (
@@ -158,6 +159,8 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
                 extension_commands=extensions.commands,
                 native=_native_settings(settings),
                 read_instructions=reader(_instruction_places(settings)),
+                permissions=RulePermissions(settings.permission_mode),
+                approval_timeout_seconds=settings.approval_timeout_ms / 1000,
                 command_timeout=settings.command_timeout,
                 stale_seconds=settings.run_stale_ms / 1000,
                 delta_retention_days=settings.delta_retention_days,

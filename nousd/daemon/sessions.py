@@ -367,11 +367,13 @@ class Sessions:
             ticket = self._log.submit(self._log.encode((event,)))
         else:
             ticket = live.decide((event,))
-        self.defaults = _with_settings(self.defaults, settings)
+        known = {key: value for key, value in settings.items() if key in _INHERITED}
+        self.defaults = msgspec.structs.replace(self.defaults, **known)
 
         def settled(ticket: Ticket) -> None:
             if ticket.failure is None:
-                self._committed_defaults = _with_settings(self._committed_defaults, settings)
+                committed = msgspec.structs.replace(self._committed_defaults, **known)
+                self._committed_defaults = committed
             else:
                 self.defaults = self._committed_defaults
 
@@ -382,9 +384,8 @@ class Sessions:
         self, session_id: str, name: str | None, parent: LiveSession | None
     ) -> events.SessionCreated:
         source = self.defaults if parent is None else parent.state
-        inherited = {
-            key: value for key in _INHERITED if (value := getattr(source, key)) is not None
-        }
+        names = _INHERITED if parent is None else (*_INHERITED, "permission_mode")
+        inherited = {key: value for key in names if (value := getattr(source, key)) is not None}
         if name is not None:
             inherited["name"] = name
         if parent is not None:
@@ -434,11 +435,6 @@ def _started(state: SessionState) -> str:
     return "" if state.run is None else state.run.started_at
 
 
-def _with_settings(defaults: Defaults, settings: dict[str, Any]) -> Defaults:
-    known = {key: value for key, value in settings.items() if key in _INHERITED}
-    return msgspec.structs.replace(defaults, **known)
-
-
 def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:
     """Returns the state that a session's projections describe. No run survives a restart."""
     return SessionState(
@@ -453,6 +449,8 @@ def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:
         provider=row.provider,
         model=row.model,
         thinking=row.thinking,
+        permission_mode=row.permission_mode,
+        granted=row.granted,
         queue=tuple(pending),
         queued_chars=queue.chars_of(tuple(pending)),
         usage=row.usage,

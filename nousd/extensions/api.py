@@ -23,6 +23,7 @@ from nousd.tools.function_tool import FunctionTool
 from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.tools.output import head_of, within_bounds
 from nousd.tools.registry import TOOL_NAME
+from nousd.wire.access import Access
 from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
 
 ExtensionFunction = Callable[[Any], Awaitable[Any]]
@@ -94,6 +95,8 @@ class ExtensionApi:
             source=self._extension,
             arguments=self._arguments(name, parameters),
             function=run,
+            access_of=_access,
+            executed_by="extension",
         )
 
     def command(
@@ -153,6 +156,11 @@ class ExtensionApi:
         if parameters.get("type") != "object":
             raise ConfigError(f"{about}: parameters must be a JSON Schema of type object")
         return Arguments(schema=parameters)
+
+
+def _access(_args: Any, _context: ToolContext) -> Access:
+    """Foreign code may do anything, and nothing holds it."""
+    return Access(classes=frozenset({"exec", "network"}))
 
 
 def _tool_result(result: object) -> ToolResult:

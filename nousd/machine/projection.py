@@ -20,7 +20,7 @@ from msgspec import UNSET, UnsetType
 from nousd.machine.artifacts import artifacts_of
 from nousd.wire import events
 from nousd.wire.commands import QueueMode
-from nousd.wire.entries import CompactionEntry, Entry, Thinking, parent_of
+from nousd.wire.entries import CompactionEntry, Entry, PermissionMode, Thinking, parent_of
 from nousd.wire.events import EndStatus
 from nousd.wire.limits import SNIPPET_BYTES_MAX
 from nousd.wire.responses import QueuedInput
@@ -38,6 +38,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     provider: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
     thinking: Thinking | UnsetType | None = UNSET
+    permission_mode: PermissionMode | UnsetType = UNSET
+    granted: tuple[str, ...] | UnsetType = UNSET
 
     def as_set(self) -> dict[str, Any]:
         """Returns the fields that are set."""
@@ -214,7 +216,7 @@ def snippet(text: str) -> str:
 
 
 def _settings_of(event: events.SessionCreated | events.SessionUpdated) -> Settings:
-    return Settings(**{name: getattr(event, name) for name in SETTINGS})
+    return Settings(**{name: getattr(event, name, UNSET) for name in SETTINGS})
 
 
 def _session_created(event: events.SessionCreated, seq: int, ts: str) -> Changes:
@@ -237,7 +239,11 @@ def _session_updated(event: events.SessionUpdated, _: int, __: str) -> Changes:
     changes: Changes = (UpdateSession(event.session_id, settings),)
     if event.leaf_id is not UNSET:
         changes += (MoveLeaf(event.session_id, event.leaf_id),)
-    inherited = msgspec.structs.replace(settings, name=UNSET)
+    # What a user permits in one session is not permitted in the next one.
+    granted = UNSET if event.session_id else settings.granted
+    inherited = msgspec.structs.replace(
+        settings, name=UNSET, permission_mode=UNSET, granted=granted
+    )
     if inherited != _NOTHING_SET:
         changes += (SetDefaults(inherited),)
     return changes

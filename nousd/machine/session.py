@@ -17,7 +17,7 @@ from nousd.machine import queue
 from nousd.machine.usage import with_call
 from nousd.wire import events
 from nousd.wire.commands import QueueMode
-from nousd.wire.entries import Thinking, UsageTotals
+from nousd.wire.entries import PermissionMode, Thinking, UsageTotals
 from nousd.wire.responses import QueuedInput
 
 
@@ -35,7 +35,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     ``active_tools`` None means every tool. ``model`` None means the provider's own default, as does a
     ``model`` that was set for another ``provider``. ``leaf_id`` None means an empty tree.
     ``queued_chars`` is what ``queue`` counts for its bound in characters. ``usage``
-    None means that no model was called.
+    None means that no model was called. ``permission_mode`` None means the daemon's own; ``granted``
+    are the rules by which the user allows calls in this session alone.
     """
 
     session_id: str
@@ -49,6 +50,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     provider: str | None = None
     model: str | None = None
     thinking: Thinking | None = None
+    permission_mode: PermissionMode | None = None
+    granted: tuple[str, ...] = ()
     queue: tuple[QueuedInput, ...] = ()
     queued_chars: int = 0
     usage: UsageTotals | None = None
@@ -65,6 +68,8 @@ _SETTINGS: Final = (
     "provider",
     "model",
     "thinking",
+    "permission_mode",
+    "granted",
 )
 
 

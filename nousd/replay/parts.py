@@ -21,6 +21,8 @@ from nousd.replay.recorded import RecordedRun
 from nousd.replay.script import Answer, Call, Failed, Script
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.wire import events
+from nousd.wire.access import TOUCHES_NOTHING, Access
+from nousd.wire.tool_events import ExecutedBy
 
 _WINDOW: Final = 128_000
 """Tokens, where the log does not tell."""
@@ -122,6 +124,17 @@ class RecordedTool:
         self.parameters = spec.parameters
         self._calls = list(calls)
         self._conductor = conductor
+
+    @property
+    def executed_by(self) -> ExecutedBy:
+        return "nousd"
+
+    @property
+    def is_read_only(self) -> bool:
+        return False
+
+    async def access(self, args: Any, context: ToolContext) -> Access:  # noqa: ARG002
+        return TOUCHES_NOTHING
 
     def validated(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._calls and self._calls[0].invalid is not None:

@@ -29,7 +29,7 @@ from nousd.providers.interface import (
     UsageSoFar,
 )
 from nousd.replay.recorded import RecordedRun
-from nousd.runtimes.native.answer import RAW_ARGUMENTS
+from nousd.runtimes.calls.admission import RAW_ARGUMENTS
 from nousd.wire import events
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import CompactionEntry, MessageEntry, ReasoningBlock, Usage

@@ -18,9 +18,8 @@ from nousd.machine.lifecycle import Ledger
 from nousd.machine.model_input import ModelChoice
 from nousd.machine.sources import SourceText
 from nousd.machine.usage import CallFigures
-from nousd.tools.spool import Spool
+from nousd.runtimes.calls.host import CallHost
 from nousd.wire.entries import Entry
-from nousd.wire.events import Event
 
 Tell = Callable[[Compiled], Awaitable[None]]
 """Takes what a model is about to be given outside of the turn's answers."""
@@ -29,7 +28,7 @@ Report = Callable[[CallFigures], Awaitable[None]]
 """Takes what a model call outside of the turn's answers came to."""
 
 
-class TurnHost(Protocol):
+class TurnHost(CallHost, Protocol):
     """The daemon's side of one turn."""
 
     @property
@@ -45,19 +44,6 @@ class TurnHost(Protocol):
     @property
     def leaf_id(self) -> str | None:
         """Where the next entry goes."""
-        ...
-
-    async def commit(self, *events: Event) -> None:
-        """Puts events into the log together; returns when they are durable."""
-        ...
-
-    async def keep(self, data: bytes | Spool, media_type: str) -> str:
-        """Stores what is too big for an event: bytes together with the next commit, a file at once.
-        Returns its id, to which an event of the next commit has to refer.
-
-        Raises:
-            StoreError, OSError: a file could not be stored; nothing is left of it.
-        """
         ...
 
     async def keep_input(self, compiled: Compiled) -> Stored:
@@ -76,24 +62,8 @@ class TurnHost(Protocol):
         """
         ...
 
-    async def stream(self, *events: Event) -> None:
-        """Puts events into the log together and in order, without waiting for the disk; waits only if
-        the log is far behind. Cancelled in that wait, they are on their way all the same.
-        """
-        ...
-
-    def expect_quiet(self, seconds: float) -> None:
-        """Says that the run is alive, and that it will be although nothing may be seen of it for so
-        many seconds. A run of which nothing is seen for long is given up.
-        """
-        ...
-
     def steer_bites(self) -> bool:
         """Whether a steer of this run waits: then no further tool or model call may begin."""
-        ...
-
-    def tool_is_active(self, name: str) -> bool:
-        """Whether the session lets the model use that tool."""
         ...
 
     async def context(self) -> Sequence[Entry]:
@@ -102,10 +72,6 @@ class TurnHost(Protocol):
 
     def new_id(self, prefix: str) -> str:
         """Mints an id."""
-        ...
-
-    def now(self) -> str:
-        """Returns the time as RFC 3339 UTC."""
         ...
 
 

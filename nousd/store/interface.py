@@ -25,7 +25,7 @@ import msgspec
 
 from nousd.errors import StoreError
 from nousd.wire.commands import QueueMode
-from nousd.wire.entries import Entry, Thinking, UsageTotals
+from nousd.wire.entries import Entry, PermissionMode, Thinking, UsageTotals
 from nousd.wire.events import Event
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
 
@@ -175,6 +175,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     provider: str | None = None
     model: str | None = None
     thinking: Thinking | None = None
+    permission_mode: PermissionMode | None = None
+    granted: tuple[str, ...] = ()
     usage: UsageTotals | None = None
 
 
@@ -187,7 +189,10 @@ class InputRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last ``session_updated`` events set, for new sessions; and the active session."""
+    """What the last ``session_updated`` events set, for new sessions; and the active session.
+
+    ``granted`` are the rules by which the user allows calls in every session.
+    """
 
     active_session_id: str | None = None
     steering_mode: QueueMode | None = None
@@ -196,6 +201,7 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     provider: str | None = None
     model: str | None = None
     thinking: Thinking | None = None
+    granted: tuple[str, ...] = ()
 
 
 class Path(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from nousd.tools.function_tool import builtin
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output import OutputCollector, OutputStream
 from nousd.tools.supervisor import Ended, run_supervised
+from nousd.wire.access import Access, ToolClass
 
 TIMEOUT_SECONDS: Final = 120
 """For commands that come without one."""
@@ -65,6 +66,13 @@ async def _bash(args: Bash, context: ToolContext) -> ToolResult:
     return _result(collector.tail(), ended, args.timeout)
 
 
+def _access(args: Bash, context: ToolContext) -> Access:
+    sandbox = context.sandbox
+    has_network = sandbox is None or sandbox.has_network
+    classes: set[ToolClass] = {"exec", "network"} if has_network else {"exec"}
+    return Access(classes=frozenset(classes), command=args.command, is_confined=sandbox is not None)
+
+
 def _refuse_impossible(command: str) -> None:
     if "\0" in command:
         raise ToolArgumentsInvalid("validation_failed: bash.command must not hold a NUL character")
@@ -98,4 +106,5 @@ BASH = builtin(
     Bash,
     _bash,
     dict.fromkeys(("cmd", "script"), "command") | {"timeout_seconds": "timeout"},
+    access_of=_access,
 )

@@ -16,7 +16,7 @@ from msgspec import Meta
 from nousd.errors import ToolError
 from nousd.tools.arguments import PATH_ALIASES
 from nousd.tools.confine import Confinement, explained, shown
-from nousd.tools.function_tool import builtin
+from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output import head_of
 from nousd.tools.text_files import WRITING, read_text, replace_file
@@ -170,4 +170,5 @@ EDIT = builtin(
     | dict.fromkeys(("old_text", "old_string", "oldString", "old_str"), "oldText")
     | dict.fromkeys(("new_text", "new_string", "newString", "new_str"), "newText")
     | dict.fromkeys(("all", "replace_all"), "replaceAll"),
+    access_of=touches("write"),
 )

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from nousd.tools.arguments import FOLDER_ALIASES
-from nousd.tools.function_tool import builtin
+from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.search import PATH_CHARS_MAX, PATTERN_CHARS_MAX, search
 
@@ -43,4 +43,6 @@ FIND = builtin(
     Find,
     _find,
     FOLDER_ALIASES | {"glob": "pattern"},
+    access_of=touches("read"),
+    is_read_only=True,
 )

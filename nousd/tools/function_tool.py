@@ -6,9 +6,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
+import trio
 
+from nousd.errors import ToolError
 from nousd.tools.arguments import Arguments, struct_arguments
+from nousd.tools.confine import shown
 from nousd.tools.interface import ToolContext, ToolResult
+from nousd.wire.access import Access, ToolClass
+from nousd.wire.tool_events import ExecutedBy
+
+AccessOf = Callable[[Any, ToolContext], Access]
+"""Takes checked arguments and returns what a call would touch; blocks."""
 
 
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,6 +24,7 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         function: called with the checked arguments and the context of the call.
+        access_of: what a call with these arguments would touch.
     """
 
     name: str
@@ -23,6 +32,9 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     arguments: Arguments
     function: Callable[[Any, ToolContext], Awaitable[ToolResult]]
+    access_of: AccessOf
+    executed_by: ExecutedBy = "nousd"
+    is_read_only: bool = False
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -31,6 +43,9 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
     def validated(self, args: Mapping[str, Any]) -> msgspec.Struct | Mapping[str, Any]:
         checked: msgspec.Struct | Mapping[str, Any] = self.arguments.checked(self.name, args)
         return checked
+
+    async def access(self, args: Any, context: ToolContext) -> Access:
+        return await trio.to_thread.run_sync(self.access_of, args, context)
 
     async def run(self, args: Any, context: ToolContext) -> ToolResult:
         return await self.function(args, context)
@@ -42,6 +57,9 @@ def builtin(
     struct: type[msgspec.Struct],
     function: Callable[[Any, ToolContext], Awaitable[ToolResult]],
     aliases: Mapping[str, str],
+    *,
+    access_of: AccessOf,
+    is_read_only: bool = False,
 ) -> FunctionTool:
     """Makes a built-in tool of a function and the struct of its arguments."""
     return FunctionTool(
@@ -50,4 +68,25 @@ def builtin(
         source="builtin",
         arguments=struct_arguments(struct, aliases),
         function=function,
+        access_of=access_of,
+        is_read_only=is_read_only,
     )
+
+
+def touches(tool_class: ToolClass, path_argument: str = "path") -> AccessOf:
+    """Returns the ``access_of`` of a tool that touches the file or folder which one argument names."""
+
+    def access_of(args: Any, context: ToolContext) -> Access:
+        real = real_path(getattr(args, path_argument), context)
+        return Access(classes=frozenset({tool_class}), paths=(real,))
+
+    return access_of
+
+
+def real_path(given: str, context: ToolContext) -> str:
+    """Returns where a path leads, from the workdir; as it was given if nothing can be opened there."""
+    try:
+        with context.confinement.locate(given) as place:
+            return "/".join(place.parts) or "."
+    except (ToolError, OSError):
+        return shown(given)

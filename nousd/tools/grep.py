@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from nousd.tools.arguments import FOLDER_ALIASES
-from nousd.tools.function_tool import builtin
+from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.search import PATH_CHARS_MAX, PATTERN_CHARS_MAX, search
 
@@ -66,4 +66,6 @@ GREP = builtin(
         ("ignore_case", "ignorecase", "case_insensitive", "caseInsensitive"), "ignoreCase"
     )
     | {"regex": "pattern", "query": "pattern", "include": "glob"},
+    access_of=touches("read"),
+    is_read_only=True,
 )

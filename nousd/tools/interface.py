@@ -14,7 +14,10 @@ from typing import Any, Protocol
 import msgspec
 
 from nousd.tools.confine import Confinement
+from nousd.tools.sandbox.interface import Sandbox
 from nousd.tools.spool import Spool
+from nousd.wire.access import Access
+from nousd.wire.tool_events import ExecutedBy, ExecutionEnv, SandboxFacts
 
 Emit = Callable[[str], Awaitable[None]]
 """Takes a piece of output as it appears; may wait, which slows the tool down."""
@@ -37,12 +40,14 @@ class ToolContext(msgspec.Struct, frozen=True):
         expect_quiet: a tool that ends by itself after a time says so here when it begins; one that
             says nothing, neither here nor with ``emit``, is given up with its run after a while.
         spool_folder: on whose filesystem long outputs are kept meanwhile; None: the usual one.
+        sandbox: holds the programs of the call; None if there is none on this machine.
     """
 
     confinement: Confinement
     emit: Emit
     expect_quiet: ExpectQuiet = nobody_waits
     spool_folder: Path | None = None
+    sandbox: Sandbox | None = None
 
     @property
     def workdir(self) -> Path:
@@ -58,11 +63,15 @@ class ToolResult(msgspec.Struct, frozen=True):
         is_error: whether the model is told that it failed (a command's non-zero exit).
         full: the whole output where ``text`` was cut, for the artifact store; in a file if it is long,
             which whoever gets the result closes.
+        sandbox: what held the programs that it ran; None if none did.
+        execution_env: where it had its effects.
     """
 
     text: str
     is_error: bool = False
     full: bytes | Spool | None = None
+    sandbox: SandboxFacts | None = None
+    execution_env: ExecutionEnv = "host"
 
 
 class Tool(Protocol):
@@ -84,6 +93,16 @@ class Tool(Protocol):
         ...
 
     @property
+    def executed_by(self) -> ExecutedBy:
+        """Whose code carries its calls out."""
+        ...
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether a call changes nothing, so that its result may be given again for the same call."""
+        ...
+
+    @property
     def parameters(self) -> dict[str, Any]:
         """The JSON Schema of the arguments, of type object."""
         ...
@@ -93,6 +112,14 @@ class Tool(Protocol):
 
         Raises:
             ToolArgumentsInvalid: such as ``validation_failed: bash.command is required``.
+        """
+        ...
+
+    async def access(self, args: Any, context: ToolContext) -> Access:
+        """Returns what a call would touch, with what ``validated`` returned.
+
+        What it names is looked at as it is now. ``run`` must not touch anything else: what may have
+        changed meanwhile is looked at once more where it is opened.
         """
         ...
 

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from nousd.tools.arguments import FOLDER_ALIASES
 from nousd.tools.confine import Confinement, explained
-from nousd.tools.function_tool import builtin
+from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output import head_of
 
@@ -64,4 +64,6 @@ LS = builtin(
     Ls,
     _ls,
     FOLDER_ALIASES,
+    access_of=touches("read"),
+    is_read_only=True,
 )

@@ -11,7 +11,7 @@ from msgspec import Meta
 from nousd.errors import ToolError
 from nousd.tools.arguments import INTEGER_MAX, PATH_ALIASES
 from nousd.tools.confine import Confinement, explained, shown
-from nousd.tools.function_tool import builtin
+from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.text_files import BINARY_PROBE_BYTES, binary_kind
 from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX
@@ -162,4 +162,6 @@ READ = builtin(
     Read,
     _read,
     PATH_ALIASES | {"start_line": "offset", "startLine": "offset"},
+    access_of=touches("read"),
+    is_read_only=True,
 )

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from nousd.tools.arguments import PATH_ALIASES
 from nousd.tools.confine import Confinement, explained, shown
-from nousd.tools.function_tool import builtin
+from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.text_files import WRITING, replace_file
 
@@ -43,4 +43,5 @@ WRITE = builtin(
     Write,
     _write,
     PATH_ALIASES | dict.fromkeys(("contents", "text"), "content"),
+    access_of=touches("write"),
 )

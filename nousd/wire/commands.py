@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from nousd.wire.entries import Thinking
+from nousd.wire.entries import PermissionMode, Thinking
 from nousd.wire.limits import (
     ARTIFACT_RANGE_BYTES_MAX,
     ATTACHMENTS_MAX,
@@ -336,6 +336,13 @@ class SetThinking(Command, frozen=True, kw_only=True):
     session_id: Name | None = None
 
 
+class SetPermissionMode(Command, frozen=True, kw_only=True):
+    """Sets which tool calls of a session need a user's word where no rule decides."""
+
+    mode: PermissionMode
+    session_id: Name | None = None
+
+
 class ListModels(Command, frozen=True, kw_only=True):
     """Lists the models that can be asked: those that the servers list, and those that are configured."""
 
@@ -376,6 +383,7 @@ COMMANDS: Final[dict[str, type[Command]]] = {
     "set_model": SetModel,
     "set_thinking": SetThinking,
     "list_models": ListModels,
+    "set_permission_mode": SetPermissionMode,
     "put_artifact": PutArtifact,
     "get_artifact": GetArtifact,
 }
@@ -385,6 +393,7 @@ MESSAGES: Final[dict[tuple[type[Command], str], tuple[str, str]]] = {
     (SetActiveTools, "tools"): ("tools must be an array", "tools must be string array"),
     (SetSteeringMode, "mode"): ("mode is required", "mode must be one-at-a-time or all"),
     (SetFollowUpMode, "mode"): ("mode is required", "mode must be one-at-a-time or all"),
+    (SetPermissionMode, "mode"): ("mode is required", "mode must be ask, auto or yolo"),
     (SetThinking, "level"): ("level is required", "level must be off, low, medium, high or null"),
     (PutArtifact, "data"): ("data is required", "data must be base64"),
     (PutArtifact, "media_type"): (

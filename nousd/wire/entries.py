@@ -22,6 +22,9 @@ partial text; ``tool_use`` is followed by tool calls."""
 Thinking = Literal["off", "low", "medium", "high"]
 """How much a model is to reason before it answers."""
 
+PermissionMode = Literal["ask", "auto", "yolo"]
+"""Which tool calls need a user's word where no rule decides (protocol/v1.md, "Permissions")."""
+
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Tokens of one model call, as the provider reported them.

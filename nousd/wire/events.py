@@ -5,54 +5,45 @@ ask for them receive. Fields without a default are required keys; ``session_id``
 
 Events are facts. Everything the daemon knows is a fold over them, so an event carries what a reader
 needs to fold it and never a reference to something outside the log.
+
+The events of tool calls are in ``tool_events``; whoever reads events finds all of them here.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypedDict
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire.commands import QueueMode
-from nousd.wire.entries import Attachment, Entry, StopReason, Thinking, TurnKind, Usage
+from nousd.wire.entries import (
+    Attachment,
+    Entry,
+    PermissionMode,
+    StopReason,
+    Thinking,
+    TurnKind,
+    Usage,
+)
+from nousd.wire.event_base import CutOff, EndStatus, Event, RunEvent, TurnEvent, TurnKey
 from nousd.wire.responses import PendingCounts, QueuedInput
+from nousd.wire.tool_events import (
+    PermissionRequested,
+    ToolCallApproved,
+    ToolCallCompleted,
+    ToolCallDenied,
+    ToolCallEvent,
+    ToolCallPolicyEvaluated,
+    ToolCallRequested,
+    ToolCallStarted,
+    ToolExecutionEnd,
+    ToolExecutionStart,
+    ToolExecutionUpdate,
+)
 
 CONTRACT_VERSION: Final = "1"
 """The version of the protocol that sessions are created under."""
-
-
-class TurnKey(TypedDict):
-    """The keys that every event of a turn shares; unpack it into their constructors."""
-
-    session_id: str
-    run_id: str
-    turn_id: str
-
-
-EndStatus = Literal["completed", "cancelled", "error", "timeout", "interrupted"]
-"""How a run ended."""
-
-CutOff = Literal["aborted", "error", "interrupted", "timeout"]
-"""Why something did not come to its own end."""
-
-
-class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Base of all event payloads."""
-
-    session_id: str
-
-
-class RunEvent(Event, frozen=True, kw_only=True):
-    """An event of one run."""
-
-    run_id: str
-
-
-class TurnEvent(RunEvent, frozen=True, kw_only=True):
-    """An event of one turn; ``turn_id`` counts from "1" within the run."""
-
-    turn_id: str
 
 
 # --- the thirteen frozen types ---------------------------------------------------------------
@@ -110,38 +101,6 @@ class MessageEnd(TurnEvent, frozen=True, kw_only=True):
     text_bytes: int | UnsetType = UNSET
 
 
-class ToolExecutionStart(TurnEvent, frozen=True, kw_only=True):
-    tool_call_id: str
-    tool_name: str
-    args: dict[str, Any]
-    runtime_tool_call_id: str | UnsetType = UNSET
-    args_ref: str | UnsetType = UNSET
-    args_bytes: int | UnsetType = UNSET
-
-
-class ToolExecutionUpdate(TurnEvent, frozen=True, kw_only=True):
-    tool_call_id: str
-    tool_name: str
-    delta: str
-    joined_from: str | UnsetType = UNSET
-
-
-class ToolExecutionEnd(TurnEvent, frozen=True, kw_only=True):
-    """``result`` is what the model is told, or its beginning: then ``text_ref`` names it whole.
-
-    Where the model is told a part of the output, ``artifact_id`` names the output.
-    """
-
-    tool_call_id: str
-    tool_name: str
-    result: str
-    is_error: bool
-    executed: bool
-    artifact_id: str | UnsetType = UNSET
-    text_ref: str | UnsetType = UNSET
-    text_bytes: int | UnsetType = UNSET
-
-
 class Status(RunEvent, frozen=True, kw_only=True):
     message: str
     turn_id: str | UnsetType = UNSET
@@ -184,10 +143,14 @@ class SessionCreated(Event, frozen=True, kw_only=True):
     provider: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
     thinking: Thinking | UnsetType = UNSET
+    permission_mode: PermissionMode | UnsetType = UNSET
 
 
 class SessionUpdated(Event, frozen=True, kw_only=True):
-    """Only what changed is present; ``thinking`` null leaves it to the model again."""
+    """Only what changed is present; ``thinking`` null leaves it to the model again.
+
+    ``granted`` are all the rules by which the user allows calls in this session alone.
+    """
 
     name: str | UnsetType = UNSET
     leaf_id: str | UnsetType = UNSET
@@ -197,6 +160,8 @@ class SessionUpdated(Event, frozen=True, kw_only=True):
     provider: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
     thinking: Thinking | UnsetType | None = UNSET
+    permission_mode: PermissionMode | UnsetType = UNSET
+    granted: tuple[str, ...] | UnsetType = UNSET
 
 
 class SessionActivated(Event, frozen=True, kw_only=True):
@@ -307,76 +272,6 @@ class ModelInput(Event, frozen=True, kw_only=True):
     sources: tuple[Source, ...] | UnsetType = UNSET
     omitted: tuple[Omitted, ...] | UnsetType = UNSET
     leaf_id: str | UnsetType = UNSET
-
-
-class ToolCallEvent(TurnEvent, frozen=True, kw_only=True):
-    """An event of one tool call; ``attempt`` counts from 1 how often that very call was requested."""
-
-    tool_call_id: str
-    attempt: Annotated[int, msgspec.Meta(ge=1)]
-    tool_name: str
-
-
-class ToolCallRequested(ToolCallEvent, frozen=True, kw_only=True):
-    """The call's turn has come; whether it may run is decided next."""
-
-    args: dict[str, Any]
-    runtime_tool_call_id: str | UnsetType = UNSET
-    args_ref: str | UnsetType = UNSET
-    args_bytes: int | UnsetType = UNSET
-
-
-class ToolCallPolicyEvaluated(ToolCallEvent, frozen=True, kw_only=True):
-    """What one source says of the call. The sources are asked in turn, up to the first ``deny``."""
-
-    source: str
-    decision: Literal["allow", "deny", "ask"]
-    reason: str
-
-
-class PermissionRequested(ToolCallEvent, frozen=True, kw_only=True):
-    """Someone is asked whether the call may run; it waits until ``expires_at``, RFC 3339 UTC.
-
-    ``input_hash`` is of the tool's name and the arguments that would run.
-    """
-
-    input_hash: str
-    args: dict[str, Any]
-    reason: str
-    expires_at: str
-    args_ref: str | UnsetType = UNSET
-    args_bytes: int | UnsetType = UNSET
-
-
-class ToolCallApproved(ToolCallEvent, frozen=True, kw_only=True):
-    """The one decision: the call may run. ``by`` says who decided."""
-
-    by: str
-    reason: str
-
-
-class ToolCallDenied(ToolCallEvent, frozen=True, kw_only=True):
-    """The one decision: the call does not run. ``by`` says who decided."""
-
-    by: str
-    reason: str
-
-
-class ToolCallStarted(ToolCallEvent, frozen=True, kw_only=True):
-    """The call is about to have an effect; after this it is never run again by itself."""
-
-
-class ToolCallCompleted(ToolCallEvent, frozen=True, kw_only=True):
-    """A call that was started is over.
-
-    ``duration_ms`` is from its start to its end, ``stop_reason`` says why it was cut off; exactly
-    one of them is there. ``artifact_id`` names the whole output where the result was cut.
-    """
-
-    is_error: bool
-    duration_ms: int | UnsetType = UNSET
-    stop_reason: CutOff | UnsetType = UNSET
-    artifact_id: str | UnsetType = UNSET
 
 
 class UsageReported(Event, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ import msgspec
 from nousd.errors import StoreTooNew
 from nousd.wire.codec import EventLine, decode_event
 
-EVENT_SCHEMA_VERSION: Final = 3
+EVENT_SCHEMA_VERSION: Final = 4
 """The version of the event lines that this code writes."""
 
 Payload = dict[str, msgspec.Raw]
@@ -84,6 +84,7 @@ def _first_contract(payload: Payload) -> Payload:
 STEPS: Final[dict[int, dict[str, Step]]] = {
     1: {"tool_call_started": _first_attempt},
     2: {"session_created": _first_contract},
+    3: {},  # what version 4 tells of calls may be missing
 }
 """version -> type -> what makes a payload of the next version out of one of this version."""
 

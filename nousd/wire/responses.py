@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire.commands import QueueMode
-from nousd.wire.entries import Attachment, Entry, Thinking, UsageTotals
+from nousd.wire.entries import Attachment, Entry, PermissionMode, Thinking, UsageTotals
 
 RunState = Literal["idle", "running", "aborting"]
 """Of a session, as ``get_state`` says it."""
@@ -67,7 +67,7 @@ class Accepted(Response, frozen=True, kw_only=True):
     leaf_id: str | UnsetType = UNSET
     input_id: str | UnsetType = UNSET
     count: int | UnsetType = UNSET
-    mode: QueueMode | UnsetType = UNSET
+    mode: QueueMode | PermissionMode | UnsetType = UNSET
     provider: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
     level: Thinking | UnsetType = UNSET

@@ -30,6 +30,7 @@ from nousd.providers.interface import (
 from nousd.tools.arguments import struct_arguments
 from nousd.tools.function_tool import FunctionTool
 from nousd.tools.interface import ToolContext, ToolResult
+from nousd.wire.access import TOUCHES_NOTHING
 
 T = TypeVar("T")
 
@@ -176,6 +177,7 @@ class ScriptedTool:
             source="scripted",
             arguments=struct_arguments(_NoArguments, {}),
             function=self._run,
+            access_of=lambda _args, _context: TOUCHES_NOTHING,
         )
 
     @property

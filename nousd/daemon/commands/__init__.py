@@ -47,6 +47,7 @@ HANDLERS: Final[dict[str, Handler]] = {
     "set_model": models.set_model,
     "set_thinking": models.set_thinking,
     "list_models": models.list_models,
+    "set_permission_mode": settings.set_permission_mode,
     "put_artifact": artifacts.put_artifact,
     "get_artifact": artifacts.get_artifact,
 }

@@ -31,15 +31,13 @@ from nousd.providers.interface import (
     UsageSoFar,
 )
 from nousd.providers.prices import Price
+from nousd.runtimes.calls.admission import RAW_ARGUMENTS
 from nousd.runtimes.interface import TurnHost
 from nousd.runtimes.native.metering import Meter
 from nousd.wire import events
 from nousd.wire.codec import is_nested_too_deep
 from nousd.wire.entries import MessageEntry, ReasoningBlock, StopReason, ToolCall
 from nousd.wire.optional import or_unset
-
-RAW_ARGUMENTS = "_raw"
-"""The key under which arguments that are no JSON object are kept, as the model wrote them."""
 
 
 async def ask_model(

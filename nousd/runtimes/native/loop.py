@@ -28,10 +28,10 @@ from nousd.machine.compile import (
 from nousd.machine.model_input import ModelChoice, ToolSpec, UserMessage
 from nousd.machine.usage import CallFigures
 from nousd.providers.models import Models
+from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.interface import Report, Tell, TurnHost
 from nousd.runtimes.native.answer import ask_model, provider_failed
 from nousd.runtimes.native.summary import write_summary
-from nousd.runtimes.native.tool_calls import CallRunner
 from nousd.tools.interface import ExpectQuiet, Tool, nobody_waits
 from nousd.wire import events
 from nousd.wire.canonical import expressible, nearest

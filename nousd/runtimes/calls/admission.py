@@ -1,7 +1,7 @@
 """Which calls may run: each source in turn, up to the first that says no.
 
-The sources are rows of a table, and what they say stands in the log in their order
-(``tool_call_policy_evaluated``). Nobody is asked here and nothing is run.
+What they say stands in the log in their order (``tool_call_policy_evaluated``). Nobody is asked here
+and nothing is run.
 """
 
 from __future__ import annotations
@@ -12,10 +12,15 @@ from typing import Any, Final
 import msgspec
 
 from nousd.errors import ToolArgumentsInvalid
-from nousd.runtimes.interface import TurnHost
-from nousd.runtimes.native.answer import RAW_ARGUMENTS
-from nousd.tools.interface import Tool
+from nousd.machine.permission import Judgement
+from nousd.runtimes.calls.host import CallHost
+from nousd.tools.interface import Tool, ToolContext
+from nousd.wire.canonical import expressible, hash_of
 from nousd.wire.entries import ToolCall
+from nousd.wire.tool_events import PolicySource
+
+RAW_ARGUMENTS: Final = "_raw"
+"""The only argument of a call whose arguments were no JSON object: what the model wrote instead."""
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -27,45 +32,56 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """A call that may run, with its arguments ready to run with."""
+    """A call that may run, unless somebody has to be asked, with its arguments ready to run with."""
 
     tool: Tool
     args: Any
-
-
-class Evaluation(msgspec.Struct, frozen=True):
-    """What one source said."""
-
-    source: str
-    allows: bool
-    reason: str
+    judgement: Judgement
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """What every source that was asked said, and what follows from it."""
+    """What every source that was asked said, and what follows from it.
 
-    evaluations: tuple[Evaluation, ...]
+    Args:
+        input_hash: of the tool's name and the arguments as they would run.
+    """
+
+    sources: tuple[PolicySource, ...]
     verdict: Admitted | Refused
+    input_hash: str
 
 
-def admit(tools: Mapping[str, Tool], host: TurnHost, call: ToolCall) -> Admission:
+async def admit(
+    tools: Mapping[str, Tool], host: CallHost, call: ToolCall, context: ToolContext
+) -> Admission:
     """Returns whether a call may run, as the daemon and its session are now."""
     case = _Case(tools, host, call)
-    evaluations: list[Evaluation] = []
+    sources: list[PolicySource] = []
     for source, reason, look in _SOURCES:
         refused = look(case)
         if refused is not None:
-            evaluations.append(Evaluation(source, allows=False, reason=refused.message))
-            return Admission(tuple(evaluations), refused)
-        evaluations.append(Evaluation(source, allows=True, reason=reason))
-    return Admission(tuple(evaluations), Admitted(tools[call.name], case.args))
+            sources.append(PolicySource(source=source, decision="deny", reason=refused.message))
+            return Admission(tuple(sources), refused, input_hash(call.name, call.args))
+        sources.append(PolicySource(source=source, decision="allow", reason=reason))
+    tool = tools[call.name]
+    judgement = await host.judge(tool, await tool.access(case.args, context))
+    verdict: Admitted | Refused = Admitted(tool, case.args, judgement)
+    if judgement.verdict == "deny":
+        verdict = Refused("tool_blocked", f"tool_blocked: {judgement.reason}")
+    final = msgspec.to_builtins(case.args)
+    return Admission((*sources, *judgement.sources), verdict, input_hash(call.name, final))
+
+
+def input_hash(tool: str, args: Mapping[str, Any]) -> str:
+    """Returns the hash of what a call is: the tool's name and its arguments."""
+    return hash_of(expressible({"args": args, "tool": tool}))
 
 
 class _Case(msgspec.Struct):
     """A call under examination; ``args`` are its arguments once they are known to fit."""
 
     tools: Mapping[str, Tool]
-    host: TurnHost
+    host: CallHost
     call: ToolCall
     args: Any = None
 

@@ -1,21 +1,24 @@
 """The events of one tool call, made as the run stands. What happens, and in which order, is decided in
-``tool_calls``.
+``runner``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.machine.lifecycle import tool_result_entry
 from nousd.machine.long_texts import beginning, deltas
+from nousd.runtimes.calls.admission import Admission, Admitted, Refused
 from nousd.runtimes.interface import TurnHost
-from nousd.runtimes.native.admission import Evaluation, Refused
 from nousd.tools.interface import ToolResult
 from nousd.wire import events
 from nousd.wire.entries import ToolCall
+from nousd.wire.optional import or_unset
+from nousd.wire.tool_events import PolicySnapshot
 
 _ATTEMPT: Final = 1
 """Nothing runs a call a second time yet."""
@@ -24,25 +27,32 @@ _ATTEMPT: Final = 1
 class CallEvents:
     """Makes the events of one call."""
 
-    def __init__(self, host: TurnHost, call: ToolCall) -> None:
+    def __init__(self, host: TurnHost, call: ToolCall, admission: Admission) -> None:
         self._host = host
         self._call = call
+        self._admission = admission
 
     @property
-    def _shown(self) -> dict[str, Any]:
-        """The keys of the ``tool_execution_*`` events."""
+    def keys(self) -> dict[str, Any]:
+        """The keys of every event of the call."""
         return {
-            **self._host.ledger.where,
+            **self._host.where,
             "tool_call_id": self._call.tool_call_id,
             "tool_name": self._call.name,
+            "attempt": _ATTEMPT,
+            "input_hash": self._admission.input_hash,
         }
 
     @property
-    def _known(self) -> dict[str, Any]:
-        """The keys of the ``tool_call_*`` events."""
-        return self._shown | {"attempt": _ATTEMPT}
+    def args(self) -> Mapping[str, Any]:
+        """The arguments as they run, if they were found to fit, else as the model wrote them."""
+        verdict = self._admission.verdict
+        if isinstance(verdict, Admitted):
+            final: Mapping[str, Any] = msgspec.to_builtins(verdict.args)
+            return final
+        return self._call.args
 
-    def requested(self, evaluations: Iterable[Evaluation]) -> list[events.Event]:
+    def requested(self) -> list[events.Event]:
         """The call begins, and what every source that was asked says of it."""
         call = self._call
         own: dict[str, Any] = {
@@ -50,34 +60,37 @@ class CallEvents:
             "runtime_tool_call_id": call.runtime_tool_call_id,
         }
         return [
-            events.ToolExecutionStart(**self._shown, **own),
-            events.ToolCallRequested(**self._known, **own),
+            events.ToolExecutionStart(**self.keys, **own),
+            events.ToolCallRequested(**self.keys, **own),
             *[
                 events.ToolCallPolicyEvaluated(
-                    **self._known,
-                    source=evaluation.source,
-                    decision="allow" if evaluation.allows else "deny",
-                    reason=beginning(evaluation.reason),
+                    **self.keys,
+                    source=said.source,
+                    decision=said.decision,
+                    reason=beginning(said.reason),
+                    rule=said.rule,
                 )
-                for evaluation in evaluations
+                for said in self._admission.sources
             ],
         ]
 
-    def started(self) -> list[events.Event]:
+    def started(self, reason: str) -> list[events.Event]:
         """The call may run, and runs."""
         return [
-            events.ToolCallApproved(**self._known, by="policy", reason="every source allows it"),
-            events.ToolCallStarted(**self._known),
+            events.ToolCallApproved(**self.keys, by="policy", reason=beginning(reason)),
+            self.begun(),
         ]
 
+    def begun(self) -> events.Event:
+        """The call, which was approved, runs."""
+        return events.ToolCallStarted(**self.keys)
+
     def denied(self, refused: Refused) -> events.Event:
-        return events.ToolCallDenied(
-            **self._known, by=refused.by, reason=beginning(refused.message)
-        )
+        return events.ToolCallDenied(**self.keys, by=refused.by, reason=beginning(refused.message))
 
     def updates(self, text: str) -> list[events.Event]:
         """The call says something, in pieces that are small enough for an event."""
-        return [events.ToolExecutionUpdate(**self._shown, delta=delta) for delta in deltas(text)]
+        return [events.ToolExecutionUpdate(**self.keys, delta=delta) for delta in deltas(text)]
 
     def warning(self, refused: Refused) -> events.Event:
         """What went wrong; the whole of a long text is in the call's result."""
@@ -89,11 +102,19 @@ class CallEvents:
         self, result: ToolResult, seconds: float, artifact_id: str | UnsetType = UNSET
     ) -> list[events.Event]:
         """A call that was started is over, after so many seconds."""
+        verdict = self._admission.verdict
+        assert isinstance(verdict, Admitted)
         completed = events.ToolCallCompleted(
-            **self._known,
+            **self.keys,
             is_error=result.is_error,
             duration_ms=round(seconds * 1000),
             artifact_id=artifact_id,
+            executed_by=verdict.tool.executed_by,
+            execution_env=result.execution_env,
+            policy_snapshot=PolicySnapshot(
+                permission_mode=self._host.permission_mode, sources=self._admission.sources
+            ),
+            sandbox=or_unset(result.sandbox),
         )
         return [completed, *self.ends(result, executed=True, artifact_id=artifact_id)]
 
@@ -103,7 +124,7 @@ class CallEvents:
         """The call is over, and its result stands in the transcript."""
         host = self._host
         end = events.ToolExecutionEnd(
-            **self._shown,
+            **self.keys,
             result=result.text,
             is_error=result.is_error,
             executed=executed,

@@ -1,0 +1,102 @@
+"""What the gate may ask of the daemon while it lets one tool call through.
+
+A run is such a host, and so is a call that a client makes itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from nousd.machine.permission import Judgement
+from nousd.tools.interface import Emit, Tool, ToolContext
+from nousd.tools.spool import Spool
+from nousd.wire.access import Access
+from nousd.wire.entries import PermissionMode
+from nousd.wire.events import Event
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody is asked: whether this very call may run.
+
+    Args:
+        call: the keys of an event of the call, its ``input_hash`` among them.
+        rule: what ``session`` and ``always`` would allow.
+    """
+
+    call: Mapping[str, Any]
+    args: Mapping[str, Any]
+    reason: str
+    rule: str
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a question. Its events are in the log, or on their way there."""
+
+    allows: bool
+    by: str
+    reason: str
+
+
+class CallHost(Protocol):
+    """The daemon's side of one tool call."""
+
+    @property
+    def where(self) -> Mapping[str, Any]:
+        """The keys of an event of the session, and of run and turn if the call belongs to one."""
+        ...
+
+    @property
+    def permission_mode(self) -> PermissionMode:
+        """The mode of the session as it is now."""
+        ...
+
+    async def commit(self, *events: Event) -> None:
+        """Puts events into the log together; returns when they are durable."""
+        ...
+
+    async def stream(self, *events: Event) -> None:
+        """Puts events into the log together and in order, without waiting for the disk; waits only if
+        the log is far behind. Cancelled in that wait, they are on their way all the same.
+        """
+        ...
+
+    async def keep(self, data: bytes | Spool, media_type: str) -> str:
+        """Stores what is too big for an event: bytes together with the next commit, a file at once.
+        Returns its id, to which an event of the next commit has to refer.
+
+        Raises:
+            StoreError, OSError: a file could not be stored; nothing is left of it.
+        """
+        ...
+
+    def expect_quiet(self, seconds: float) -> None:
+        """Says that the call is alive, and that it will be although nothing may be seen of it for so
+        many seconds.
+        """
+        ...
+
+    def tool_is_active(self, name: str) -> bool:
+        """Whether the session lets that tool be used."""
+        ...
+
+    def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:
+        """Returns the surroundings of a call."""
+        ...
+
+    async def judge(self, tool: Tool, access: Access) -> Judgement:
+        """Returns what the rules and the session's mode say of a call."""
+        ...
+
+    async def ask(self, question: Question) -> Answer:
+        """Asks whoever can answer whether a call may run, and waits; bounded.
+
+        The decision is in the log, or on its way there, when this returns.
+        """
+        ...
+
+    def now(self) -> str:
+        """Returns the time as RFC 3339 UTC."""
+        ...

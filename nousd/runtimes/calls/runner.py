@@ -1,0 +1,172 @@
+"""One tool call from its request to its result, through one path for a call that runs, is refused or
+is skipped.
+
+A call is admitted or not (``admission``), somebody is asked if need be, it runs if it may, and ends;
+every call gets a result in the transcript, because a model API refuses a call without one. What is told
+of it (``call_events``) takes one commit before it runs and one after, or one in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import trio
+from msgspec import UNSET, UnsetType
+
+from nousd.errors import StoreError, StoreFull, ToolError
+from nousd.runtimes.calls.admission import Admission, Admitted, Refused, admit, input_hash
+from nousd.runtimes.calls.call_events import CallEvents
+from nousd.runtimes.calls.host import Question
+from nousd.runtimes.interface import TurnHost
+from nousd.tools.interface import Tool, ToolResult
+from nousd.tools.spool import Spool
+from nousd.wire import events
+from nousd.wire.codec import scrub
+from nousd.wire.entries import ToolCall
+
+_SKIPPED: Final = Refused(
+    "tool_execution_skipped", "Skipped due to queued user message.", by="steer"
+)
+
+
+class CallRunner:
+    """Carries out the calls of one runtime.
+
+    Args:
+        tools: by name, as they are at the moment of a call.
+    """
+
+    def __init__(self, tools: Mapping[str, Tool]) -> None:
+        self._tools = tools
+
+    async def skip(self, host: TurnHost, call: ToolCall) -> None:
+        """Tells that a call was not begun because the user said something else meanwhile."""
+        admission = Admission((), _SKIPPED, input_hash(call.name, call.args))
+        await _Call(host, call, admission).refuse(_SKIPPED, shown=True)
+
+    async def execute(self, host: TurnHost, call: ToolCall) -> None:
+        """Runs a call, or tells why it is not run."""
+        output = _Output(host)
+        context = host.tool_context(call.tool_call_id, output.emit)
+        admission = await admit(self._tools, host, call, context)
+        carried = _Call(host, call, admission)
+        match admission.verdict:
+            case Refused() as refused:
+                await carried.refuse(refused, shown=False)
+            case Admitted(judgement=judgement) as admitted:
+                if judgement.verdict == "allow":
+                    await carried.start(judgement.reason)
+                elif not await carried.may_run(judgement.reason, judgement.rule):
+                    return
+                output.events = carried.events
+                await carried.run(admitted, context, output)
+
+
+class _Output:
+    """Streams what a tool says while it runs."""
+
+    def __init__(self, host: TurnHost) -> None:
+        self._host = host
+        self.events: CallEvents | None = None
+        self.is_shown = False
+
+    async def emit(self, delta: str) -> None:
+        if delta and self.events is not None:
+            self.is_shown = True
+            await self._host.stream(*self.events.updates(scrub(delta)))
+
+
+class _Call:
+    """One call on its way through the log."""
+
+    def __init__(self, host: TurnHost, call: ToolCall, admission: Admission) -> None:
+        self.host = host
+        self.events = CallEvents(host, call, admission)
+        self._started_at = 0.0
+
+    async def refuse(self, refused: Refused, *, shown: bool) -> None:
+        text = f"tool_error: {refused.message}"
+        updates = self.events.updates(text) if shown else []
+        await self.host.commit(
+            *self.events.requested(),
+            self.events.denied(refused),
+            self.events.warning(refused),
+            *updates,
+            *self.events.ends(ToolResult(text, is_error=True), executed=False),
+        )
+
+    async def start(self, reason: str) -> None:
+        await self.host.commit(*self.events.requested(), *self.events.started(reason))
+        self._started_at = trio.current_time()
+
+    async def may_run(self, reason: str, rule: str) -> bool:
+        """Asks whether the call may run, and starts it if so; else it is over."""
+        await self.host.stream(*self.events.requested())
+        answer = await self.host.ask(
+            Question(call=self.events.keys, args=self.events.args, reason=reason, rule=rule)
+        )
+        if answer.allows:
+            await self.host.commit(self.events.begun())
+            self._started_at = trio.current_time()
+            return True
+        refused = Refused("tool_blocked", f"tool_blocked: {answer.reason}", by=answer.by)
+        await self.host.commit(
+            self.events.warning(refused),
+            *self.events.ends(
+                ToolResult(f"tool_error: {refused.message}", is_error=True), executed=False
+            ),
+        )
+        return False
+
+    async def run(self, admitted: Admitted, context: Any, output: _Output) -> None:
+        try:
+            result = await admitted.tool.run(admitted.args, context)
+        except ToolError as error:
+            await self._fail(Refused(error.code, scrub(str(error))))
+        except OSError as error:
+            text = scrub(f"{admitted.tool.name}_failed: {error.strerror or error}")
+            await self._fail(Refused(ToolError.code, text))
+        else:
+            result = msgspec.structs.replace(result, text=scrub(result.text))
+            await self._complete(result, is_shown=output.is_shown)
+
+    async def _fail(self, failure: Refused) -> None:
+        seconds = self._seconds
+        result = ToolResult(f"tool_error: {failure.message}", is_error=True)
+        await self.host.commit(
+            self.events.warning(failure), *self.events.completed(result, seconds)
+        )
+
+    async def _complete(self, result: ToolResult, *, is_shown: bool) -> None:
+        seconds = self._seconds
+        result, artifact_id = await self._keep(result)
+        remarks: list[events.Event] = []
+        if result.is_error:
+            remarks.append(self.events.warning(Refused(ToolError.code, result.text)))
+            result = msgspec.structs.replace(result, text=f"tool_error: {result.text}")
+        elif result.text and not is_shown:
+            remarks += self.events.updates(result.text)
+        await self.host.commit(*remarks, *self.events.completed(result, seconds, artifact_id))
+
+    async def _keep(self, result: ToolResult) -> tuple[ToolResult, str | UnsetType]:
+        """Keeps the whole of an output that is shown in part. A result without it says why."""
+        whole = result.full
+        if whole is None:
+            return result, UNSET
+        try:
+            return result, await self.host.keep(whole, "text/plain; charset=utf-8")
+        except (StoreError, OSError) as error:
+            is_full = isinstance(error, StoreFull)
+            why = "the disk is full" if is_full else "it could not be written"
+            remark = f"[The whole output was not kept: {why}.]"
+            return msgspec.structs.replace(result, text=f"{result.text}\n{remark}"), UNSET
+        finally:
+            if isinstance(whole, Spool):
+                whole.close()
+
+    @property
+    def _seconds(self) -> float:
+        """How long the call has been running."""
+        return trio.current_time() - self._started_at

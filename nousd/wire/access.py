@@ -1,0 +1,37 @@
+"""What a tool call would touch: the facts on which it is decided whether it may run.
+
+A tool says this of its final arguments. Rules match these facts and never the arguments themselves, so
+that two spellings of one effect cannot be told apart by how they are written.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+ToolClass = Literal["read", "write", "exec", "network"]
+"""What a call may do: read files, change files, run programs, reach a network."""
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call would touch. A call of no class touches nothing.
+
+    Args:
+        classes: everything that it may do.
+        paths: the files and folders it names, relative to the workdir, with every link resolved; a
+            path that leads outside stands as it was given, because no rule can make it allowed.
+        command: the command line that it would run.
+        hosts: the hosts it would reach.
+        is_confined: whether a sandbox without a network holds the programs it runs.
+    """
+
+    classes: frozenset[ToolClass] = frozenset()
+    paths: tuple[str, ...] = ()
+    command: str | None = None
+    hosts: tuple[str, ...] = ()
+    is_confined: bool = False
+
+
+TOUCHES_NOTHING = Access()
+"""Of a tool that only talks to the user or to the daemon."""

@@ -1,0 +1,189 @@
+"""The events of tool calls: what every client is told of a call, and each step of it for who asks.
+
+The steps (``tool_call_*``, ``permission_requested``) belong to a run, or to none where a client called
+the tool itself. Keys that a log of an earlier version may lack have a default; present versions always
+write ``input_hash``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.wire.entries import PermissionMode
+from nousd.wire.event_base import CutOff, Event, TurnEvent
+
+PolicyDecision = Literal["allow", "deny", "ask", "abstain"]
+"""What one source says of a call. ``abstain``: it has no opinion."""
+
+ExecutedBy = Literal["nousd", "mcp", "extension", "runtime"]
+"""Whose code carried a call out: ours, an MCP server's, an extension's, or another agent program's."""
+
+ExecutionEnv = Literal["host", "sandbox", "remote", "unknown"]
+"""Where a call's effects were: on this machine as its user, in a sandbox, or in another program."""
+
+
+class PolicySource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one source said of a call; ``rule`` is the rule that made it say so."""
+
+    source: str
+    decision: PolicyDecision
+    reason: str
+    rule: str | UnsetType = UNSET
+
+
+class PolicySnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Under which mode a call was decided on, and what each source said, in their order."""
+
+    permission_mode: PermissionMode
+    sources: tuple[PolicySource, ...]
+
+
+class SandboxFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What held a program that a call ran.
+
+    Args:
+        backend: such as ``bubblewrap``.
+        network: whether it could reach one.
+        mounts: folder and how it was shown, such as ``/usr:ro``.
+        limits: name -> value of each limit that was in force, such as ``memory_bytes``.
+    """
+
+    backend: str
+    network: bool
+    mounts: tuple[str, ...] = ()
+    limits: dict[str, int] = {}
+
+
+# --- what every client is told ---------------------------------------------------------------
+
+
+class ToolExecutionEvent(TurnEvent, frozen=True, kw_only=True):
+    """An event of a call that every client gets."""
+
+    tool_call_id: str
+    tool_name: str
+
+
+class ToolExecutionStart(ToolExecutionEvent, frozen=True, kw_only=True):
+    args: dict[str, Any]
+    runtime_tool_call_id: str | UnsetType = UNSET
+    args_ref: str | UnsetType = UNSET
+    args_bytes: int | UnsetType = UNSET
+    attempt: int | UnsetType = UNSET
+    input_hash: str | UnsetType = UNSET
+
+
+class ToolExecutionUpdate(ToolExecutionEvent, frozen=True, kw_only=True):
+    delta: str
+    joined_from: str | UnsetType = UNSET
+    attempt: int | UnsetType = UNSET
+    input_hash: str | UnsetType = UNSET
+
+
+class ToolExecutionEnd(ToolExecutionEvent, frozen=True, kw_only=True):
+    """``result`` is what the model is told, or its beginning: then ``text_ref`` names it whole.
+
+    Where the model is told a part of the output, ``artifact_id`` names the output.
+    """
+
+    result: str
+    is_error: bool
+    executed: bool
+    artifact_id: str | UnsetType = UNSET
+    text_ref: str | UnsetType = UNSET
+    text_bytes: int | UnsetType = UNSET
+    attempt: int | UnsetType = UNSET
+    input_hash: str | UnsetType = UNSET
+
+
+# --- the steps of a call ---------------------------------------------------------------------
+
+
+class ToolCallEvent(Event, frozen=True, kw_only=True):
+    """A step of one tool call.
+
+    ``attempt`` counts from 1 how often that very call was requested. ``input_hash`` is of the tool's
+    name and the arguments that run, or would. A call of a client's has neither run nor turn.
+    """
+
+    run_id: str | UnsetType = UNSET
+    turn_id: str | UnsetType = UNSET
+    tool_call_id: str
+    attempt: Annotated[int, msgspec.Meta(ge=1)]
+    tool_name: str
+    input_hash: str | UnsetType = UNSET
+
+
+class ToolCallRequested(ToolCallEvent, frozen=True, kw_only=True):
+    """The call's turn has come; whether it may run is decided next."""
+
+    args: dict[str, Any]
+    runtime_tool_call_id: str | UnsetType = UNSET
+    args_ref: str | UnsetType = UNSET
+    args_bytes: int | UnsetType = UNSET
+
+
+class ToolCallPolicyEvaluated(ToolCallEvent, frozen=True, kw_only=True):
+    """What one source says of the call. The sources are asked in turn, up to the first ``deny``."""
+
+    source: str
+    decision: PolicyDecision
+    reason: str
+    rule: str | UnsetType = UNSET
+
+
+class PermissionRequested(ToolCallEvent, frozen=True, kw_only=True):
+    """Someone is asked whether the call may run; it waits until ``expires_at``, RFC 3339 UTC.
+
+    ``rule`` is what the decisions ``session`` and ``always`` would allow from then on.
+    """
+
+    input_hash: str
+    args: dict[str, Any]
+    reason: str
+    expires_at: str
+    rule: str | UnsetType = UNSET
+    args_ref: str | UnsetType = UNSET
+    args_bytes: int | UnsetType = UNSET
+
+
+class ToolCallApproved(ToolCallEvent, frozen=True, kw_only=True):
+    """The one decision: the call may run. ``by`` says who decided."""
+
+    by: str
+    reason: str
+
+
+class ToolCallDenied(ToolCallEvent, frozen=True, kw_only=True):
+    """The one decision: the call does not run. ``by`` says who decided."""
+
+    by: str
+    reason: str
+
+
+class ToolCallStarted(ToolCallEvent, frozen=True, kw_only=True):
+    """The call is about to have an effect; after this it is never run again by itself."""
+
+
+class ToolCallCompleted(ToolCallEvent, frozen=True, kw_only=True):
+    """A call that was started is over.
+
+    ``duration_ms`` is from its start to its end, ``stop_reason`` says why it was cut off; exactly
+    one of them is there. ``artifact_id`` names the whole output where the result was cut. ``result``
+    stands here where the call belongs to no run.
+    """
+
+    is_error: bool
+    duration_ms: int | UnsetType = UNSET
+    stop_reason: CutOff | UnsetType = UNSET
+    artifact_id: str | UnsetType = UNSET
+    executed_by: ExecutedBy | UnsetType = UNSET
+    execution_env: ExecutionEnv | UnsetType = UNSET
+    policy_snapshot: PolicySnapshot | UnsetType = UNSET
+    sandbox: SandboxFacts | UnsetType = UNSET
+    result: str | UnsetType = UNSET
+    text_ref: str | UnsetType = UNSET
+    text_bytes: int | UnsetType = UNSET
