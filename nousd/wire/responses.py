@@ -13,16 +13,13 @@ from msgspec import UNSET, UnsetType
 
 from nousd.wire.commands import QueueMode
 from nousd.wire.entries import Attachment, Entry, PermissionMode, Thinking, UsageTotals
+from nousd.wire.response_base import Response
 
 RunState = Literal["idle", "running", "aborting"]
 """Of a session, as ``get_state`` says it."""
 
 RunStatus = Literal["running", "completed", "cancelled", "error", "timeout", "interrupted"]
 """Of a run; all but ``running`` are final."""
-
-
-class Response(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Base of all response payloads."""
 
 
 class QueuedInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from nousd.daemon.commands import artifacts, inputs, models, reading, sessions, settings
+from nousd.daemon.commands import (
+    artifacts,
+    inputs,
+    models,
+    permissions,
+    reading,
+    sessions,
+    settings,
+)
 from nousd.daemon.core import Core, Reply
 
 Handler = Callable[[Core, Any], Awaitable[Reply]]
@@ -47,7 +55,7 @@ HANDLERS: Final[dict[str, Handler]] = {
     "set_model": models.set_model,
     "set_thinking": models.set_thinking,
     "list_models": models.list_models,
-    "set_permission_mode": settings.set_permission_mode,
+    "set_permission_mode": permissions.set_permission_mode,
     "put_artifact": artifacts.put_artifact,
     "get_artifact": artifacts.get_artifact,
 }

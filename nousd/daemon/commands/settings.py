@@ -33,13 +33,6 @@ async def set_follow_up_mode(core: Core, command: commands.SetFollowUpMode) -> R
     return Deferred(ticket, Accepted(command="set_follow_up_mode", mode=command.mode))
 
 
-async def set_permission_mode(core: Core, command: commands.SetPermissionMode) -> Reply:
-    """Sets the session's mode from its next call on; other sessions keep theirs."""
-    live = await core.sessions.require(command.session_id)
-    ticket = core.sessions.update(live, permission_mode=command.mode)
-    return Deferred(ticket, Accepted(command="set_permission_mode", mode=command.mode))
-
-
 async def list_tools(core: Core, command: commands.ListTools) -> Reply:
     """Lists the tools that exist, and whether the session's model is offered them."""
     live = await core.sessions.target(command.session_id)
