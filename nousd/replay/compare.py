@@ -38,6 +38,9 @@ _MEASURED: Final = frozenset(
 )
 """Times and what depends on them, prices, and where a stored input's chain began."""
 
+_OF_CHECKED_ARGUMENTS: Final = frozenset({"input_hash"})
+"""Of a tool call: its arguments as its tool had checked and completed them, who is not there to do so."""
+
 _ID_KINDS: Final[Mapping[str, str]] = {
     "entry_id": "entry",
     "first_kept_entry_id": "entry",
@@ -159,8 +162,9 @@ class _Names:
         self._counts: dict[str, int] = {}
 
     def in_(self, values: Mapping[str, Any]) -> Line:
+        left_out = _MEASURED | _OF_CHECKED_ARGUMENTS if "tool_call_id" in values else _MEASURED
         return {
-            key: self._value(key, value) for key, value in values.items() if key not in _MEASURED
+            key: self._value(key, value) for key, value in values.items() if key not in left_out
         }
 
     def _value(self, key: str, value: Any) -> Any:

@@ -5,8 +5,8 @@ behind each step of the loop (``watched``): so what came from outside is entered
 between two of its decisions, by the rules of the machine that it came in by. A stop strikes there as
 well, never in between.
 
-What comes with further stages enters in the same way: an answer to ``permission_requested`` is one more
-row of ``_ENTER``.
+What was asked about a tool call, and the answer, is told again as it was (``judged``): nobody is there
+to be asked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from nousd.daemon.sessions import LiveSession
 from nousd.errors import CommandRejected, RunFailed
 from nousd.machine import decisions
 from nousd.replay.cues import Broken, Cues, Stopped, is_outside
+from nousd.replay.judged import RecordedPermissions
 from nousd.replay.versions import was_told
+from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.interface import Runtime, TurnHost
 from nousd.store.interface import Batch
 from nousd.store.memory import MemoryStore
@@ -40,8 +42,15 @@ class Conductor:
         version: of the log; what it could not hold is not counted.
     """
 
-    def __init__(self, cues: Cues, own: Sequence[Event], version: int) -> None:
+    def __init__(
+        self,
+        cues: Cues,
+        own: Sequence[Event],
+        version: int,
+        permissions: RecordedPermissions,
+    ) -> None:
         self.place = 0
+        self._permissions = permissions
         self._told = 0
         self._version = version
         self._cues = cues
@@ -55,6 +64,20 @@ class Conductor:
     def live(self) -> LiveSession:
         assert self._driver is not None
         return self._driver.live
+
+    async def answer(self, host: _Host) -> Answer:
+        """Tells the question and the answer of the call that was judged last.
+
+        A run that was stopped while it waited is stopped there again.
+        """
+        call = self._permissions.current
+        if call.asked:
+            await host.stream(*call.asked)
+        if call.decision is None:
+            await self.at_end_of_part()
+            return Answer(allows=False, by="policy", reason="the recording has no more for it")
+        allows = isinstance(call.decision, events.ToolCallApproved)
+        return Answer(allows=allows, by=call.decision.by, reason=call.decision.reason)
 
     def begin(self, driver: RunDriver) -> None:
         """Takes over a run whose start was just decided, in the same step."""
@@ -271,6 +294,9 @@ class _Host:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._host, name)
+
+    async def ask(self, question: Question) -> Answer:  # noqa: ARG002
+        return await self._conductor.answer(self)
 
     async def stream(self, *decided: Event) -> None:
         for part in self._conductor.parts(decided):

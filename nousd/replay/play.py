@@ -32,6 +32,7 @@ from nousd.providers.models import ModelFacts, Models
 from nousd.replay.conductor import Conductor, WatchedStore, watched
 from nousd.replay.cues import Broken, Cues, cues_of, is_outside
 from nousd.replay.given import answered_inputs, given_to
+from nousd.replay.judged import RecordedPermissions
 from nousd.replay.parts import RecordedModel, tools_of
 from nousd.replay.recorded import RecordedRun
 from nousd.replay.script import script_of
@@ -109,7 +110,8 @@ class _Stage:
         self._given = given_to(run)
         begun = len(self._cues.start)
         own = [event for event in run.events[begun:] if not is_outside(event)]
-        self.conductor = Conductor(self._cues, own, run.version)
+        self._permissions = RecordedPermissions(run)
+        self.conductor = Conductor(self._cues, own, run.version, self._permissions)
         self._clock = _Clock(self.conductor)
         _require_playable(self._cues)
 
@@ -136,6 +138,7 @@ class _Stage:
                 keep_recent_tokens=self._tuning.keep_recent_tokens,
             ),
             read_instructions=self._instructions,
+            permissions=self._permissions,
             around_runtime=lambda runtime: watched(runtime, self.conductor),
             stale_seconds=(_number(self._run, _STALE) or _QUIET_SECONDS * 1000) / 1000,
             delta_retention_days=0,
@@ -228,6 +231,7 @@ def _furniture(run: RecordedRun) -> Iterator[Event]:
         provider=or_unset(state.provider),
         model=or_unset(state.model),
         thinking=or_unset(state.thinking),
+        permission_mode=or_unset(state.permission_mode),
     )
     for entry in run.path:
         yield events.EntryAppended(session_id=state.session_id, entry=entry)

@@ -14,6 +14,7 @@ from msgspec import UNSET
 from nousd.machine import long_texts
 from nousd.wire import events
 from nousd.wire.events import Event
+from nousd.wire.lifting import EVENT_SCHEMA_VERSION
 
 _SINCE_2: Final = (
     events.ModelInput,
@@ -48,6 +49,27 @@ _KEYS_SINCE_3: Final[Mapping[str, frozenset[str]]] = {
 }
 """type -> keys that are new or mean something else; of an entry those in it."""
 
+_OF_A_CALL: Final = frozenset({"attempt", "input_hash"})
+
+_KEYS_SINCE_4: Final[Mapping[str, frozenset[str]]] = {
+    **dict.fromkeys(
+        ("tool_execution_start", "tool_execution_update", "tool_execution_end"), _OF_A_CALL
+    ),
+    **dict.fromkeys(
+        (
+            "tool_call_requested",
+            "tool_call_policy_evaluated",
+            "tool_call_approved",
+            "tool_call_denied",
+            "tool_call_started",
+        ),
+        frozenset({"input_hash"}),
+    ),
+    "tool_call_completed": frozenset(
+        {"input_hash", "executed_by", "execution_env", "policy_snapshot", "sandbox"}
+    ),
+}
+
 
 def was_told(event: Event, version: int) -> bool:
     """Whether a log of that version could hold an event."""
@@ -62,7 +84,11 @@ def was_told(event: Event, version: int) -> bool:
 
 def untold_keys(version: int) -> Mapping[str, frozenset[str]]:
     """Returns, by type, the keys that such a log does not have, or not in the same meaning."""
-    return _KEYS_SINCE_3 if version < 3 else {}
+    since = [keys for first, keys in ((3, _KEYS_SINCE_3), (4, _KEYS_SINCE_4)) if version < first]
+    return {
+        type_: frozenset().union(*(keys.get(type_, frozenset()) for keys in since))
+        for type_ in {type_ for keys in since for type_ in keys}
+    }
 
 
 def as_written_today(logged: Iterable[Event], version: int) -> tuple[Event, ...]:
@@ -72,4 +98,5 @@ def as_written_today(logged: Iterable[Event], version: int) -> tuple[Event, ...]
 
 def note_on(version: int) -> tuple[str, ...]:
     """Says what is not compared, for people."""
-    return (f"not compared: what version {version} of the log did not tell",) * (version < 3)
+    is_earlier = version < EVENT_SCHEMA_VERSION
+    return (f"not compared: what version {version} of the log did not tell",) * is_earlier
