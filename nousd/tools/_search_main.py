@@ -1,6 +1,6 @@
 """The search process: carries out one ``find`` or ``grep`` and prints its result.
 
-Started as ``python -I -S _search_main.py REQUEST``, where the request is the JSON that
+Started as ``python -I -S _search_main.py PIECE...``, where the pieces are the JSON that
 ``nousd.tools.search`` makes. A program of its own because matching computes: a regular expression can
 take forever, and in a thread it would hold up the event loop. Standard library only, so that it starts
 quickly.
@@ -46,7 +46,7 @@ Request = dict[str, Any]
 
 def main(request: Request) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
-    confinement = Confinement(Path(request["workdir"]), tuple(map(Path, request["hidden"])))
+    confinement = _confinement(request)
     command = request["command"]
     try:
         with explained(command, request["path"]):
@@ -56,6 +56,15 @@ def main(request: Request) -> int:
         sys.stdout.write(str(error))
         return 2
     return 0
+
+
+def _confinement(request: Request) -> Confinement:
+    whole = Confinement(
+        Path(request["workdir"]),
+        tuple(map(Path, request["hidden"])),
+        hard_links=request["hard_links"],
+    )
+    return whole.closed_to(reading=[re.compile(*pattern) for pattern in request["closed"]])
 
 
 def find(confinement: Confinement, request: Request) -> Iterator[str]:
@@ -178,4 +187,4 @@ _COMMANDS: Final[dict[str, Callable[[Confinement, Request], Iterator[str]]]] = {
 }
 
 if __name__ == "__main__":
-    sys.exit(main(json.loads(sys.argv[1])))
+    sys.exit(main(json.loads("".join(sys.argv[1:]))))

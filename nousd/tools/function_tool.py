@@ -84,9 +84,10 @@ def touches(tool_class: ToolClass, path_argument: str = "path") -> AccessOf:
 
 
 def real_path(given: str, context: ToolContext) -> str:
-    """Returns where a path leads, from the workdir; as it was given if nothing can be opened there."""
+    """Returns where a path leads, from the workdir, also if that is not there yet; as it was given if
+    nothing can be opened or made there.
+    """
     try:
-        with context.confinement.locate(given) as place:
-            return "/".join(place.parts) or "."
+        return context.confinement.real(given)
     except (ToolError, OSError):
         return shown(given)

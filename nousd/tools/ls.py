@@ -47,7 +47,7 @@ def _listing(confinement: Confinement, args: Ls) -> str:
         names = [
             entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "")
             for entry in islice(entries, ENTRIES_MAX)
-            if not confinement.is_hidden((*base, entry.name))
+            if confinement.is_seen((*base, entry.name))
         ]
         more = next(entries, None) is not None
     listed = heapq.nsmallest(args.limit, names, key=lambda name: (name.lower(), name))

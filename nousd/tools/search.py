@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nousd.errors import ToolError
+from nousd.tools.confine import Confinement
 from nousd.tools.environment import allowed_environment
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output import OutputCollector
@@ -22,10 +23,12 @@ SEARCH_SECONDS_MAX: Final = 30.0
 """How long one search may take."""
 
 PATTERN_CHARS_MAX: Final = 2048
-"""Characters of a pattern or glob: the request is one argument of a process, 128 KiB at most."""
+"""Characters of a pattern or glob: the request goes as arguments of a process, which have a bound."""
 
 PATH_CHARS_MAX: Final = 4096
 """Characters of the path to search."""
+
+_PIECE_CHARS: Final = 100_000
 
 _PROGRAM: Final = Path(__file__).with_name("_search_main.py")
 _IMPOSSIBLE: Final = 2
@@ -59,7 +62,7 @@ async def search(
             "-W",
             "ignore",
             str(_PROGRAM),
-            _encoded(command, request, context),
+            *_encoded(command, request, context.confinement),
         ],
         cwd=context.workdir,
         env=allowed_environment(),
@@ -82,11 +85,16 @@ async def search(
     return result if result.text else ToolResult(text=nothing)
 
 
-def _encoded(command: str, request: dict[str, Any], context: ToolContext) -> str:
+def _encoded(command: str, request: dict[str, Any], confinement: Confinement) -> list[str]:
+    """Returns the request in pieces, because the kernel bounds what one argument may hold."""
     surroundings = {
         "command": command,
-        "workdir": str(context.confinement.spelled),
-        "hidden": [str(path) for path in context.confinement.hidden],
+        "workdir": str(confinement.spelled),
+        "hidden": [str(path) for path in confinement.hidden],
+        "hard_links": confinement.hard_links,
+        # Written as they will be compiled again: with their flags.
+        "closed": [(pattern.pattern, pattern.flags) for pattern in confinement.closed.reading],
     }
     # The standard library's: names that are not UTF-8 survive it.
-    return json.dumps(request | surroundings)
+    text = json.dumps(request | surroundings)
+    return [text[start : start + _PIECE_CHARS] for start in range(0, len(text), _PIECE_CHARS)]

@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from nousd.errors import ToolError
-from nousd.tools.confine import Place, refuse_irregular, shown
+from nousd.tools.confine import Place, shown
 
 TEXT_BYTES_MAX: Final = 16 * 1024 * 1024
 """The largest file that can be edited."""
@@ -79,11 +79,10 @@ def replace_file(place: Place, data: bytes) -> None:
     left if it fails.
 
     Raises:
-        OSError: also for folders, FIFOs and files that may not be written.
+        ToolError, OSError: as ``Place.require_writable``; also for files that may not be written.
     """
-    old = place.status()
+    old = place.require_writable()
     if old is not None:
-        refuse_irregular(old)
         # Renaming asks for the folder's permission only; writing should ask for the file's.
         os.close(place.open(os.O_WRONLY))
     temporary = f".{secrets.token_hex(8)}.tmp"

@@ -1,7 +1,8 @@
 """Goes through everything below a folder of the workdir, in order.
 
-Links are seen but never followed, hidden places and ``.git`` are not seen at all. Every folder is opened
-name by name from the top, so that exchanging one for a link leads nowhere. Standard library only.
+Links are seen but never followed; ``.git`` and what is hidden or closed to the call are not seen at all.
+Every folder is opened name by name from the top, so that exchanging one for a link leads nowhere.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, Final, NamedTuple
 
-from nousd.tools.confine import DEPTH_MAX, Confinement, Place, refuse_irregular
+from nousd.tools.confine import DEPTH_MAX, Confinement, Place
 
 SKIPPED_FOLDERS: Final = frozenset({".git"})
 
@@ -48,11 +49,11 @@ class Tree:
 
     @contextmanager
     def open_file(self, parts: Parts) -> Iterator[BinaryIO]:
-        """Opens a regular file; OSError for everything else."""
+        """Opens a regular file; OSError for everything else, and for files with several names."""
         with self._folder(parts[:-1]) as folder:
             descriptor = os.open(parts[-1], _FILE, dir_fd=folder)
         with os.fdopen(descriptor, "rb") as file:
-            refuse_irregular(os.fstat(descriptor))
+            self._confinement.refuse(os.fstat(descriptor))
             yield file
 
     def _listed(self, parts: Parts) -> list[Found]:
@@ -62,7 +63,7 @@ class Tree:
                 Found((*parts, entry.name), entry.is_dir(follow_symlinks=False))
                 for entry in entries
                 if entry.name not in SKIPPED_FOLDERS
-                and not self._confinement.is_hidden((*self._base, *parts, entry.name))
+                and self._confinement.is_seen((*self._base, *parts, entry.name))
             ]
         return sorted(found, reverse=True)
 
