@@ -38,6 +38,7 @@ from nousd.runtimes.native.loop import NativeRuntime, NativeSettings
 from nousd.store.interface import Store
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import Tool, ToolContext
+from nousd.tools.registry import ToolRegistry
 from nousd.tools.sandbox.interface import Sandbox
 from nousd.wire.limits import LINE_BYTES_MAX
 
@@ -82,7 +83,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
     await close_what_can_be(parts.store, log, parts.clock)
     defaults = await parts.store.defaults()
     sessions = Sessions(parts.store, log, parts.clock, defaults, recover=recover)
-    tools = {tool.name: tool for tool in parts.tools}
+    tools = ToolRegistry(parts.tools)
     approvals = Approvals(parts.clock, parts.approval_timeout_seconds)
     uploads = Uploads(parts.store, parts.clock, parts.spool_folder)
     contexts = Contexts(parts.store, tokens_max=_CONTEXT_WINDOWS_READ * _window(parts))
@@ -95,9 +96,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             clock=parts.clock,
             runtime=parts.around_runtime(_native_runtime(parts, tools)),
             models=parts.models,
-            extension_tools=frozenset(
-                tool.name for tool in parts.tools if tool.source != "builtin"
-            ),
+            tools=tools,
             contexts=contexts,
             inputs=ModelInputs(parts.store),
             read_instructions=parts.read_instructions,
@@ -153,7 +152,7 @@ async def shut_down(core: Core) -> None:
     core.closing.set()
 
 
-def _native_runtime(parts: Parts, tools: Mapping[str, Tool]) -> NativeRuntime:
+def _native_runtime(parts: Parts, tools: ToolRegistry) -> NativeRuntime:
     return NativeRuntime(parts.models, tools, CallRunner(tools), parts.native)
 
 

@@ -6,7 +6,7 @@ What happens in a run is ``run_driver``'s.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -42,6 +42,7 @@ class Runs:
         nursery: where the runs' tasks live.
         reread: reads a lost session from the log again, which closes its run there.
         models: which there are, and which is asked where a session names none.
+        tools: as they are at the moment, by name.
         contexts: what the runs' models are told of the past.
         inputs: what models were given last.
         read_instructions: gives the user's and the project's, as they are now.
@@ -62,7 +63,7 @@ class Runs:
         clock: Clock,
         runtime: Runtime,
         models: Models,
-        extension_tools: frozenset[str],
+        tools: Mapping[str, Tool],
         contexts: Contexts,
         inputs: ModelInputs,
         read_instructions: ReadInstructions,
@@ -87,7 +88,7 @@ class Runs:
         self._granted = granted
         self._nursery = nursery
         self._reread = reread
-        self._extension_tools = extension_tools
+        self._tools = tools
         self._active: dict[str, RunDriver] = {}
 
     def choice_of(self, state: SessionState) -> ModelChoice:
@@ -95,10 +96,11 @@ class Runs:
         return self.models.choice(state.provider, state.model, state.thinking)
 
     def tool_is_active(self, state: SessionState, name: str) -> bool:
-        """Whether a session's model may use a tool. Extension tools are not a matter of choice."""
-        if state.active_tools is None or name in self._extension_tools:
+        """Whether a session's model may use a tool. Only the built-in ones are a matter of choice."""
+        if state.active_tools is None or name in state.active_tools:
             return True
-        return name in state.active_tools
+        tool = self._tools.get(name)
+        return tool is not None and tool.source != "builtin"
 
     async def judge(self, state: SessionState, tool: Tool, access: Access) -> Judgement:
         """Returns what the rules in force and a session's mode say of a call."""

@@ -1,9 +1,14 @@
-"""The tools of one daemon, by name. Which of them a session may use is not decided here."""
+"""The tools of one daemon, by name, as they are at the moment. Which of them a session may use is not
+decided here.
+
+Tools come and go while the daemon runs, with the servers that offer them. So nobody keeps a copy: who
+makes something of them looks at ``version``.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from nousd.errors import ConfigError
@@ -13,7 +18,7 @@ TOOL_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}", re.ASCII)
 """Model APIs take 64 characters at most."""
 
 
-class ToolRegistry:
+class ToolRegistry(Mapping[str, Tool]):
     """Tools in the order in which they were registered.
 
     Raises:
@@ -22,6 +27,7 @@ class ToolRegistry:
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools: dict[str, Tool] = {}
+        self.version = 0
         for tool in tools:
             self.register(tool)
 
@@ -37,20 +43,29 @@ class ToolRegistry:
             taken = self._tools[tool.name].source
             raise ConfigError(f"tool {tool.name} of {tool.source} exists already, from {taken}")
         self._tools[tool.name] = tool
+        self.version += 1
 
-    def get(self, name: str) -> Tool | None:
-        """Returns the tool, None if there is none of that name."""
-        return self._tools.get(name)
+    def replace_all(self, source: str, tools: Iterable[Tool]) -> None:
+        """Puts tools in the place of those that a source had; a call that runs keeps its own.
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._tools)
+        Raises:
+            ConfigError: as ``register``; then the source has none.
+        """
+        self._tools = {name: tool for name, tool in self._tools.items() if tool.source != source}
+        self.version += 1
+        kept = dict(self._tools)
+        try:
+            for tool in tools:
+                self.register(tool)
+        except ConfigError:
+            self._tools = kept
+            raise
 
-    def __iter__(self) -> Iterator[Tool]:
-        return iter(self._tools.values())
+    def __getitem__(self, name: str) -> Tool:
+        return self._tools[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tools)
 
     def __len__(self) -> int:
         return len(self._tools)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._tools

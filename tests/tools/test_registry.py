@@ -20,8 +20,8 @@ def test_tools_are_found_by_name_in_the_order_of_registration() -> None:
     registry = ToolRegistry(builtin_tools(allow_exec=True))
     assert registry.get("read") is READ
     assert registry.get("fly") is None
-    assert registry.names == ("read", "write", "edit", "ls", "find", "grep", "bash")
-    assert [tool.name for tool in registry] == list(registry.names)
+    assert list(registry) == ["read", "write", "edit", "ls", "find", "grep", "bash"]
+    assert [tool.name for tool in registry.values()] == list(registry)
     assert "bash" in registry
     assert "fly" not in registry
     assert len(registry) == 7
@@ -41,4 +41,26 @@ def test_an_unusable_name_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a", "demo.echo", "mcp__server-1", "x" * 64])
 def test_names_as_model_apis_and_extensions_have_them_are_fine(name: str) -> None:
-    assert ToolRegistry([renamed(name)]).names == (name,)
+    assert list(ToolRegistry([renamed(name)])) == [name]
+
+
+def of_source(name: str, source: str) -> Tool:
+    tool: Tool = msgspec.structs.replace(READ, name=name, source=source)  # type: ignore[type-var]
+    return tool
+
+
+def test_the_tools_of_a_source_are_replaced_together_and_others_stay() -> None:
+    registry = ToolRegistry([READ, of_source("a", "server"), of_source("b", "other")])
+    before = registry.version
+    registry.replace_all("server", [of_source("c", "server"), of_source("d", "server")])
+    assert list(registry) == ["read", "b", "c", "d"]
+    assert registry.version > before
+    registry.replace_all("server", ())
+    assert list(registry) == ["read", "b"]
+
+
+def test_a_source_with_a_name_that_is_taken_has_no_tools() -> None:
+    registry = ToolRegistry([READ, of_source("a", "server")])
+    with pytest.raises(ConfigError, match="tool read of server exists already, from builtin"):
+        registry.replace_all("server", [of_source("b", "server"), of_source("read", "server")])
+    assert list(registry) == ["read"]

@@ -7,7 +7,7 @@ up the log.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -32,7 +32,8 @@ from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.interface import Report, Tell, TurnHost
 from nousd.runtimes.native.answer import ask_model, provider_failed
 from nousd.runtimes.native.summary import write_summary
-from nousd.tools.interface import ExpectQuiet, Tool, nobody_waits
+from nousd.tools.interface import ExpectQuiet, nobody_waits
+from nousd.tools.registry import ToolRegistry
 from nousd.wire import events
 from nousd.wire.canonical import expressible, nearest
 from nousd.wire.entries import Entry, ToolCall
@@ -67,15 +68,13 @@ class NativeRuntime:
     def __init__(
         self,
         models: Models,
-        tools: Mapping[str, Tool],
+        tools: ToolRegistry,
         calls: CallRunner,
         settings: NativeSettings,
     ) -> None:
         self._models = models
-        self._specs = {
-            tool.name: ToolSpec(tool.name, tool.description, expressible(tool.parameters, nearest))
-            for tool in tools.values()
-        }
+        self._tools = tools
+        self._specs = _Specs(-1, ())
         self._calls = calls
         self._settings = settings
 
@@ -157,7 +156,9 @@ class NativeRuntime:
         return _Call(compiled, budget, tuple(told.source for told in sources), frame.tokens)
 
     def _offered(self, host: TurnHost) -> tuple[ToolSpec, ...]:
-        return tuple(spec for name, spec in self._specs.items() if host.tool_is_active(name))
+        if self._specs.version != self._tools.version:
+            self._specs = _specs(self._tools)
+        return tuple(spec for spec in self._specs.specs if host.tool_is_active(spec.name))
 
     async def _smaller(self, host: TurnHost, refused: _Call) -> _Call | None:
         """Returns the call with less in it, after a server found it too long; None if that cannot be."""
@@ -272,6 +273,21 @@ class NativeRuntime:
 
     def _window(self, choice: ModelChoice) -> int:
         return self._settings.context_window or self._models.context_window(choice)
+
+
+class _Specs(NamedTuple):
+    """The tools as models are told of them, of one version of the registry."""
+
+    version: int
+    specs: tuple[ToolSpec, ...]
+
+
+def _specs(tools: ToolRegistry) -> _Specs:
+    described = (
+        ToolSpec(tool.name, tool.description, expressible(tool.parameters, nearest))
+        for tool in tools.values()
+    )
+    return _Specs(tools.version, tuple(described))
 
 
 class _Call(NamedTuple):
