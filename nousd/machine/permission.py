@@ -102,4 +102,6 @@ def rule_for(tool: str, access: Access) -> str:
         return f"{tool}({access.paths[0]})"
     if access.hosts:
         return f"{tool}({access.hosts[0]})"
+    if access.definition is not None:
+        return f"{tool}(#{access.definition})"
     return tool

@@ -55,6 +55,8 @@ def _applies(rule: Rule, tool: str, access: Access) -> bool:
     pattern = rule.pattern
     if pattern is None:
         return True
+    if pattern.startswith("#"):
+        return access.definition is not None and pattern == f"#{access.definition}"
     return any(fnmatchcase(path, pattern) for path in (*access.paths, *access.hosts)) or (
         access.command is not None and pattern == f"={access.command}"
     )
