@@ -1,12 +1,14 @@
 """The supervisor process: holds one command, and lets nothing of it survive.
 
-Its arguments: CONTROL GRACE_MS ENV_COUNT NAME=VALUE... PROGRAM ARGUMENT...; its output is the command's
-output. See ``nousd.tools.supervisor`` for the whole design. This file is a program of its own: standard
-library only, single-threaded, small enough to start in a few milliseconds.
+Its arguments: CONTROL GRACE_MS ENVIRONMENT PROGRAM ARGUMENT...; its input and output are the command's.
+See ``nousd.tools.supervisor`` for the whole design. This file is a program of its own: standard library
+only, single-threaded, small enough to start in a few milliseconds.
 
 CONTROL is a socket to the daemon. The daemon never writes to it: its end of file, for whatever
 reason, means "end the command". Two lines are written to it: ``started PID`` before the command has
 begun, and when every process of it is gone ``exited CODE`` (negative: minus the signal's number).
+ENVIRONMENT is a file with the command's, as NAME=VALUE with a NUL behind each: unlike arguments, nobody
+else on the machine sees it.
 """
 
 from __future__ import annotations
@@ -32,8 +34,7 @@ def main(arguments: list[str]) -> None:
     control = socket.socket(fileno=int(arguments[0]))
     control.set_inheritable(False)
     grace_seconds = int(arguments[1]) / 1000
-    first = 3 + int(arguments[2])
-    environment = dict(item.split("=", 1) for item in arguments[3:first])
+    environment = _environment(int(arguments[2]))
 
     # Orphans of the command become our children, whatever group or session they moved to.
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -42,11 +43,17 @@ def main(arguments: list[str]) -> None:
         # The daemon died or gave up while this program started: nothing may begin any more.
         _say(control, f"exited {-signal.SIGTERM}")
         return
-    child = _start(arguments[first:], environment, control)
+    child = _start(arguments[3:], environment, control)
     command = Command(child, wake)
     command.wait_until_over_or(control)
     command.end(grace_seconds)
     _say(control, f"exited {command.code}")
+
+
+def _environment(descriptor: int) -> dict[str, str]:
+    with open(descriptor, "rb") as file:
+        items = file.read().split(b"\0")[:-1]
+    return dict(os.fsdecode(item).split("=", 1) for item in items)
 
 
 def _prctl(option: int, value: int) -> None:

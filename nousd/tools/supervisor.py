@@ -34,8 +34,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -115,28 +115,89 @@ async def run_supervised(
 
 
 @asynccontextmanager
+async def supervised_conversation(
+    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], grace_seconds: float = GRACE_SECONDS
+) -> AsyncIterator[trio.Process]:
+    """Starts a program to talk to; leaving the block ends it, and all that came from it.
+
+    Its ``stdin``, ``stdout`` and ``stderr`` are streams. Both outputs end when the last process of the
+    program is gone; a program that cannot be started says so on stderr and ends.
+
+    Raises:
+        OSError: nothing could be started.
+    """
+    with _control() as (ours, theirs):
+        process = await _open(argv, cwd, env, grace_seconds, control=theirs, output=subprocess.PIPE)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        async with process.stdin, process.stdout, process.stderr:
+            command = _Supervised(process, trio.socket.from_stdlib_socket(ours), -1)
+            try:
+                yield process
+            finally:
+                with trio.CancelScope(shield=True):
+                    await command.end()
+                    await process.wait()
+
+
+@contextmanager
+def _control() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Yields our end of the socket to a supervisor, and the end that it inherits."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+async def _open(
+    argv: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    grace_seconds: float,
+    *,
+    control: socket.socket,
+    output: int,
+) -> trio.Process:
+    """Starts a supervisor; ``output`` is where the command's goes, ``PIPE`` for a conversation."""
+    talks = output == subprocess.PIPE
+    with control, _environment_file(env) as environment:
+        settings = (control.fileno(), round(grace_seconds * 1000), environment)
+        return await trio.lowlevel.open_process(
+            [sys.executable, "-I", "-S", str(_PROGRAM), *map(str, settings), *argv],
+            stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.PIPE if talks else subprocess.STDOUT,
+            cwd=cwd,
+            env={},
+            pass_fds=[control.fileno(), environment],
+            start_new_session=True,
+        )
+
+
+@contextmanager
+def _environment_file(env: Mapping[str, str]) -> Iterator[int]:
+    """Yields a file without a name that holds an environment, for the supervisor to read."""
+    descriptor = os.memfd_create("environment")
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(b"".join(os.fsencode(f"{name}={value}\0") for name, value in env.items()))
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@asynccontextmanager
 async def _supervised(
     argv: Sequence[str], cwd: Path, env: Mapping[str, str], grace_seconds: float
 ) -> AsyncIterator[_Supervised]:
-    settings = [str(round(grace_seconds * 1000)), str(len(env))]
-    settings += [f"{name}={value}" for name, value in env.items()]
     ours, theirs = socket.socketpair()
     read_end, write_end = os.pipe()
     try:
         with theirs:
             try:
-                process = await trio.lowlevel.open_process(
-                    [
-                        *(sys.executable, "-I", "-S", str(_PROGRAM)),
-                        *(str(theirs.fileno()), *settings, *argv),
-                    ],
-                    stdin=subprocess.DEVNULL,
-                    stdout=write_end,
-                    stderr=subprocess.STDOUT,
-                    cwd=cwd,
-                    env={},
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
+                process = await _open(
+                    argv, cwd, env, grace_seconds, control=theirs, output=write_end
                 )
             finally:
                 os.close(write_end)
