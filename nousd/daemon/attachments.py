@@ -19,7 +19,8 @@ from nousd.errors import CommandRejected, ConfigError, InvalidPayload, ToolError
 from nousd.machine.long_texts import artifact_id_of
 from nousd.machine.model_input import ModelChoice
 from nousd.store.interface import Artifact
-from nousd.tools.confine import Confinement, explained
+from nousd.tools.confine import Confinement
+from nousd.tools.path_errors import explained
 from nousd.wire import media_types
 from nousd.wire.commands import AttachmentGiven
 from nousd.wire.entries import Attachment

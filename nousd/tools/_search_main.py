@@ -25,8 +25,9 @@ from typing import Any, BinaryIO, Final, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from nousd.errors import ToolError
-from nousd.tools.confine import Confinement, explained
+from nousd.tools.confine import Confinement
 from nousd.tools.globs import Parts, glob_matcher
+from nousd.tools.path_errors import explained
 from nousd.tools.walk import open_tree
 
 MEMORY_BYTES_MAX: Final = 2 * 1024**3

@@ -29,15 +29,16 @@ import copy
 import errno
 import os
 import re
-import stat
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from nousd.errors import ConfigError, ToolError
 from nousd.tools.environment import allowed_environment
+from nousd.tools.path_errors import denied, outside, shown
+from nousd.tools.place import Place, Restrictions
 
 SYMLINKS_MAX: Final = 40
 """Links followed for one path; the kernel's own bound."""
@@ -45,156 +46,11 @@ SYMLINKS_MAX: Final = 40
 DEPTH_MAX: Final = 128
 """Folders below the workdir. Each holds a descriptor while a path is walked."""
 
-SHOWN_CHARS_MAX: Final = 200
-"""Characters of a path that an error message repeats."""
-
 _FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: opening a FIFO that nobody writes to must not block.
-_ALWAYS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_Missing = Literal["fail", "create", "imagine"]
-"""What becomes of a folder on the way that does not exist."""
-
-SEVERAL_NAMES: Final = (
-    "it has several names (hard links), and another may lie outside of the workdir"
-)
-"""Why such a file is not opened."""
-
 _VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\})", re.ASCII)
 
-
-def shown(given: str) -> str:
-    """Returns a path for a message: as it was given, but printable and not endless."""
-    text = given.encode("utf-8", "replace").decode().replace("\0", "\\0")
-    return text if len(text) <= SHOWN_CHARS_MAX else text[:SHOWN_CHARS_MAX] + "..."
-
-
-@contextmanager
-def explained(verb: str, given: str) -> Iterator[None]:
-    """Turns an operating system's refusal into ``<verb>_failed: <path as given>: <reason>``."""
-    try:
-        yield
-    except OSError as error:
-        raise ToolError(f"{verb}_failed: {shown(given)}: {error.strerror}") from error
-
-
-class Closed(NamedTuple):
-    """Places that one call may not touch, by patterns that match them whole, as ``real`` spells them.
-
-    A folder that matches is closed with everything in it.
-    """
-
-    reading: tuple[re.Pattern[str], ...] = ()
-    writing: tuple[re.Pattern[str], ...] = ()
-
-    def to_reading(self, parts: tuple[str, ...]) -> bool:
-        """Whether the real place ``parts`` may be neither read nor listed."""
-        return _matches(self.reading, parts)
-
-    def to_writing(self, parts: tuple[str, ...]) -> bool:
-        """Whether the real place ``parts`` may be neither made, changed nor removed."""
-        return _matches(self.writing, parts)
-
-
-def _matches(patterns: tuple[re.Pattern[str], ...], parts: tuple[str, ...]) -> bool:
-    if not patterns:
-        return False
-    above = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)] or ["."]
-    return any(pattern.fullmatch(place) for pattern in patterns for place in above)
-
-
-class Place:
-    """Where a path leads: a name in an open folder. Valid inside ``Confinement.locate`` only.
-
-    Args:
-        confinement: by whose rules it is opened.
-        folder: descriptor (``O_PATH``) of the folder that holds it.
-        name: one component, no link when it was looked at; ``.`` for the folder itself.
-        parts: the real way there from the workdir.
-        given: the path as it was given, for messages.
-    """
-
-    def __init__(
-        self, confinement: Confinement, folder: int, name: str, parts: tuple[str, ...], given: str
-    ) -> None:
-        self.folder = folder
-        self.name = name
-        self.parts = parts
-        self._confinement = confinement
-        self._given = given
-
-    def open(self, flags: int) -> int:
-        """Returns a descriptor; never follows a link and never blocks. Asks no ``Closed``."""
-        return os.open(self.name, flags | _ALWAYS, dir_fd=self.folder)
-
-    def open_file(self) -> BinaryIO:
-        """Opens a regular file for reading.
-
-        Raises:
-            ToolError: ``path_denied``.
-            OSError: also for folders (EISDIR), for FIFOs, sockets and devices (EINVAL), and for files
-                with several names (EMLINK).
-        """
-        self._require_readable()
-        file = os.fdopen(self.open(os.O_RDONLY), "rb")
-        try:
-            self._confinement.refuse(os.fstat(file.fileno()))
-        except OSError:
-            file.close()
-            raise
-        return file
-
-    @contextmanager
-    def open_folder(self) -> Iterator[int]:
-        """Opens a folder for listing.
-
-        Raises:
-            ToolError: ``path_denied``.
-            OSError: also for anything that is no folder (ENOTDIR).
-        """
-        self._require_readable()
-        descriptor = self.open(os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    def status(self) -> os.stat_result | None:
-        """Returns what stands there, None if nothing does."""
-        try:
-            return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
-
-    def require_writable(self) -> os.stat_result | None:
-        """Returns what stands there, None if nothing does, if it may be changed or removed.
-
-        Raises:
-            ToolError: ``path_denied``.
-            OSError: as ``open_file``.
-        """
-        if self._confinement.closed.to_writing(self.parts):
-            raise denied(self._given, "writing")
-        status = self.status()
-        if status is not None:
-            self._confinement.refuse(status)
-        return status
-
-    def _require_readable(self) -> None:
-        if self._confinement.closed.to_reading(self.parts):
-            raise denied(self._given, "reading")
-
-
-def denied(given: str, what: str) -> ToolError:
-    """Says that a rule closes a place of the workdir."""
-    return ToolError(f"path_denied: {shown(given)}: {what} it is not allowed")
-
-
-def refuse_irregular(status: os.stat_result) -> None:
-    """Raises OSError for everything but a regular file."""
-    if stat.S_ISDIR(status.st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file")
+_Missing = Literal["fail", "create", "imagine"]
+"""What becomes of a folder on the way that does not exist."""
 
 
 class Confinement:
@@ -205,7 +61,7 @@ class Confinement:
         hidden: files and folders that count as outside even when they lie inside.
         hard_links: whether files with several names may be opened all the same.
 
-    ``closed``: what one call may not touch.
+    ``restrictions``: what may not be opened although it lies inside.
 
     Raises:
         ConfigError: if the workdir is no folder, or is hidden itself.
@@ -217,8 +73,7 @@ class Confinement:
         self.workdir = workdir.resolve()
         self.spelled = workdir.absolute()
         self.hidden = hidden
-        self.hard_links = hard_links
-        self.closed = Closed()
+        self.restrictions = Restrictions(hard_links=hard_links)
         if not self.workdir.is_dir():
             raise ConfigError(f"workdir: {workdir} is not a folder")
         # The folder may be reached by a link; paths spelled that way are inside as well.
@@ -241,23 +96,18 @@ class Confinement:
         """Returns a copy for one call, which refuses more: ``path_denied``, and unseen in walks.
 
         Args:
-            reading: patterns of places that are neither read nor listed. Each is matched whole against
-                real places as ``real`` spells them, and closes a folder with all that is in it.
-            writing: the same for places that are neither made, changed nor removed.
+            reading, writing: see ``Restrictions``; places are spelled as ``real`` returns them.
         """
-        closer = copy.copy(self)
-        closer.closed = Closed((*self.closed.reading, *reading), (*self.closed.writing, *writing))
-        return closer
+        now = self.restrictions
+        restricted = copy.copy(self)
+        restricted.restrictions = now._replace(
+            reading=(*now.reading, *reading), writing=(*now.writing, *writing)
+        )
+        return restricted
 
     def is_seen(self, parts: tuple[str, ...]) -> bool:
         """Whether the real place ``parts`` turns up in lists and searches."""
-        return not (self.is_hidden(parts) or self.closed.to_reading(parts))
-
-    def refuse(self, status: os.stat_result) -> None:
-        """Raises OSError for everything but a regular file with one name."""
-        refuse_irregular(status)
-        if status.st_nlink > 1 and not self.hard_links:
-            raise OSError(errno.EMLINK, SEVERAL_NAMES)
+        return not (self.is_hidden(parts) or self.restrictions.close_to_reading(parts))
 
     def real(self, given: str) -> str:
         """Returns where a path leads, with slashes from the workdir, ``.`` for the workdir itself.
@@ -291,7 +141,7 @@ class Confinement:
             cleanup.callback(walk.close)
             names = self.names_of(_expanded(given), given)
             name = walk.to(names, missing="create" if create_parents else "fail")
-            yield Place(self, walk.folder, name, walk.parts_of(name), given)
+            yield Place(walk.folder, name, walk.parts_of(name), given, self.restrictions)
 
     def names_of(self, path: str, given: str) -> list[str]:
         """Splits a path into names that start at the workdir; ``..`` is left in place.
@@ -313,11 +163,6 @@ class Confinement:
             if parts[: len(root)] == root:
                 return parts[len(root) :]
         return None
-
-
-def outside(given: str) -> ToolError:
-    """Names the path as it was given: where it leads to is nothing a model should learn."""
-    return ToolError(f"path_outside_workdir: {shown(given)}")
 
 
 class _Walk:
@@ -403,7 +248,7 @@ class _Walk:
                 return None
             if missing == "fail":
                 raise
-        if self._confinement.closed.to_writing((*self._parts, name)):
+        if self._confinement.restrictions.close_to_writing((*self._parts, name)):
             raise denied(self._given, "writing")
         os.mkdir(name, dir_fd=above)
         return os.open(name, _FOLDER, dir_fd=above)

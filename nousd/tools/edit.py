@@ -15,10 +15,11 @@ from msgspec import Meta
 
 from nousd.errors import ToolError
 from nousd.tools.arguments import PATH_ALIASES
-from nousd.tools.confine import Confinement, explained, shown
+from nousd.tools.confine import Confinement
 from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output import head_of
+from nousd.tools.path_errors import explained, shown
 from nousd.tools.text_files import WRITING, read_text, replace_file
 
 DIFF_LINES_MAX: Final = 400

@@ -10,8 +10,8 @@ import trio
 
 from nousd.errors import ToolError
 from nousd.tools.arguments import Arguments, struct_arguments
-from nousd.tools.confine import shown
 from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.path_errors import shown
 from nousd.wire.access import Access, ToolClass
 from nousd.wire.tool_events import ExecutedBy
 

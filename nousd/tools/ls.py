@@ -12,10 +12,11 @@ import trio
 from msgspec import Meta
 
 from nousd.tools.arguments import FOLDER_ALIASES
-from nousd.tools.confine import Confinement, explained
+from nousd.tools.confine import Confinement
 from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output import head_of
+from nousd.tools.path_errors import explained
 
 LIMIT_MAX: Final = 10_000
 """Names of one answer."""

@@ -10,9 +10,10 @@ from msgspec import Meta
 
 from nousd.errors import ToolError
 from nousd.tools.arguments import INTEGER_MAX, PATH_ALIASES
-from nousd.tools.confine import Confinement, explained, shown
+from nousd.tools.confine import Confinement
 from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.path_errors import explained, shown
 from nousd.tools.text_files import BINARY_PROBE_BYTES, binary_kind
 from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX
 

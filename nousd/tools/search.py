@@ -91,9 +91,11 @@ def _encoded(command: str, request: dict[str, Any], confinement: Confinement) ->
         "command": command,
         "workdir": str(confinement.spelled),
         "hidden": [str(path) for path in confinement.hidden],
-        "hard_links": confinement.hard_links,
+        "hard_links": confinement.restrictions.hard_links,
         # Written as they will be compiled again: with their flags.
-        "closed": [(pattern.pattern, pattern.flags) for pattern in confinement.closed.reading],
+        "closed": [
+            (pattern.pattern, pattern.flags) for pattern in confinement.restrictions.reading
+        ],
     }
     # The standard library's: names that are not UTF-8 survive it.
     text = json.dumps(request | surroundings)

@@ -15,7 +15,8 @@ from typing import Final
 import trio
 
 from nousd.errors import ToolError
-from nousd.tools.confine import Place, shown
+from nousd.tools.path_errors import shown
+from nousd.tools.place import Place
 
 TEXT_BYTES_MAX: Final = 16 * 1024 * 1024
 """The largest file that can be edited."""

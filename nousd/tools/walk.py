@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, Final, NamedTuple
 
-from nousd.tools.confine import DEPTH_MAX, Confinement, Place
+from nousd.tools.confine import DEPTH_MAX, Confinement
+from nousd.tools.place import Place
 
 SKIPPED_FOLDERS: Final = frozenset({".git"})
 
@@ -53,7 +54,7 @@ class Tree:
         with self._folder(parts[:-1]) as folder:
             descriptor = os.open(parts[-1], _FILE, dir_fd=folder)
         with os.fdopen(descriptor, "rb") as file:
-            self._confinement.refuse(os.fstat(descriptor))
+            self._confinement.restrictions.refuse(os.fstat(descriptor))
             yield file
 
     def _listed(self, parts: Parts) -> list[Found]:

@@ -9,9 +9,10 @@ import trio
 from msgspec import Meta
 
 from nousd.tools.arguments import PATH_ALIASES
-from nousd.tools.confine import Confinement, explained, shown
+from nousd.tools.confine import Confinement
 from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.path_errors import explained, shown
 from nousd.tools.text_files import WRITING, replace_file
 
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from nousd.errors import ToolError
-from nousd.tools.confine import Place
+from nousd.tools.place import Place
 from tests.tools.bench import Bench
 
 

@@ -1,0 +1,154 @@
+"""A place in the file system that was found inside the workdir, and how it is opened.
+
+How one gets there is ``nousd.tools.confine``. Standard library and ``nousd.errors`` only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, Final, NamedTuple
+
+from nousd.tools.path_errors import denied
+
+# O_NONBLOCK: opening a FIFO that nobody writes to must not block.
+_ALWAYS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+SEVERAL_NAMES: Final = (
+    "it has several names (hard links), and another may lie outside of the workdir"
+)
+"""Why such a file is not opened."""
+
+
+class Restrictions(NamedTuple):
+    """What may not be opened although it lies inside.
+
+    Args:
+        reading: patterns of places that are neither read nor listed. They match whole places, with
+            slashes from the workdir, ``.`` for the workdir itself; a folder is meant with all in it.
+        writing: the same for places that are neither made, changed nor removed.
+        hard_links: whether files with several names are opened all the same.
+    """
+
+    reading: tuple[re.Pattern[str], ...] = ()
+    writing: tuple[re.Pattern[str], ...] = ()
+    hard_links: bool = False
+
+    def close_to_reading(self, parts: tuple[str, ...]) -> bool:
+        """Whether the real place ``parts`` may be neither read nor listed."""
+        return _matches(self.reading, parts)
+
+    def close_to_writing(self, parts: tuple[str, ...]) -> bool:
+        """Whether the real place ``parts`` may be neither made, changed nor removed."""
+        return _matches(self.writing, parts)
+
+    def refuse(self, status: os.stat_result) -> None:
+        """Raises OSError for everything but a regular file with one name."""
+        refuse_irregular(status)
+        if status.st_nlink > 1 and not self.hard_links:
+            raise OSError(errno.EMLINK, SEVERAL_NAMES)
+
+
+def _matches(patterns: tuple[re.Pattern[str], ...], parts: tuple[str, ...]) -> bool:
+    if not patterns:
+        return False
+    above = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)] or ["."]
+    return any(pattern.fullmatch(place) for pattern in patterns for place in above)
+
+
+class Place:
+    """Where a path leads: a name in an open folder. Valid inside ``Confinement.locate`` only.
+
+    Args:
+        folder: descriptor (``O_PATH``) of the folder that holds it.
+        name: one component, no link when it was looked at; ``.`` for the folder itself.
+        parts: the real way there from the workdir.
+        given: the path as it was given, for messages.
+    """
+
+    def __init__(
+        self,
+        folder: int,
+        name: str,
+        parts: tuple[str, ...],
+        given: str,
+        restrictions: Restrictions,
+    ) -> None:
+        self.folder = folder
+        self.name = name
+        self.parts = parts
+        self._given = given
+        self._restrictions = restrictions
+
+    def open(self, flags: int) -> int:
+        """Returns a descriptor; never follows a link and never blocks. Asks no restrictions."""
+        return os.open(self.name, flags | _ALWAYS, dir_fd=self.folder)
+
+    def open_file(self) -> BinaryIO:
+        """Opens a regular file for reading.
+
+        Raises:
+            ToolError: ``path_denied``.
+            OSError: also for folders (EISDIR), for FIFOs, sockets and devices (EINVAL), and for files
+                with several names (EMLINK).
+        """
+        self._require_readable()
+        file = os.fdopen(self.open(os.O_RDONLY), "rb")
+        try:
+            self._restrictions.refuse(os.fstat(file.fileno()))
+        except OSError:
+            file.close()
+            raise
+        return file
+
+    @contextmanager
+    def open_folder(self) -> Iterator[int]:
+        """Opens a folder for listing.
+
+        Raises:
+            ToolError: ``path_denied``.
+            OSError: also for anything that is no folder (ENOTDIR).
+        """
+        self._require_readable()
+        descriptor = self.open(os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def status(self) -> os.stat_result | None:
+        """Returns what stands there, None if nothing does."""
+        try:
+            return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def require_writable(self) -> os.stat_result | None:
+        """Returns what stands there, None if nothing does, if it may be changed or removed.
+
+        Raises:
+            ToolError: ``path_denied``.
+            OSError: as ``open_file``.
+        """
+        if self._restrictions.close_to_writing(self.parts):
+            raise denied(self._given, "writing")
+        status = self.status()
+        if status is not None:
+            self._restrictions.refuse(status)
+        return status
+
+    def _require_readable(self) -> None:
+        if self._restrictions.close_to_reading(self.parts):
+            raise denied(self._given, "reading")
+
+
+def refuse_irregular(status: os.stat_result) -> None:
+    """Raises OSError for everything but a regular file."""
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")
