@@ -26,6 +26,7 @@
     ├── ToolError                    a tool call failed; becomes a tool result, never ends a run
     │   └── ToolArgumentsInvalid
     ├── ExtensionError               an extension's function failed, or gave what it must not
+    │   └── ExtensionTimedOut        ... or did not return in time
     ├── NotReplayable                a stored run cannot be played again
     ├── NotCanonical                 a value has no canonical JSON, so no hash
     ├── InputNotWhole                what is kept of a model's input is missing or not what was logged
@@ -259,6 +260,10 @@ class ToolArgumentsInvalid(ToolError):
 
 class ExtensionError(NousdError):
     """An extension's function raised, took too long or returned what cannot be used."""
+
+
+class ExtensionTimedOut(ExtensionError):
+    """An extension's function did not return in time."""
 
 
 class NotCanonical(NousdError):

@@ -1,8 +1,9 @@
-"""What an extension's ``register(api)`` may do: add tools for the model, and commands for clients.
+"""What an extension's ``register(api)`` may do: add tools for the model, commands for clients, hooks.
 
     def register(api):
         api.command("greet", lambda payload: {"greeting": f"hello {payload.get('name', '')}"})
         api.tool("notes.add", "Adds a note.", Note, add_note)
+        api.hook("tool_call", no_generated_files, on_error="block")
 
 It deliberately knows neither sessions nor events: an extension is asked and answers.
 """
@@ -10,13 +11,16 @@ It deliberately knows neither sessions nor events: an extension is asked and ans
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Final, get_args
 
 import msgspec
 import trio
 
 from nousd.errors import CommandRejected, ConfigError, ExtensionError, ToolError
 from nousd.extensions.calls import THREADS_MAX, TIMEOUT_SECONDS, TIMEOUT_SECONDS_MAX, Handler, call
+from nousd.extensions.hook_chain import NO_HOOKS, Hook, Hooks, OnError
+from nousd.extensions.hooks import HOOKS, HookName
 from nousd.tools.arguments import Arguments, struct_arguments
 from nousd.tools.builtins import BUILTIN_NAMES
 from nousd.tools.function_tool import FunctionTool
@@ -30,11 +34,33 @@ ExtensionFunction = Callable[[Any], Awaitable[Any]]
 """Takes a command's payload (anything but an object counts as {}), returns an object of plain JSON."""
 
 
+HOOK_TIMEOUT_SECONDS: Final = 10.0
+"""For hooks that were registered without a limit of their own: a run waits for them."""
+
+HOOKS_MAX: Final = 64
+"""Hooks of one extension."""
+
+
 class Extensions(msgspec.Struct, frozen=True):
-    """What all extensions together registered."""
+    """What all extensions together registered.
+
+    Args:
+        places: the files and folders their code was loaded from.
+    """
 
     tools: tuple[Tool, ...] = ()
     commands: Mapping[str, ExtensionFunction] = {}
+    hooks: Hooks = NO_HOOKS
+    places: tuple[Path, ...] = ()
+
+
+class Registered:
+    """What extensions registered so far."""
+
+    def __init__(self) -> None:
+        self.tools: dict[str, Tool] = {}
+        self.commands: dict[str, ExtensionFunction] = {}
+        self.hooks: list[Hook] = []
 
 
 class ExtensionApi:
@@ -42,16 +68,14 @@ class ExtensionApi:
 
     Args:
         extension: its name.
-        tools: what extensions registered so far; added to.
-        commands: likewise.
+        registered: what extensions registered so far; added to.
     """
 
-    def __init__(
-        self, extension: str, tools: dict[str, Tool], commands: dict[str, ExtensionFunction]
-    ) -> None:
+    def __init__(self, extension: str, registered: Registered) -> None:
         self._extension = extension
-        self._tools = tools
-        self._commands = commands
+        self._tools = registered.tools
+        self._commands = registered.commands
+        self._hooks = registered.hooks
         self._threads = trio.CapacityLimiter(THREADS_MAX)
         self._closed = False
 
@@ -127,6 +151,39 @@ class ExtensionApi:
                 raise CommandRejected(f"extension_error: {name}", cause=cause) from error
 
         self._commands[name] = run
+
+    def hook(
+        self,
+        name: HookName,
+        handler: Handler,
+        *,
+        timeout_seconds: float = HOOK_TIMEOUT_SECONDS,
+        on_error: OnError = "allow",
+    ) -> None:
+        """Adds a handler of a hook, behind those that are there.
+
+        Args:
+            name: one of ``hooks.HOOKS``, which says what the handler is told and may answer.
+            handler: called with what it is told; plain or async.
+            on_error: of ``tool_call`` only: what becomes of the call if the handler raises, takes too
+                long, or answers what it must not.
+
+        Raises:
+            ConfigError: there is no such hook, or anything here is unusable.
+        """
+        self._check(name, timeout_seconds, handler)
+        about = f"extension {self._extension}: hook {name}"
+        if name not in HOOKS:
+            raise ConfigError(f"{about} does not exist; there are {', '.join(HOOKS)}")
+        if on_error not in get_args(OnError):
+            raise ConfigError(f"{about}: on_error must be {' or '.join(get_args(OnError))}")
+        if on_error == "block" and name != "tool_call":
+            raise ConfigError(f"{about}: on_error is for the hook tool_call alone")
+        if sum(hook.extension == self._extension for hook in self._hooks) >= HOOKS_MAX:
+            raise ConfigError(f"{about}: an extension has at most {HOOKS_MAX} hooks")
+        self._hooks.append(
+            Hook(self._extension, name, handler, timeout_seconds, on_error, self._threads)
+        )
 
     def close(self) -> None:
         """Ends registration: what was handed out is complete."""

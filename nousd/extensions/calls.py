@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import trio
 
-from nousd.errors import ExtensionError, NousdError
+from nousd.errors import ExtensionError, ExtensionTimedOut, NousdError
 
 TIMEOUT_SECONDS: Final = 30.0
 """For functions that were registered without a limit of their own."""
@@ -38,22 +38,52 @@ async def call(
     """Calls a function of an extension and returns what it returned.
 
     Raises:
-        ExtensionError: if it raised anything, or did not return in time.
+        ExtensionTimedOut: it did not return in time.
+        ExtensionError: it raised anything.
     """
+    function = _Function(handler)
     with trio.move_on_after(timeout_seconds):
         try:
-            return await _result(handler, args, threads)
+            return await function.result(args, threads)
         # The one broad except of its kind: foreign code raises what it likes. Not even a
         # KeyboardInterrupt is the user's: the daemon takes SIGINT as a message.
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             raise ExtensionError(described(error)) from error
-    raise ExtensionError(f"did not return within {timeout_seconds:g} seconds")
+    raise ExtensionTimedOut(function.lateness(timeout_seconds))
 
 
-async def _result(handler: Handler, args: tuple[object, ...], threads: trio.CapacityLimiter) -> Any:
-    if _is_async(handler):
-        return await handler(*args)
-    return await trio.to_thread.run_sync(handler, *args, abandon_on_cancel=True, limiter=threads)
+class _Function:
+    """One call of a function, and how far it came."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._is_async = _is_async(handler)
+        self._has_thread = False
+
+    async def result(self, args: tuple[object, ...], threads: trio.CapacityLimiter) -> Any:
+        if self._is_async:
+            return await self._handler(*args)
+        return await trio.to_thread.run_sync(
+            self._in_thread, args, abandon_on_cancel=True, limiter=threads
+        )
+
+    def _in_thread(self, args: tuple[object, ...]) -> Any:
+        self._has_thread = True
+        return self._handler(*args)
+
+    def lateness(self, seconds: float) -> str:
+        """Says that the call did not return in time, and what that leaves behind."""
+        if self._is_async:
+            return f"did not return within {seconds:g} seconds"
+        if not self._has_thread:
+            return (
+                f"found no free thread within {seconds:g} seconds: all {THREADS_MAX} of the extension "
+                "are held by functions that have not returned"
+            )
+        return (
+            f"did not return within {seconds:g} seconds; it was abandoned, and its thread keeps one of "
+            f"the extension's {THREADS_MAX} places until it ends"
+        )
 
 
 def _is_async(handler: Handler) -> bool:

@@ -1,70 +1,115 @@
-"""Loads extensions from files, once, when the daemon starts."""
+"""Loads extensions once, when the daemon starts: files that are named, installed ones that are listed.
+
+What is installed and not listed is never imported; where nothing is listed, what is installed is not
+even looked at.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nousd.errors import ConfigError
 from nousd.extensions import demo as demo_extension
-from nousd.extensions.api import ExtensionApi, ExtensionFunction, Extensions
+from nousd.extensions.api import ExtensionApi, Extensions, Registered
 from nousd.extensions.calls import described
-from nousd.tools.interface import Tool
+from nousd.extensions.hook_chain import NO_HOOKS, Hooks
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+ENTRY_POINTS: Final = "nousd.extensions"
+"""The group of entry points; each names a module with ``register(api)``, or such a function."""
 
 EXTENSION_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
 
 _RESERVED_NAME: Final = "builtin"  # the source of our own tools
 
+Register = Callable[[ExtensionApi], object]
 
-def load_extensions(paths: Iterable[Path], *, demo: bool) -> Extensions:
-    """Imports each file and calls its ``register(api)``.
+
+class _Found(NamedTuple):
+    """An extension that was imported. ``origin`` is how errors call it."""
+
+    origin: str
+    name: str
+    register: Register
+    places: tuple[Path, ...]
+
+
+def load_extensions(
+    paths: Iterable[Path], *, installed: Iterable[str] = (), demo: bool
+) -> Extensions:
+    """Imports each extension and calls its ``register(api)``.
 
     Args:
         paths: Python files; each is called by its name without ``.py``.
+        installed: names of entry points.
         demo: whether the demonstration extension is there, too.
 
     Raises:
-        ConfigError: one line that names the file, if anything about it is unusable.
+        ConfigError: one line that names the extension, if anything about it is unusable.
     """
-    registers: dict[str, tuple[str, Callable[[ExtensionApi], object]]] = {}
+    known: dict[str, _Found] = {}
+    for found in _found(tuple(paths), tuple(installed), demo=demo):
+        if found.name in known:
+            raise ConfigError(f"{found.origin}: there is another one called {found.name}")
+        known[found.name] = found
+    registered = Registered()
+    for found in known.values():
+        _run(found, ExtensionApi(found.name, registered))
+    return Extensions(
+        tools=tuple(registered.tools.values()),
+        commands=registered.commands,
+        hooks=Hooks(registered.hooks) if registered.hooks else NO_HOOKS,
+        places=tuple(place for found in known.values() for place in found.places),
+    )
+
+
+def _found(paths: tuple[Path, ...], installed: tuple[str, ...], *, demo: bool) -> Iterator[_Found]:
     if demo:
-        registers["demo"] = ("demo", demo_extension.register)
+        yield _Found("extension demo", "demo", demo_extension.register, ())
     for path in paths:
-        name = _name(path)
-        if name in registers:
-            raise ConfigError(f"extension {path}: there is another one called {name}")
-        registers[name] = (str(path), _register_function(path, name))
-    tools: dict[str, Tool] = {}
-    commands: dict[str, ExtensionFunction] = {}
-    for name, (origin, register) in registers.items():
-        _run(register, ExtensionApi(name, tools, commands), origin)
-    return Extensions(tools=tuple(tools.values()), commands=commands)
+        yield _from_file(path)
+    if installed:
+        yield from _from_entry_points(installed)
 
 
-def _name(path: Path) -> str:
-    if (
-        path.suffix != ".py"
-        or not EXTENSION_NAME.fullmatch(path.stem)
-        or path.stem == _RESERVED_NAME
-    ):
-        raise ConfigError(f"extension {path}: must be called NAME.py, NAME like my_extension")
-    return path.stem
+def _run(found: _Found, api: ExtensionApi) -> None:
+    try:
+        found.register(api)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{found.origin}: {described(error)}") from error
+    api.close()
 
 
-def _register_function(path: Path, name: str) -> Callable[[ExtensionApi], object]:
-    register = getattr(_imported(path, f"nousd_extension_{name}"), "register", None)
+def _register_of(module: ModuleType, origin: str) -> Register:
+    register = getattr(module, "register", None)
     if not callable(register):
-        raise ConfigError(f"extension {path}: has no function register(api)")
-    function: Callable[[ExtensionApi], object] = register
+        raise ConfigError(f"{origin}: has no function register(api)")
+    function: Register = register
     return function
 
 
-def _imported(path: Path, module_name: str) -> ModuleType:
+# --- files -----------------------------------------------------------------------------------
+
+
+def _from_file(path: Path) -> _Found:
+    name, origin = path.stem, f"extension {path}"
+    if path.suffix != ".py" or not EXTENSION_NAME.fullmatch(name) or name == _RESERVED_NAME:
+        raise ConfigError(f"{origin}: must be called NAME.py, NAME like my_extension")
+    module = _imported(path, f"nousd_extension_{name}", origin)
+    # Whoever can write the bytecode decides what the next start runs.
+    places = (path, Path(importlib.util.cache_from_source(path)))
+    return _Found(origin, name, _register_of(module, origin), places)
+
+
+def _imported(path: Path, module_name: str, origin: str) -> ModuleType:
     """Imports a file under a private name, so that it hides no other module and is hidden by none."""
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
@@ -75,13 +120,48 @@ def _imported(path: Path, module_name: str) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise ConfigError(f"extension {path}: {described(error)}") from error
+        raise ConfigError(f"{origin}: {described(error)}") from error
     return module
 
 
-def _run(register: Callable[[ExtensionApi], object], api: ExtensionApi, origin: str) -> None:
+# --- entry points ----------------------------------------------------------------------------
+
+
+def _from_entry_points(names: tuple[str, ...]) -> Iterator[_Found]:
+    from importlib.metadata import entry_points
+
+    there = entry_points(group=ENTRY_POINTS)
+    for name in names:
+        origin = f"extension {name}"
+        (first, *others) = there.select(name=name) or (None,)
+        if first is None:
+            known = ", ".join(sorted(there.names)) or "none"
+            raise ConfigError(f"extensions: {name} is not installed; installed are: {known}")
+        if others:
+            raise ConfigError(f"extensions: several packages have an extension {name}")
+        if not EXTENSION_NAME.fullmatch(name) or name == _RESERVED_NAME:
+            raise ConfigError(f"{origin}: the name must be one like my_extension")
+        yield _Found(origin, name, _loaded(first, origin), tuple(_places_of(first)))
+
+
+def _loaded(entry: EntryPoint, origin: str) -> Register:
     try:
-        register(api)
+        loaded = entry.load()
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"extension {origin}: {described(error)}") from error
-    api.close()
+        raise ConfigError(f"{origin}: {described(error)}") from error
+    if isinstance(loaded, ModuleType):
+        return _register_of(loaded, origin)
+    if not callable(loaded):
+        raise ConfigError(f"{origin}: {entry.value} is neither a module nor a function")
+    function: Register = loaded
+    return function
+
+
+def _places_of(entry: EntryPoint) -> Iterator[Path]:
+    """Yields where the code of an extension lies: its whole package, as any module of it may be run."""
+    spec = importlib.util.find_spec(entry.module.split(".")[0])
+    assert spec is not None, "it was just imported"
+    if spec.submodule_search_locations is not None:
+        yield from map(Path, spec.submodule_search_locations)
+    elif spec.origin is not None:
+        yield Path(spec.origin)

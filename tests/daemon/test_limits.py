@@ -28,7 +28,7 @@ from nousd.daemon.event_filters import FROZEN
 from nousd.daemon.instructions import Places, read_instructions
 from nousd.daemon.outbox import Outbox
 from nousd.daemon.sockets import open_listeners
-from nousd.extensions.api import ExtensionApi, ExtensionFunction
+from nousd.extensions.api import ExtensionApi, ExtensionFunction, Registered
 from nousd.machine import asked, compaction, decisions
 from nousd.providers import answer_stream, listing
 from nousd.providers import tool_calls as calls_of_models
@@ -76,12 +76,11 @@ class Kit:
 
 
 def extension() -> tuple[list[Tool], dict[str, ExtensionFunction]]:
-    tools: dict[str, Tool] = {}
-    commands: dict[str, ExtensionFunction] = {}
-    api = ExtensionApi("e", tools, commands)
+    registered = Registered()
+    api = ExtensionApi("e", registered)
     api.tool("say", "Says a text.", Say, lambda args, _context: args.text)
     api.command("repeat", lambda payload: {"a": "x" * payload["count"]})
-    return list(tools.values()), commands
+    return list(registered.tools.values()), registered.commands
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from nousd.errors import CommandRejected, ConfigError, ToolArgumentsInvalid, ToolError
-from nousd.extensions.api import ExtensionApi, Extensions
+from nousd.extensions.api import ExtensionApi, Extensions, Registered
 from nousd.extensions.calls import THREADS_MAX, TIMEOUT_SECONDS
 from nousd.extensions.loader import load_extensions
 from nousd.tools.confine import Confinement
@@ -34,10 +34,9 @@ def write(tmp_path: Path) -> Write:
 
 
 def registered(register: Callable[[ExtensionApi], object], name: str = "plugin") -> Extensions:
-    tools: dict[str, Any] = {}
-    commands: dict[str, Any] = {}
-    register(ExtensionApi(name, tools, commands))
-    return Extensions(tools=tuple(tools.values()), commands=commands)
+    given = Registered()
+    register(ExtensionApi(name, given))
+    return Extensions(tools=tuple(given.tools.values()), commands=given.commands)
 
 
 async def command(handler: Callable[..., Any], payload: Any = None, **options: float) -> Any:
@@ -325,7 +324,10 @@ async def test_a_plain_handler_that_hangs_is_given_up_and_harms_no_other() -> No
             for _ in range(THREADS_MAX):
                 with pytest.raises(CommandRejected) as caught:
                     await found.commands["hang"]({})
-                assert caught.value.cause == "plugin: did not return within 0.05 seconds"
+                assert caught.value.cause == (
+                    "plugin: did not return within 0.05 seconds; it was abandoned, and its thread "
+                    "keeps one of the extension's 8 places until it ends"
+                )
             with pytest.raises(CommandRejected):  # all places of this extension are taken
                 await found.commands["quick"]({})
             assert await other.commands["c"]({}) == {"is": "fine"}

@@ -1,0 +1,264 @@
+"""The hooks that all extensions registered, called in turn, and what comes of their answers.
+
+The order is that of the extensions, and within one that of registration. A hook that raises, takes too
+long or answers what it must not is a ``Failure`` that the caller tells; it never raises here. What is
+told to whom, and what stands in the log, is not known here.
+
+A hook that nobody registered costs nothing: no copy, no thread, not even a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+import trio
+
+from nousd.errors import ExtensionError, ExtensionTimedOut, ToolArgumentsInvalid
+from nousd.extensions.calls import Handler, call
+from nousd.extensions.hooks import (
+    AddInstructions,
+    Answer,
+    BlockCall,
+    Cancel,
+    ChangeArgs,
+    ChangeInput,
+    ChangeResult,
+    HandleInput,
+    HookName,
+    InputGiven,
+    RunBeginning,
+    Told,
+    ToolCalled,
+    ToolReturned,
+    checked,
+    copied,
+)
+
+OnError = Literal["allow", "block"]
+"""What a ``tool_call`` hook that fails means for the call that it should have looked at."""
+
+
+class Hook(NamedTuple):
+    """One registered handler."""
+
+    extension: str
+    name: HookName
+    handler: Handler
+    timeout_seconds: float
+    on_error: OnError
+    threads: trio.CapacityLimiter
+
+
+class Failure(NamedTuple):
+    """A hook that failed, as a warning tells it."""
+
+    code: str
+    message: str
+
+
+class InputOutcome(NamedTuple):
+    """The text that counts, by whom it was changed; or who dealt with it, and what he replies."""
+
+    text: str
+    changed_by: tuple[str, ...] = ()
+    handled_by: str = ""
+    reply: str = ""
+    failures: tuple[Failure, ...] = ()
+
+
+class Instructions(NamedTuple):
+    """What one extension adds to a run's system prompt."""
+
+    extension: str
+    text: str
+
+
+class RunOutcome(NamedTuple):
+    """What extensions add to a run's system prompt, in their order."""
+
+    added: tuple[Instructions, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+
+class Verdict(NamedTuple):
+    """What one hook said of a call.
+
+    Args:
+        args: what it made of the arguments; None if it left them as they were.
+    """
+
+    extension: str
+    blocks: bool
+    reason: str
+    args: Mapping[str, Any] | None = None
+
+
+class CallOutcome(NamedTuple):
+    """What every hook said of a call, up to the first that blocks it."""
+
+    verdicts: tuple[Verdict, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+
+class ResultOutcome(NamedTuple):
+    """What the model is told of a call, and by whom that was changed."""
+
+    text: str
+    is_error: bool
+    changed_by: tuple[str, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+
+class Cancelled(NamedTuple):
+    """Who does not let something happen, and why."""
+
+    extension: str
+    reason: str
+
+
+class SwitchOutcome(NamedTuple):
+    """Whether a session may be left or branched."""
+
+    cancelled: Cancelled | None = None
+    failures: tuple[Failure, ...] = ()
+
+
+Fit = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""Returns arguments as they would run, or raises ToolArgumentsInvalid."""
+
+
+class Hooks:
+    """All hooks of a daemon."""
+
+    def __init__(self, hooks: Iterable[Hook] = ()) -> None:
+        self._by_name: dict[str, list[Hook]] = {}
+        for hook in hooks:
+            self._by_name.setdefault(hook.name, []).append(hook)
+
+    def has(self, name: HookName) -> bool:
+        """Whether anybody registered that hook."""
+        return name in self._by_name
+
+    def seconds_max(self, name: HookName) -> float:
+        """How long the handlers of a hook may take together."""
+        return sum(hook.timeout_seconds for hook in self._of(name))
+
+    async def input(self, given: InputGiven) -> InputOutcome:
+        """Asks about a text that a client hands in; whoever handles it is the last to be asked."""
+        failures: list[Failure] = []
+        changed_by: list[str] = []
+        for hook in self._of("input"):
+            match await self._asked(hook, given, failures):
+                case ChangeInput(text):
+                    given = msgspec.structs.replace(given, text=text)
+                    changed_by.append(hook.extension)
+                case HandleInput(reply):
+                    return InputOutcome(
+                        given.text, tuple(changed_by), hook.extension, reply, tuple(failures)
+                    )
+        return InputOutcome(given.text, tuple(changed_by), failures=tuple(failures))
+
+    async def before_run(self, beginning: RunBeginning) -> RunOutcome:
+        """Asks what a run's models are to be told beside the rest."""
+        failures: list[Failure] = []
+        added = [
+            Instructions(hook.extension, answer.text)
+            for hook in self._of("before_run")
+            if isinstance(answer := await self._asked(hook, beginning, failures), AddInstructions)
+        ]
+        return RunOutcome(tuple(added), tuple(failures))
+
+    async def tell(self, name: HookName, told: Told) -> tuple[Failure, ...]:
+        """Tells what happened, to whom no answer is open."""
+        failures: list[Failure] = []
+        for hook in self._of(name):
+            await self._asked(hook, told, failures)
+        return tuple(failures)
+
+    async def tool_call(self, called: ToolCalled, fit: Fit) -> CallOutcome:
+        """Asks about a call; each hook sees the arguments as those before it left them.
+
+        Args:
+            fit: checks what a hook made of the arguments.
+        """
+        failures: list[Failure] = []
+        verdicts: list[Verdict] = []
+        for hook in self._of("tool_call"):
+            verdict = await self._verdict(hook, called, fit, failures)
+            verdicts.append(verdict)
+            if verdict.blocks:
+                break
+            if verdict.args is not None:
+                called = msgspec.structs.replace(called, args=dict(verdict.args))
+        return CallOutcome(tuple(verdicts), tuple(failures))
+
+    async def _verdict(
+        self, hook: Hook, called: ToolCalled, fit: Fit, failures: list[Failure]
+    ) -> Verdict:
+        before = len(failures)
+        match await self._asked(hook, called, failures):
+            case BlockCall(reason):
+                return Verdict(hook.extension, True, reason)
+            case ChangeArgs(args):
+                try:
+                    return Verdict(hook.extension, False, "changed the arguments", fit(args))
+                except ToolArgumentsInvalid as error:
+                    failures.append(
+                        _failure(hook, ExtensionError(f"changed the arguments: {error}"))
+                    )
+        if len(failures) > before:
+            reason = failures[-1].message
+            return Verdict(hook.extension, hook.on_error == "block", reason)
+        return Verdict(hook.extension, False, "has no objection")
+
+    async def tool_result(self, returned: ToolReturned) -> ResultOutcome:
+        """Asks what the model is to be told of a call that ran."""
+        failures: list[Failure] = []
+        changed_by: list[str] = []
+        for hook in self._of("tool_result"):
+            answer = await self._asked(hook, returned, failures)
+            if isinstance(answer, ChangeResult):
+                is_error = returned.is_error if answer.is_error is None else answer.is_error
+                returned = msgspec.structs.replace(returned, text=answer.text, is_error=is_error)
+                changed_by.append(hook.extension)
+        return ResultOutcome(returned.text, returned.is_error, tuple(changed_by), tuple(failures))
+
+    async def may(
+        self, name: Literal["session_before_switch", "session_before_fork"], told: Told
+    ) -> SwitchOutcome:
+        """Asks whether something may happen, up to the first who says no."""
+        failures: list[Failure] = []
+        for hook in self._of(name):
+            answer = await self._asked(hook, told, failures)
+            if isinstance(answer, Cancel):
+                return SwitchOutcome(Cancelled(hook.extension, answer.reason), tuple(failures))
+        return SwitchOutcome(None, tuple(failures))
+
+    def _of(self, name: HookName) -> Sequence[Hook]:
+        return self._by_name.get(name, ())
+
+    async def _asked(self, hook: Hook, told: Told, failures: list[Failure]) -> Answer | None:
+        """Returns what a handler answered; None if it failed, which is noted."""
+        try:
+            answer = await call(
+                hook.handler,
+                copied(told),
+                timeout_seconds=hook.timeout_seconds,
+                threads=hook.threads,
+            )
+            return checked(hook.name, answer)
+        except ExtensionError as error:
+            failures.append(_failure(hook, error))
+            return None
+
+
+def _failure(hook: Hook, error: ExtensionError) -> Failure:
+    is_late = isinstance(error, ExtensionTimedOut)
+    code = "extension_timeout" if is_late else "extension_hook_error"
+    return Failure(code, f"{hook.extension}: {hook.name}: {error}")
+
+
+NO_HOOKS: Final = Hooks()
+"""What a daemon without extensions has."""

@@ -1,0 +1,287 @@
+"""The hooks that there are: what a handler is told, and what it may answer.
+
+A handler takes one value, which is its own copy, and returns None for "nothing to change", or one of the
+answers that stand behind its hook's name in ``HOOKS``. Everything here is plain data; no object of the
+daemon is among it. Guide for authors: protocol/extensions.md.
+
+    from nousd.extensions.hooks import BlockCall, ToolCalled
+
+    def no_generated_files(call: ToolCalled) -> BlockCall | None:
+        if call.tool == "write" and call.args["path"].startswith("generated/"):
+            return BlockCall("files under generated/ are made by the build")
+        return None
+
+    def register(api):
+        api.hook("tool_call", no_generated_files, on_error="block")
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from nousd.errors import ExtensionError
+from nousd.wire.codec import is_nested_too_deep
+from nousd.wire.command_base import Text
+from nousd.wire.event_base import EndStatus
+from nousd.wire.limits import (
+    EXTENSION_RESULT_BYTES_MAX,
+    NESTING_MAX,
+    TEXT_CHARS_MAX,
+    TOOL_ARGUMENTS_CHARS_MAX,
+)
+
+HookName = Literal[
+    "input",
+    "before_run",
+    "turn_start",
+    "turn_end",
+    "tool_call",
+    "tool_result",
+    "run_end",
+    "session_before_switch",
+    "session_before_fork",
+]
+
+REASON_CHARS_MAX: Final = 2000
+"""Characters of the reason for a block or a cancellation: people and models are told it."""
+
+INSTRUCTIONS_CHARS_MAX: Final = 64 * 1024
+"""Characters that one hook adds to a run's system prompt: what a file of instructions may have."""
+
+# --- what handlers are told ------------------------------------------------------------------
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of what handlers are told. An id is "" where there is none."""
+
+    session_id: str
+
+
+class InputGiven(Told, frozen=True, kw_only=True):
+    """``input``: a client hands in a text, which is not accepted yet.
+
+    Args:
+        session_id: "" if the text will begin the first session.
+        run_id: of the run that the session has at this moment.
+        attachments: how many files come with the text.
+    """
+
+    run_id: str
+    kind: Literal["prompt", "steer", "follow_up"]
+    text: str
+    attachments: int
+
+
+class RunBeginning(Told, frozen=True, kw_only=True):
+    """``before_run``: a run was accepted, and no model was asked yet.
+
+    Args:
+        kind: ``resume`` if it goes on with what is there.
+        provider, model: of its first model call.
+    """
+
+    run_id: str
+    kind: Literal["prompt", "resume"]
+    provider: str
+    model: str
+
+
+class TurnStarted(Told, frozen=True, kw_only=True):
+    """``turn_start``: a turn has begun, its model is about to be asked.
+
+    Args:
+        turn_id: counts from "1" within the run.
+        kind: what kind of input it answers; ``resume`` for none.
+        text: of the user's message, "" for none.
+    """
+
+    run_id: str
+    turn_id: str
+    kind: str
+    text: str
+
+
+class TurnEnding(Told, frozen=True, kw_only=True):
+    """``turn_end``: the model has nothing left to do in a turn that is about to end.
+
+    A turn that is cut off (abort, failure, shutdown) tells nobody.
+    """
+
+    run_id: str
+    turn_id: str
+
+
+class ToolCalled(Told, frozen=True, kw_only=True):
+    """``tool_call``: a call whose arguments fit, before anything is decided about it.
+
+    Args:
+        run_id, turn_id: "" for a call that a client makes itself.
+        args: as they will run: checked, with defaults filled in.
+    """
+
+    run_id: str
+    turn_id: str
+    tool_call_id: str
+    tool: str
+    args: dict[str, Any]
+
+
+class ToolReturned(Told, frozen=True, kw_only=True):
+    """``tool_result``: a call that ran is over; not told of one that was denied or skipped.
+
+    Args:
+        args: as they ran.
+        text: what the model is about to be told; already cut to the bounds of a result.
+        is_error: whether it is told that the call failed.
+    """
+
+    run_id: str
+    turn_id: str
+    tool_call_id: str
+    tool: str
+    args: dict[str, Any]
+    text: str
+    is_error: bool
+
+
+class RunEnded(Told, frozen=True, kw_only=True):
+    """``run_end``: a run is over, and its end is durable.
+
+    Args:
+        error: what failed, for people; "" if nothing did.
+    """
+
+    run_id: str
+    status: EndStatus
+    error: str
+
+
+class SessionSwitching(Told, frozen=True, kw_only=True):
+    """``session_before_switch``: another session is about to become the active one.
+
+    Args:
+        session_id: the active one now, "" if there is none.
+        to_session_id: "" for a new one.
+    """
+
+    to_session_id: str
+
+
+class SessionForking(Told, frozen=True, kw_only=True):
+    """``session_before_fork``: a session is about to be branched.
+
+    Args:
+        leaf_id: where the branch leaves; "" for an empty session.
+    """
+
+    leaf_id: str
+
+
+# --- what they may answer --------------------------------------------------------------------
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Base of what handlers may answer."""
+
+
+Reason = Annotated[str, Meta(min_length=1, max_length=REASON_CHARS_MAX)]
+
+
+class ChangeInput(Answer, frozen=True):
+    """``input``: the text is accepted as if the client had sent this one."""
+
+    text: Text
+
+
+class HandleInput(Answer, frozen=True):
+    """``input``: the text was dealt with: no run, nothing queued. The client is told ``reply``."""
+
+    reply: Annotated[str, Meta(max_length=EXTENSION_RESULT_BYTES_MAX)] = ""
+
+
+class AddInstructions(Answer, frozen=True):
+    """``before_run``: the text stands at the end of the system prompt, in this run alone."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=INSTRUCTIONS_CHARS_MAX)]
+
+
+class BlockCall(Answer, frozen=True):
+    """``tool_call``: the call does not run; the model and the user are told why."""
+
+    reason: Reason
+
+
+class ChangeArgs(Answer, frozen=True):
+    """``tool_call``: the call is one with these arguments, all of them; the tool checks them again."""
+
+    args: dict[str, Any]
+
+
+class ChangeResult(Answer, frozen=True):
+    """``tool_result``: what the model is told instead; None leaves ``is_error`` as it is."""
+
+    text: Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
+    is_error: bool | None = None
+
+
+class Cancel(Answer, frozen=True):
+    """``session_before_switch``, ``session_before_fork``: it does not happen; the client is told why."""
+
+    reason: Reason
+
+
+class HookKind(NamedTuple):
+    """What the handlers of a hook are told, and what they may answer beside None."""
+
+    told: type[Told]
+    answers: tuple[type[Answer], ...] = ()
+
+
+HOOKS: Final[dict[HookName, HookKind]] = {
+    "input": HookKind(InputGiven, (ChangeInput, HandleInput)),
+    "before_run": HookKind(RunBeginning, (AddInstructions,)),
+    "turn_start": HookKind(TurnStarted),
+    "turn_end": HookKind(TurnEnding),
+    "tool_call": HookKind(ToolCalled, (BlockCall, ChangeArgs)),
+    "tool_result": HookKind(ToolReturned, (ChangeResult,)),
+    "run_end": HookKind(RunEnded),
+    "session_before_switch": HookKind(SessionSwitching, (Cancel,)),
+    "session_before_fork": HookKind(SessionForking, (Cancel,)),
+}
+
+T = TypeVar("T", bound=Told)
+
+
+def copied(told: T) -> T:
+    """Returns a copy that shares nothing which could be changed."""
+    if isinstance(told, ToolCalled | ToolReturned):
+        return msgspec.structs.replace(told, args=msgspec.to_builtins(told.args))
+    return told
+
+
+def checked(name: HookName, answer: object) -> Answer | None:
+    """Returns what a handler answered, within bounds and apart from whatever the extension keeps.
+
+    Raises:
+        ExtensionError: the hook has no such answer, or it is out of bounds.
+    """
+    if answer is None:
+        return None
+    kinds = HOOKS[name].answers
+    if not isinstance(answer, kinds):
+        wanted = " or ".join(["None", *(kind.__name__ for kind in kinds)])
+        raise ExtensionError(f"returned {type(answer).__name__}; it must be {wanted}")
+    try:
+        encoded = msgspec.json.encode(answer)
+        if is_nested_too_deep(encoded):
+            raise ExtensionError(f"returned what is nested deeper than {NESTING_MAX} levels")
+        if isinstance(answer, ChangeArgs) and len(encoded) > TOOL_ARGUMENTS_CHARS_MAX:
+            raise ExtensionError(
+                f"returned more than {TOOL_ARGUMENTS_CHARS_MAX} bytes of arguments"
+            )
+        return msgspec.json.decode(encoded, type=type(answer))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ExtensionError(f"returned an unusable {type(answer).__name__}: {error}") from error
