@@ -37,6 +37,7 @@ from nousd.machine.session import SessionState
 from nousd.store.interface import Artifact, Defaults, SessionRow, Store
 from nousd.wire import events
 from nousd.wire.responses import Accepted, QueuedInput
+from nousd.wire.workers import TaskOrigin, WorkerSpec
 
 if TYPE_CHECKING:
     from nousd.daemon.core import Deferred
@@ -297,6 +298,11 @@ class Sessions:
         live = self._live.get(session_id)
         return None if live is None else live.committed
 
+    def in_memory(self, session_id: str) -> SessionState | None:
+        """Returns the state of a session as it was last decided on, if it is in memory."""
+        live = self._live.get(session_id)
+        return None if live is None else live.state
+
     def without_session(self) -> SessionState:
         """Returns what a client is shown while no session is active: what a new one would have."""
         defaults = self.defaults
@@ -324,6 +330,8 @@ class Sessions:
                 if live.state.run is not None and live.state.run.run_id == expected_run_id:
                     return live
             raise CommandRejected("run_mismatch" if running else "no_active_run")
+        # Whoever names none does not mean one of the tasks of a run.
+        running = [live for live in running if live.state.origin is None]
         for live in running:
             if live.session_id == self.active_id:
                 return live
@@ -345,6 +353,25 @@ class Sessions:
         ticket = live.decide((created, events.SessionActivated(session_id=live.session_id)))
         self._now_active(live.session_id, ticket)
         return live, ticket
+
+    def create_for_task(
+        self, parent: LiveSession, origin: TaskOrigin, worker: WorkerSpec, **chosen: Any
+    ) -> LiveSession:
+        """Creates the session of a task, with its parent's settings where nothing else was chosen. The
+        active session stays what it is.
+        """
+        settings = {name: getattr(parent.state, name) for name in _INHERITED} | chosen
+        created = events.SessionCreated(
+            session_id=self._clock.new_id("sess"),
+            created_at=self._clock.now(),
+            contract_version=events.CONTRACT_VERSION,
+            origin=origin,
+            worker=worker,
+            **{name: value for name, value in settings.items() if value is not None},
+        )
+        live = self._keep(LiveSession(SessionState(session_id=created.session_id), self._log))
+        live.decide((created,))
+        return live
 
     def activate(self, live: LiveSession) -> Ticket:
         """Makes a session the active one."""
@@ -384,7 +411,7 @@ class Sessions:
         self, session_id: str, name: str | None, parent: LiveSession | None
     ) -> events.SessionCreated:
         source = self.defaults if parent is None else parent.state
-        names = _INHERITED if parent is None else (*_INHERITED, "permission_mode")
+        names = _INHERITED if parent is None else (*_INHERITED, "permission_mode", "worker")
         inherited = {key: value for key in names if (value := getattr(source, key)) is not None}
         if name is not None:
             inherited["name"] = name
@@ -451,6 +478,9 @@ def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:
         thinking=row.thinking,
         permission_mode=row.permission_mode,
         granted=row.granted,
+        todos=row.todos,
+        origin=row.origin,
+        worker=row.worker,
         queue=tuple(pending),
         queued_chars=queue.chars_of(tuple(pending)),
         usage=row.usage,

@@ -24,6 +24,8 @@ from nousd.wire.entries import CompactionEntry, Entry, PermissionMode, Thinking,
 from nousd.wire.events import EndStatus
 from nousd.wire.limits import SNIPPET_BYTES_MAX
 from nousd.wire.responses import QueuedInput
+from nousd.wire.todos import Todo
+from nousd.wire.workers import TaskOrigin, WorkerSpec
 
 InputState = Literal["pending", "consumed", "cleared"]
 
@@ -40,6 +42,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     thinking: Thinking | UnsetType | None = UNSET
     permission_mode: PermissionMode | UnsetType = UNSET
     granted: tuple[str, ...] | UnsetType = UNSET
+    origin: TaskOrigin | UnsetType = UNSET
+    worker: WorkerSpec | UnsetType = UNSET
+    todos: tuple[Todo, ...] | UnsetType = UNSET
 
     def as_set(self) -> dict[str, Any]:
         """Returns the fields that are set."""
@@ -249,6 +254,10 @@ def _session_updated(event: events.SessionUpdated, _: int, __: str) -> Changes:
     return changes
 
 
+def _todos_updated(event: events.TodoUpdated, _: int, __: str) -> Changes:
+    return (UpdateSession(event.session_id, Settings(todos=event.todos)),)
+
+
 def _session_activated(event: events.SessionActivated, _: int, __: str) -> Changes:
     return (SetActiveSession(event.session_id),)
 
@@ -363,6 +372,7 @@ _IN_A_LIFE: Final[dict[type[events.Event], Fold]] = {
     events.AgentEnd: _run_ended,
     events.TurnStart: _turn_started,
     events.UsageReported: _usage_reported,
+    events.TodoUpdated: _todos_updated,
 }
 
 _FOLDS: Final[dict[type[events.Event], Fold]] = {

@@ -19,6 +19,8 @@ from nousd.wire import events
 from nousd.wire.commands import QueueMode
 from nousd.wire.entries import PermissionMode, Thinking, UsageTotals
 from nousd.wire.responses import QueuedInput
+from nousd.wire.todos import Todo
+from nousd.wire.workers import TaskOrigin, WorkerSpec
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +38,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     ``model`` that was set for another ``provider``. ``leaf_id`` None means an empty tree.
     ``queued_chars`` is what ``queue`` counts for its bound in characters. ``usage``
     None means that no model was called. ``permission_mode`` None means the daemon's own; ``granted``
-    are the rules by which the user allows calls in this session alone.
+    are the rules by which the user allows calls in this session alone. ``origin`` is the call of
+    ``task`` that the session was made for, ``worker`` who carries that out.
     """
 
     session_id: str
@@ -52,6 +55,9 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     thinking: Thinking | None = None
     permission_mode: PermissionMode | None = None
     granted: tuple[str, ...] = ()
+    origin: TaskOrigin | None = None
+    worker: WorkerSpec | None = None
+    todos: tuple[Todo, ...] = ()
     queue: tuple[QueuedInput, ...] = ()
     queued_chars: int = 0
     usage: UsageTotals | None = None
@@ -70,6 +76,9 @@ _SETTINGS: Final = (
     "thinking",
     "permission_mode",
     "granted",
+    "origin",
+    "worker",
+    "todos",
 )
 
 
@@ -90,7 +99,9 @@ def _created(_: SessionState, event: events.SessionCreated, __: str) -> dict[str
     return {**_settings(event), "created_at": event.created_at, "parent_id": parent}
 
 
-def _updated(_: SessionState, event: events.SessionUpdated, __: str) -> dict[str, Any]:
+def _updated(
+    _: SessionState, event: events.SessionUpdated | events.TodoUpdated, __: str
+) -> dict[str, Any]:
     return _settings(event)
 
 
@@ -140,5 +151,6 @@ _CHANGES: Final[dict[type[events.Event], Callable[[SessionState, Any, str], dict
     events.RunAborting: _aborting,
     events.AgentEnd: _ended,
     events.UsageReported: _cost,
+    events.TodoUpdated: _updated,
 }
 """event -> the fields it changes; an event that is not here changes nothing."""

@@ -112,7 +112,12 @@ _SESSION: Final = """
 _SESSIONS: Final = """
     SELECT session_id, created_at, updated_at, parent_id, leaf_id, settings, usage_totals
     FROM sessions
-    WHERE NOT deleted AND updated_seq < ? ORDER BY updated_seq DESC LIMIT ?
+    WHERE NOT deleted AND updated_seq < ? AND (? OR settings ->> '$.origin' IS NULL)
+    ORDER BY updated_seq DESC LIMIT ?
+"""
+_CHILDREN: Final = """
+    SELECT session_id FROM sessions
+    WHERE NOT deleted AND settings ->> '$.origin.session_id' = ? ORDER BY created_at, rowid
 """
 _SEQ_MAX: Final = 2**63 - 1
 
@@ -122,12 +127,19 @@ def session(connection: apsw.Connection, session_id: str) -> SessionRow | None:
     return None if row is None else _session_row(row)
 
 
-def sessions(connection: apsw.Connection, limit: int, before: str | None) -> tuple[SessionRow, ...]:
+def sessions(
+    connection: apsw.Connection, limit: int, before: str | None, *, children: bool
+) -> tuple[SessionRow, ...]:
     bound = _SEQ_MAX
     if before is not None:
         query = "SELECT updated_seq FROM sessions WHERE session_id = ?"
         bound = connection.execute(query, (before,)).get or 0
-    return tuple(_session_row(row) for row in connection.execute(_SESSIONS, (bound, limit)))
+    rows = connection.execute(_SESSIONS, (bound, children, limit))
+    return tuple(_session_row(row) for row in rows)
+
+
+def children(connection: apsw.Connection, session_id: str) -> tuple[str, ...]:
+    return tuple(child for (child,) in connection.execute(_CHILDREN, (session_id,)))
 
 
 def _session_row(row: Any) -> SessionRow:

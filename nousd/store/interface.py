@@ -28,6 +28,8 @@ from nousd.wire.commands import QueueMode
 from nousd.wire.entries import Entry, PermissionMode, Thinking, UsageTotals
 from nousd.wire.events import Event
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
+from nousd.wire.todos import Todo
+from nousd.wire.workers import TaskOrigin, WorkerSpec
 
 PENDING_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of batches whose callback was not called yet, past which ``wait_room`` waits. A commit of
@@ -177,6 +179,9 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     thinking: Thinking | None = None
     permission_mode: PermissionMode | None = None
     granted: tuple[str, ...] = ()
+    origin: TaskOrigin | None = None
+    worker: WorkerSpec | None = None
+    todos: tuple[Todo, ...] = ()
     usage: UsageTotals | None = None
 
 
@@ -284,8 +289,17 @@ class Store(Protocol):
         """Returns None for an unknown and for a deleted session."""
         ...
 
-    async def sessions(self, *, limit: int, before: str | None) -> tuple[SessionRow, ...]:
-        """Most recently updated first; ``before`` is the last session id of the page above."""
+    async def sessions(
+        self, *, limit: int, before: str | None, children: bool = True
+    ) -> tuple[SessionRow, ...]:
+        """Most recently updated first; ``before`` is the last session id of the page above.
+
+        ``children``: also those that calls of ``task`` made.
+        """
+        ...
+
+    async def children(self, session_id: str) -> tuple[str, ...]:
+        """Returns the ids of the sessions that calls of ``task`` of that session made, oldest first."""
         ...
 
     async def entry(self, session_id: str, entry_id: str) -> Entry | None: ...

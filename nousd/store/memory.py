@@ -213,7 +213,9 @@ class MemoryStore:
         await trio.lowlevel.checkpoint()
         return self._rows.sessions.get(session_id)
 
-    async def sessions(self, *, limit: int, before: str | None) -> tuple[SessionRow, ...]:
+    async def sessions(
+        self, *, limit: int, before: str | None, children: bool = True
+    ) -> tuple[SessionRow, ...]:
         await trio.lowlevel.checkpoint()
         touched = self._rows.touched
         bound = None if before is None else touched.get(before, 0)
@@ -221,7 +223,16 @@ class MemoryStore:
             self._rows.sessions.values(), key=lambda row: touched[row.session_id], reverse=True
         )
         older = (row for row in newest_first if bound is None or touched[row.session_id] < bound)
-        return tuple(islice(older, limit))
+        wanted = (row for row in older if children or row.origin is None)
+        return tuple(islice(wanted, limit))
+
+    async def children(self, session_id: str) -> tuple[str, ...]:
+        await trio.lowlevel.checkpoint()
+        return tuple(
+            row.session_id
+            for row in self._rows.sessions.values()
+            if row.origin is not None and row.origin.session_id == session_id
+        )
 
     async def entry(self, session_id: str, entry_id: str) -> Entry | None:
         await trio.lowlevel.checkpoint()

@@ -317,8 +317,15 @@ class SqliteStore:
     async def session(self, session_id: str) -> SessionRow | None:
         return await self._readers.read(lambda rows: _queries.session(rows, session_id))
 
-    async def sessions(self, *, limit: int, before: str | None) -> tuple[SessionRow, ...]:
-        return await self._readers.read(lambda rows: _queries.sessions(rows, limit, before))
+    async def sessions(
+        self, *, limit: int, before: str | None, children: bool = True
+    ) -> tuple[SessionRow, ...]:
+        return await self._readers.read(
+            lambda rows: _queries.sessions(rows, limit, before, children=children)
+        )
+
+    async def children(self, session_id: str) -> tuple[str, ...]:
+        return await self._readers.read(lambda rows: _queries.children(rows, session_id))
 
     async def entry(self, session_id: str, entry_id: str) -> Entry | None:
         return await self._readers.read(lambda rows: _queries.entry(rows, session_id, entry_id))

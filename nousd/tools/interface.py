@@ -7,16 +7,20 @@ through ``ToolContext.emit`` and its outcome as a ``ToolResult`` or a ``ToolErro
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
+from nousd.errors import Unanswered
 from nousd.tools.confine import Confinement
 from nousd.tools.sandbox.interface import Sandbox
 from nousd.tools.spool import Spool
+from nousd.tools.task_runner import TaskRunner
 from nousd.wire.access import Access
+from nousd.wire.questions import QuestionAnswer, UserQuestion
+from nousd.wire.todos import Todo
 from nousd.wire.tool_events import ExecutedBy, ExecutionEnv, SandboxFacts
 
 Emit = Callable[[str], Awaitable[None]]
@@ -27,8 +31,33 @@ ExpectQuiet = Callable[[float], None]
 it does by then."""
 
 
+SetTodos = Callable[[tuple[Todo, ...]], Awaitable[None]]
+"""Replaces the list of things to do of the session that a call is for."""
+
+
 def nobody_waits(_seconds: float) -> None:
     """An ``ExpectQuiet`` of whoever is not waiting for signs of life."""
+
+
+UserAnswers = tuple[QuestionAnswer, ...]
+"""One answer for each question, in their order."""
+
+AskUser = Callable[[Sequence[UserQuestion]], Awaitable[UserAnswers]]
+"""Asks the user and waits, for a limited time; raises Unanswered."""
+
+
+async def nobody_answers(_questions: Sequence[UserQuestion]) -> UserAnswers:
+    """An ``AskUser`` of calls behind which nobody is."""
+    raise Unanswered("nobody can be asked")
+
+
+async def no_list(_todos: tuple[Todo, ...]) -> None:
+    """A ``SetTodos`` of a call that is for no session.
+
+    Raises:
+        ToolError: always.
+    """
+    raise ToolError("todo_failed: there is no session that keeps the list")
 
 
 class ToolContext(msgspec.Struct, frozen=True):
@@ -41,6 +70,7 @@ class ToolContext(msgspec.Struct, frozen=True):
             says nothing, neither here nor with ``emit``, is given up with its run after a while.
         spool_folder: on whose filesystem long outputs are kept meanwhile; None: the usual one.
         sandbox: holds the programs of the call; None if there is none on this machine.
+        tasks: carries out tasks for the call; None where nobody can.
     """
 
     confinement: Confinement
@@ -48,6 +78,7 @@ class ToolContext(msgspec.Struct, frozen=True):
     expect_quiet: ExpectQuiet = nobody_waits
     spool_folder: Path | None = None
     sandbox: Sandbox | None = None
+    tasks: TaskRunner | None = None
 
     @property
     def workdir(self) -> Path:

@@ -27,7 +27,9 @@ from nousd.wire.entries import (
     Usage,
 )
 from nousd.wire.event_base import CutOff, EndStatus, Event, RunEvent, TurnEvent, TurnKey
+from nousd.wire.questions import QuestionAnswered, QuestionAsked, QuestionRejected
 from nousd.wire.responses import PendingCounts, QueuedInput
+from nousd.wire.todos import Todo, TodoUpdated
 from nousd.wire.tool_events import (
     PermissionRequested,
     ToolCallApproved,
@@ -41,6 +43,7 @@ from nousd.wire.tool_events import (
     ToolExecutionStart,
     ToolExecutionUpdate,
 )
+from nousd.wire.workers import TaskOrigin, WorkerSpec
 
 CONTRACT_VERSION: Final = "1"
 """The version of the protocol that sessions are created under."""
@@ -129,7 +132,8 @@ class Error(RunEvent, frozen=True, kw_only=True):
 class SessionCreated(Event, frozen=True, kw_only=True):
     """A branch names its parent and holds, from the start, everything the parent held.
 
-    ``contract_version`` is that of the protocol the session was created under.
+    ``contract_version`` is that of the protocol the session was created under. ``origin`` is of a
+    session that a call of ``task`` made, ``worker`` who carries that task out.
     """
 
     created_at: str
@@ -144,6 +148,9 @@ class SessionCreated(Event, frozen=True, kw_only=True):
     model: str | UnsetType = UNSET
     thinking: Thinking | UnsetType = UNSET
     permission_mode: PermissionMode | UnsetType = UNSET
+    origin: TaskOrigin | UnsetType = UNSET
+    worker: WorkerSpec | UnsetType = UNSET
+    todos: tuple[Todo, ...] | UnsetType = UNSET
 
 
 class SessionUpdated(Event, frozen=True, kw_only=True):
@@ -231,7 +238,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ``outside``, ``unreadable``, ``empty``, ``not_utf8``, ``cut``, ``no_room``.
     """
 
-    kind: Literal["system_prompt", "user_instructions", "project_instructions"]
+    kind: Literal[
+        "system_prompt", "agent_prompt", "agents", "user_instructions", "project_instructions"
+    ]
     enabled: bool
     path: str | UnsetType = UNSET
     hash: str | UnsetType = UNSET
@@ -329,6 +338,10 @@ EVENTS: Final[dict[str, type[Event]]] = {
     "tool_call_started": ToolCallStarted,
     "tool_call_completed": ToolCallCompleted,
     "usage_reported": UsageReported,
+    "question_asked": QuestionAsked,
+    "question_answered": QuestionAnswered,
+    "question_rejected": QuestionRejected,
+    "todo_updated": TodoUpdated,
 }
 """type on the wire -> payload struct; every event there is."""
 

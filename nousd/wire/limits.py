@@ -138,6 +138,63 @@ INSTRUCTIONS_FILE_BYTES_MAX: Final = 64 * 1024
 INSTRUCTIONS_BYTES_MAX: Final = 128 * 1024
 """Bytes of all of them together."""
 
+TASKS_PER_CALL_MAX: Final = 16
+"""Tasks in one call of the tool ``task``."""
+
+TASKS_PARALLEL_MAX: Final = 8
+"""Tasks of one call that run at the same time; the others wait."""
+
+TASK_DEPTH_MAX: Final = 3
+"""How deep tasks may start tasks."""
+
+TASKS_PER_ROOT_MAX: Final = 64
+"""Tasks that one run may start, those of its tasks included."""
+
+AGENT_FILE_BYTES_MAX: Final = 64 * 1024
+"""Bytes of one agent file."""
+
+AGENT_PROMPT_CHARS_MAX: Final = 32 * 1024
+"""Characters of a worker's prompt."""
+
+AGENTS_MAX: Final = 64
+"""Agent files that are read in one folder."""
+
+WORKER_RULES_MAX: Final = 256
+"""Rules in one list of a worker."""
+
+WORKER_RULE_CHARS_MAX: Final = 1024
+"""Characters of one such rule."""
+
+WAITING_REQUESTS_MAX: Final = 1024
+"""Tool calls that wait for permission at once, of all sessions; and as many questions of tools."""
+
+GRANTED_RULES_MAX: Final = 256
+"""Rules by which the user allows calls in one session; and as many for every session."""
+
+RULE_CHARS_MAX: Final = 1024
+"""Characters of a rule that a client names, or is offered with a request."""
+
+REASON_CHARS_MAX: Final = 4096
+"""Characters of what a client gives as its reason: a model is told it."""
+
+EXPIRED_LISTED_MAX: Final = 100
+"""Requests that nobody answered in one answer to ``list_permissions``: the newest."""
+
+ANSWERS_MAX: Final = 4
+"""Questions in one call of ``question``, and so answers."""
+
+CHOICES_MAX: Final = 16
+"""Options of one question, and so of what is chosen."""
+
+ANSWER_CHARS_MAX: Final = 4096
+"""Characters of an answer in the user's own words."""
+
+TODOS_MAX: Final = 100
+"""Items of a session's list of things to do."""
+
+TODO_CHARS_MAX: Final = 500
+"""Characters of one item."""
+
 SUMMARY_CHARS_MAX: Final = 16_000
 """Characters of a summary: a few pages, enough to go on from, small beside every context window."""
 
@@ -246,6 +303,28 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
     "instructions_bytes_max": (
         INSTRUCTIONS_BYTES_MAX,
         "a source of `model_input` whose `reason` is `cut` or `no_room`",
+    ),
+    "waiting_requests_max": (
+        WAITING_REQUESTS_MAX,
+        "a denial whose reason says that too many wait",
+    ),
+    "granted_rules_max": (GRANTED_RULES_MAX, "command_rejected: too_many_rules"),
+    "rule_chars_max": (
+        RULE_CHARS_MAX,
+        "invalid_payload: rule is too long: at most 1024; a request without `rule`",
+    ),
+    "reason_chars_max": (REASON_CHARS_MAX, "invalid_payload: reason is too long: at most 4096"),
+    "expired_listed_max": (EXPIRED_LISTED_MAX, "the older ones are not listed"),
+    "answers_max": (ANSWERS_MAX, "invalid_payload: answers is too long: at most 4"),
+    "choices_max": (CHOICES_MAX, "invalid_payload: answers[<index>].chosen is too long: at most 16"),
+    "answer_chars_max": (
+        ANSWER_CHARS_MAX,
+        "invalid_payload: answers[<index>].text is too long: at most 4096",
+    ),
+    "todos_max": (TODOS_MAX, "a result `validation_failed: todo: ...`; the list stays as it was"),
+    "todo_chars_max": (
+        TODO_CHARS_MAX,
+        "a result `validation_failed: todo: ...`; the list stays as it was",
     ),
     "summary_chars_max": (SUMMARY_CHARS_MAX, "a summary that is cut"),
 }

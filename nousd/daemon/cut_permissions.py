@@ -1,0 +1,92 @@
+"""How calls of tasks are judged: by all that the parents' calls are, and then by each worker's own bounds.
+
+A task's session names the session whose call made it, and so on up to a user's own. What holds there
+holds for the task as well, as it is at the moment of each call: a mode that is narrowed meanwhile, a
+rule that is granted. A parent that is not there any more leaves the narrowest mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from nousd.daemon.permissions import Permissions
+from nousd.daemon.sessions import Sessions
+from nousd.errors import SessionNotFound
+from nousd.machine.permission import Judgement
+from nousd.machine.session import SessionState
+from nousd.machine.workers import WorkersCase, cut, narrowest
+from nousd.tools.interface import Tool
+from nousd.wire.access import Access
+from nousd.wire.entries import PermissionMode
+from nousd.wire.limits import TASK_DEPTH_MAX
+
+
+class CutPermissions:
+    """Keeps the interface ``Permissions``, around another that knows no tasks.
+
+    Args:
+        sessions: where the states of parents are found.
+    """
+
+    def __init__(self, permissions: Permissions, sessions: Sessions) -> None:
+        self._permissions = permissions
+        self._sessions = sessions
+
+    def mode_of(self, state: SessionState) -> PermissionMode:
+        """See ``Permissions.mode_of``; of a task the narrowest of its own and its parents'."""
+        line, is_whole = self._line(state)
+        mode = self._mode_of_top(line[0], is_whole=is_whole)
+        return narrowest([mode, *(each.permission_mode or mode for each in line)])
+
+    async def judge(
+        self, state: SessionState, granted: Sequence[str], tool: Tool, access: Access
+    ) -> Judgement:
+        """See ``Permissions.judge``."""
+        if state.origin is None:
+            return await self._permissions.judge(state, granted, tool, access)
+        await self._bring_parents(state)
+        line, is_whole = self._line(state)
+        mode = self._mode_of_top(line[0], is_whole=is_whole)
+        in_sessions = tuple(rule for each in line for rule in each.granted)
+        top = replace(line[0], permission_mode=mode, granted=in_sessions)
+        judged = await self._permissions.judge(top, granted, tool, access)
+        for child in line:
+            worker = child.worker
+            if worker is None:
+                continue
+            own_mode = narrowest((mode, child.permission_mode or mode))
+            in_own_mode = None
+            if own_mode != mode:
+                allowed = (*in_sessions, *worker.permissions.allow)
+                narrower = replace(top, permission_mode=own_mode, granted=allowed)
+                in_own_mode = await self._permissions.judge(narrower, granted, tool, access)
+            mode = own_mode
+            all_granted = (*in_sessions, *granted)
+            case = WorkersCase(worker, tool.name, access, mode, all_granted, in_own_mode)
+            judged = cut(judged, case)
+        return judged
+
+    def _mode_of_top(self, top: SessionState, *, is_whole: bool) -> PermissionMode:
+        return self._permissions.mode_of(top) if is_whole else "ask"
+
+    async def _bring_parents(self, state: SessionState) -> None:
+        """Reads the states of the parents where they are not in memory."""
+        try:
+            for _ in range(TASK_DEPTH_MAX):
+                if state.origin is None:
+                    return
+                state = (await self._sessions.get(state.origin.session_id)).state
+        except SessionNotFound:
+            return
+
+    def _line(self, state: SessionState) -> tuple[list[SessionState], bool]:
+        """Returns the states from the top down to ``state``, and whether the first is a user's own."""
+        line = [state]
+        while line[0].origin is not None:
+            parent = self._sessions.in_memory(line[0].origin.session_id)
+            if parent is None or len(line) > TASK_DEPTH_MAX:
+                return line, False
+            line.insert(0, parent)
+        return line, True

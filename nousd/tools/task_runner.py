@@ -1,0 +1,80 @@
+"""What a task is, and who carries tasks out: the seam between the tool ``task`` and the daemon.
+
+How a task becomes a session of its own is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Literal, Protocol
+
+import msgspec
+from msgspec import Meta
+
+from nousd.wire.event_base import EndStatus
+from nousd.wire.limits import NAME_CHARS_MAX, TEXT_CHARS_MAX
+from nousd.wire.workers import WorkerName, WorkerSpec
+
+
+class Task(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """One task. At most one of ``agent`` and ``worker`` says who carries it out."""
+
+    prompt: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=TEXT_CHARS_MAX,
+            pattern=r"\S",
+            description="What to do. The worker sees nothing of this conversation: say all it needs.",
+        ),
+    ]
+    agent: Annotated[WorkerName, Meta(description="Name of an agent that there is.")] | None = None
+    worker: Annotated[WorkerSpec, Meta(description="A worker of your own.")] | None = None
+    description: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1, max_length=NAME_CHARS_MAX, description="What it is, in a few words."
+            ),
+        ]
+        | None
+    ) = None
+
+    def __post_init__(self) -> None:
+        if self.agent is not None and self.worker is not None:
+            raise ValueError("agent and worker cannot be given together")
+
+
+class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a task.
+
+    Args:
+        name: of the worker.
+        status: how its run ended; ``refused`` if it has none.
+        text: what the worker said last, whole.
+        error: what went wrong, for the model; "" if nothing did.
+        session_id: "" where there is none, as is ``run_id``.
+    """
+
+    name: str
+    status: EndStatus | Literal["refused"]
+    text: str = ""
+    error: str = ""
+    session_id: str = ""
+    run_id: str = ""
+
+
+class TaskRunner(Protocol):
+    """Carries out the tasks of one call."""
+
+    async def run(
+        self, tasks: Sequence[Task], emit: Callable[[str], Awaitable[None]]
+    ) -> Sequence[TaskResult]:
+        """Returns the results in the order of the tasks. Cancelled, it ends them all before it returns.
+
+        Raises:
+            ToolError: none of them may be started; the bound is named.
+        """
+        ...
