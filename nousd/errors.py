@@ -13,6 +13,7 @@
     │   ├── ShuttingDown             the daemon takes no more commands
     │   └── InternalError            a fault of ours
     ├── ConfigError                  a setting is unusable: one line, exit code 2
+    ├── RuleInvalid                  a text is no rule of permissions
     ├── ModelUnknown                 no model can be meant by a name
     ├── StoreError                   the log could not be read or written
     │   ├── StoreTooNew              written by a newer version; left untouched
@@ -24,7 +25,8 @@
     │   └── KeyUnavailable           ... because its key could not be had; no server was asked
     ├── RunFailed                    a run cannot go on; becomes its `error` event
     ├── ToolError                    a tool call failed; becomes a tool result, never ends a run
-    │   └── ToolArgumentsInvalid
+    │   ├── ToolArgumentsInvalid
+    │   └── Unanswered               ... because the user did not answer what it asked
     ├── ExtensionError               an extension's function failed, or gave what it must not
     │   └── ExtensionTimedOut        ... or did not return in time
     ├── NotReplayable                a stored run cannot be played again
@@ -152,6 +154,10 @@ class ConfigError(NousdError):
     """A setting cannot be used. The text is one line and names the setting."""
 
 
+class RuleInvalid(NousdError):
+    """A text is no rule about tool calls. The error's text says why, and does not repeat it."""
+
+
 class ModelUnknown(NousdError):
     """A name that looks like that of a model, a provider or an alias, and is none.
 
@@ -256,6 +262,13 @@ class ToolArgumentsInvalid(ToolError):
     """The arguments do not fit the tool's schema; nothing was run."""
 
     code = "tool_validation_error"
+
+
+class Unanswered(ToolError):
+    """The user was asked and did not answer, or there was nobody to ask."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the user did not answer: {reason}")
 
 
 class ExtensionError(NousdError):
