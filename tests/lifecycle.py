@@ -227,8 +227,10 @@ def _undecided(run: _Run, payload: Payload) -> _Call:
 
 def _evaluated(run: _Run, payload: Payload) -> None:
     call = _undecided(run, payload)
-    assert not call.denied_by_source, "a further source is asked after one denied"
-    call.denied_by_source = payload["decision"] == "deny"
+    # Extensions look before the rules, since they may change the arguments, and stand behind them.
+    is_extension = payload["source"] == "extension"
+    assert is_extension or not call.denied_by_source, "a further source is asked after one denied"
+    call.denied_by_source = call.denied_by_source or payload["decision"] == "deny"
 
 
 def _approved(run: _Run, payload: Payload) -> None:

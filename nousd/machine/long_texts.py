@@ -131,6 +131,10 @@ class _Shears:
         (short,) = self._calls_of((call,), EVENT_TEXT_BYTES_MAX)
         return short
 
+    def args_if_any(self, said: events.ToolCallPolicyEvaluated) -> events.Event:
+        short: events.Event = said if said.args is UNSET else self.args_of(said)
+        return short
+
     def _calls_of(self, calls: Iterable[Any], room: int) -> Iterator[Any]:
         """Cuts the ``args`` of each of some calls, and so that all of them together have room."""
         for call in calls:
@@ -202,6 +206,7 @@ _SHORTEN: Final[dict[type[events.Event], Callable[[_Shears, Any], events.Event]]
     events.ToolExecutionStart: _Shears.args_of,
     events.ToolExecutionEnd: _Shears.result_of,
     events.ToolCallRequested: _Shears.args_of,
+    events.ToolCallPolicyEvaluated: _Shears.args_if_any,
     events.PermissionRequested: _Shears.args_of,
 }
 """event -> what of it is cut; the texts of the others are bounded where they are made."""

@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from nousd.wire.entries import PermissionMode
 from nousd.wire.event_base import CutOff, Event, TurnEvent
+from nousd.wire.workers import Origin
 
 PolicyDecision = Literal["allow", "deny", "ask", "abstain"]
 """What one source says of a call. ``abstain``: it has no opinion."""
@@ -87,12 +88,14 @@ class ToolExecutionEnd(ToolExecutionEvent, frozen=True, kw_only=True):
     """``result`` is what the model is told, or its beginning: then ``text_ref`` names it whole.
 
     Where the model is told a part of the output, ``artifact_id`` names the output.
+    ``changed_by`` names the extensions that changed what it is told.
     """
 
     result: str
     is_error: bool
     executed: bool
     artifact_id: str | UnsetType = UNSET
+    changed_by: tuple[str, ...] | UnsetType = UNSET
     text_ref: str | UnsetType = UNSET
     text_bytes: int | UnsetType = UNSET
     attempt: int | UnsetType = UNSET
@@ -127,18 +130,26 @@ class ToolCallRequested(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class ToolCallPolicyEvaluated(ToolCallEvent, frozen=True, kw_only=True):
-    """What one source says of the call. The sources are asked in turn, up to the first ``deny``."""
+    """What one source says of the call. The sources are asked in turn, up to the first ``deny``.
+
+    What extensions said stands last, also behind a ``deny``: they look before the rules, as they may
+    change the arguments. ``args`` are the arguments as the extension left them, where it changed them.
+    """
 
     source: str
     decision: PolicyDecision
     reason: str
     rule: str | UnsetType = UNSET
+    args: dict[str, Any] | UnsetType = UNSET
+    args_ref: str | UnsetType = UNSET
+    args_bytes: int | UnsetType = UNSET
 
 
 class PermissionRequested(ToolCallEvent, frozen=True, kw_only=True):
     """Someone is asked whether the call may run; it waits until ``expires_at``, RFC 3339 UTC.
 
-    ``rule`` is what the decisions ``session`` and ``always`` would allow from then on.
+    ``rule`` is what the decisions ``session`` and ``always`` would allow from then on. ``origin`` says
+    where the call is, if not in this session.
     """
 
     input_hash: str
@@ -148,6 +159,7 @@ class PermissionRequested(ToolCallEvent, frozen=True, kw_only=True):
     rule: str | UnsetType = UNSET
     args_ref: str | UnsetType = UNSET
     args_bytes: int | UnsetType = UNSET
+    origin: Origin | UnsetType = UNSET
 
 
 class ToolCallApproved(ToolCallEvent, frozen=True, kw_only=True):
@@ -184,6 +196,7 @@ class ToolCallCompleted(ToolCallEvent, frozen=True, kw_only=True):
     execution_env: ExecutionEnv | UnsetType = UNSET
     policy_snapshot: PolicySnapshot | UnsetType = UNSET
     sandbox: SandboxFacts | UnsetType = UNSET
+    changed_by: tuple[str, ...] | UnsetType = UNSET
     result: str | UnsetType = UNSET
     text_ref: str | UnsetType = UNSET
     text_bytes: int | UnsetType = UNSET

@@ -2,6 +2,9 @@
 
 What they say stands in the log in their order (``tool_call_policy_evaluated``). Nobody is asked here
 and nothing is run.
+
+Hooks look first, since they may change the arguments: the rules judge, and the hash covers, what is left of
+them. What hooks said stands last all the same, also behind a rule that denies.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import msgspec
 
 from nousd.errors import ToolArgumentsInvalid
 from nousd.machine.permission import Judgement
+from nousd.runtimes.calls.hooks import CallHooks, Opinion, Remark
 from nousd.runtimes.calls.host import CallHost
 from nousd.tools.interface import Tool, ToolContext
 from nousd.wire.canonical import expressible, hash_of
@@ -44,15 +48,23 @@ class Admission(msgspec.Struct, frozen=True):
 
     Args:
         input_hash: of the tool's name and the arguments as they would run.
+        opinions: what hooks said.
+        remarks: what went wrong with hooks.
     """
 
     sources: tuple[PolicySource, ...]
     verdict: Admitted | Refused
     input_hash: str
+    opinions: tuple[Opinion, ...] = ()
+    remarks: tuple[Remark, ...] = ()
 
 
 async def admit(
-    tools: Mapping[str, Tool], host: CallHost, call: ToolCall, context: ToolContext
+    tools: Mapping[str, Tool],
+    host: CallHost,
+    call: ToolCall,
+    context: ToolContext,
+    hooks: CallHooks,
 ) -> Admission:
     """Returns whether a call may run, as the daemon and its session are now."""
     case = _Case(tools, host, call)
@@ -64,12 +76,21 @@ async def admit(
             return Admission(tuple(sources), refused, input_hash(call.name, call.args))
         sources.append(PolicySource(source=source, decision="allow", reason=reason))
     tool = tools[call.name]
-    judgement = await host.judge(tool, await tool.access(case.args, context))
-    verdict: Admitted | Refused = Admitted(tool, case.args, judgement)
+    looked = await hooks.before(host, tool, call, case.args)
+    judgement = await host.judge(tool, await tool.access(looked.args, context))
+    verdict: Admitted | Refused = Admitted(tool, looked.args, judgement)
     if judgement.verdict == "deny":
         verdict = Refused("tool_blocked", f"tool_blocked: {judgement.reason}")
-    final = msgspec.to_builtins(case.args)
-    return Admission((*sources, *judgement.sources), verdict, input_hash(call.name, final))
+    elif looked.blocked:
+        verdict = Refused("tool_blocked", f"tool_blocked: {looked.blocked}", by="extension")
+    final = msgspec.to_builtins(looked.args)
+    return Admission(
+        (*sources, *judgement.sources),
+        verdict,
+        input_hash(call.name, final),
+        looked.opinions,
+        looked.remarks,
+    )
 
 
 def input_hash(tool: str, args: Mapping[str, Any]) -> str:

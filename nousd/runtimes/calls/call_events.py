@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -13,12 +13,13 @@ from msgspec import UNSET, UnsetType
 from nousd.machine.lifecycle import tool_result_entry
 from nousd.machine.long_texts import beginning, deltas
 from nousd.runtimes.calls.admission import Admission, Admitted, Refused
+from nousd.runtimes.calls.hooks import Remark, Shown
 from nousd.runtimes.interface import TurnHost
 from nousd.tools.interface import ToolResult
 from nousd.wire import events
 from nousd.wire.entries import ToolCall
 from nousd.wire.optional import or_unset
-from nousd.wire.tool_events import PolicySnapshot
+from nousd.wire.tool_events import PolicySnapshot, PolicySource
 
 _ATTEMPT: Final = 1
 """Nothing runs a call a second time yet."""
@@ -62,17 +63,24 @@ class CallEvents:
         return [
             events.ToolExecutionStart(**self.keys, **own),
             events.ToolCallRequested(**self.keys, **own),
-            *[
-                events.ToolCallPolicyEvaluated(
-                    **self.keys,
-                    source=said.source,
-                    decision=said.decision,
-                    reason=beginning(said.reason),
-                    rule=said.rule,
-                )
-                for said in self._admission.sources
-            ],
+            *[self._evaluated(said) for said in self._admission.sources],
+            *[self._evaluated(said.source, said.args) for said in self._admission.opinions],
+            *self.remarks(self._admission.remarks),
         ]
+
+    def _evaluated(self, said: PolicySource, args: Mapping[str, Any] | None = None) -> events.Event:
+        return events.ToolCallPolicyEvaluated(
+            **self.keys,
+            source=said.source,
+            decision=said.decision,
+            reason=beginning(said.reason),
+            rule=said.rule,
+            args=UNSET if args is None else dict(args),
+        )
+
+    def remarks(self, remarks: Iterable[Remark]) -> list[events.Event]:
+        """What went wrong with hooks."""
+        return [self.warning(Refused(said.code, said.message)) for said in remarks]
 
     def started(self, reason: str) -> list[events.Event]:
         """The call may run, and runs."""
@@ -99,9 +107,10 @@ class CallEvents:
         )
 
     def completed(
-        self, result: ToolResult, seconds: float, artifact_id: str | UnsetType = UNSET
+        self, shown: Shown, seconds: float, artifact_id: str | UnsetType = UNSET
     ) -> list[events.Event]:
         """A call that was started is over, after so many seconds."""
+        result, changed_by = shown.result, shown.changed_by or UNSET
         verdict = self._admission.verdict
         assert isinstance(verdict, Admitted)
         completed = events.ToolCallCompleted(
@@ -112,14 +121,25 @@ class CallEvents:
             executed_by=verdict.tool.executed_by,
             execution_env=result.execution_env,
             policy_snapshot=PolicySnapshot(
-                permission_mode=self._host.permission_mode, sources=self._admission.sources
+                permission_mode=self._host.permission_mode,
+                sources=(
+                    *self._admission.sources,
+                    *[said.source for said in self._admission.opinions],
+                ),
             ),
             sandbox=or_unset(result.sandbox),
+            changed_by=changed_by,
         )
-        return [completed, *self.ends(result, executed=True, artifact_id=artifact_id)]
+        ends = self.ends(result, executed=True, artifact_id=artifact_id, changed_by=changed_by)
+        return [completed, *ends]
 
     def ends(
-        self, result: ToolResult, *, executed: bool, artifact_id: str | UnsetType = UNSET
+        self,
+        result: ToolResult,
+        *,
+        executed: bool,
+        artifact_id: str | UnsetType = UNSET,
+        changed_by: tuple[str, ...] | UnsetType = UNSET,
     ) -> list[events.Event]:
         """The call is over, and its result stands in the transcript."""
         host = self._host
@@ -129,6 +149,7 @@ class CallEvents:
             is_error=result.is_error,
             executed=executed,
             artifact_id=artifact_id,
+            changed_by=changed_by,
         )
         entry = tool_result_entry(
             end,

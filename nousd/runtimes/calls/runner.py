@@ -18,6 +18,7 @@ from msgspec import UNSET, UnsetType
 from nousd.errors import StoreError, StoreFull, ToolError
 from nousd.runtimes.calls.admission import Admission, Admitted, Refused, admit, input_hash
 from nousd.runtimes.calls.call_events import CallEvents
+from nousd.runtimes.calls.hooks import NO_CALL_HOOKS, CallHooks, Shown
 from nousd.runtimes.calls.host import Question
 from nousd.runtimes.interface import TurnHost
 from nousd.tools.interface import Tool, ToolResult
@@ -25,6 +26,8 @@ from nousd.tools.spool import Spool
 from nousd.wire import events
 from nousd.wire.codec import scrub
 from nousd.wire.entries import ToolCall
+
+_OUTPUT_TYPE: Final = "text/plain; charset=utf-8"
 
 _SKIPPED: Final = Refused(
     "tool_execution_skipped", "Skipped due to queued user message.", by="steer"
@@ -36,10 +39,12 @@ class CallRunner:
 
     Args:
         tools: by name, as they are at the moment of a call.
+        hooks: look at every call that is not skipped.
     """
 
-    def __init__(self, tools: Mapping[str, Tool]) -> None:
+    def __init__(self, tools: Mapping[str, Tool], hooks: CallHooks = NO_CALL_HOOKS) -> None:
         self._tools = tools
+        self._hooks = hooks
 
     async def skip(self, host: TurnHost, call: ToolCall) -> None:
         """Tells that a call was not begun because the user said something else meanwhile."""
@@ -50,8 +55,8 @@ class CallRunner:
         """Runs a call, or tells why it is not run."""
         output = _Output(host)
         context = host.tool_context(call.tool_call_id, output.emit)
-        admission = await admit(self._tools, host, call, context)
-        carried = _Call(host, call, admission)
+        admission = await admit(self._tools, host, call, context, self._hooks)
+        carried = _Call(host, call, admission, self._hooks)
         match admission.verdict:
             case Refused() as refused:
                 await carried.refuse(refused, shown=False)
@@ -81,9 +86,17 @@ class _Output:
 class _Call:
     """One call on its way through the log."""
 
-    def __init__(self, host: TurnHost, call: ToolCall, admission: Admission) -> None:
+    def __init__(
+        self,
+        host: TurnHost,
+        call: ToolCall,
+        admission: Admission,
+        hooks: CallHooks = NO_CALL_HOOKS,
+    ) -> None:
         self.host = host
         self.events = CallEvents(host, call, admission)
+        self._call = call
+        self._hooks = hooks
         self._started_at = 0.0
 
     async def refuse(self, refused: Refused, *, shown: bool) -> None:
@@ -134,9 +147,13 @@ class _Call:
 
     async def _fail(self, failure: Refused) -> None:
         seconds = self._seconds
-        result = ToolResult(f"tool_error: {failure.message}", is_error=True)
+        shown, artifact_id = await self._shown(
+            ToolResult(f"tool_error: {failure.message}", is_error=True)
+        )
         await self.host.commit(
-            self.events.warning(failure), *self.events.completed(result, seconds)
+            self.events.warning(failure),
+            *self.events.remarks(shown.remarks),
+            *self.events.completed(shown, seconds, artifact_id),
         )
 
     async def _complete(self, result: ToolResult, *, is_shown: bool) -> None:
@@ -148,7 +165,18 @@ class _Call:
             result = msgspec.structs.replace(result, text=f"tool_error: {result.text}")
         elif result.text and not is_shown:
             remarks += self.events.updates(result.text)
-        await self.host.commit(*remarks, *self.events.completed(result, seconds, artifact_id))
+        shown, artifact_id = await self._shown(result, artifact_id)
+        remarks += self.events.remarks(shown.remarks)
+        await self.host.commit(*remarks, *self.events.completed(shown, seconds, artifact_id))
+
+    async def _shown(
+        self, result: ToolResult, artifact_id: str | UnsetType = UNSET
+    ) -> tuple[Shown, str | UnsetType]:
+        """Returns what the model is told, and where the output is kept if that is not all of it."""
+        shown = await self._hooks.after(self.host, self._call, self.events.args, result)
+        if shown.changed_by and artifact_id is UNSET:
+            artifact_id = await self.host.keep(result.text.encode(), _OUTPUT_TYPE)
+        return shown, artifact_id
 
     async def _keep(self, result: ToolResult) -> tuple[ToolResult, str | UnsetType]:
         """Keeps the whole of an output that is shown in part. A result without it says why."""
@@ -156,7 +184,7 @@ class _Call:
         if whole is None:
             return result, UNSET
         try:
-            return result, await self.host.keep(whole, "text/plain; charset=utf-8")
+            return result, await self.host.keep(whole, _OUTPUT_TYPE)
         except (StoreError, OSError) as error:
             is_full = isinstance(error, StoreFull)
             why = "the disk is full" if is_full else "it could not be written"
