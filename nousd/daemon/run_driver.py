@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import trio
 from msgspec import UNSET
 
@@ -37,6 +38,7 @@ from nousd.wire import events
 from nousd.wire.access import Access
 from nousd.wire.entries import Entry, PermissionMode
 from nousd.wire.events import EndStatus, Event
+from nousd.wire.todos import Todo
 
 if TYPE_CHECKING:
     from nousd.daemon.runs import Runs
@@ -253,9 +255,15 @@ class RunDriver:
         """See ``CallHost.permission_mode``."""
         return self._services.permissions.mode_of(self.live.state)
 
-    def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:  # noqa: ARG002
+    def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:
         """See ``CallHost.tool_context``."""
-        return self._services.make_context(emit, self.expect_quiet)
+        context = self._services.make_context(emit, self.expect_quiet)
+        return msgspec.structs.replace(context, set_todos=partial(self._set_todos, tool_call_id))
+
+    async def _set_todos(self, tool_call_id: str, todos: tuple[Todo, ...]) -> None:
+        await self.commit(
+            events.TodoUpdated(**self.ledger.where, tool_call_id=tool_call_id, todos=todos)
+        )
 
     async def judge(self, tool: Tool, access: Access) -> Judgement:
         """See ``CallHost.judge``."""

@@ -419,6 +419,8 @@ class Sessions:
             inherited["parent_id"] = parent.session_id
             if parent.state.leaf_id is not None:
                 inherited["leaf_id"] = parent.state.leaf_id
+            if parent.state.todos:
+                inherited["todos"] = parent.state.todos
         return events.SessionCreated(
             session_id=session_id,
             created_at=self._clock.now(),

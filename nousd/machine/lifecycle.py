@@ -50,6 +50,7 @@ _REMARKS: Final[tuple[type[events.Event], ...]] = (
     events.EntryAppended,
     events.RunAborting,
     events.UsageReported,
+    events.TodoUpdated,
 )
 """May stand anywhere inside a run and change no phase."""
 

@@ -39,7 +39,16 @@ from nousd.wire.limits import (
     TOOLS_MAX,
     TYPES_MAX,
 )
-from nousd.wire.tool_commands import SetPermissionMode
+from nousd.wire.tool_commands import (
+    AnswerQuestion,
+    ConfirmTool,
+    GetTodos,
+    ListPermissions,
+    ListQuestions,
+    RejectQuestion,
+    RevokePermission,
+    SetPermissionMode,
+)
 
 
 class AttachmentGiven(msgspec.Struct, frozen=True, kw_only=True):
@@ -348,6 +357,13 @@ COMMANDS: Final[dict[str, type[Command]]] = {
     "set_thinking": SetThinking,
     "list_models": ListModels,
     "set_permission_mode": SetPermissionMode,
+    "confirm_tool": ConfirmTool,
+    "list_permissions": ListPermissions,
+    "revoke_permission": RevokePermission,
+    "list_questions": ListQuestions,
+    "answer_question": AnswerQuestion,
+    "reject_question": RejectQuestion,
+    "get_todos": GetTodos,
     "put_artifact": PutArtifact,
     "get_artifact": GetArtifact,
 }

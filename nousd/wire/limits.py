@@ -46,6 +46,27 @@ ATTACHMENTS_BYTES_MAX: Final = 32 * 1024 * 1024
 TOOLS_MAX: Final = 1024
 """Names in one ``set_active_tools``."""
 
+MCP_SERVERS_MAX: Final = 64
+"""MCP servers of the settings, and as many that were added since."""
+
+MCP_VALUES_MAX: Final = 64
+"""Words of an MCP server's command, and entries of each of its tables."""
+
+MCP_VALUE_CHARS_MAX: Final = 4096
+"""Characters of one of them, and of a URL."""
+
+MCP_TOOLS_MAX: Final = 256
+"""Tools of one MCP server that are offered."""
+
+MCP_SCHEMA_BYTES_MAX: Final = 64 * 1024
+"""JSON of the arguments that one tool of an MCP server takes."""
+
+MCP_DESCRIPTION_CHARS_MAX: Final = 8192
+"""Characters of what an MCP server says of one tool."""
+
+MCP_MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""One message of an MCP server."""
+
 MODELS_LISTED_MAX: Final = 2000
 """Models in one answer to ``list_models``."""
 

@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from nousd.wire.commands import QueueMode
 from nousd.wire.entries import Attachment, Entry, PermissionMode, Thinking, UsageTotals
 from nousd.wire.response_base import Response
+from nousd.wire.tool_responses import Permissions, Questions, TodosNow
 
 RunState = Literal["idle", "running", "aborting"]
 """Of a session, as ``get_state`` says it."""
@@ -134,6 +135,7 @@ class State(Response, frozen=True, kw_only=True):
     runs: tuple[ActiveRun, ...]
     provider: str
     model: str
+    permission_mode: PermissionMode
     thinking: Thinking | UnsetType = UNSET
     leaf_id: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
@@ -326,11 +328,14 @@ class Capabilities(Response, frozen=True, kw_only=True):
 
 
 class Subscribed(Response, frozen=True, kw_only=True):
-    """Answers ``subscribe`` on the event socket. ``pruned``: deltas around the cursor were joined."""
+    """Answers ``subscribe`` on the event socket. ``pruned``: deltas around the cursor were joined.
+    ``confirms``: the client counts as one that can answer.
+    """
 
     cursor: str
     head: str
     pruned: Literal[True] | UnsetType = UNSET
+    confirms: Literal[True] | UnsetType = UNSET
 
 
 class Keepalive(Response, frozen=True, kw_only=True):
@@ -385,6 +390,9 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "capabilities": Capabilities,
     "upload": Upload,
     "artifact": Artifact,
+    "permissions": Permissions,
+    "questions": Questions,
+    "todos": TodosNow,
     "subscribed": Subscribed,
     "keepalive": Keepalive,
 }

@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
 from nousd.wire.command_base import Command, Name
 from nousd.wire.entries import PermissionMode
+from nousd.wire.limits import ANSWERS_MAX, REASON_CHARS_MAX, RULE_CHARS_MAX
+from nousd.wire.questions import QuestionAnswer
+
+ConfirmDecision = Literal["once", "session", "always", "deny"]
+"""What the user says of a call. ``session`` and ``always`` also allow the calls like it from then on, in
+its session or in every one.
+"""
+
+RuleText = Annotated[str, Meta(min_length=1, max_length=RULE_CHARS_MAX)]
+"""A rule as it stands in the settings, such as ``bash(git status)``."""
+
+Reason = Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
+"""Why, in the user's words."""
 
 
 class SetPermissionMode(Command, frozen=True, kw_only=True):
@@ -11,3 +28,56 @@ class SetPermissionMode(Command, frozen=True, kw_only=True):
 
     mode: PermissionMode
     session_id: Name | None = None
+
+
+class ConfirmTool(Command, frozen=True, kw_only=True):
+    """Answers a ``permission_requested``: it names the very call that the user was shown.
+
+    ``rule`` is granted by ``session`` and ``always`` instead of the one that the request offers.
+    """
+
+    tool_call_id: Name
+    attempt: Annotated[int, Meta(ge=1, le=2**53)]
+    input_hash: Name
+    decision: ConfirmDecision
+    reason: Reason | None = None
+    rule: RuleText | None = None
+
+
+class ListPermissions(Command, frozen=True, kw_only=True):
+    """Reads which calls wait for permission, and what is permitted."""
+
+    session_id: Name | None = None
+
+
+class RevokePermission(Command, frozen=True, kw_only=True):
+    """Takes back a rule that was granted: for a session, or without one for every session."""
+
+    rule: RuleText
+    session_id: Name | None = None
+
+
+class GetTodos(Command, frozen=True, kw_only=True):
+    """Reads a session's list of things to do."""
+
+    session_id: Name | None = None
+
+
+class ListQuestions(Command, frozen=True, kw_only=True):
+    """Reads which questions of tools wait for an answer."""
+
+    session_id: Name | None = None
+
+
+class AnswerQuestion(Command, frozen=True, kw_only=True):
+    """Answers a ``question_asked``: one answer for each of its questions, in their order."""
+
+    question_id: Name
+    answers: Annotated[tuple[QuestionAnswer, ...], Meta(max_length=ANSWERS_MAX)]
+
+
+class RejectQuestion(Command, frozen=True, kw_only=True):
+    """Says that a question will not be answered; the run goes on."""
+
+    question_id: Name
+    reason: Reason | None = None

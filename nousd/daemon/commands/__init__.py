@@ -17,6 +17,7 @@ from nousd.daemon.commands import (
     reading,
     sessions,
     settings,
+    todos,
 )
 from nousd.daemon.core import Core, Reply
 
@@ -56,6 +57,7 @@ HANDLERS: Final[dict[str, Handler]] = {
     "set_thinking": models.set_thinking,
     "list_models": models.list_models,
     "set_permission_mode": permissions.set_permission_mode,
+    "get_todos": todos.get_todos,
     "put_artifact": artifacts.put_artifact,
     "get_artifact": artifacts.get_artifact,
 }

@@ -1,0 +1,15 @@
+"""The command that reads what a session's model means to do."""
+
+from __future__ import annotations
+
+from nousd.daemon.core import Core, Reply
+from nousd.wire import commands
+from nousd.wire.responses import TodosNow
+from nousd.wire.subscribe import cursor
+
+
+async def get_todos(core: Core, command: commands.GetTodos) -> Reply:
+    """Reads the list; without a session there is none."""
+    live = await core.sessions.target(command.session_id)
+    state = core.sessions.without_session() if live is None else live.committed
+    return TodosNow(session_id=state.session_id, todos=state.todos, cursor=cursor(core.hub.head))

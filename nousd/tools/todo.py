@@ -1,0 +1,105 @@
+"""The tool ``todo``: the model's own list of what it means to do, for it and for whoever watches.
+
+A call gives the whole list. It touches nothing outside of the session, so nobody has to allow it. Where
+the list is kept is not known here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from nousd.errors import ToolError
+from nousd.tools.function_tool import builtin
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.wire.access import TOUCHES_NOTHING, Access
+from nousd.wire.limits import NAME_CHARS_MAX, TODO_CHARS_MAX, TODOS_MAX
+from nousd.wire.todos import Todo, TodoPriority, TodoStatus
+
+_MARKS: Final[dict[TodoStatus, str]] = {
+    "pending": "[ ]",
+    "in_progress": "[>]",
+    "completed": "[x]",
+    "cancelled": "[-]",
+}
+
+
+class TodoGiven(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An item as a model gives it."""
+
+    content: Annotated[
+        str,
+        Meta(min_length=1, max_length=TODO_CHARS_MAX, pattern=r"\S", description="What to do."),
+    ]
+    status: Annotated[TodoStatus, Meta(description="How far it is.")] = "pending"
+    priority: TodoPriority | UnsetType = UNSET
+    id: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=NAME_CHARS_MAX,
+                description="Its name in the list; its place if left out.",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+
+
+class TodoList(msgspec.Struct, frozen=True):
+    """Arguments of ``todo``."""
+
+    todos: Annotated[
+        tuple[TodoGiven, ...],
+        Meta(max_length=TODOS_MAX, description="The whole list as it is from now on, in order."),
+    ]
+
+
+async def _todo(args: TodoList, context: ToolContext) -> ToolResult:
+    todos = listed(args.todos)
+    await context.set_todos(todos)
+    return ToolResult("\n".join(map(_line, todos)) or "The list is empty.")
+
+
+def listed(given: tuple[TodoGiven, ...]) -> tuple[Todo, ...]:
+    """Returns the items of a list, each with a name of its own.
+
+    Raises:
+        ToolError: two have the same.
+    """
+    todos = tuple(
+        Todo(
+            id=str(place) if item.id is UNSET else item.id,
+            content=item.content,
+            status=item.status,
+            priority=item.priority,
+        )
+        for place, item in enumerate(given, 1)
+    )
+    seen: set[str] = set()
+    for todo in todos:
+        if todo.id in seen:
+            raise ToolError(f"todo_failed: two items have the id {todo.id}")
+        seen.add(todo.id)
+    return todos
+
+
+def _line(todo: Todo) -> str:
+    return f"{_MARKS[todo.status]} {todo.id}. {todo.content}"
+
+
+def _touches_nothing(_args: TodoList, _context: ToolContext) -> Access:
+    return TOUCHES_NOTHING
+
+
+TODO = builtin(
+    "todo",
+    "Replaces the list of what is to be done in this session, which the user sees. For work of several"
+    " steps: at most one item in_progress, and each marked completed as soon as it is.",
+    TodoList,
+    _todo,
+    dict.fromkeys(("items", "list", "tasks"), "todos"),
+    access_of=_touches_nothing,
+)

@@ -1,0 +1,36 @@
+"""The list of what a session's model means to do: its items, and the event that replaces it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from nousd.wire.event_base import Event
+from nousd.wire.limits import NAME_CHARS_MAX, TODO_CHARS_MAX, TODOS_MAX
+
+TodoStatus = Literal["pending", "in_progress", "completed", "cancelled"]
+
+TodoPriority = Literal["high", "medium", "low"]
+
+
+class Todo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing to do. ``id`` is unique in its list."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
+    content: Annotated[str, Meta(min_length=1, max_length=TODO_CHARS_MAX)]
+    status: TodoStatus
+    priority: TodoPriority | UnsetType = UNSET
+
+
+Todos = Annotated[tuple[Todo, ...], Meta(max_length=TODOS_MAX)]
+
+
+class TodoUpdated(Event, frozen=True, kw_only=True):
+    """The session's list is this from here on. Run, turn and call are those that replaced it."""
+
+    todos: tuple[Todo, ...]
+    run_id: str | UnsetType = UNSET
+    turn_id: str | UnsetType = UNSET
+    tool_call_id: str | UnsetType = UNSET
