@@ -271,6 +271,12 @@ class Unanswered(ToolError):
         super().__init__(f"the user did not answer: {reason}")
 
 
+class ToolServerFailed(ToolError):
+    """A server of another program's tools cannot be reached, or broke off; its other calls fail too."""
+
+    code = "mcp_server_failed"
+
+
 class ExtensionError(NousdError):
     """An extension's function raised, took too long or returned what cannot be used."""
 

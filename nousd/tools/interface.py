@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from nousd.errors import Unanswered
+from nousd.errors import ToolError, Unanswered
 from nousd.tools.confine import Confinement
 from nousd.tools.sandbox.interface import Sandbox
 from nousd.tools.spool import Spool
@@ -31,10 +31,6 @@ ExpectQuiet = Callable[[float], None]
 it does by then."""
 
 
-SetTodos = Callable[[tuple[Todo, ...]], Awaitable[None]]
-"""Replaces the list of things to do of the session that a call is for."""
-
-
 def nobody_waits(_seconds: float) -> None:
     """An ``ExpectQuiet`` of whoever is not waiting for signs of life."""
 
@@ -49,6 +45,10 @@ AskUser = Callable[[Sequence[UserQuestion]], Awaitable[UserAnswers]]
 async def nobody_answers(_questions: Sequence[UserQuestion]) -> UserAnswers:
     """An ``AskUser`` of calls behind which nobody is."""
     raise Unanswered("nobody can be asked")
+
+
+SetTodos = Callable[[tuple[Todo, ...]], Awaitable[None]]
+"""Replaces the list of things to do of the session that a call is for."""
 
 
 async def no_list(_todos: tuple[Todo, ...]) -> None:
@@ -70,7 +70,9 @@ class ToolContext(msgspec.Struct, frozen=True):
             says nothing, neither here nor with ``emit``, is given up with its run after a while.
         spool_folder: on whose filesystem long outputs are kept meanwhile; None: the usual one.
         sandbox: holds the programs of the call; None if there is none on this machine.
+        set_todos: replaces the list of things to do of the call's session.
         tasks: carries out tasks for the call; None where nobody can.
+        ask_user: asks the user something and waits for the answer.
     """
 
     confinement: Confinement
@@ -78,7 +80,9 @@ class ToolContext(msgspec.Struct, frozen=True):
     expect_quiet: ExpectQuiet = nobody_waits
     spool_folder: Path | None = None
     sandbox: Sandbox | None = None
+    set_todos: SetTodos = no_list
     tasks: TaskRunner | None = None
+    ask_user: AskUser = nobody_answers
 
     @property
     def workdir(self) -> Path:

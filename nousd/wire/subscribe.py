@@ -21,6 +21,8 @@ class Subscribe(Command, frozen=True, kw_only=True):
         session_id: only this session's events.
         run_id: only this run's events.
         types: ``v1`` (the thirteen frozen ones), ``all``, or a list of names.
+        confirms: the client answers requests for permission and questions in what it subscribes to,
+            for as long as it is connected and says nothing else.
         keepalive_seconds: after that long without a line, one ``keepalive`` is sent; without it, none.
     """
 
@@ -29,6 +31,7 @@ class Subscribe(Command, frozen=True, kw_only=True):
     run_id: Name | None = None
     types: EventTypes = "v1"
     keepalive_seconds: KeepaliveSeconds | None = None
+    confirms: bool = False
 
 
 def cursor(seq: int) -> str:
