@@ -15,10 +15,15 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 import msgspec
-import trio
 
 from nousd.errors import CommandRejected, ConfigError, ExtensionError, ToolError
-from nousd.extensions.calls import THREADS_MAX, TIMEOUT_SECONDS, TIMEOUT_SECONDS_MAX, Handler, call
+from nousd.extensions.calls import (
+    TIMEOUT_SECONDS,
+    TIMEOUT_SECONDS_MAX,
+    Caller,
+    Handler,
+    Redact,
+)
 from nousd.extensions.hook_chain import NO_HOOKS, Hook, Hooks, OnError
 from nousd.extensions.hooks import HOOKS, HookName
 from nousd.tools.arguments import Arguments, struct_arguments
@@ -69,14 +74,17 @@ class ExtensionApi:
     Args:
         extension: its name.
         registered: what extensions registered so far; added to.
+        redact: takes the daemon's secrets out of what its errors say.
     """
 
-    def __init__(self, extension: str, registered: Registered) -> None:
+    def __init__(
+        self, extension: str, registered: Registered, redact: Redact = lambda text: text
+    ) -> None:
         self._extension = extension
         self._tools = registered.tools
         self._commands = registered.commands
         self._hooks = registered.hooks
-        self._threads = trio.CapacityLimiter(THREADS_MAX)
+        self._caller = Caller(redact)
         self._closed = False
 
     def tool(
@@ -106,8 +114,8 @@ class ExtensionApi:
         async def run(args: Any, context: ToolContext) -> ToolResult:
             context.expect_quiet(timeout_seconds)
             try:
-                result = await call(
-                    handler, args, context, timeout_seconds=timeout_seconds, threads=self._threads
+                result = await self._caller.call(
+                    handler, args, context, timeout_seconds=timeout_seconds
                 )
                 return _tool_result(result)
             except ExtensionError as error:
@@ -142,9 +150,7 @@ class ExtensionApi:
         async def run(payload: Any) -> Any:
             given = dict(payload) if isinstance(payload, Mapping) else {}
             try:
-                result = await call(
-                    handler, given, timeout_seconds=timeout_seconds, threads=self._threads
-                )
+                result = await self._caller.call(handler, given, timeout_seconds=timeout_seconds)
                 return _plain(result)
             except ExtensionError as error:
                 cause = f"{self._extension}: {error}"
@@ -182,7 +188,7 @@ class ExtensionApi:
         if sum(hook.extension == self._extension for hook in self._hooks) >= HOOKS_MAX:
             raise ConfigError(f"{about}: an extension has at most {HOOKS_MAX} hooks")
         self._hooks.append(
-            Hook(self._extension, name, handler, timeout_seconds, on_error, self._threads)
+            Hook(self._extension, name, handler, timeout_seconds, on_error, self._caller)
         )
 
     def close(self) -> None:

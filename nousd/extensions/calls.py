@@ -31,25 +31,37 @@ MESSAGE_CHARS_MAX: Final = 2000
 Handler = Callable[..., Any]
 """Plain or async; a plain one runs in a thread."""
 
+Redact = Callable[[str], str]
+"""Returns a text without the secrets that the daemon knows."""
 
-async def call(
-    handler: Handler, *args: object, timeout_seconds: float, threads: trio.CapacityLimiter
-) -> Any:
-    """Calls a function of an extension and returns what it returned.
 
-    Raises:
-        ExtensionTimedOut: it did not return in time.
-        ExtensionError: it raised anything.
+class Caller:
+    """Calls the functions of one extension.
+
+    Args:
+        redact: takes the daemon's secrets out of what an error says.
     """
-    function = _Function(handler)
-    with trio.move_on_after(timeout_seconds):
-        try:
-            return await function.result(args, threads)
-        # The one broad except of its kind: foreign code raises what it likes. Not even a
-        # KeyboardInterrupt is the user's: the daemon takes SIGINT as a message.
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            raise ExtensionError(described(error)) from error
-    raise ExtensionTimedOut(function.lateness(timeout_seconds))
+
+    def __init__(self, redact: Redact) -> None:
+        self._redact = redact
+        self._threads = trio.CapacityLimiter(THREADS_MAX)
+
+    async def call(self, handler: Handler, *args: object, timeout_seconds: float) -> Any:
+        """Calls a function and returns what it returned.
+
+        Raises:
+            ExtensionTimedOut: it did not return in time.
+            ExtensionError: it raised anything.
+        """
+        function = _Function(handler)
+        with trio.move_on_after(timeout_seconds):
+            try:
+                return await function.result(args, self._threads)
+            # The one broad except of its kind: foreign code raises what it likes. Not even a
+            # KeyboardInterrupt is the user's: the daemon takes SIGINT as a message.
+            except (Exception, SystemExit, KeyboardInterrupt) as error:
+                raise ExtensionError(self._redact(described(error))) from error
+        raise ExtensionTimedOut(function.lateness(timeout_seconds))
 
 
 class _Function:

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
-import trio
 
 from nousd.errors import ExtensionError, ExtensionTimedOut, ToolArgumentsInvalid
-from nousd.extensions.calls import Handler, call
+from nousd.extensions.calls import Caller, Handler
 from nousd.extensions.hooks import (
     AddInstructions,
     Answer,
@@ -48,7 +47,7 @@ class Hook(NamedTuple):
     handler: Handler
     timeout_seconds: float
     on_error: OnError
-    threads: trio.CapacityLimiter
+    caller: Caller
 
 
 class Failure(NamedTuple):
@@ -242,11 +241,8 @@ class Hooks:
     async def _asked(self, hook: Hook, told: Told, failures: list[Failure]) -> Answer | None:
         """Returns what a handler answered; None if it failed, which is noted."""
         try:
-            answer = await call(
-                hook.handler,
-                copied(told),
-                timeout_seconds=hook.timeout_seconds,
-                threads=hook.threads,
+            answer = await hook.caller.call(
+                hook.handler, copied(told), timeout_seconds=hook.timeout_seconds
             )
             return checked(hook.name, answer)
         except ExtensionError as error:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from nousd.errors import ConfigError
 from nousd.extensions import demo as demo_extension
 from nousd.extensions.api import ExtensionApi, Extensions, Registered
-from nousd.extensions.calls import described
+from nousd.extensions.calls import Redact, described
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 
 if TYPE_CHECKING:
@@ -43,7 +43,11 @@ class _Found(NamedTuple):
 
 
 def load_extensions(
-    paths: Iterable[Path], *, installed: Iterable[str] = (), demo: bool
+    paths: Iterable[Path],
+    *,
+    installed: Iterable[str] = (),
+    demo: bool,
+    redact: Redact = lambda text: text,
 ) -> Extensions:
     """Imports each extension and calls its ``register(api)``.
 
@@ -51,6 +55,7 @@ def load_extensions(
         paths: Python files; each is called by its name without ``.py``.
         installed: names of entry points.
         demo: whether the demonstration extension is there, too.
+        redact: takes the daemon's secrets out of what errors say.
 
     Raises:
         ConfigError: one line that names the extension, if anything about it is unusable.
@@ -62,7 +67,7 @@ def load_extensions(
         known[found.name] = found
     registered = Registered()
     for found in known.values():
-        _run(found, ExtensionApi(found.name, registered))
+        _run(found, ExtensionApi(found.name, registered, redact))
     return Extensions(
         tools=tuple(registered.tools.values()),
         commands=registered.commands,
