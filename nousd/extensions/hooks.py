@@ -205,7 +205,7 @@ class HandleInput(Answer, frozen=True):
 class AddInstructions(Answer, frozen=True):
     """``before_run``: the text stands at the end of the system prompt, in this run alone."""
 
-    text: Annotated[str, Meta(min_length=1, max_length=INSTRUCTIONS_CHARS_MAX)]
+    text: Annotated[str, Meta(max_length=INSTRUCTIONS_CHARS_MAX, pattern=r"\S")]
 
 
 class BlockCall(Answer, frozen=True):

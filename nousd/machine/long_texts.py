@@ -205,6 +205,7 @@ _SHORTEN: Final[dict[type[events.Event], Callable[[_Shears, Any], events.Event]]
     events.EntryAppended: _Shears.entry_of,
     events.ToolExecutionStart: _Shears.args_of,
     events.ToolExecutionEnd: _Shears.result_of,
+    events.InputHandled: _Shears.text_of,
     events.ToolCallRequested: _Shears.args_of,
     events.ToolCallPolicyEvaluated: _Shears.args_if_any,
     events.PermissionRequested: _Shears.args_of,

@@ -16,6 +16,7 @@ from nousd.wire.events import Source
 _HEADINGS: Final = {
     "user_instructions": "# The user's own instructions",
     "project_instructions": "# Instructions of the project",
+    "extension": "# Instructions of an extension",
 }
 
 
@@ -70,6 +71,20 @@ def unused(kind: str, reason: str, path: str = "") -> SourceText:
     return SourceText(source)
 
 
+def of_extension(extension: str, text: str) -> SourceText:
+    """Returns the source that an extension's addition for one run is."""
+    data = scrub(text).encode()
+    source = Source(
+        kind="extension", enabled=True, extension=extension, hash=digest(data), bytes=len(data)
+    )
+    return SourceText(source, data.decode())
+
+
+def left_out(extension: str) -> SourceText:
+    """Returns the source of an extension's addition for which there was no room."""
+    return SourceText(Source(kind="extension", enabled=True, extension=extension, reason="no_room"))
+
+
 def system_text(sources: Iterable[SourceText]) -> str:
     """Returns the whole system prompt, in the order of its sources, each file under its name."""
     parts = []
@@ -77,5 +92,6 @@ def system_text(sources: Iterable[SourceText]) -> str:
         if not text:
             continue
         heading = _HEADINGS.get(source.kind)
-        parts.append(text if heading is None else f"{heading} ({source.path})\n\n{text.strip()}")
+        where = source.extension if source.kind == "extension" else source.path
+        parts.append(text if heading is None else f"{heading} ({where})\n\n{text.strip()}")
     return "\n\n".join(parts)

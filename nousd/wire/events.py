@@ -27,6 +27,7 @@ from nousd.wire.entries import (
     Usage,
 )
 from nousd.wire.event_base import CutOff, EndStatus, Event, RunEvent, TurnEvent, TurnKey
+from nousd.wire.extension_events import InputHandled
 from nousd.wire.questions import QuestionAnswered, QuestionAsked, QuestionRejected
 from nousd.wire.responses import PendingCounts, QueuedInput
 from nousd.wire.todos import Todo, TodoUpdated
@@ -235,14 +236,21 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Without ``hash`` nothing of it was used. ``hash`` and ``bytes`` are of the text as it was used, in
     UTF-8. ``reason`` says why nothing or not all was: ``off``, ``not_found``, ``not_a_file``,
-    ``outside``, ``unreadable``, ``empty``, ``not_utf8``, ``cut``, ``no_room``.
+    ``outside``, ``unreadable``, ``empty``, ``not_utf8``, ``cut``, ``no_room``. ``extension`` names the
+    one that added the part for this run.
     """
 
     kind: Literal[
-        "system_prompt", "agent_prompt", "agents", "user_instructions", "project_instructions"
+        "system_prompt",
+        "agent_prompt",
+        "agents",
+        "user_instructions",
+        "project_instructions",
+        "extension",
     ]
     enabled: bool
     path: str | UnsetType = UNSET
+    extension: str | UnsetType = UNSET
     hash: str | UnsetType = UNSET
     bytes: int | UnsetType = UNSET
     reason: str | UnsetType = UNSET
@@ -342,6 +350,7 @@ EVENTS: Final[dict[str, type[Event]]] = {
     "question_answered": QuestionAnswered,
     "question_rejected": QuestionRejected,
     "todo_updated": TodoUpdated,
+    "input_handled": InputHandled,
 }
 """type on the wire -> payload struct; every event there is."""
 

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from nousd.wire.commands import QueueMode
 from nousd.wire.entries import Attachment, Entry, PermissionMode, Thinking, UsageTotals
+from nousd.wire.extension_events import Remark
 from nousd.wire.response_base import Response
 from nousd.wire.tool_responses import Permissions, Questions, TodosNow
 
@@ -26,6 +27,7 @@ RunStatus = Literal["running", "completed", "cancelled", "error", "timeout", "in
 class QueuedInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An accepted input. ``kind`` is ``prompt``, ``steer`` or ``follow_up``; ``leaf_id`` is the leaf a
     prompt was accepted on, ``promoted_run_id`` the run that a promoted follow-up became a steer of.
+    ``changed_by`` names the extensions that changed its text before it was accepted.
     """
 
     input_id: str
@@ -37,6 +39,7 @@ class QueuedInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     accepted_at: str | UnsetType = UNSET
     promoted_run_id: str | UnsetType = UNSET
     attachments: tuple[Attachment, ...] | UnsetType = UNSET
+    changed_by: tuple[str, ...] | UnsetType = UNSET
     text_ref: str | UnsetType = UNSET
     text_bytes: int | UnsetType = UNSET
 
@@ -56,7 +59,8 @@ class Accepted(Response, frozen=True, kw_only=True):
     """The command was taken in and is durable.
 
     ``cleared`` (abort, clear_queue) holds the inputs taken out of the queues, so that an editor can
-    offer them again.
+    offer them again. ``handled_by`` names the extension that dealt with a text, so that there is no run
+    and no input; ``reply`` is what it says. ``warnings`` tells what went wrong with extensions.
     """
 
     command: str
@@ -70,6 +74,9 @@ class Accepted(Response, frozen=True, kw_only=True):
     model: str | UnsetType = UNSET
     level: Thinking | UnsetType = UNSET
     cleared: tuple[QueuedInput, ...] | UnsetType = UNSET
+    handled_by: str | UnsetType = UNSET
+    reply: str | UnsetType = UNSET
+    warnings: tuple[Remark, ...] | UnsetType = UNSET
 
 
 class FlatEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -94,7 +101,11 @@ class FlatEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Result(Response, frozen=True, kw_only=True):
-    """What a ``prompt`` with ``wait: true`` answers when its run has ended."""
+    """What a ``prompt`` with ``wait: true`` answers when its run has ended.
+
+    ``handled_by`` names the extension that dealt with the text instead: ``output`` is what it says, and
+    ``run_id`` is "". ``warnings`` tells what went wrong with extensions before there was a run.
+    """
 
     output: str
     events: tuple[FlatEvent, ...]
@@ -103,6 +114,8 @@ class Result(Response, frozen=True, kw_only=True):
     status: RunStatus
     leaf_id: str | UnsetType = UNSET
     events_truncated: bool | UnsetType = UNSET
+    handled_by: str | UnsetType = UNSET
+    warnings: tuple[Remark, ...] | UnsetType = UNSET
 
 
 class OpenMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,12 +199,13 @@ class Tree(Response, frozen=True, kw_only=True):
 
 
 class SessionSelected(Response, frozen=True, kw_only=True):
-    """Answers new, switch, branch and rename."""
+    """Answers new, switch, branch and rename. ``warnings`` tells what went wrong with extensions."""
 
     session_id: str
     active: bool
     parent_id: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
+    warnings: tuple[Remark, ...] | UnsetType = UNSET
 
 
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,0 +1,34 @@
+"""What extensions made of something that belongs to no run: what clients and subscribers are told."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.wire.event_base import Event
+
+
+class Remark(msgspec.Struct, frozen=True, kw_only=True):
+    """Something went wrong with an extension's hook: what a ``warning`` would say where there is a run."""
+
+    code: str
+    message: str
+
+
+class InputHandled(Event, frozen=True, kw_only=True):
+    """An extension dealt with a text that a client handed in: no run started, nothing was queued.
+
+    ``session_id`` is "" where there was no session yet. ``text`` is what the client sent, or what other
+    extensions made of it (``changed_by``); ``reply`` is what it was told, or its beginning.
+    """
+
+    kind: Literal["prompt", "steer", "follow_up"]
+    text: str
+    extension: str
+    reply: str
+    changed_by: tuple[str, ...] | UnsetType = UNSET
+    client_message_id: str | UnsetType = UNSET
+    text_ref: str | UnsetType = UNSET
+    text_bytes: int | UnsetType = UNSET
