@@ -168,6 +168,11 @@ class OutputStream:
             self._bytes_left = -1
             self._add("\n[Output goes on; no more of it is streamed.]\n")
 
+    @property
+    def is_fed(self) -> bool:
+        """Whether anything has come."""
+        return self._bytes_left != TOOL_UPDATES_BYTES_MAX
+
     def finish(self) -> None:
         """Says that no more will come."""
         self._add(self._decoder.decode(b"", final=True))

@@ -159,6 +159,12 @@ INSTRUCTIONS_FILE_BYTES_MAX: Final = 64 * 1024
 INSTRUCTIONS_BYTES_MAX: Final = 128 * 1024
 """Bytes of all of them together."""
 
+RULES_MAX: Final = 256
+"""Rules about tool calls in one list of a file."""
+
+RULE_CHARS_MAX: Final = 4096
+"""Characters of one rule."""
+
 TASKS_PER_CALL_MAX: Final = 16
 """Tasks in one call of the tool ``task``."""
 

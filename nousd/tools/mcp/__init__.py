@@ -1,0 +1,1 @@
+"""Tools of other programs, which speak the Model Context Protocol; see ``server``."""

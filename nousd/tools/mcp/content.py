@@ -1,0 +1,66 @@
+"""What a server gave for a call, as a text for the model and the whole for the artifact store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from nousd.tools.interface import ToolResult
+from nousd.tools.output import head_of
+
+_NAME_CHARS_MAX: Final = 200
+
+
+def result_of(
+    content: Sequence[Mapping[str, Any]], structured: object, *, is_error: bool
+) -> ToolResult:
+    """Returns the result of a call.
+
+    Args:
+        content: the blocks of the answer, as the protocol has them in JSON.
+        structured: its ``structuredContent``, None if it has none. Servers repeat it as text, so it is
+            told only where there is no text.
+    """
+    told = [_block(block) for block in content]
+    if not told and structured is not None:
+        told = [json.dumps(structured, ensure_ascii=False, indent=1)]
+    result = head_of("\n".join(told) or "(no output)")
+    if any(_is_opaque(block) for block in content):
+        # What cannot be told as a text is kept as it came.
+        result = msgspec.structs.replace(result, full=msgspec.json.encode(content))
+    return msgspec.structs.replace(result, is_error=is_error)
+
+
+def _block(block: Mapping[str, Any]) -> str:
+    kind = block.get("type")
+    if kind == "text":
+        return str(block["text"])
+    if kind == "resource":
+        return _resource(block["resource"])
+    if kind == "resource_link":
+        return f"[link {_short(block.get('name', ''))}: {_short(block['uri'])}]"
+    return _described(str(kind), block.get("mimeType"), block.get("data", ""))
+
+
+def _resource(resource: Mapping[str, Any]) -> str:
+    uri = _short(resource["uri"])
+    if "text" in resource:
+        return f"[resource {uri}]\n{resource['text']}"
+    return _described(f"resource {uri}", resource.get("mimeType"), resource.get("blob", ""))
+
+
+def _described(kind: str, media_type: object, data: str) -> str:
+    media = f", {_short(media_type)}" if media_type else ""
+    size = len(data) * 3 // 4 - data[-2:].count("=")
+    return f"[{kind}{media}, {size} bytes; it stands in the artifact of this result]"
+
+
+def _is_opaque(block: Mapping[str, Any]) -> bool:
+    return "data" in block or "blob" in block.get("resource", ())
+
+
+def _short(value: object) -> str:
+    return " ".join(str(value).split())[:_NAME_CHARS_MAX]

@@ -1,0 +1,82 @@
+"""A server behind a URL: streamable HTTP, with bounds on what is taken of it.
+
+No proxy and no password file of the environment has a say: the URL is what the user wrote. The SDK
+follows redirects within the URL's origin only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any, Final
+
+import httpx2
+import trio
+from mcp.client.streamable_http import streamable_http_client
+
+from nousd.tools.mcp.spec import ServerSpec
+from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX
+
+_CONNECT_SECONDS: Final = 30.0
+
+
+@asynccontextmanager
+async def http_streams(
+    spec: ServerSpec, *, headers: Mapping[str, str]
+) -> AsyncIterator[tuple[Any, Any]]:
+    """Yields the streams that a session of the SDK wants."""
+    is_secure = spec.url.startswith("https:")
+    verify = await trio.to_thread.run_sync(httpx2.create_ssl_context) if is_secure else False
+    async with (
+        httpx2.AsyncClient(
+            transport=_Bounded(httpx2.AsyncHTTPTransport(verify=verify)),
+            headers={**headers, "accept-encoding": "identity"},
+            # A call has a limit of its own, and a stream of news may be silent for ever.
+            timeout=httpx2.Timeout(_CONNECT_SECONDS, read=None),
+            trust_env=False,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+        ) as client,
+        streamable_http_client(
+            spec.url, http_client=client, max_sse_event_size=MCP_MESSAGE_BYTES_MAX
+        ) as streams,
+    ):
+        yield streams
+
+
+class _Bounded(httpx2.AsyncBaseTransport):
+    """Cuts off an answer that is longer than a message may be; streams of events are the SDK's to
+    bound, one by one.
+    """
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
+        self._inner = inner
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await self._inner.handle_async_request(request)
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        if response.headers.get("content-encoding", "identity") != "identity":
+            await response.aclose()
+            raise httpx2.DecodingError("the answer is compressed, which was not asked for")
+        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            response.stream = _BoundedStream(response.stream)
+        return response
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for chunk in self._inner:
+            size += len(chunk)
+            if size > MCP_MESSAGE_BYTES_MAX:
+                raise httpx2.ReadError(f"the answer has more than {MCP_MESSAGE_BYTES_MAX} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()

@@ -1,0 +1,212 @@
+"""A conversation with one MCP server, through the official SDK. Importing this takes 0.4 seconds.
+
+What goes wrong with a server, or in the SDK because of it, comes out as ``ToolServerFailed``: foreign
+code raises what it likes. Output schemas are not checked with the SDK's validator: a hostile pattern in
+one would stop the event loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+import mcp_types
+import trio
+from mcp import Client, MCPError
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+from pydantic import TypeAdapter, ValidationError
+
+from nousd import __version__
+from nousd.errors import NousdError, ToolError, ToolServerFailed
+from nousd.tools.mcp.definitions import Offered
+from nousd.tools.mcp.http import http_streams
+from nousd.tools.mcp.spec import ServerSpec
+from nousd.tools.mcp.stdio import stdio_streams
+from nousd.wire.limits import MCP_TOOLS_MAX
+
+CONNECT_SECONDS: Final = 30.0
+"""How long a server may take until its tools are known."""
+
+PAGES_MAX: Final = 64
+_WORDS_CHARS_MAX: Final = 500
+
+
+class OnProgress(Protocol):
+    """Takes how far a call is, of how much, and what the server says of it."""
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None: ...
+
+
+_RESULT: Final[TypeAdapter[mcp_types.CallToolResult | mcp_types.InputRequiredResult]] = TypeAdapter(
+    mcp_types.CallToolResult | mcp_types.InputRequiredResult
+)
+
+
+class Outcome(NamedTuple):
+    """What a call gave: the blocks of its content as JSON has them, and what else there was."""
+
+    content: list[dict[str, Any]]
+    structured_content: Any
+    is_error: bool
+
+
+class Session:
+    """An open conversation. ``changed`` is set when the server's tools may be others."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.changed = trio.Event()
+
+    @property
+    def protocol_version(self) -> str:
+        return self._client.protocol_version
+
+    async def tools(self) -> list[Offered]:
+        """Returns the server's tools: one more than can be offered, at most.
+
+        Raises:
+            ToolServerFailed: it does not say, or goes on for ever.
+        """
+        if self._client.server_capabilities.tools is None and self._has_handshake:
+            return []
+        found: list[Offered] = []
+        cursor: str | None = None
+        with _foreign():
+            for _ in range(PAGES_MAX):
+                page = await self._client.list_tools(cursor=cursor)
+                found += [
+                    Offered(tool.name, tool.description or "", tool.input_schema)
+                    for tool in page.tools
+                ]
+                cursor = page.next_cursor
+                if cursor is None or len(found) > MCP_TOOLS_MAX:
+                    return found[: MCP_TOOLS_MAX + 1]
+        raise ToolServerFailed(f"its list of tools has more than {PAGES_MAX} pages")
+
+    @property
+    def _has_handshake(self) -> bool:
+        """Whether the server speaks a protocol in which it says beforehand what it has."""
+        return self._client.session.initialize_result is not None
+
+    async def call(self, tool: str, args: Mapping[str, Any], on_progress: OnProgress) -> Outcome:
+        """Calls a tool; cancelling tells the server.
+
+        Raises:
+            ToolError: the server refused, or gave what is no result.
+            ToolServerFailed: it is gone.
+        """
+        request = mcp_types.CallToolRequest(
+            params=mcp_types.CallToolRequestParams(name=tool, arguments=dict(args))
+        )
+        try:
+            with _foreign():
+                result = await self._client.session.send_request(
+                    request, _RESULT, progress_callback=on_progress
+                )
+        except _Said as said:
+            raise ToolError(f"mcp_error: {said}") from None
+        if isinstance(result, mcp_types.InputRequiredResult):
+            raise ToolError("mcp_error: the server asks for more input, which nobody can give it")
+        blocks = [
+            block.model_dump(by_alias=True, mode="json", exclude_none=True)
+            for block in result.content
+        ]
+        return Outcome(blocks, result.structured_content, bool(result.is_error))
+
+    async def follow_changes(self) -> None:
+        """Sets ``changed`` on news, for a server that has to be asked for them. Others tell unasked."""
+        with _foreign():
+            try:
+                async with self._client.listen(tools_list_changed=True) as news:
+                    async for _ in news:
+                        self.changed.set()
+            except (ListenNotSupportedError, SubscriptionLost, MCPError):
+                return
+
+
+class _Said(ToolError):
+    """The server answered with an error."""
+
+
+@asynccontextmanager
+async def open_session(
+    spec: ServerSpec,
+    *,
+    env: Mapping[str, str],
+    headers: Mapping[str, str],
+    workdir: Path,
+    redact: Callable[[str], str],
+) -> AsyncIterator[Session]:
+    """Connects to a server, and stays connected until the block is left or the connection breaks, which
+    cancels the block.
+
+    Args:
+        env: all of the environment of a process.
+
+    Raises:
+        ToolServerFailed: why there is no connection, or no more.
+    """
+    if spec.url:
+        streams = http_streams(spec, headers=headers)
+    else:
+        streams = stdio_streams(spec, env=env, workdir=workdir, redact=redact)
+    changes: list[Session] = []
+
+    async def on_message(message: object) -> None:
+        if isinstance(message, mcp_types.ToolListChangedNotification):
+            for session in changes:
+                session.changed.set()
+
+    client = Client(
+        streams,
+        cache=None,
+        message_handler=on_message,
+        client_info=mcp_types.Implementation(name="nousd", version=__version__),
+    )
+    limit = trio.CancelScope(deadline=trio.current_time() + CONNECT_SECONDS)
+    with _foreign(), limit:
+        async with client:
+            limit.deadline = math.inf
+            session = Session(client)
+            changes.append(session)
+            yield session
+    if limit.cancelled_caught:
+        raise ToolServerFailed(f"it did not answer within {CONNECT_SECONDS:g} seconds")
+
+
+@contextmanager
+def _foreign() -> Iterator[None]:
+    """Turns whatever the SDK raises into what it means for us. A cancellation passes."""
+    failure: NousdError | None = None
+    try:
+        yield
+    except* Exception as group:  # noqa: BLE001 - the boundary to foreign code
+        failure = _meaning_of(group)
+    if failure is not None:
+        raise failure
+
+
+def _meaning_of(error: BaseException) -> NousdError:
+    while isinstance(error, BaseExceptionGroup):
+        # What came first is the reason; the others follow from it.
+        known = [inner for inner in error.exceptions if isinstance(inner, NousdError)]
+        error = (known or error.exceptions)[0]
+    match error:
+        case NousdError():
+            return error
+        case MCPError(error=told) if told.code == mcp_types.CONNECTION_CLOSED:
+            return ToolServerFailed("the connection ended")
+        case MCPError(error=told):
+            return _Said(_short(told.message))
+        case ValidationError():
+            fault = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, fault["loc"]))
+            return _Said(f"the answer is not as the protocol has it: {place}: {fault['msg']}")
+    return ToolServerFailed(_short(str(error) or type(error).__name__))
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:_WORDS_CHARS_MAX]

@@ -1,0 +1,95 @@
+"""What is said of an MCP server: how to reach it, and what its tools may do.
+
+Where that was said, and by whom, is not known here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from nousd.errors import ConfigError
+from nousd.wire.access import ToolClass
+
+FOREIGN_CLASSES: Final[frozenset[ToolClass]] = frozenset({"exec", "network"})
+"""What a tool of another program may do, unless the user says otherwise: anything."""
+
+_REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One MCP server. It has a ``command`` or a ``url``.
+
+    Args:
+        env: variables of its process besides the allowed ones of the daemon's; ``${NAME}`` in a value
+            stands for a variable of the daemon's. The same goes for ``headers``.
+        cwd: where its process starts; None: in the workdir.
+        classes: what its tools may do, whatever it says itself.
+        tool_classes: the same for one of them, by the server's own name for it.
+        tools: the tools that are offered, by the server's own names; None: all.
+    """
+
+    name: str
+    command: tuple[str, ...] = ()
+    url: str = ""
+    env: Mapping[str, str] = {}
+    headers: Mapping[str, str] = {}
+    cwd: Path | None = None
+    classes: frozenset[ToolClass] = FOREIGN_CLASSES
+    tool_classes: Mapping[str, frozenset[ToolClass]] = {}
+    tools: tuple[str, ...] | None = None
+    timeout_seconds: float = 120.0
+
+    def __repr__(self) -> str:
+        # Its variables and headers may hold keys.
+        return f"ServerSpec({self.name!r})"
+
+    @property
+    def transport(self) -> str:
+        """``stdio`` or ``http``."""
+        return "http" if self.url else "stdio"
+
+    @property
+    def source(self) -> str:
+        """What its tools name as their source."""
+        return f"mcp:{self.name}"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What makes it this server and no other."""
+        return {"command": self.command, "url": self.url, "cwd": str(self.cwd or "")}
+
+    def classes_of(self, tool: str) -> frozenset[ToolClass]:
+        """Returns what one of its tools may do."""
+        return self.tool_classes.get(tool, self.classes)
+
+
+def filled_in(
+    values: Mapping[str, str], environ: Mapping[str, str], known: Callable[[str], None]
+) -> dict[str, str]:
+    """Returns the values with what their ``${NAME}`` stand for.
+
+    Args:
+        known: told every value that must not be shown.
+
+    Raises:
+        ConfigError: a variable is not set.
+    """
+
+    def value_of(match: re.Match[str]) -> str:
+        value = environ.get(match[1], "")
+        if not value:
+            raise ConfigError(f"the environment variable {match[1]} is not set")
+        known(value)
+        return value
+
+    return {name: _REFERENCE.sub(value_of, text) for name, text in values.items()}
+
+
+def has_reference(text: str) -> bool:
+    """Whether a value names a variable of the daemon's."""
+    return _REFERENCE.search(text) is not None

@@ -1,0 +1,178 @@
+"""A server as a process of this machine: its messages are lines on its standard input and output.
+
+It is held by a supervisor, so it dies with the daemon and leaves nothing behind. It is read no faster
+than ``MESSAGES_PER_SECOND`` and ``BYTES_PER_SECOND``: who floods waits in his own pipe. What it
+writes to standard error goes to the daemon's log, the beginning of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import mcp_types
+import trio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+
+from nousd.errors import ToolServerFailed
+from nousd.tools.mcp.pace import Pace
+from nousd.tools.mcp.spec import ServerSpec
+from nousd.tools.supervisor import supervised_conversation
+from nousd.wire.framing import LineSplitter, LineTooLong
+from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX
+
+MESSAGES_PER_SECOND: Final = 1000
+BYTES_PER_SECOND: Final = 32 * 1024 * 1024
+"""How fast a server is read. A larger message costs the pause that it is worth."""
+
+_WRITES_WAITING_MAX: Final = 64
+_WRITE_SECONDS: Final = 30.0
+"""How long a server may leave a message unread."""
+
+_FAREWELL_SECONDS: Final = 0.5
+"""Between the end of its input, which asks it to end, and the signal."""
+
+_STDERR_LINE_BYTES_MAX: Final = 1000
+_STDERR_LINES_PER_SECOND: Final = 20
+_LAST_WORDS: Final = 3
+"""Lines of standard error that a failure quotes."""
+
+_log: Final = logging.getLogger(__name__)
+
+FromServer = MemoryObjectSendStream[SessionMessage | Exception]
+ToServer = MemoryObjectReceiveStream[SessionMessage]
+
+
+@asynccontextmanager
+async def stdio_streams(
+    spec: ServerSpec, *, env: Mapping[str, str], workdir: Path, redact: Callable[[str], str]
+) -> AsyncIterator[tuple[Any, Any]]:
+    """Starts the server and yields the streams that a session of the SDK wants.
+
+    Raises:
+        ToolServerFailed: it cannot be started, ended, or sent what is no bearable message.
+    """
+    argv = _found(spec.command, env)
+    try:
+        async with supervised_conversation(argv, cwd=spec.cwd or workdir, env=env) as process:
+            server = _Server(spec.name, process, redact)
+            to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](
+                0
+            )
+            to_server, from_session = anyio.create_memory_object_stream[SessionMessage](
+                _WRITES_WAITING_MAX
+            )
+            with to_session, from_server, to_server, from_session:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(server.read, to_session)
+                    nursery.start_soon(server.write, from_session)
+                    nursery.start_soon(server.read_stderr)
+                    try:
+                        yield from_server, to_server
+                    finally:
+                        nursery.cancel_scope.cancel()
+                        await server.dismiss()
+    except OSError as error:
+        raise ToolServerFailed(f"{argv[0]}: {error.strerror}") from None
+
+
+def _found(command: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, ...]:
+    program = command[0]
+    if "/" not in program:
+        found = shutil.which(program, path=env.get("PATH", ""))
+        if found is None:
+            raise ToolServerFailed(f"there is no program {program}")
+        program = found
+    return (program, *command[1:])
+
+
+class _Server:
+    """The process of a server, as its streams."""
+
+    def __init__(self, name: str, process: trio.Process, redact: Callable[[str], str]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._name = name
+        self._process = process
+        self._stdin = process.stdin
+        self._stdout = process.stdout
+        self._stderr = process.stderr
+        self._redact = redact
+        self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
+        self._silent = trio.Event()
+
+    async def read(self, to_session: FromServer) -> None:
+        """Passes on messages until the server ends, which is a failure whenever it is."""
+        lines = LineSplitter(MCP_MESSAGE_BYTES_MAX)
+        pace = Pace(messages=MESSAGES_PER_SECOND, size=BYTES_PER_SECOND)
+        async for chunk in self._stdout:
+            for line in lines.feed(chunk):
+                if isinstance(line, LineTooLong):
+                    raise ToolServerFailed(
+                        f"it sent a message of more than {MCP_MESSAGE_BYTES_MAX} bytes"
+                    )
+                await pace.take(len(line))
+                message = _decoded(line)
+                if message is not None:
+                    await to_session.send(message)
+        with trio.move_on_after(_FAREWELL_SECONDS):
+            await self._silent.wait()
+        raise ToolServerFailed("; ".join(["it ended", *self._last_words]))
+
+    async def write(self, from_session: ToServer) -> None:
+        async for message in from_session:
+            line = message.message.model_dump_json(by_alias=True, exclude_unset=True) + "\n"
+            with trio.move_on_after(_WRITE_SECONDS) as limit:
+                try:
+                    await self._stdin.send_all(line.encode("utf-8", "replace"))
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    return  # it is ending; the reader says why
+            if limit.cancelled_caught:
+                raise ToolServerFailed(
+                    f"it did not read what it was sent for {_WRITE_SECONDS:g} seconds"
+                )
+
+    async def read_stderr(self) -> None:
+        """Logs what the server says of itself; what is too much is dropped."""
+        lines = LineSplitter(_STDERR_LINE_BYTES_MAX)
+        window, logged = trio.current_time(), 0
+        async for chunk in self._stderr:
+            for line in lines.feed(chunk):
+                if isinstance(line, LineTooLong) or not line.strip():
+                    continue
+                text = self._redact(line.decode("utf-8", "replace").strip())
+                self._last_words.append(text)
+                if trio.current_time() - window >= 1:
+                    window, logged = trio.current_time(), 0
+                logged += 1
+                if logged <= _STDERR_LINES_PER_SECOND:
+                    _log.info("mcp server %s: %s", self._name, text)
+        self._silent.set()
+
+    async def dismiss(self) -> None:
+        """Asks the server to end, and gives it a moment for that."""
+        with trio.CancelScope(shield=True):
+            await self._stdin.aclose()
+            with trio.move_on_after(_FAREWELL_SECONDS):
+                await self._process.wait()
+
+
+def _decoded(line: bytes) -> SessionMessage | None:
+    """Returns a message; None for what is none, and for what nobody here reads."""
+    try:
+        message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        return None
+    is_log = (
+        isinstance(message, mcp_types.JSONRPCNotification)
+        and message.method == "notifications/message"
+    )
+    return None if is_log else SessionMessage(message)
