@@ -1,12 +1,61 @@
 """What a sandbox is: something that holds a program and everything that the program starts.
 
-A backend is a file in this room. Which one there is on this machine, and whether a call may do without,
-is not decided here.
+A backend is a file in this room, and makes of a request what has to be started instead: so one that
+runs programs in containers is one more file. Which backend there is on this machine is found out in
+``detect``; whether a call may do without is not decided here. The supervisor, which ends programs,
+stands around all of them and knows none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
+
+import msgspec
+
+from nousd.tools.sandbox.limits import Limits
+from nousd.wire.tool_events import SandboxFacts
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that is to be held.
+
+    Args:
+        argv: the absolute path of the program, and its arguments.
+        env: all of its environment; where it has a HOME and where temporary files lie is decided by
+            the sandbox.
+        workdir: where it starts, and the folder it may use; resolved.
+        hidden: what it may neither see nor make, also inside of the workdir.
+        is_read_only: whether it may not even write in the workdir.
+        network: whether it may reach one.
+    """
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    workdir: Path
+    hidden: tuple[Path, ...] = ()
+    is_read_only: bool = False
+    network: bool = False
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """What is started in a program's place.
+
+    Args:
+        descriptors: what it inherits.
+        limits: what the supervisor sees to.
+        is_holder: whether the program started first only holds the others, and dies last: it takes them
+            with it when it is killed, so it is not told to stop, they are.
+    """
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    facts: SandboxFacts
+    descriptors: tuple[int, ...] = ()
+    limits: Limits = Limits()
+    is_holder: bool = False
 
 
 class Sandbox(Protocol):
@@ -19,5 +68,21 @@ class Sandbox(Protocol):
 
     @property
     def has_network(self) -> bool:
-        """Whether a program in it can reach a network."""
+        """Whether a program in it can reach a network without asking for it."""
         ...
+
+    def hold(self, request: Request) -> AbstractContextManager[Held]:
+        """Gives what to start; leaving the block, when all of it is gone, clears up behind it. Blocks.
+
+        Raises:
+            ToolError: ``sandbox_failed``, with the reason why this program cannot be held.
+        """
+        ...
+
+
+FindSandbox = Callable[[], Sandbox | None]
+"""Returns the sandbox of this machine, None if none works. Blocks at its first call."""
+
+
+def no_sandbox() -> None:
+    """A ``FindSandbox`` where programs are not held."""

@@ -1,0 +1,102 @@
+"""Gives up everything but what a plan names, for good, and becomes a program.
+
+Its arguments: PLAN PROGRAM ARGUMENT...; PLAN is a file with a marshalled dict:
+
+- ``rules``: (path, rights) of what may be used; a path that is not there any more opens nothing
+- ``of_files``: the rights that a file can have, unlike a folder
+- ``handled``: all rights there are: those that no rule gives are gone
+- ``filter``: the system calls that are refused, see ``seccomp``
+
+A program of its own: standard library only. What follows holds for whatever it starts, also as root: no
+capabilities, no new rights by programs that would give some, no signals and no abstract sockets to
+processes outside.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import marshal
+import os
+import struct
+import sys
+from typing import Any
+
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
+PR_SET_SECCOMP = 22
+SECCOMP_MODE_FILTER = 2
+
+CREATE_RULESET = 444
+ADD_RULE = 445
+RESTRICT_SELF = 446
+RULE_PATH_BENEATH = 1
+SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS = 3
+
+CAPABILITIES_MAX = 64
+CAPABILITY_VERSION = 0x20080522
+CAPSET = {"x86_64": 126, "aarch64": 91}
+
+FAILED = 126
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def main(arguments: list[str]) -> None:
+    with open(int(arguments[0]), "rb") as file:  # noqa: PTH123
+        plan: dict[str, Any] = marshal.load(file)  # noqa: S302 - of our own parent
+    program = arguments[1:]
+    try:
+        ruleset = _ruleset(plan)
+        _drop_capabilities()
+        _checked(_LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        _checked(_LIBC.syscall(RESTRICT_SELF, ruleset, 0))
+        os.close(ruleset)
+        _filter_calls(plan["filter"])
+    except OSError as error:
+        sys.stderr.write(f"sandbox: {error.strerror}\n")
+        sys.exit(FAILED)
+    try:
+        os.execve(program[0], program, os.environ)  # noqa: S606
+    except OSError as error:
+        sys.stderr.write(f"{program[0]}: {error.strerror}\n")
+        sys.exit(127)
+
+
+def _ruleset(plan: dict[str, Any]) -> int:
+    attributes = struct.pack("=QQQ", plan["handled"], 0, SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
+    ruleset = _checked(_LIBC.syscall(CREATE_RULESET, attributes, len(attributes), 0))
+    for path, rights in plan["rules"]:
+        try:
+            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            continue
+        possible = plan["handled" if os.path.isdir(path) else "of_files"]  # noqa: PTH112
+        rule = struct.pack("=Qi", rights & possible, descriptor)
+        _checked(_LIBC.syscall(ADD_RULE, ruleset, RULE_PATH_BENEATH, rule, 0))
+        os.close(descriptor)
+    return ruleset
+
+
+def _drop_capabilities() -> None:
+    for capability in range(CAPABILITIES_MAX):
+        # Without the right to it there is nothing to drop: NO_NEW_PRIVS gives none back.
+        _LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
+    header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
+    _checked(_LIBC.syscall(CAPSET[os.uname().machine], header, bytes(24)))
+
+
+def _filter_calls(program: bytes) -> None:
+    steps = ctypes.create_string_buffer(program, len(program))
+    described = struct.pack("@HP", len(program) // 8, ctypes.addressof(steps))
+    _checked(_LIBC.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, described, 0, 0))
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

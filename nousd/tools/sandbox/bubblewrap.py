@@ -1,0 +1,195 @@
+"""A sandbox made by bubblewrap: namespaces of its own, in which the machine's files are not there.
+
+What a program sees is mounted piece by piece onto an empty root, so whatever is not named does not
+exist: no home, no ``/run``, no socket of anybody's. It has its own processes, its own network (none but
+its own loopback), no capabilities, and a filter of system calls (``seccomp``). When its first process
+dies, the kernel ends all others with it.
+
+Closed places inside of a writable folder are mounted over themselves, read-only. Every folder on the way
+to one is mounted onto itself as well: what is a mount cannot be renamed, so nothing closed can be
+moved aside together with its folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from nousd.errors import ToolError
+from nousd.tools.sandbox import seccomp
+from nousd.tools.sandbox.interface import Held, Request
+from nousd.tools.sandbox.limits import TEMPORARY_BYTES_MAX
+from nousd.tools.sandbox.places import Chosen, Places, places_of
+from nousd.tools.sandbox.stand_ins import StandIns, kept
+from nousd.wire.tool_events import SandboxFacts
+
+TEMPORARY: Final = "/tmp"  # noqa: S108 - inside of the sandbox, where it is its own
+HOME: Final = f"{TEMPORARY}/home"
+
+_MOUNTED: Final = ("/proc", "/dev", TEMPORARY)
+"""Own file systems: what is shown inside of them comes later."""
+
+_EMPTY: Final = ("/home", "/root", "/run", "/var")
+
+_ALONE: Final = (
+    *("--unshare-all", "--unshare-user", "--cap-drop", "ALL"),
+    *("--die-with-parent", "--new-session"),
+)
+
+
+class Bubblewrap:
+    """Keeps the interface ``Sandbox``.
+
+    Args:
+        program: where bubblewrap is.
+    """
+
+    name = "bubblewrap"
+
+    def __init__(self, program: Path, chosen: Chosen) -> None:
+        self._program = program
+        self._chosen = chosen
+        self._stand_ins = StandIns()
+
+    @property
+    def has_network(self) -> bool:
+        return self._chosen.network
+
+    @contextmanager
+    def hold(self, request: Request) -> Iterator[Held]:
+        """See ``Sandbox.hold``."""
+        places = places_of(request, self._chosen)
+        closed = _resolved(places)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(kept(_links(places)))
+                stand_ins = stack.enter_context(self._stand_ins.made(_missing(closed)))
+                rules = stack.enter_context(_file_of(seccomp.program(families=seccomp.INTERNET)))
+            except OSError as error:
+                raise ToolError(f"sandbox_failed: {error.strerror}") from error
+            closed = _standing(closed, stand_ins)
+            yield Held(
+                argv=[str(self._program), *_arguments(request, closed, rules), *request.argv],
+                env={**request.env, "HOME": HOME, "TMPDIR": TEMPORARY},
+                facts=self._facts(request, places),
+                descriptors=(rules,),
+                limits=self._chosen.limits,
+                is_holder=True,
+            )
+
+    def _facts(self, request: Request, places: Places) -> SandboxFacts:
+        limits = self._chosen.limits.facts() | {"temporary_bytes": TEMPORARY_BYTES_MAX}
+        return SandboxFacts(
+            backend=self.name,
+            network=request.network,
+            mounts=places.shown(TEMPORARY),
+            limits=limits,
+        )
+
+
+@contextmanager
+def _file_of(data: bytes) -> Iterator[int]:
+    descriptor = os.memfd_create("seccomp")
+    try:
+        os.write(descriptor, data)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _arguments(request: Request, places: Places, rules: int) -> Iterator[str]:
+    yield from _ALONE
+    if request.network:
+        yield "--share-net"
+    yield from _machine(places.readable)
+    for path in places.writable:
+        yield from ("--bind", str(path), str(path))
+    yield from _closed(places)
+    yield from ("--remount-ro", "/dev", "--remount-ro", "/")
+    yield from ("--chdir", str(request.workdir), "--seccomp", str(rules), "--")
+
+
+def _machine(readable: Sequence[Path]) -> Iterator[str]:
+    size = str(TEMPORARY_BYTES_MAX)
+    late = []
+    for path in readable:
+        if path.is_symlink() and len(path.parts) == 2:  # such as /bin
+            yield from ("--symlink", str(path.readlink()), str(path))
+        elif any(path.is_relative_to(own) for own in _MOUNTED):
+            late.append(path)
+        else:
+            yield from ("--ro-bind", str(path), str(path))
+    yield from ("--proc", "/proc", "--dev", "/dev")
+    yield from ("--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", TEMPORARY)  # noqa: S108
+    for folder in (*_EMPTY, HOME):
+        yield from ("--dir", folder)
+    for path in late:
+        yield from ("--ro-bind", str(path), str(path))
+
+
+def _closed(places: Places) -> Iterator[str]:
+    closed = (*places.protected, *places.hidden)
+    for folder in dict.fromkeys(_on_the_way(places.writable, closed)):
+        yield from ("--bind", str(folder), str(folder))
+    for path in places.protected:
+        yield from ("--ro-bind", str(path), str(path))
+    for path in places.hidden:
+        if path.is_dir():
+            yield from ("--tmpfs", str(path), "--remount-ro", str(path))
+        else:
+            yield from ("--ro-bind", "/dev/null", str(path))
+
+
+def _on_the_way(roots: Iterable[Path], closed: Sequence[Path]) -> Iterator[Path]:
+    """Yields the folders between a writable one and what is closed in it, from above."""
+    for path in closed:
+        inside = [root for root in roots if path.is_relative_to(root)]
+        for folder in reversed(path.parents):
+            if any(folder != root and folder.is_relative_to(root) for root in inside):
+                yield folder
+
+
+def _resolved(places: Places) -> Places:
+    """Returns the places with every link resolved: a mount has to stand on what is really there."""
+    shown = (*places.readable, *places.writable)
+
+    def real(paths: Iterable[Path], within: Sequence[Path]) -> tuple[Path, ...]:
+        found = dict.fromkeys(path.resolve() for path in paths)
+        return tuple(p for p in found if any(p.is_relative_to(folder) for folder in within))
+
+    return Places(
+        readable=places.readable,
+        writable=places.writable,
+        protected=real(places.protected, places.writable),
+        hidden=real(places.hidden, shown),
+    )
+
+
+def _links(places: Places) -> Iterator[Path]:
+    """Yields the links by which a closed place is reached from a writable one."""
+    closed = (*places.protected, *places.hidden)
+    for path in dict.fromkeys([*_on_the_way(places.writable, closed), *closed]):
+        if path.is_symlink() and any(path.is_relative_to(root) for root in places.writable):
+            yield path
+
+
+def _standing(places: Places, stand_ins: Iterable[Path]) -> Places:
+    """Returns what can be mounted over: what is there, and what stands in for the rest."""
+    there = [path for path in places.protected if os.path.lexists(path)]
+    return Places(
+        readable=places.readable,
+        writable=places.writable,
+        protected=tuple(dict.fromkeys([*there, *stand_ins])),
+        hidden=tuple(path for path in places.hidden if os.path.lexists(path)),
+    )
+
+
+def _missing(places: Places) -> Iterator[Path]:
+    """Yields what is closed and not there, where a program could make it."""
+    for path in (*places.protected, *places.hidden):
+        if not os.path.lexists(path) and any(path.is_relative_to(root) for root in places.writable):
+            yield path

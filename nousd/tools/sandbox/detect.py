@@ -1,0 +1,168 @@
+"""Finds out which sandbox works on this machine, by running a program in it.
+
+That a program is installed, or that a kernel has something, says little: namespaces may be forbidden by
+a setting, by a container around us or by a policy. So the first that a program really runs in is
+taken, when it is first needed, and once for a daemon.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Lock
+from typing import Final, Literal
+
+import msgspec
+
+from nousd.errors import ToolError
+from nousd.tools.environment import allowed_environment
+from nousd.tools.sandbox import landlock, seccomp
+from nousd.tools.sandbox.bubblewrap import Bubblewrap
+from nousd.tools.sandbox.interface import Request, Sandbox
+from nousd.tools.sandbox.landlock import Landlock
+from nousd.tools.sandbox.places import Chosen
+
+TRIAL_SECONDS: Final = 5.0
+"""How long a program that does nothing may take."""
+
+REASON_CHARS_MAX: Final = 200
+
+SandboxName = Literal["auto", "bubblewrap", "landlock", "none"]
+
+_NAMESPACES: Final = (
+    (Path("/proc/sys/user/max_user_namespaces"), "0"),
+    (Path("/proc/sys/kernel/unprivileged_userns_clone"), "0"),
+    (Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"), "1"),
+)
+"""Kernel setting -> the value that forbids namespaces to users."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of trying one backend.
+
+    Args:
+        sandbox: usable; None if it is not, for the ``reason``.
+        advice: what to do about that.
+    """
+
+    name: str
+    sandbox: Sandbox | None = None
+    reason: str = ""
+    advice: str = ""
+
+
+class Detector:
+    """Is the ``FindSandbox`` of one daemon.
+
+    Args:
+        wanted: the only one that may be taken; ``auto`` for the first that works.
+    """
+
+    def __init__(self, wanted: SandboxName, chosen: Chosen) -> None:
+        self._wanted = wanted
+        self._chosen = chosen
+        self._lock = Lock()
+        self._findings: tuple[Finding, ...] | None = None
+
+    def __call__(self) -> Sandbox | None:
+        """Returns the sandbox, None if none works or none is wanted. Blocks; at first for seconds."""
+        found = self.findings()
+        return found[-1].sandbox if found else None
+
+    def findings(self) -> tuple[Finding, ...]:
+        """Returns what came of each that was tried; only the last can be usable."""
+        with self._lock:
+            if self._findings is None:
+                self._findings = tuple(self._tried())
+            return self._findings
+
+    def _tried(self) -> Iterator[Finding]:
+        for name, find in _BACKENDS.items():
+            if self._wanted in ("auto", name):
+                finding = find(self._chosen)
+                yield finding
+                if finding.sandbox is not None:
+                    return
+
+
+def _bubblewrap(chosen: Chosen) -> Finding:
+    program = shutil.which("bwrap", path=allowed_environment()["PATH"])
+    if program is None:
+        reason = "bubblewrap (bwrap) is not installed"
+        return Finding(name="bubblewrap", reason=reason, advice="apt install bubblewrap")
+    if (reason_against := seccomp.why_not()) is not None:
+        return Finding(name="bubblewrap", reason=reason_against)
+    finding = _trial(Bubblewrap(Path(program).resolve(), chosen))
+    if finding.sandbox is not None:
+        return finding
+    forbidding = [
+        f"sysctl {_sysctl(file)}={_opposite(value)}"
+        for file, value in _NAMESPACES
+        if _content(file) == value
+    ]
+    advice = f"allow user namespaces: {', '.join(forbidding)}" if forbidding else ""
+    reason = f"{program} does not work: {finding.reason}"
+    return Finding(
+        name="bubblewrap", reason=reason, advice=advice or "allow user namespaces and mounts"
+    )
+
+
+def _landlock(chosen: Chosen) -> Finding:
+    reason = landlock.why_not()
+    if reason is not None:
+        return Finding(name="landlock", reason=reason, advice="use Linux 6.12 or later")
+    return _trial(Landlock(chosen))
+
+
+_BACKENDS: Final[dict[str, Callable[[Chosen], Finding]]] = {
+    "bubblewrap": _bubblewrap,
+    "landlock": _landlock,
+}
+"""In the order in which they are tried: what holds more comes first."""
+
+
+def _trial(sandbox: Sandbox) -> Finding:
+    """Runs a program that does nothing, in a folder made for it."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="nousd-") as folder:
+            reason = _reason_against(sandbox, Path(folder).resolve())
+    except (OSError, ToolError, subprocess.SubprocessError) as error:
+        reason = str(error)
+    usable = sandbox if not reason else None
+    return Finding(name=sandbox.name, sandbox=usable, reason=reason[:REASON_CHARS_MAX])
+
+
+def _reason_against(sandbox: Sandbox, folder: Path) -> str:
+    program = shutil.which("true") or "/bin/true"
+    request = Request(argv=[program], env=allowed_environment(), workdir=folder)
+    with sandbox.hold(request) as held:
+        ended = subprocess.run(
+            held.argv,
+            env=dict(held.env),
+            cwd=folder,
+            pass_fds=held.descriptors,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TRIAL_SECONDS,
+            check=False,
+        )
+    said = b" ".join(ended.stderr.split()).decode("utf-8", "replace")
+    return "" if ended.returncode == 0 else said or f"exit code {ended.returncode}"
+
+
+def _content(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _sysctl(file: Path) -> str:
+    return ".".join(file.parts[-2:])
+
+
+def _opposite(value: str) -> str:
+    return {"1": "0", "0": "1"}[value]

@@ -1,0 +1,85 @@
+"""Where a repository keeps what it knows, and which of it makes git run programs.
+
+The workdir of a worktree or a submodule has a *file* ``.git``, which names a folder elsewhere. A file
+that a repository brings along could name any folder, so the name alone opens nothing: the folder has
+to name the workdir in its turn, and only somebody who may write there can have written that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+_RUNS: Final = ("config", "config.worktree", "hooks", "modules")
+"""What makes git run programs, in a folder of git's. Modules have configs and hooks of their own."""
+
+_TEXT_BYTES_MAX: Final = 64 * 1024
+
+_WORKTREE: Final = re.compile(r"^\s*worktree\s*=\s*\"?(.+?)\"?\s*$", re.MULTILINE)
+
+
+def closed_in(folder: Path) -> tuple[Path, ...]:
+    """Returns what may not be changed in a workdir or a folder of git's, whether it is there or not."""
+    git = folder / ".git"
+    if _is_of_git(folder):
+        return tuple(folder / name for name in _RUNS)
+    if git.is_dir() and not git.is_symlink():
+        return tuple(git / name for name in _RUNS)
+    return (git,)
+
+
+def _is_of_git(folder: Path) -> bool:
+    return (folder / "HEAD").is_file() and (
+        (folder / "objects").is_dir() or (folder / "commondir").is_file()
+    )
+
+
+def outer_git_folders(workdir: Path, hidden: Sequence[Path] = ()) -> tuple[Path, ...]:
+    """Returns the folders outside of the workdir that are its repository: none for most.
+
+    Args:
+        hidden: what is never among them.
+    """
+    named = _named(workdir / ".git", "gitdir:", workdir)
+    if named is None or not _leads_back(named, workdir):
+        return ()
+    common = _named(named / "commondir", "", named) or named
+    found = dict.fromkeys((common, named))
+    outside = [path for path in found if not path.is_relative_to(workdir)]
+    if any(_meets(path, closed) for path in outside for closed in hidden):
+        return ()
+    return tuple(outside)
+
+
+def _named(file: Path, prefix: str, base: Path) -> Path | None:
+    """Returns the folder that a file names, None if there is no such file or folder."""
+    text = _text(file)
+    if not text.startswith(prefix):
+        return None
+    found = (base / text.removeprefix(prefix).strip()).resolve()
+    return found if _is_of_git(found) else None
+
+
+def _leads_back(folder: Path, workdir: Path) -> bool:
+    """Whether a folder of git's says that it belongs to the workdir."""
+    of_worktree = _text(folder / "gitdir").strip()
+    if of_worktree:
+        return (folder / of_worktree).resolve() == workdir / ".git"
+    of_submodule = _WORKTREE.search(_text(folder / "config"))
+    return of_submodule is not None and (folder / of_submodule[1]).resolve() == workdir
+
+
+def _text(file: Path) -> str:
+    try:
+        if not file.is_file() or file.is_symlink():
+            return ""
+        with file.open("rb") as opened:
+            return opened.read(_TEXT_BYTES_MAX).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _meets(path: Path, other: Path) -> bool:
+    return path.is_relative_to(other) or other.is_relative_to(path)

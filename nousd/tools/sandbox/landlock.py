@@ -1,0 +1,181 @@
+"""A sandbox made by the kernel alone (Landlock), for machines on which bubblewrap may not work, mostly
+inside of containers. Always together with the filter of system calls, which denies it all sockets.
+
+A process gives up, for itself and all that it starts, everything but what is named (``_landlock_main``).
+Counted as a sandbox from ABI 6 (Linux 6.12) on: before that its programs could signal the daemon
+and their own supervisor.
+
+Rights are only ever added, to a file or to a folder and all that is below. So a folder in which
+something is closed cannot be opened as a whole: each of its entries is, and no new one can be made
+beside them. That is what a program here can do less than in bubblewrap: what lies at the top of the
+workdir and in ``.git`` can be written as far as it is there already (a workdir has places that are
+closed, such as hooks, whether they exist or not), and so a commit needs the user's word.
+
+What else is weaker: other processes can be seen, though neither signalled nor looked into; what ``stat``
+says of a file whose name is known is no secret, and nor are the names in a folder that holds something
+hidden. Files of other users cannot be used, also as root.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import marshal
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from nousd.errors import ToolError
+from nousd.tools.sandbox import seccomp
+from nousd.tools.sandbox.interface import Held, Request
+from nousd.tools.sandbox.places import Chosen, Places, places_of
+from nousd.wire.tool_events import SandboxFacts
+
+ABI_MIN: Final = 6
+
+ENTRIES_MAX: Final = 10_000
+"""Files and folders that may have to be opened one by one."""
+
+_PROGRAM: Final = Path(__file__).with_name("_landlock_main.py")
+_CREATE_RULESET: Final = 444
+_ABI_VERSION: Final = 1
+
+# Rights, as the kernel numbers them.
+_EXECUTE: Final = 1 << 0
+_WRITE_FILE: Final = 1 << 1
+_READ_FILE: Final = 1 << 2
+_READ_FOLDER: Final = 1 << 3
+_TRUNCATE: Final = 1 << 14
+_ALL: Final = (1 << 16) - 1
+_DEVICES: Final = (1 << 6) | (1 << 11) | (1 << 15)  # making them, and speaking to their drivers
+
+READ: Final = _EXECUTE | _READ_FILE | _READ_FOLDER
+WRITE: Final = _ALL & ~_DEVICES
+_OF_FILES: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | (1 << 15)
+
+_MACHINE: Final = (
+    ("/proc", READ),
+    ("/dev/fd", READ),
+    *((f"/dev/{name}", _READ_FILE | _WRITE_FILE) for name in ("null", "zero", "full", "tty")),
+    *((f"/dev/{name}", _READ_FILE) for name in ("random", "urandom")),
+)
+"""What every program needs beside files."""
+
+Rule = tuple[str, int]
+
+
+def why_not() -> str | None:
+    """Returns why Landlock is no sandbox on this machine, None if it is one."""
+    if (reason := seccomp.why_not()) is not None:
+        return reason
+    abi = ctypes.CDLL(None, use_errno=True).syscall(_CREATE_RULESET, None, 0, _ABI_VERSION)
+    if abi < 0:
+        return "the kernel has no Landlock, or it is switched off"
+    if abi < ABI_MIN:
+        return f"the kernel's Landlock has ABI {abi}, and {ABI_MIN} (Linux 6.12) is needed"
+    return None
+
+
+class Landlock:
+    """Keeps the interface ``Sandbox``."""
+
+    name = "landlock"
+
+    def __init__(self, chosen: Chosen) -> None:
+        self._chosen = chosen
+
+    @property
+    def has_network(self) -> bool:
+        return self._chosen.network
+
+    @contextmanager
+    def hold(self, request: Request) -> Iterator[Held]:
+        """See ``Sandbox.hold``."""
+        places = places_of(request, self._chosen)
+        families = seccomp.INTERNET if request.network else ()
+        try:
+            temporary = Path(tempfile.mkdtemp(prefix="nousd-"))
+        except OSError as error:
+            raise ToolError(f"sandbox_failed: {error.strerror}") from error
+        try:
+            home = temporary / "home"
+            home.mkdir()
+            plan = {
+                "rules": [*_rules(places), (str(temporary), WRITE), *_MACHINE],
+                "of_files": _OF_FILES,
+                "handled": _ALL,
+                "filter": seccomp.program(families=families, shares_ipc=True),
+            }
+            with _file_of(plan) as descriptor:
+                yield Held(
+                    argv=[
+                        *(sys.executable, "-I", "-S", str(_PROGRAM), str(descriptor)),
+                        *request.argv,
+                    ],
+                    env=_environment(request.env, temporary, home),
+                    facts=SandboxFacts(
+                        backend=self.name,
+                        network=request.network,
+                        mounts=places.shown(str(temporary)),
+                        limits=self._chosen.limits.facts(),
+                    ),
+                    descriptors=(descriptor,),
+                    limits=self._chosen.limits,
+                )
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _environment(env: Mapping[str, str], temporary: Path, home: Path) -> dict[str, str]:
+    # What is there but closed makes git fail, unlike what is not there.
+    closed = {"GIT_CONFIG_NOSYSTEM": "1"}
+    return {**env, **closed, "HOME": str(home), "TMPDIR": str(temporary)}
+
+
+@contextmanager
+def _file_of(plan: dict[str, Any]) -> Iterator[int]:
+    descriptor = os.memfd_create("plan")
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(marshal.dumps(plan))
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _rules(places: Places) -> list[Rule]:
+    """Returns what may be used: nothing that is closed, and nothing that a new name could close in."""
+    rules: list[Rule] = []
+    shown = (*places.readable, *places.writable)
+    for root in shown:
+        for path, is_whole in _opened(root, places.hidden):
+            rules.append((str(path), READ if is_whole else _READ_FOLDER))
+    for root in places.writable:
+        closed = (*places.hidden, *places.protected)
+        rules += [(str(path), WRITE) for path, is_whole in _opened(root, closed) if is_whole]
+    if len(rules) > ENTRIES_MAX:
+        raise ToolError(
+            f"sandbox_failed: more than {ENTRIES_MAX} files and folders would have to be opened one"
+            " by one, because something closed lies beside them"
+        )
+    return rules
+
+
+def _opened(path: Path, closed: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+    """Yields what can be opened as a whole below a path, and the folders that cannot."""
+    if any(path.is_relative_to(place) for place in closed):
+        return
+    inside = [place for place in closed if place.is_relative_to(path)]
+    if not inside or not path.is_dir():
+        yield path, True
+        return
+    yield path, False
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if not entry.is_symlink():
+                yield from _opened(Path(entry.path), inside)

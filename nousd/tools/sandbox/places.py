@@ -1,0 +1,172 @@
+"""What a program in a sandbox sees of this machine's files, for every backend: which folders of the
+system, what of them it may write, what is closed inside of those.
+
+A list of what is shown, not of what is hidden: what nobody thought of stays outside.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from nousd.errors import ToolError
+from nousd.tools.sandbox.git_folders import closed_in, outer_git_folders
+from nousd.tools.sandbox.interface import Request
+from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, MEMORY_MB, PROCESSES_MAX, Limits
+
+SYSTEM_FOLDERS: Final = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/opt",
+    "/nix/store",
+    "/gnu/store",
+)
+"""Programs and libraries. Some are links into others."""
+
+ETC: Final = tuple(
+    f"/etc/{name}"
+    for name in (
+        "alternatives",
+        "bash.bashrc",
+        "ca-certificates",
+        "ca-certificates.conf",
+        "crypto-policies",
+        "debian_version",
+        "fonts",
+        "group",
+        "host.conf",
+        "hosts",
+        "inputrc",
+        "java",
+        "ld.so.cache",
+        "ld.so.conf",
+        "ld.so.conf.d",
+        "localtime",
+        "locale.conf",
+        "lsb-release",
+        "magic",
+        "mime.types",
+        "nsswitch.conf",
+        "os-release",
+        "passwd",
+        "perl",
+        "pki/ca-trust/extracted",
+        "pki/tls/certs",
+        "protocols",
+        "redhat-release",
+        "services",
+        "shells",
+        "ssl/certs",
+        "ssl/openssl.cnf",
+        "terminfo",
+        "timezone",
+    )
+)
+"""What programs need to know of a machine, and no keys."""
+
+ETC_OF_A_NETWORK: Final = ("/etc/gai.conf", "/etc/resolv.conf")
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user chose for every sandbox.
+
+    Args:
+        network: whether programs reach one without asking.
+        read_paths: what they may read beside the folders of the system and the workdir.
+        write_paths: what they may also write.
+        protected: what they may not change in a workdir; from there, beside what git runs.
+    """
+
+    network: bool = False
+    read_paths: tuple[Path, ...] = ()
+    write_paths: tuple[Path, ...] = ()
+    protected: tuple[str, ...] = ()
+    limits: Limits = Limits(
+        memory_bytes=MEMORY_MB * MEBIBYTE, processes=PROCESSES_MAX, file_bytes=FILE_BYTES_MAX
+    )
+
+
+class Places(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program sees. What is closed counts more than what contains it.
+
+    Args:
+        readable: files and folders that are there.
+        writable: folders that may be changed.
+        protected: what in those may not be, whether it is there or not.
+        hidden: what is not seen, and cannot be made.
+    """
+
+    readable: tuple[Path, ...]
+    writable: tuple[Path, ...]
+    protected: tuple[Path, ...]
+    hidden: tuple[Path, ...]
+
+    def shown(self, temporary: str) -> tuple[str, ...]:
+        """Returns what is told of it in an event."""
+        return (
+            *(f"{path}:ro" for path in self.readable if not path.is_relative_to("/etc")),
+            *(f"{path}:rw" for path in self.writable),
+            *(f"{path}:ro" for path in self.protected),
+            f"{temporary}:rw",
+        )
+
+
+def places_of(request: Request, chosen: Chosen) -> Places:
+    """Returns what a program may see.
+
+    Raises:
+        ToolError: the workdir is the whole machine.
+    """
+    workdir = request.workdir
+    if workdir == Path("/"):
+        raise ToolError("sandbox_failed: the workdir is the root folder")
+    etc = ETC + ETC_OF_A_NETWORK if request.network else ETC
+    own = (workdir, *outer_git_folders(workdir, request.hidden))
+    readable = [path for path in map(Path, (*SYSTEM_FOLDERS, *etc)) if path.exists()]
+    readable += [path.resolve() for path in chosen.read_paths if path.exists()]
+    writable = [path.resolve() for path in chosen.write_paths if path.exists()]
+    (readable if request.is_read_only else writable).extend(own)
+    protected = [workdir / name for name in chosen.protected]
+    for folder in own:
+        protected += closed_in(folder)
+    hidden = tuple(dict.fromkeys(_hidden(request.hidden, [*readable, *writable])))
+    return Places(
+        readable=tuple(readable),
+        writable=tuple(writable),
+        protected=() if request.is_read_only else _without(protected, hidden),
+        hidden=hidden,
+    )
+
+
+def _hidden(hidden: Sequence[Path], shown: Sequence[Path]) -> Iterator[Path]:
+    """Yields what would be seen. Programs in folders of the system are there for everybody."""
+    for path in (spelling for given in hidden for spelling in (given.absolute(), given.resolve())):
+        if any(path.is_relative_to(folder) for folder in shown) and not _is_of_the_system(path):
+            yield path
+
+
+def _is_of_the_system(path: Path) -> bool:
+    if not any(path.is_relative_to(folder) for folder in SYSTEM_FOLDERS):
+        return False
+    try:
+        status = path.stat()
+    except OSError:
+        return True
+    return stat.S_ISREG(status.st_mode) and bool(status.st_mode & stat.S_IXOTH)
+
+
+def _without(protected: Sequence[Path], hidden: Sequence[Path]) -> tuple[Path, ...]:
+    return tuple(
+        path
+        for path in dict.fromkeys(protected)
+        if not any(path.is_relative_to(closed) for closed in hidden)
+    )

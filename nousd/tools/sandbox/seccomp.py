@@ -1,0 +1,181 @@
+"""Which system calls a program in a sandbox may not make: a filter that the kernel runs (classic BPF).
+
+Refused are those by which one leaves a sandbox or reaches what is not a file: namespaces and mounts,
+other processes' memory, keys, kernel modules, io_uring (whose operations no filter sees), typing into a
+terminal, and sockets except those of the families that are named. Sockets between files of this machine
+(AF_UNIX) are never among them: their names lie in folders that a program may see. ``socketpair`` stays.
+
+A call with the numbers of another architecture, such as 32-bit calls of a 64-bit machine, is refused
+whatever it is. ``clone3`` does not exist here: its flags lie in memory, where a filter cannot look, and
+the C library uses ``clone`` then. Everything refused gives EPERM, so that programs can say so.
+
+The numbers are the kernel's, for x86_64 and for aarch64; on other machines there is no filter.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import socket
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+_LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
+_IF_EQUAL: Final = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
+_IF_AT_LEAST: Final = 0x35  # BPF_JMP | BPF_JGE | BPF_K
+_IF_ANY_BIT: Final = 0x45  # BPF_JMP | BPF_JSET | BPF_K
+_RETURN: Final = 0x06  # BPF_RET | BPF_K
+
+_ALLOW: Final = 0x7FFF0000
+_ERRNO: Final = 0x00050000
+_REFUSE: Final = _ERRNO | errno.EPERM
+_DOES_NOT_EXIST: Final = _ERRNO | errno.ENOSYS
+
+# Offsets in struct seccomp_data; of the arguments the lower half, both machines being little-endian.
+_NUMBER: Final = 0
+_ARCHITECTURE: Final = 4
+_ARGUMENTS: Final = 16
+
+_X32: Final = 0x40000000
+"""Bit of the calls of the x32 ABI, which x86_64 kernels answer under the same architecture."""
+
+NEW_NAMESPACES: Final = 0x7E020080
+"""CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID, NET and TIME, in the flags of clone and unshare."""
+
+_TIOCSTI: Final = 0x5412
+_TIOCLINUX: Final = 0x541C
+
+ARCHITECTURES: Final = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+"""Machine -> AUDIT_ARCH, and the column of its numbers."""
+
+_Numbers = tuple[int, int | None]
+"""Of one call on x86_64 and on aarch64; None where it does not exist."""
+
+REFUSED: Final[dict[str, _Numbers]] = {
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "setns": (308, 268),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "open_by_handle_at": (304, 265),
+    "fanotify_init": (300, 262),
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "reboot": (169, 142),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "adjtimex": (159, 171),
+    "acct": (163, 89),
+    "syslog": (103, 116),
+    "vhangup": (153, 58),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+}
+"""Calls that no program in a sandbox may make, whatever their arguments."""
+
+SHARED_MEMORY_AND_QUEUES: Final[dict[str, _Numbers]] = {
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "mq_open": (240, 180),
+}
+"""Calls to what processes of a machine share without files, where a sandbox has none of its own."""
+
+_CLONE: Final[_Numbers] = (56, 220)
+_CLONE3: Final[_Numbers] = (435, 435)
+_UNSHARE: Final[_Numbers] = (272, 97)
+_IOCTL: Final[_Numbers] = (16, 29)
+_SOCKET: Final[_Numbers] = (41, 198)
+
+INTERNET: Final = (socket.AF_INET, socket.AF_INET6)
+"""Families of sockets that reach a network, or the sandbox's own empty one."""
+
+
+def why_not() -> str | None:
+    """Returns why there is no filter for this machine, None if there is one."""
+    machine = platform.machine()
+    if machine in ARCHITECTURES:
+        return None
+    return f"there are no numbers of system calls for {machine}"
+
+
+def program(
+    *, families: Sequence[int], shares_ipc: bool = False, machine: str | None = None
+) -> bytes:
+    """Returns the filter, an array of ``struct sock_filter``.
+
+    Args:
+        families: of the sockets that may be made.
+        shares_ipc: whether the program stands in the machine's own IPC namespace.
+        machine: for which one; this one by default.
+    """
+    architecture, column = ARCHITECTURES[machine or platform.machine()]
+    refused = {**REFUSED, **(SHARED_MEMORY_AND_QUEUES if shares_ipc else {})}
+    steps = [
+        _step(_LOAD, _ARCHITECTURE),
+        _step(_IF_EQUAL, architecture, then=1),
+        _step(_RETURN, _REFUSE),
+        _step(_LOAD, _NUMBER),
+        *_when(_IF_AT_LEAST, _X32, _REFUSE),
+        *_when(_IF_EQUAL, _CLONE3[column], _DOES_NOT_EXIST),
+    ]
+    for numbers in refused.values():
+        steps += _when(_IF_EQUAL, numbers[column], _REFUSE)
+    for numbers in (_CLONE, _UNSHARE):
+        steps += _call(numbers[column], 0, _when(_IF_ANY_BIT, NEW_NAMESPACES, _REFUSE), _ALLOW)
+    keys = [*_when(_IF_EQUAL, _TIOCSTI, _REFUSE), *_when(_IF_EQUAL, _TIOCLINUX, _REFUSE)]
+    steps += _call(_IOCTL[column], 1, keys, _ALLOW)
+    allowed = [step for family in families for step in _when(_IF_EQUAL, family, _ALLOW)]
+    steps += _call(_SOCKET[column], 0, allowed, _REFUSE)
+    return b"".join([*steps, _step(_RETURN, _ALLOW)])
+
+
+def _call(number: int | None, argument: int, steps: Iterable[bytes], otherwise: int) -> list[bytes]:
+    """Steps on one argument of one call."""
+    assert number is not None
+    body = [_step(_LOAD, _ARGUMENTS + 8 * argument), *steps, _step(_RETURN, otherwise)]
+    return [_step(_IF_EQUAL, number, otherwise=len(body)), *body]
+
+
+def _when(condition: int, value: int | None, verdict: int) -> Iterator[bytes]:
+    if value is not None:
+        yield _step(condition, value, otherwise=1)
+        yield _step(_RETURN, verdict)
+
+
+def _step(code: int, value: int, *, then: int = 0, otherwise: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, then, otherwise, value)

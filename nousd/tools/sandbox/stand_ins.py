@@ -1,0 +1,105 @@
+"""Keeps closed places closed that a mount cannot cover: what is not there, and symbolic links.
+
+A mount needs something to stand on. Where a program must not make a file or folder, an empty folder (for
+a config of git's an empty file) stands there for as long as a sandbox needs it, and goes when the last
+one has ended. Nothing that anybody put there meanwhile is removed. A link cannot be covered; if it is
+not what it was when everything has ended, it is made so again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+_FILES: Final = frozenset({"config", "config.worktree"})
+"""What a folder must not stand in for, because whoever finds one there fails."""
+
+
+class StandIns:
+    """Those of one daemon, shared by the calls that run side by side."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._users: Counter[Path] = Counter()
+
+    @contextmanager
+    def made(self, missing: Iterable[Path]) -> Iterator[tuple[Path, ...]]:
+        """Gives something to stand on for each path that does not exist: the first missing part of it.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        taken: list[Path] = []
+        try:
+            for path in missing:
+                with self._lock:
+                    taken += self._take(path)
+            yield tuple(taken)
+        finally:
+            with self._lock:
+                for path in taken:
+                    self._release(path)
+
+    def _take(self, path: Path) -> Iterator[Path]:
+        mine = next((used for used in self._users if path.is_relative_to(used)), None)
+        stands = mine or _first_missing(path)
+        if stands is None:
+            return
+        if mine is None:
+            _make(stands)
+        self._users[stands] += 1
+        yield stands
+
+    def _release(self, path: Path) -> None:
+        self._users[path] -= 1
+        if self._users[path] == 0:
+            del self._users[path]
+            with suppress(OSError):  # it holds something, or somebody took it away
+                _remove(path)
+
+
+def _first_missing(path: Path) -> Path | None:
+    return next(
+        (part for part in (*reversed(path.parents), path) if not os.path.lexists(part)), None
+    )
+
+
+def _make(path: Path) -> None:
+    with suppress(FileExistsError):
+        if path.name in _FILES:
+            path.touch(exist_ok=False)
+        else:
+            path.mkdir()
+
+
+def _remove(path: Path) -> None:
+    if path.name not in _FILES:
+        path.rmdir()
+    elif path.stat().st_size == 0:
+        path.unlink()
+
+
+@contextmanager
+def kept(links: Iterable[Path]) -> Iterator[None]:
+    """Makes symbolic links what they were, once the block is left."""
+    targets = {link: str(link.readlink()) for link in links}
+    try:
+        yield
+    finally:
+        for link, target in targets.items():
+            with suppress(OSError):
+                if not link.is_symlink() or str(link.readlink()) != target:
+                    _restore(link, target)
+
+
+def _restore(link: Path, target: str) -> None:
+    fresh = link.with_name(f".{link.name}.{os.getpid()}")
+    if link.is_dir() and not link.is_symlink():
+        link.rename(link.with_name(f"{link.name}.replaced-{os.urandom(4).hex()}"))
+    os.symlink(target, fresh)
+    fresh.rename(link)
