@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from nousd.config.providers import ConfiguredProvider
-from nousd.config.settings import SETTINGS, Resolved
+from nousd.config.settings import FILE_SETTINGS, SETTINGS, Resolved
 
 
 def report(resolved: Resolved) -> Iterator[str]:
@@ -16,7 +16,7 @@ def report(resolved: Resolved) -> Iterator[str]:
     value, origin. A key is ``set`` or not.
     """
     settings, origins = resolved
-    for name in (*SETTINGS, "config_file"):
+    for name in (*SETTINGS, *FILE_SETTINGS, "config_file"):
         yield f"{name} = {_shown(getattr(settings, name))}  ({origins[name]})"
     for provider in settings.providers.values():
         yield from _of_provider(provider, resolved)

@@ -140,6 +140,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     extension: Annotated[
         tuple[Path, ...], Meta(max_length=64, description="Extension module to load. Repeatable.")
     ] = ()
+    extensions: Annotated[
+        tuple[str, ...],
+        Meta(
+            max_length=64, description="Installed extensions to load, by their entry points' names."
+        ),
+    ] = ()
     enable_demo_extension: Annotated[
         bool, Meta(description="Load the extension that shows what extensions can do.")
     ] = False
@@ -233,8 +239,21 @@ class Resolved(NamedTuple):
 
 _NOT_CHOSEN: Final = TABLES | {"config_file"}
 
-SETTINGS: Final = {info.name: info for info in describe(Settings, without=_NOT_CHOSEN)}
+_IN_FILE_ONLY: Final = frozenset({"extensions"})
+
+SETTINGS: Final = {
+    info.name: info for info in describe(Settings, without=_NOT_CHOSEN | _IN_FILE_ONLY)
+}
 """name -> what it may be, for every setting that a user chooses."""
+
+FILE_SETTINGS: Final = {
+    info.name: info for info in describe(Settings, without=_NOT_CHOSEN | SETTINGS.keys())
+}
+"""The same for those that only the settings file may name: what code is run is no matter of a variable
+that was left over, or of a flag in somebody's script.
+"""
+
+_ALL_SETTINGS: Final = {**SETTINGS, **FILE_SETTINGS}
 
 
 DEFAULTS: Final = {
@@ -282,8 +301,10 @@ def resolve(
     file = read_config_file(config_path, environ, here)
     places = (_from_file(file), _from_environment(environ, here), _from_flags(flags, here))
     given = {name: item for place in places for name, item in place.items()}
-    values: dict[str, Any] = {name: decide(SETTINGS[name], item) for name, item in given.items()}
-    origins = {name: given[name].origin if name in given else "default" for name in SETTINGS}
+    values: dict[str, Any] = {
+        name: decide(_ALL_SETTINGS[name], item) for name, item in given.items()
+    }
+    origins = {name: given[name].origin if name in given else "default" for name in _ALL_SETTINGS}
     values["config_file"], origins["config_file"] = file.path, file.origin
     of_models, origins_of_models = decide_models(map(_of_models, places), file, environ)
     settings = Settings(**{**values, **of_models})
@@ -363,8 +384,8 @@ def _from_file(file: ConfigFile) -> dict[str, Given]:
                 f"api_key belongs to a provider: put it into a table [providers.NAME] of file "
                 f"{file.path}"
             )
-        if key not in SETTINGS:
-            known = {*SETTINGS, *TABLES}
+        if key not in _ALL_SETTINGS:
+            known = {*_ALL_SETTINGS, *TABLES}
             raise ConfigError(
                 f"unknown setting {key!r} in file {file.path}; the nearest is {nearest(key, known)}"
             )

@@ -9,6 +9,7 @@ import pytest
 from nousd.config.config_file import CONFIG_FILE_BYTES_MAX
 from nousd.config.report import report
 from nousd.config.settings import (
+    FILE_SETTINGS,
     SETTINGS,
     flag_of,
     resolve,
@@ -141,6 +142,17 @@ def test_a_setting_can_be_written_in_each_place(name: str, home: Path) -> None:
     ):
         assert getattr(resolved.settings, name) == value
         assert resolved.origins[name] != "default"
+
+
+def test_which_installed_extensions_are_loaded_is_said_in_the_file_alone(home: Path) -> None:
+    file = write(home / "c.toml", 'extensions = ["guard", "notes"]')
+    resolved = resolve({}, {"NOUSD_EXTENSIONS": "other"}, file)
+    assert resolved.settings.extensions == ("guard", "notes")
+    assert resolved.origins["extensions"] == f"file {file}"
+    assert resolve({}, {"NOUSD_EXTENSIONS": "other"}).settings.extensions == ()
+    assert flag_of("extensions") not in {flag_of(name) for name in SETTINGS}
+    with pytest.raises(ConfigError, match="extensions must be a list of texts of at most 64"):
+        resolve({}, {}, write(home / "d.toml", 'extensions = "guard"'))
 
 
 def test_the_system_prompt_can_be_switched_off(home: Path) -> None:
@@ -291,7 +303,7 @@ def test_no_part_of_an_address_that_may_be_secret_is_repeated(url: str) -> None:
 def test_the_report_has_a_line_for_every_setting() -> None:
     lines = list(report(resolve({"extension": ["/", __file__], "verbose": True}, {})))
     told = [line.split(" = ")[0] for line in lines]
-    assert told == [*SETTINGS, "config_file", "providers.mock.api_key"]
+    assert told == [*SETTINGS, *FILE_SETTINGS, "config_file", "providers.mock.api_key"]
     assert f"extension = /, {__file__}  (flag --extension)" in lines
     assert "verbose = true  (flag --verbose)" in lines
     assert "model = not set  (default)" in lines
@@ -316,7 +328,7 @@ def test_the_report_has_what_the_file_says_of_providers_models_and_aliases(tmp_p
         """
     )
     lines = list(report(resolve({"provider": "work", "model": "larger"}, {}, file)))
-    assert lines[len(SETTINGS) + 1 :] == [
+    assert lines[len(SETTINGS) + len(FILE_SETTINGS) + 1 :] == [
         f"providers.work.dialect = openai  (file {file})",
         f"providers.work.api_base = http://localhost:1/v1  (file {file})",
         "providers.work.model = larger  (flag --model)",
