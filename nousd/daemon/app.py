@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from nousd.daemon.approvals import APPROVAL_SECONDS, Approvals
+from nousd.daemon.call_hooks import ExtensionCallHooks
 from nousd.daemon.clock import Clock
 from nousd.daemon.core import Core, ExtensionHandler
 from nousd.daemon.garbage import collect_unused_artifacts
@@ -30,6 +31,7 @@ from nousd.daemon.retention import prune_old_deltas
 from nousd.daemon.runs import Runs
 from nousd.daemon.sessions import Sessions
 from nousd.daemon.uploads import Uploads
+from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.providers.listing import ModelLists
 from nousd.providers.models import Models
 from nousd.runtimes.calls.runner import CallRunner
@@ -56,6 +58,7 @@ class Parts(msgspec.Struct, kw_only=True):
     tools: tuple[Tool, ...]
     confinement: Confinement
     extension_commands: Mapping[str, ExtensionHandler] = {}
+    hooks: Hooks = NO_HOOKS
     native: NativeSettings = NativeSettings()
     around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime
     """Puts something around the runtime that stands behind each of its steps (``nousd.replay``)."""
@@ -109,6 +112,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
                 spool_folder=parts.spool_folder,
                 sandbox=parts.sandbox,
             ),
+            hooks=parts.hooks,
             stale_seconds=parts.stale_seconds,
         )
         nursery.start_soon(runs.stop_stale_runs)
@@ -132,6 +136,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             tools=tools,
             model_lists=ModelLists(parts.models),
             extension_commands=parts.extension_commands,
+            hooks=parts.hooks,
             confinement=parts.confinement,
             command_timeout=parts.command_timeout,
             line_bytes_max=parts.line_bytes_max,
@@ -153,7 +158,8 @@ async def shut_down(core: Core) -> None:
 
 
 def _native_runtime(parts: Parts, tools: ToolRegistry) -> NativeRuntime:
-    return NativeRuntime(parts.models, tools, CallRunner(tools), parts.native)
+    calls = CallRunner(tools, ExtensionCallHooks(parts.hooks))
+    return NativeRuntime(parts.models, tools, calls, parts.native)
 
 
 def _window(parts: Parts) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from nousd.daemon.log import Ticket
 from nousd.daemon.runs import Runs
 from nousd.daemon.sessions import Sessions
 from nousd.daemon.uploads import Uploads
+from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.providers.listing import ModelLists
 from nousd.store.interface import Store
 from nousd.tools.confine import Confinement
@@ -34,6 +36,8 @@ class Core(msgspec.Struct, kw_only=True):
         command_timeout: seconds a ``prompt`` with ``wait: true`` is waited for.
         line_bytes_max: the bound of one line, as it is set.
         line_budget: what the long lines of all connections may hold together.
+        hooks: of all extensions.
+        handled: the answers to texts that extensions dealt with, by session and client message id.
         stopping: from the first signal on; then no command is taken any more.
         closing: set when all runs have ended; connections write what they owe and close.
     """
@@ -55,6 +59,8 @@ class Core(msgspec.Struct, kw_only=True):
     closing: trio.Event
     line_budget: LineBudget = msgspec.field(default_factory=LineBudget)
     stopping: bool = False
+    hooks: Hooks = NO_HOOKS
+    handled: OrderedDict[tuple[str, str], Deferred] = msgspec.field(default_factory=OrderedDict)
 
 
 class Deferred(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from nousd.daemon import boundary
 from nousd.daemon.history import wholes_of
 from nousd.daemon.log import Ticket
 from nousd.daemon.model_inputs import InputsOfRun, artifacts_of
+from nousd.daemon.run_hooks import RunHooks
 from nousd.daemon.sessions import LiveSession
 from nousd.errors import NousdError, RunFailed
 from nousd.machine import decisions, long_texts, queue
@@ -80,6 +81,9 @@ class RunDriver:
         self._inputs = InputsOfRun(services.inputs, live.session_id)
         self._instructions: Sequence[SourceText] | None = None
         self._last_ticket = Ticket()
+        self.end: events.AgentEnd | None = None
+        """The end of the run, once it is durable."""
+        self._hooks = RunHooks(services.hooks, self)
 
     # --- from start to end -------------------------------------------------------------------
 
@@ -135,12 +139,16 @@ class RunDriver:
         await started.wait_committed()
         # Aborted before it began, it has no turn: the abort has given its prompt back.
         await trio.lowlevel.checkpoint_if_cancelled()
+        added = await self._hooks.before_run(resumes=self._own_prompt is None)
+        self._instructions = (*await self.instructions(), *added)
         turn: Turn | None = await self._next_turn() or Turn("resume", ())
         while turn is not None:
             self._begin_turn(turn)
+            await self._hooks.turn_start(turn)
             await self._services.runtime.run_turn(self)
             # A stop that came while this task was already on its way must not look like an end.
             await trio.lowlevel.checkpoint_if_cancelled()
+            await self._hooks.turn_end()
             turn = await self._end_turn()
 
     async def _next_turn(self) -> Turn | None:
@@ -339,6 +347,10 @@ class RunDriver:
         self._seen = trio.current_time()
         self._quiet_until = self._seen + seconds
 
+    def warn(self, code: str, message: str) -> None:
+        """See ``HookedRun.warn``."""
+        self._decide((events.Warning(**self._where, code=code, message=message),))
+
     def steer_bites(self) -> bool:
         """See ``TurnHost.steer_bites``."""
         return queue.steer_bites(self.live.state.queue, self.run_id)
@@ -372,6 +384,8 @@ class RunDriver:
             if ticket.failure is None:
                 for event in decided:
                     self.shown.note(event)
+                    if isinstance(event, events.AgentEnd):
+                        self.end = event
             else:
                 # Nothing that it does from now on could be written. What is put into the log in its
                 # place may have the same ids, and says something else.

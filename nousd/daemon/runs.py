@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -21,7 +22,9 @@ from nousd.daemon.model_inputs import ModelInputs
 from nousd.daemon.permissions import Permissions
 from nousd.daemon.recordings import current_run
 from nousd.daemon.run_driver import CLOSING_SECONDS, RunDriver
+from nousd.daemon.run_hooks import tell_end
 from nousd.daemon.sessions import LiveSession
+from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.machine.model_input import ModelChoice
 from nousd.machine.permission import Judgement
 from nousd.machine.session import SessionState
@@ -30,9 +33,12 @@ from nousd.runtimes.interface import Runtime
 from nousd.store.interface import Artifact, Store
 from nousd.tools.interface import Emit, ExpectQuiet, Tool, ToolContext
 from nousd.wire.access import Access
-from nousd.wire.events import EndStatus, Event
+from nousd.wire.events import AgentEnd, EndStatus, Event
 
 _log = logging.getLogger(__name__)
+
+_TELLING_SECONDS: Final = 1.0
+"""How long the daemon's end waits for extensions that are being told of the ends of runs."""
 
 
 class Runs:
@@ -50,6 +56,7 @@ class Runs:
         approvals: the calls about which somebody is asked.
         make_context: gives a tool its surroundings, with the given places for its output and for
             what it says of its own limit.
+        hooks: of extensions.
         stale_seconds: after how long without a sign of life a run is given up.
     """
 
@@ -72,6 +79,7 @@ class Runs:
         approvals: Approvals,
         make_context: Callable[[Emit, ExpectQuiet], ToolContext],
         stale_seconds: float,
+        hooks: Hooks = NO_HOOKS,
     ) -> None:
         self.store = store
         self.log = log
@@ -85,11 +93,13 @@ class Runs:
         self.approvals = approvals
         self.make_context = make_context
         self.stale_seconds = stale_seconds
+        self.hooks = hooks
         self._granted = granted
         self._nursery = nursery
         self._reread = reread
         self._tools = tools
         self._active: dict[str, RunDriver] = {}
+        self._telling: dict[str, trio.Event] = {}
 
     def choice_of(self, state: SessionState) -> ModelChoice:
         """Returns the model of a session's next call."""
@@ -134,6 +144,17 @@ class Runs:
         _log.debug("run %s is over", driver.run_id)
         del self._active[driver.run_id]
         driver.ended.set()
+        if driver.end is not None and self.hooks.has("run_end"):
+            await self._tell_end(driver.run_id, driver.end)
+
+    async def _tell_end(self, run_id: str, end: AgentEnd) -> None:
+        """Tells extensions that a run is over; whoever stops the daemon waits for that, but not long."""
+        told = self._telling[run_id] = trio.Event()
+        try:
+            await tell_end(self.hooks, end)
+        finally:
+            del self._telling[run_id]
+            told.set()
 
     async def _end_in_log(self, driver: RunDriver) -> None:
         """Gives a run that could not write its end one; whoever watches waits for it."""
@@ -169,3 +190,6 @@ class Runs:
             driver.stop(status)
         for driver in drivers:
             await driver.ended.wait()
+        with trio.move_on_after(_TELLING_SECONDS):
+            for told in list(self._telling.values()):
+                await told.wait()

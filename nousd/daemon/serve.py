@@ -139,8 +139,13 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
     from nousd.tools.builtins import builtin_tools
     from nousd.tools.confine import Confinement
 
-    confinement = Confinement(settings.workdir, _out_of_reach(settings))
-    extensions = load_extensions(settings.extension, demo=settings.enable_demo_extension)
+    extensions = load_extensions(
+        settings.extension,
+        installed=settings.extensions,
+        demo=settings.enable_demo_extension,
+        redact=redactor.redact,
+    )
+    confinement = Confinement(settings.workdir, (*_out_of_reach(settings), *extensions.places))
     async with AsyncExitStack() as stack:
         record = None
         if settings.record is not None:
@@ -157,6 +162,7 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
                 tools=(*builtin_tools(allow_exec=settings.allow_exec), *extensions.tools),
                 confinement=confinement,
                 extension_commands=extensions.commands,
+                hooks=extensions.hooks,
                 native=_native_settings(settings),
                 read_instructions=reader(_instruction_places(settings)),
                 permissions=RulePermissions(settings.permission_mode),

@@ -386,6 +386,12 @@ class Sessions:
             self._now_active(None, ticket)
         return ticket
 
+    def note(self, live: LiveSession | None, event: events.Event) -> Ticket:
+        """Makes an event happen to a session, or to none."""
+        if live is not None:
+            return live.decide((event,))
+        return self._log.submit(self._log.encode((event,)))
+
     def update(self, live: LiveSession | None, **settings: Any) -> Ticket:
         """Changes settings of a session and of those created after; without a session, only those."""
         session_id = "" if live is None else live.session_id

@@ -11,7 +11,7 @@ from nousd.wire.event_base import Event
 
 
 class Remark(msgspec.Struct, frozen=True, kw_only=True):
-    """Something went wrong with an extension's hook: what a ``warning`` would say where there is a run."""
+    """Something went wrong with an extension: what a ``warning`` says where there is a run."""
 
     code: str
     message: str

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 import trio
 from msgspec import UNSET
 
 from nousd.daemon.attachments import Attached, attached
+from nousd.daemon.commands.hooked import asked_input
 from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.history import whole_inputs
 from nousd.daemon.log import Ticket
@@ -38,9 +39,8 @@ async def _place_of_prompt(core: Core, command: commands.Prompt) -> Place:
     return Place(live, None if live is None else await _repeated(core, live, command))
 
 
-def _start(
-    core: Core, live: LiveSession | None, command: commands.Prompt, brought: Attached
-) -> Deferred:
+def _start(core: Core, live: LiveSession | None, given: Given[commands.Prompt]) -> Deferred:
+    command, brought = given.command, given.brought
     if live is None:
         live, _ = core.sessions.create()
     run_id = core.clock.new_id("run")
@@ -54,6 +54,7 @@ def _start(
         leaf_id=or_unset(leaf_id),
         accepted_at=core.clock.now(),
         attachments=brought.attachments or UNSET,
+        changed_by=given.changed_by or UNSET,
     )
     decided = decisions.start_run(
         live.state,
@@ -74,6 +75,8 @@ async def _result_of(core: Core, reply: Deferred | Accepted) -> Result:
         await reply.ticket.wait_committed()
     accepted = reply.payload if isinstance(reply, Deferred) else reply
     assert isinstance(accepted, Accepted)
+    if isinstance(accepted.handled_by, str):
+        return _result_of_handled(accepted)
     assert isinstance(accepted.run_id, str)
     driver = core.runs.find(accepted.run_id)
     if driver is not None:
@@ -90,7 +93,20 @@ async def _result_of(core: Core, reply: Deferred | Accepted) -> Result:
         raise ProviderFailed(
             "provider request failed", cause=cause, details={"run_id": result.run_id}
         )
-    return result
+    return msgspec.structs.replace(result, warnings=accepted.warnings)
+
+
+def _result_of_handled(accepted: Accepted) -> Result:
+    """Returns what whoever waits for a run is told of a text that an extension dealt with."""
+    return Result(
+        output=accepted.reply or "",
+        events=(),
+        session_id=accepted.session_id or "",
+        run_id="",
+        status="completed",
+        handled_by=accepted.handled_by,
+        warnings=accepted.warnings,
+    )
 
 
 async def steer(core: Core, command: commands.Steer) -> Reply:
@@ -114,12 +130,12 @@ async def _place_in_run(core: Core, command: commands.Steer | commands.FollowUp)
 def _queue(
     core: Core,
     live: LiveSession | None,
-    command: commands.Steer | commands.FollowUp,
-    brought: Attached,
+    given: Given[commands.Steer] | Given[commands.FollowUp],
     *,
     kind: Literal["steer", "follow_up"],
 ) -> Deferred:
     assert live is not None
+    command, brought = given.command, given.brought
     queued = QueuedInput(
         input_id=core.clock.new_id("in"),
         kind=kind,
@@ -127,6 +143,7 @@ def _queue(
         client_message_id=or_unset(command.client_message_id),
         accepted_at=core.clock.now(),
         attachments=brought.attachments or UNSET,
+        changed_by=given.changed_by or UNSET,
     )
     decided = decisions.accept_input(live.state, queued, expected_run_id=command.expected_run_id)
     queued = decided.inputs[0]
@@ -236,6 +253,14 @@ async def promote(core: Core, command: commands.Promote) -> Reply:
 C = TypeVar("C", commands.Prompt, commands.Steer, commands.FollowUp)
 
 
+class Given(NamedTuple, Generic[C]):
+    """An input that is about to be accepted, with what it brings along and who changed its text."""
+
+    command: C
+    brought: Attached
+    changed_by: tuple[str, ...]
+
+
 class Place(NamedTuple):
     """Where an input goes, None for a new session; and what it was acknowledged with if it is there."""
 
@@ -247,17 +272,30 @@ async def _accepted(
     core: Core,
     command: C,
     find: Callable[[Core, C], Awaitable[Place]],
-    accept: Callable[[Core, LiveSession | None, C, Attached], Deferred],
+    accept: Callable[[Core, LiveSession | None, Given[C]], Deferred],
 ) -> Deferred | Accepted:
-    """Accepts an input unless it was accepted already: ``accept`` acts on what ``find`` last saw."""
+    """Accepts an input unless it was accepted already, or an extension deals with it: ``accept`` acts on
+    what ``find`` last saw.
+    """
     place = await find(core, command)
+    if place.known is not None:
+        return place.known
+    asked = await asked_input(core, place.live, command)
+    if asked.handled is not None:
+        return asked.handled
     brought = Attached()
-    if command.attachments and place.known is None:
+    if command.attachments:
         seen = core.sessions.without_session() if place.live is None else place.live.state
         brought = await attached(core, command.attachments, core.runs.choice_of(seen))
-        # Anything may have happened while they were read.
+    if command.attachments or core.hooks.has("input"):
+        # Anything may have happened meanwhile.
         place = await find(core, command)
-    return place.known or accept(core, place.live, command, brought)
+    if place.known is not None:
+        return place.known
+    reply = accept(core, place.live, Given(asked.command, brought, asked.changed_by))
+    assert isinstance(reply.payload, Accepted)
+    payload = msgspec.structs.replace(reply.payload, warnings=asked.warnings)
+    return Deferred(reply.ticket, payload)
 
 
 def _acknowledgement(live: LiveSession, queued: QueuedInput) -> Accepted:

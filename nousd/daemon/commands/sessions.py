@@ -7,6 +7,7 @@ from functools import partial
 import trio
 from msgspec import UNSET
 
+from nousd.daemon.commands.hooked import Warnings, ask_fork, ask_switch
 from nousd.daemon.commands.inputs import require_entry
 from nousd.daemon.commands.reading import run_state
 from nousd.daemon.core import Core, Deferred, Reply
@@ -41,14 +42,19 @@ from nousd.wire.subscribe import cursor
 
 async def new_session(core: Core, command: commands.NewSession) -> Reply:
     """Creates a session and makes it the active one."""
+    warnings = await ask_switch(core, None)
     live, ticket = core.sessions.create(name=command.name)
-    return Deferred(ticket, _selected(live, is_active=True))
+    return Deferred(ticket, _selected(live, is_active=True, warnings=warnings))
 
 
 async def switch_session(core: Core, command: commands.SwitchSession) -> Reply:
     """Makes a session the active one."""
     live = await core.sessions.get(command.session_id)
-    return Deferred(core.sessions.activate(live), _selected(live, is_active=True))
+    warnings = await ask_switch(core, live)
+    # It may have been deleted meanwhile.
+    live = await core.sessions.get(command.session_id)
+    ticket = core.sessions.activate(live)
+    return Deferred(ticket, _selected(live, is_active=True, warnings=warnings))
 
 
 async def branch_session(core: Core, command: commands.BranchSession) -> Reply:
@@ -57,8 +63,10 @@ async def branch_session(core: Core, command: commands.BranchSession) -> Reply:
     if parent_id is None:
         raise InvalidPayload("session_id is required")
     parent = await core.sessions.get(parent_id)
+    warnings = await ask_fork(core, parent)
+    parent = await core.sessions.get(parent_id)
     live, ticket = core.sessions.create(name=command.name, parent=parent)
-    return Deferred(ticket, _selected(live, is_active=True))
+    return Deferred(ticket, _selected(live, is_active=True, warnings=warnings))
 
 
 async def rename_session(core: Core, command: commands.RenameSession) -> Reply:
@@ -243,12 +251,13 @@ async def _count_call(core: Core, session_id: str, figures: CallFigures) -> None
         live.decide((figures.reported(session_id),))
 
 
-def _selected(live: LiveSession, *, is_active: bool) -> SessionSelected:
+def _selected(live: LiveSession, *, is_active: bool, warnings: Warnings = UNSET) -> SessionSelected:
     return SessionSelected(
         session_id=live.session_id,
         active=is_active,
         parent_id=or_unset(live.state.parent_id),
         name=or_unset(live.state.name),
+        warnings=warnings,
     )
 
 

@@ -1,0 +1,114 @@
+"""The hooks of extensions at the gate of every tool call, whoever makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from nousd.extensions.hook_chain import CallOutcome, Failure, Hooks, Verdict
+from nousd.extensions.hooks import ToolCalled, ToolReturned
+from nousd.runtimes.calls.hooks import Looked, Opinion, Remark, Shown
+from nousd.runtimes.calls.host import CallHost
+from nousd.tools.interface import Tool, ToolResult
+from nousd.tools.output import head_of
+from nousd.wire.codec import scrub
+from nousd.wire.entries import ToolCall
+from nousd.wire.tool_events import PolicySource
+
+
+class ExtensionCallHooks:
+    """See ``CallHooks``.
+
+    Args:
+        hooks: of all extensions.
+    """
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+
+    async def before(self, host: CallHost, tool: Tool, call: ToolCall, args: Any) -> Looked:
+        """See ``CallHooks.before``."""
+        if not self._hooks.has("tool_call"):
+            return Looked(args)
+        fitted = _Fitted(tool, args)
+        host.expect_quiet(self._hooks.seconds_max("tool_call"))
+        outcome = await self._hooks.tool_call(
+            ToolCalled(**_facts(host, call), args=msgspec.to_builtins(args)), fitted.fit
+        )
+        host.expect_quiet(0.0)
+        return Looked(
+            fitted.args,
+            tuple(map(_opinion, outcome.verdicts)),
+            _blocked(outcome),
+            _remarks(outcome.failures),
+        )
+
+    async def after(
+        self, host: CallHost, call: ToolCall, args: Mapping[str, Any], result: ToolResult
+    ) -> Shown:
+        """See ``CallHooks.after``."""
+        if not self._hooks.has("tool_result"):
+            return Shown(result)
+        host.expect_quiet(self._hooks.seconds_max("tool_result"))
+        outcome = await self._hooks.tool_result(
+            ToolReturned(
+                **_facts(host, call), args=dict(args), text=result.text, is_error=result.is_error
+            )
+        )
+        host.expect_quiet(0.0)
+        remarks = _remarks(outcome.failures)
+        if not outcome.changed_by:
+            return Shown(result, remarks=remarks)
+        changed = msgspec.structs.replace(
+            result, text=head_of(scrub(outcome.text)).text, is_error=outcome.is_error
+        )
+        return Shown(changed, outcome.changed_by, remarks)
+
+
+class _Fitted:
+    """The arguments of a call as its tool takes them, while hooks change them."""
+
+    def __init__(self, tool: Tool, args: Any) -> None:
+        self._tool = tool
+        self.args = args
+
+    def fit(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.args = self._tool.validated(dict(args))
+        fitted: Mapping[str, Any] = msgspec.to_builtins(self.args)
+        return fitted
+
+
+def _facts(host: CallHost, call: ToolCall) -> dict[str, str]:
+    where = host.where
+    return {
+        "session_id": where["session_id"],
+        "run_id": where.get("run_id", ""),
+        "turn_id": where.get("turn_id", ""),
+        "tool_call_id": call.tool_call_id,
+        "tool": call.name,
+    }
+
+
+def _opinion(verdict: Verdict) -> Opinion:
+    source = PolicySource(
+        source="extension",
+        decision="deny" if verdict.blocks else "abstain",
+        reason=_said(verdict),
+    )
+    return Opinion(source, verdict.args)
+
+
+def _said(verdict: Verdict) -> str:
+    # What a failure says begins with the extension's name.
+    is_named = verdict.reason.startswith(f"{verdict.extension}: ")
+    return verdict.reason if is_named else f"{verdict.extension}: {verdict.reason}"
+
+
+def _blocked(outcome: CallOutcome) -> str:
+    return next((_said(verdict) for verdict in outcome.verdicts if verdict.blocks), "")
+
+
+def _remarks(failures: Iterable[Failure]) -> tuple[Remark, ...]:
+    return tuple(Remark(failure.code, failure.message) for failure in failures)

@@ -1,0 +1,168 @@
+"""The commands that extensions may change, answer or stop: what is asked before anything is decided.
+
+There is no run that a warning could stand in. So a hook that fails is told in the answer, and in the
+daemon's log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.daemon.core import Core, Deferred
+from nousd.daemon.log import Ticket
+from nousd.daemon.sessions import LiveSession
+from nousd.errors import CommandRejected, ShuttingDown
+from nousd.extensions.hook_chain import Failure, InputOutcome, SwitchOutcome
+from nousd.extensions.hooks import InputGiven, SessionForking, SessionSwitching
+from nousd.machine.long_texts import beginning
+from nousd.wire import commands, events
+from nousd.wire.codec import scrub
+from nousd.wire.extension_events import Remark
+from nousd.wire.optional import or_unset
+from nousd.wire.responses import Accepted
+
+_log: Final = logging.getLogger(__name__)
+
+_REMEMBERED_MAX: Final = 1024
+"""Texts that extensions dealt with and whose client message ids are remembered."""
+
+C = TypeVar("C", commands.Prompt, commands.Steer, commands.FollowUp)
+Warnings = tuple[Remark, ...] | UnsetType
+
+
+class AskedInput(NamedTuple, Generic[C]):
+    """An input after all hooks: as it counts now, and who changed it.
+
+    Args:
+        handled: the answer, if an extension dealt with it.
+    """
+
+    command: C
+    changed_by: tuple[str, ...] = ()
+    warnings: Warnings = UNSET
+    handled: Deferred | Accepted | None = None
+
+
+async def asked_input(core: Core, live: LiveSession | None, command: C) -> AskedInput[C]:
+    """Asks about a text that a client hands in, once.
+
+    Raises:
+        ShuttingDown: the daemon was told to stop meanwhile.
+    """
+    if not core.hooks.has("input"):
+        return AskedInput(command)
+    key = None
+    if command.client_message_id is not None:
+        key = ("" if live is None else live.session_id, command.client_message_id)
+        if key in core.handled:
+            return AskedInput(command, handled=core.handled[key])
+    outcome = await core.hooks.input(_given(live, command))
+    if core.stopping:
+        raise ShuttingDown("the daemon is stopping")
+    if not outcome.handled_by:
+        changed = msgspec.structs.replace(command, text=outcome.text)
+        return AskedInput(changed, outcome.changed_by, _told(outcome.failures))
+    handled = _handled(core, live, command, outcome)
+    if key is not None:
+        _remember(core, key, handled)
+    return AskedInput(command, handled=handled)
+
+
+def _remember(core: Core, key: tuple[str, str], handled: Deferred) -> None:
+    """Keeps the answer for when the client sends its text again."""
+    core.handled[key] = handled
+
+    def settled(ticket: Ticket) -> None:
+        if ticket.failure is not None:
+            core.handled.pop(key, None)
+
+    handled.ticket.when_settled(settled)
+    while len(core.handled) > _REMEMBERED_MAX:
+        core.handled.popitem(last=False)
+
+
+def _given(live: LiveSession | None, command: C) -> InputGiven:
+    run = None if live is None else live.state.run
+    return InputGiven(
+        session_id="" if live is None else live.session_id,
+        run_id="" if run is None else run.run_id,
+        kind=_KINDS[type(command)],
+        text=command.text,
+        attachments=len(command.attachments),
+    )
+
+
+_KINDS: Final[dict[type, Literal["prompt", "steer", "follow_up"]]] = {
+    commands.Prompt: "prompt",
+    commands.Steer: "steer",
+    commands.FollowUp: "follow_up",
+}
+
+
+def _handled(core: Core, live: LiveSession | None, command: C, outcome: InputOutcome) -> Deferred:
+    """Puts into the log that an extension dealt with a text, and returns the answer."""
+    session_id = "" if live is None else live.session_id
+    kind = _KINDS[type(command)]
+    reply = scrub(outcome.reply)
+    event = events.InputHandled(
+        session_id=session_id,
+        kind=kind,
+        text=outcome.text,
+        extension=outcome.handled_by,
+        reply=beginning(reply),
+        changed_by=outcome.changed_by or UNSET,
+        client_message_id=or_unset(command.client_message_id),
+    )
+    answer = Accepted(
+        command=kind,
+        session_id=session_id or UNSET,
+        handled_by=outcome.handled_by,
+        reply=reply,
+        warnings=_told(outcome.failures),
+    )
+    return Deferred(core.sessions.note(live, event), answer)
+
+
+async def ask_switch(core: Core, to: LiveSession | None) -> Warnings:
+    """Asks whether another session, None for a new one, may become the active one.
+
+    Raises:
+        CommandRejected: ``cancelled_by_extension``.
+        ShuttingDown: the daemon was told to stop meanwhile.
+    """
+    switching = SessionSwitching(
+        session_id=core.sessions.active_id or "",
+        to_session_id="" if to is None else to.session_id,
+    )
+    return _may(core, await core.hooks.may("session_before_switch", switching))
+
+
+async def ask_fork(core: Core, parent: LiveSession) -> Warnings:
+    """Asks whether a session may be branched. Raises as ``ask_switch`` does."""
+    forking = SessionForking(session_id=parent.session_id, leaf_id=parent.state.leaf_id or "")
+    return _may(core, await core.hooks.may("session_before_fork", forking))
+
+
+def _may(core: Core, outcome: SwitchOutcome) -> Warnings:
+    warnings = _told(outcome.failures)
+    if outcome.cancelled is not None:
+        extension, reason = outcome.cancelled
+        raise CommandRejected("cancelled_by_extension", cause=f"{extension}: {reason}")
+    if core.stopping:
+        raise ShuttingDown("the daemon is stopping")
+    return warnings
+
+
+def _told(failures: Iterable[Failure]) -> Warnings:
+    """Returns what went wrong as answers tell it, and writes it into the daemon's log."""
+    warnings = tuple(
+        Remark(code=failure.code, message=beginning(failure.message)) for failure in failures
+    )
+    for warning in warnings:
+        _log.warning("%s: %s", warning.code, warning.message)
+    return warnings or UNSET

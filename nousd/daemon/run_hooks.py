@@ -1,0 +1,113 @@
+"""What the hooks of extensions are told of one run, and what they add to what its models are told.
+
+A hook that fails is a warning in the run. Where in a run they are called is ``run_driver``'s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
+
+from nousd.extensions.hook_chain import Failure, Hooks, Instructions
+from nousd.extensions.hooks import HookName, RunBeginning, RunEnded, TurnEnding, TurnStarted
+from nousd.machine.long_texts import beginning
+from nousd.machine.model_input import ModelChoice
+from nousd.machine.queue import Turn
+from nousd.machine.sources import SourceText, left_out, of_extension
+from nousd.wire import events
+from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX
+
+_log: Final = logging.getLogger(__name__)
+
+
+class HookedRun(Protocol):
+    """A run, as far as its hooks know it."""
+
+    @property
+    def where(self) -> events.TurnKey: ...
+
+    @property
+    def choice(self) -> ModelChoice: ...
+
+    def expect_quiet(self, seconds: float) -> None: ...
+
+    def warn(self, code: str, message: str) -> None:
+        """Puts a warning on its way into the log."""
+        ...
+
+
+class RunHooks:
+    """The hooks of one run."""
+
+    def __init__(self, hooks: Hooks, run: HookedRun) -> None:
+        self._hooks = hooks
+        self._run = run
+
+    async def before_run(self, *, resumes: bool) -> tuple[SourceText, ...]:
+        """Returns what extensions add to the system prompt."""
+        if not self._hooks.has("before_run"):
+            return ()
+        choice, where = self._run.choice, self._run.where
+        with self._quiet("before_run"):
+            outcome = await self._hooks.before_run(
+                RunBeginning(
+                    session_id=where["session_id"],
+                    run_id=where["run_id"],
+                    kind="resume" if resumes else "prompt",
+                    provider=choice.provider,
+                    model=choice.model,
+                )
+            )
+        self._warn(outcome.failures)
+        return tuple(_sources(outcome.added))
+
+    async def turn_start(self, turn: Turn) -> None:
+        """Tells that a turn has begun."""
+        if self._hooks.has("turn_start"):
+            started = TurnStarted(**self._run.where, kind=turn.kind, text=turn.text)
+            with self._quiet("turn_start"):
+                self._warn(await self._hooks.tell("turn_start", started))
+
+    async def turn_end(self) -> None:
+        """Tells that a turn is about to end."""
+        if self._hooks.has("turn_end"):
+            with self._quiet("turn_end"):
+                self._warn(await self._hooks.tell("turn_end", TurnEnding(**self._run.where)))
+
+    @contextmanager
+    def _quiet(self, name: HookName) -> Iterator[None]:
+        """A hook has a limit of its own: waiting for it is not staleness."""
+        self._run.expect_quiet(self._hooks.seconds_max(name))
+        yield
+        self._run.expect_quiet(0.0)
+
+    def _warn(self, failures: Iterable[Failure]) -> None:
+        for failure in failures:
+            self._run.warn(failure.code, beginning(failure.message))
+
+
+async def tell_end(hooks: Hooks, end: events.AgentEnd) -> None:
+    """Tells that a run is over. There is no run any more that a warning could stand in."""
+    ended = RunEnded(
+        session_id=end.session_id,
+        run_id=end.run_id,
+        status=end.status,
+        error=end.error or "",
+    )
+    for failure in await hooks.tell("run_end", ended):
+        _log.warning("%s: %s", failure.code, failure.message)
+
+
+def _sources(added: Iterable[Instructions]) -> Iterator[SourceText]:
+    """Yields what fits: the first come first, and all together have a bound."""
+    room = INSTRUCTIONS_BYTES_MAX
+    for extension, text in added:
+        told = of_extension(extension, text)
+        size = len(told.text.encode())
+        if size <= room:
+            room -= size
+            yield told
+        else:
+            yield left_out(extension)
