@@ -15,15 +15,16 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
 from nousd.cli import watch
 from nousd.cli.arguments import Argument, function_of, given_values
+from nousd.cli.asking import ASKING
 from nousd.cli.output import ending_in_order
 from nousd.cli.render import as_text
-from nousd.cli.verbs import PROMPT, SESSION, VERBS, Verb
+from nousd.cli.verbs import PROMPT, SESSION, VERBS, Verb, Watch
 from nousd.cli.watch import FAILED, Options
 from nousd.client.blocking import Connection
 from nousd.errors import ClientError, ConfigError, DaemonUnreachable, NousdError
@@ -67,14 +68,6 @@ _COMMON: Final = (
     ),
 )
 """Taken before the verb and after it; the one after it counts."""
-
-
-class Watch(NamedTuple):
-    """A verb that is more than one command: what it takes and what it does."""
-
-    help: str
-    arguments: tuple[Argument, ...]
-    run: Callable[[Options, dict[str, Any]], int]
 
 
 # --- verbs that follow events ----------------------------------------------------------------
@@ -261,6 +254,7 @@ WATCHES: Final[dict[str, Watch]] = {
         _raw,
     ),
     "chat": Watch("Talk to the daemon line by line.", (), _chat),
+    **ASKING,
 }
 """name on the command line -> what it does."""
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from nousd.cli import asked
 from nousd.client.answers import Answer
 
 _SNIPPET_CHARS_MAX: Final = 80
@@ -64,6 +65,8 @@ def _accepted(payload: Payload) -> Iterator[str]:
             ("provider", "provider"),
             ("model", "model"),
             ("level", "level"),
+            ("decision", "decision"),
+            ("rule", "rule"),
             ("tools", "count"),
         )
         if key in payload
@@ -86,6 +89,8 @@ def _state(payload: Payload) -> Iterator[str]:
         yield f"thinking  {payload['thinking']}"
     yield f"waiting   {counts['steer']} steer, {counts['follow_up']} follow-up"
     yield f"modes     steer {payload['steering_mode']}, follow-up {payload['follow_up_mode']}"
+    if "permission_mode" in payload:
+        yield f"asking    {payload['permission_mode']}"
     if "leaf_id" in payload:
         yield f"leaf      {payload['leaf_id']}"
     for run in payload["runs"]:
@@ -253,5 +258,7 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "upload": _upload,
     "artifact": _artifact,
     "capabilities": _capabilities,
+    "permissions": asked.permissions,
+    "questions": asked.questions,
 }
 """type of the answer -> its lines; ``extension_result`` is whatever it is, shown as JSON."""

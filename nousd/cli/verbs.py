@@ -7,13 +7,14 @@ is to a verb: parsing, sending and printing are the same for each. What follows 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import typer
 
 from nousd.cli.arguments import Argument
+from nousd.cli.watch import Options
 
 
 class Verb(NamedTuple):
@@ -30,6 +31,14 @@ class Verb(NamedTuple):
     arguments: tuple[Argument, ...] = ()
     fixed: Mapping[str, Any] = {}
     timeout_seconds: float | None = None
+
+
+class Watch(NamedTuple):
+    """A verb that is more than one command: what it takes and what it does."""
+
+    help: str
+    arguments: tuple[Argument, ...]
+    run: Callable[[Options, dict[str, Any]], int]
 
 
 # --- arguments -------------------------------------------------------------------------------
@@ -268,6 +277,26 @@ VERBS: Final[dict[str, Verb]] = {
                 _level,
             ),
             SESSION,
+        ),
+    ),
+    "permissions": Verb(
+        "list_permissions", "List the calls that wait for you, and what is permitted.", (SESSION,)
+    ),
+    "revoke": Verb(
+        "revoke_permission",
+        "Take back a rule that you granted.",
+        (
+            _required("rule", "RULE", "As permissions shows it."),
+            _option("session_id", "--session", "Granted in this session, not everywhere."),
+        ),
+    ),
+    "questions": Verb("list_questions", "List the questions of tools that wait.", (SESSION,)),
+    "reject": Verb(
+        "reject_question",
+        "Leave a question of a tool without an answer.",
+        (
+            _required("question_id", "QUESTION", "Its id, as questions shows it."),
+            _option("reason", "--reason", "Why; a model is told."),
         ),
     ),
     "capabilities": Verb("get_capabilities", "Show what this daemon speaks."),

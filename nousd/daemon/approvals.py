@@ -1,41 +1,50 @@
 """The calls that wait for somebody to say whether they may run.
 
-A request stands in the log before anyone is asked, and so does the answer before whoever gave it is
-told that it counts. The first answer wins. Waiting has an end: the user's, the limit's, or that of the
-run. Why somebody has to be asked, and what an answer means for later calls, is not known here.
+What is asked stands in ``permission_requested``, and every answer in one ``tool_call_approved`` or
+``tool_call_denied``. Why somebody has to be asked, and what an answer means for later calls, is not
+known here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
-import trio
+from msgspec import UNSET
 
 from nousd.daemon.clock import Clock, later
+from nousd.daemon.confirmers import Confirmers
 from nousd.daemon.log import Ticket
+from nousd.daemon.requests import Asker, Request, Requests, as_logged, status_of
 from nousd.errors import CommandRejected
 from nousd.machine.long_texts import beginning
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.wire import events
-from nousd.wire.events import Event
+from nousd.wire.events import Event, PermissionRequested
+from nousd.wire.limits import RULE_CHARS_MAX
 
-Decide = Callable[[Sequence[Event]], Ticket]
-"""Makes events happen to the session of a call, and to its run if it has one."""
-
-APPROVAL_SECONDS: Final = 900.0
+_STOPPED: Final = "its run is being stopped"
 
 
-class Pending(msgspec.Struct):
-    """A call that waits."""
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    """What was decided about a call, by whom, and about which attempt."""
+
+    attempt: int
+    answer: Answer
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What somebody is told whose answer came too late."""
+        decision = "approved" if self.answer.allows else "denied"
+        return {"decision": decision, "by": self.answer.by, "reason": self.answer.reason}
+
+
+class Waiting(Request[PermissionRequested, Decided], eq=False, kw_only=True):
+    """A call that waits: what its runtime asked, and the event that asks, with whole arguments."""
 
     question: Question
-    expires_at: str
-    decide: Decide
-    answered: trio.Event = msgspec.field(default_factory=trio.Event)
-    answer: Answer | None = None
+    asks: PermissionRequested
 
 
 class Approvals:
@@ -45,78 +54,80 @@ class Approvals:
         timeout_seconds: how long a call waits at most.
     """
 
-    def __init__(self, clock: Clock, timeout_seconds: float = APPROVAL_SECONDS) -> None:
-        self.timeout_seconds = timeout_seconds
+    def __init__(self, clock: Clock, confirmers: Confirmers, timeout_seconds: float) -> None:
+        self.requests: Requests[PermissionRequested, Decided] = Requests(
+            confirmers, timeout_seconds
+        )
         self._clock = clock
-        self._pending: dict[str, Pending] = {}
-        self._confirmers = 0
 
-    def pending(self) -> tuple[Pending, ...]:
-        """Returns the calls that wait, the oldest first."""
-        return tuple(self._pending.values())
-
-    def can_answer(self, count: int) -> None:
-        """Counts clients that have declared that they can answer; negative for those that left."""
-        self._confirmers += count
-
-    async def ask(self, question: Question, decide: Decide) -> Answer:
+    async def ask(self, question: Question, asker: Asker) -> Answer:
         """Waits for an answer; see ``CallHost.ask``."""
-        if not self._confirmers:
-            reason = f"{question.reason}, and no connected client can be asked"
-            return _settled(question, Answer(allows=False, by="policy", reason=reason), decide)
-        expires_at = later(self._clock.now(), timedelta(seconds=self.timeout_seconds))
-        waiting = Pending(question, expires_at, decide)
-        call_id = question.call["tool_call_id"]
-        decide(_requested(waiting))
-        self._pending[call_id] = waiting
-        try:
-            with trio.move_on_after(self.timeout_seconds):
-                await waiting.answered.wait()
-        finally:
-            self._pending.pop(call_id, None)
-        if waiting.answer is not None:
-            return waiting.answer
-        late = f"nobody answered within {self.timeout_seconds:g} seconds"
-        return _settled(question, Answer(allows=False, by="timeout", reason=late), decide)
+        request = self._request(question, asker)
+        obstacle = self.requests.obstacle(asker)
+        if obstacle is not None:
+            denial = Answer(allows=False, by="policy", reason=f"{question.reason}, and {obstacle}")
+            self.answer(request, denial)
+            return denial
+        status = status_of("permission_requested", request.told)
+        decided = await self.requests.wait(request, [request.asks, *status])
+        if decided is not None:
+            return decided.answer
+        seconds = self.requests.timeout_seconds
+        denial = Answer(
+            allows=False, by="timeout", reason=f"nobody answered within {seconds:g} seconds"
+        )
+        self.answer(request, denial)
+        return denial
 
-    def answer(self, tool_call_id: str, attempt: int, input_hash: str, answer: Answer) -> Ticket:
-        """Answers for a call; the ticket tells when that is durable.
+    def find(self, tool_call_id: str, attempt: int, input_hash: str) -> Waiting | None:
+        """Returns the call that waits; None if none does under that id.
 
         Raises:
-            CommandRejected: ``tool_call_not_pending``, ``attempt_mismatch``, ``input_hash_mismatch``;
-                the call goes on waiting.
+            CommandRejected: ``attempt_mismatch``, ``input_hash_mismatch``; the call goes on waiting.
         """
-        waiting = self._pending.get(tool_call_id)
-        if waiting is None:
-            raise CommandRejected("tool_call_not_pending")
-        call = waiting.question.call
-        if call["attempt"] != attempt:
-            raise CommandRejected("attempt_mismatch", details={"attempt": call["attempt"]})
-        if call["input_hash"] != input_hash:
+        request = self.requests.waiting(tool_call_id)
+        if request is None:
+            return None
+        assert isinstance(request, Waiting)
+        if request.told.attempt != attempt:
+            raise CommandRejected("attempt_mismatch", details={"attempt": request.told.attempt})
+        if request.told.input_hash != input_hash:
+            # What the right one is, is read with the arguments that it stands for.
             raise CommandRejected("input_hash_mismatch")
-        ticket = waiting.decide(_decision(waiting.question, answer))
-        waiting.answer = answer
-        del self._pending[tool_call_id]
-        waiting.answered.set()
-        return ticket
+        return request
+
+    def answer(self, request: Waiting, answer: Answer) -> Ticket:
+        """Decides about a call; the ticket tells when that is durable."""
+        decided = Decided(attempt=request.told.attempt, answer=answer)
+        return self.requests.end(request, decided, _decision(request.question, answer))
+
+    def withdraw(self, tool_call_id: str) -> None:
+        """A call is being stopped: whatever it asks, nobody can answer it any more."""
+        request = self.requests.waiting(tool_call_id)
+        if request is not None:
+            stopped = Answer(allows=False, by="stop", reason=_STOPPED)
+            decided = Decided(attempt=request.told.attempt, answer=stopped)
+            self.requests.withdraw(tool_call_id, decided)
+
+    def _request(self, question: Question, asker: Asker) -> Waiting:
+        seconds = self.requests.timeout_seconds
+        asks = _asks(question, later(self._clock.now(), timedelta(seconds=seconds)))
+        return Waiting(asks.tool_call_id, as_logged(asks), asker, question=question, asks=asks)
 
 
-def _requested(waiting: Pending) -> list[Event]:
-    question = waiting.question
+def _asks(question: Question, expires_at: str) -> PermissionRequested:
     call: dict[str, Any] = dict(question.call)
-    told: list[Event] = [
-        events.PermissionRequested(
-            **call,
-            args=dict(question.args),
-            reason=beginning(question.reason),
-            rule=question.rule,
-            expires_at=waiting.expires_at,
-        )
-    ]
-    return told
+    return PermissionRequested(
+        **call,
+        args=dict(question.args),
+        reason=beginning(question.reason),
+        rule=question.rule if 0 < len(question.rule) <= RULE_CHARS_MAX else UNSET,
+        expires_at=expires_at,
+    )
 
 
 def _decision(question: Question, answer: Answer) -> list[Event]:
+    """What the user said, or that nobody said anything, and what follows."""
     call: dict[str, Any] = dict(question.call)
     reason = beginning(answer.reason)
     kind = events.ToolCallApproved if answer.allows else events.ToolCallDenied
@@ -124,8 +135,3 @@ def _decision(question: Question, answer: Answer) -> list[Event]:
         **call, source="user", decision="allow" if answer.allows else "deny", reason=reason
     )
     return [said, kind(**call, by=answer.by, reason=reason)]
-
-
-def _settled(question: Question, answer: Answer, decide: Decide) -> Answer:
-    decide(_decision(question, answer))
-    return answer

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 import trio
+from msgspec import UNSET
 
 from nousd.daemon import boundary
 from nousd.daemon.core import Core
@@ -32,11 +33,14 @@ _HANG_UP_POLL_SECONDS: Final = 1.0
 
 
 class _Subscription(msgspec.Struct, frozen=True):
-    """Where to go on, and what for. ``request_id`` is of the line that asked for it."""
+    """Where to go on, and what for. ``request_id`` is of the line that asked for it, ``confirms``
+    whether the client answers what is asked there.
+    """
 
     after: int
     wanted: EventFilter
     request_id: str = ""
+    confirms: bool = False
     keepalive_seconds: float = math.inf
 
 
@@ -70,8 +74,11 @@ class _Feed:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._listen, nursery.cancel_scope)
             nursery.start_soon(self._stop_waiting_at_close)
-            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                await self._follow()
+            try:
+                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                    await self._follow()
+            finally:
+                self._core.confirmers.leave(self)
             nursery.cancel_scope.cancel()
 
     # --- what the client is told -------------------------------------------------------------
@@ -101,10 +108,17 @@ class _Feed:
             heard, self._heard = self._heard, None
             self._answered.set()
             if heard.subscription is not None:
-                self._current = heard.subscription
+                self._take(heard.subscription)
                 position = heard.subscription.after
             await self._write(heard.answer)
         return position
+
+    def _take(self, subscription: _Subscription) -> None:
+        self._current = subscription
+        if subscription.confirms:
+            self._core.confirmers.declare(self, subscription.wanted)
+        else:
+            self._core.confirmers.leave(self)
 
     async def _write(self, lines: bytes) -> None:
         await self._stream.send_all(lines)
@@ -177,11 +191,12 @@ class _Feed:
             cursor=cursor(after),
             head=cursor(head),
             pruned=await pruned(self._core.store, after, wanted, head=head),
+            confirms=command.confirms or UNSET,
         )
         keepalive_seconds = command.keepalive_seconds or math.inf
         return _Heard(
             encode_response(request_id, answer),
-            _Subscription(after, wanted, request_id, keepalive_seconds),
+            _Subscription(after, wanted, request_id, command.confirms, keepalive_seconds),
         )
 
 

@@ -1,10 +1,31 @@
-"""Commands that say what tools may do."""
+"""Commands that say what tools may do, and those that answer for a call that waits."""
 
 from __future__ import annotations
 
+from typing import Final
+
+from msgspec import UNSET
+
+from nousd.daemon import grants
+from nousd.daemon.approvals import Waiting
+from nousd.daemon.confirmers import Place
 from nousd.daemon.core import Core, Deferred, Reply
+from nousd.daemon.requests import page_of
+from nousd.errors import CommandRejected, InvalidPayload, RuleInvalid
+from nousd.machine.rules import allowed, rules_of
+from nousd.runtimes.calls.host import Answer, Question
 from nousd.wire import commands
-from nousd.wire.responses import Accepted
+from nousd.wire.limits import RULE_CHARS_MAX
+from nousd.wire.optional import or_unset
+from nousd.wire.responses import Accepted, Permissions
+from nousd.wire.subscribe import cursor
+
+_SAID: Final = {
+    "once": "the user allowed it",
+    "session": "the user allowed it, and {rule} for the session",
+    "always": "the user allowed it, and {rule} from now on",
+    "deny": "the user said no",
+}
 
 
 async def set_permission_mode(core: Core, command: commands.SetPermissionMode) -> Reply:
@@ -12,3 +33,88 @@ async def set_permission_mode(core: Core, command: commands.SetPermissionMode) -
     live = await core.sessions.require(command.session_id)
     ticket = core.sessions.update(live, permission_mode=command.mode)
     return Deferred(ticket, Accepted(command="set_permission_mode", mode=command.mode))
+
+
+async def confirm_tool(core: Core, command: commands.ConfirmTool) -> Reply:
+    """Decides about a call that waits, and grants a rule if that is wanted."""
+    waiting = await _waiting(core, command)
+    session = await core.sessions.get(waiting.asker.places[-1].session_id)
+    # Another answer may have come while the session was looked up.
+    waiting = await _waiting(core, command)
+    rule = _rule_to_grant(waiting.question, command)
+    if rule is not None:
+        # First, so that no answer is told of whose promise was lost.
+        grants.grant(core.sessions, session if command.decision == "session" else None, rule)
+    said = _SAID[command.decision].format(rule=rule)
+    reason = f"{said}: {command.reason}" if command.reason else said
+    answer = Answer(allows=command.decision != "deny", by="user", reason=reason)
+    accepted = Accepted(command="confirm_tool", decision=command.decision, rule=or_unset(rule))
+    return Deferred(core.approvals.answer(waiting, answer), accepted)
+
+
+async def _waiting(core: Core, command: commands.ConfirmTool) -> Waiting:
+    """Returns the call that is meant, with nothing awaited since it was found waiting.
+
+    Raises:
+        CommandRejected: ``tool_call_not_found``, ``attempt_mismatch``, ``input_hash_mismatch``,
+            ``already_decided``, ``tool_call_not_pending``.
+    """
+    call_id, attempt = command.tool_call_id, command.attempt
+    waiting = core.approvals.find(call_id, attempt, command.input_hash)
+    if waiting is not None:
+        return waiting
+    decided = core.approvals.requests.ended(call_id)
+    if decided is None:
+        raise CommandRejected("tool_call_not_found")
+    if decided.attempt != attempt:
+        raise CommandRejected("attempt_mismatch", details={"attempt": decided.attempt})
+    raise CommandRejected("already_decided", details=decided.details)
+
+
+def _rule_to_grant(question: Question, command: commands.ConfirmTool) -> str | None:
+    """Returns the rule that an answer is to add.
+
+    Raises:
+        InvalidPayload: the client's own rule is none, or does not allow this call.
+        CommandRejected: ``rule_required``.
+    """
+    if command.decision not in ("session", "always"):
+        return None
+    if command.rule is None:
+        if not 0 < len(question.rule) <= RULE_CHARS_MAX:
+            raise CommandRejected("rule_required")
+        return question.rule
+    try:
+        rules = rules_of("allow", [command.rule], "the user", is_grant=True)
+    except RuleInvalid as error:
+        raise InvalidPayload(f"rule is none: {error}") from None
+    if allowed(rules, question.call["tool_name"], question.access) is None:
+        raise InvalidPayload("rule does not allow the call that it is given for")
+    return command.rule
+
+
+async def list_permissions(core: Core, command: commands.ListPermissions) -> Reply:
+    """Lists what waits, what nobody answered, and what is permitted."""
+    live = await core.sessions.target(command.session_id)
+    state = core.sessions.without_session() if live is None else live.committed
+    waiting = core.approvals.requests.shown(command.session_id)
+    pending = page_of(waiting)
+    return Permissions(
+        session_id=state.session_id,
+        mode=core.runs.permissions.mode_of(state),
+        can_answer=core.confirmers.can_answer([Place(state.session_id, None)]),
+        pending=pending,
+        expired=(),
+        granted=state.granted,
+        granted_everywhere=core.sessions.defaults.granted,
+        rules=(),
+        cursor=cursor(core.hub.head),
+        truncated=UNSET if len(pending) == len(waiting) else True,
+    )
+
+
+async def revoke_permission(core: Core, command: commands.RevokePermission) -> Reply:
+    """Takes back a rule that was granted; a call that it let run goes on."""
+    live = None if command.session_id is None else await core.sessions.get(command.session_id)
+    ticket = grants.revoke(core.sessions, live, command.rule)
+    return Deferred(ticket, Accepted(command="revoke_permission", rule=command.rule))

@@ -19,6 +19,7 @@ from nousd.machine.permission import Judgement
 from nousd.runtimes.calls.hooks import CallHooks, Opinion, Remark
 from nousd.runtimes.calls.host import CallHost
 from nousd.tools.interface import Tool, ToolContext
+from nousd.wire.access import Access
 from nousd.wire.canonical import expressible, hash_of
 from nousd.wire.entries import ToolCall
 from nousd.wire.tool_events import PolicySource
@@ -40,6 +41,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
     tool: Tool
     args: Any
+    access: Access
     judgement: Judgement
 
 
@@ -77,8 +79,9 @@ async def admit(
         sources.append(PolicySource(source=source, decision="allow", reason=reason))
     tool = tools[call.name]
     looked = await hooks.before(host, tool, call, case.args)
-    judgement = await host.judge(tool, await tool.access(looked.args, context))
-    verdict: Admitted | Refused = Admitted(tool, looked.args, judgement)
+    access = await tool.access(looked.args, context)
+    judgement = await host.judge(tool, access)
+    verdict: Admitted | Refused = Admitted(tool, looked.args, access, judgement)
     if judgement.verdict == "deny":
         verdict = Refused("tool_blocked", f"tool_blocked: {judgement.reason}")
     elif looked.blocked:

@@ -23,11 +23,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         call: the keys of an event of the call, its ``input_hash`` among them.
+        access: what the call would touch.
         rule: what ``session`` and ``always`` would allow.
     """
 
     call: Mapping[str, Any]
     args: Mapping[str, Any]
+    access: Access
     reason: str
     rule: str
 

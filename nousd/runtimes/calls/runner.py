@@ -16,12 +16,13 @@ import trio
 from msgspec import UNSET, UnsetType
 
 from nousd.errors import StoreError, StoreFull, ToolError
+from nousd.machine.closed_places import Closed
 from nousd.runtimes.calls.admission import Admission, Admitted, Refused, admit, input_hash
 from nousd.runtimes.calls.call_events import CallEvents
 from nousd.runtimes.calls.hooks import NO_CALL_HOOKS, CallHooks, Shown
 from nousd.runtimes.calls.host import Question
 from nousd.runtimes.interface import TurnHost
-from nousd.tools.interface import Tool, ToolResult
+from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.tools.spool import Spool
 from nousd.wire import events
 from nousd.wire.codec import scrub
@@ -63,10 +64,18 @@ class CallRunner:
             case Admitted(judgement=judgement) as admitted:
                 if judgement.verdict == "allow":
                     await carried.start(judgement.reason)
-                elif not await carried.may_run(judgement.reason, judgement.rule):
+                elif not await carried.may_run(admitted):
                     return
                 output.events = carried.events
-                await carried.run(admitted, context, output)
+                await carried.run(admitted, _restricted(context, judgement.closed), output)
+
+
+def _restricted(context: ToolContext, closed: Closed) -> ToolContext:
+    """Returns surroundings in which a call cannot touch what its judgement did not open to it."""
+    if not any(closed):
+        return context
+    confinement = context.confinement.closed_to(reading=closed.reading, writing=closed.writing)
+    return msgspec.structs.replace(context, confinement=confinement)
 
 
 class _Output:
@@ -114,11 +123,17 @@ class _Call:
         await self.host.commit(*self.events.requested(), *self.events.started(reason))
         self._started_at = trio.current_time()
 
-    async def may_run(self, reason: str, rule: str) -> bool:
+    async def may_run(self, admitted: Admitted) -> bool:
         """Asks whether the call may run, and starts it if so; else it is over."""
         await self.host.stream(*self.events.requested())
         answer = await self.host.ask(
-            Question(call=self.events.keys, args=self.events.args, reason=reason, rule=rule)
+            Question(
+                call=self.events.keys,
+                args=self.events.args,
+                access=admitted.access,
+                reason=admitted.judgement.reason,
+                rule=admitted.judgement.rule,
+            )
         )
         if answer.allows:
             await self.host.commit(self.events.begun())

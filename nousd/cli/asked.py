@@ -1,0 +1,116 @@
+"""What the daemon asks the user, as text for people, and what people type, as an answer.
+
+Requests for permission and questions come as the payloads of their events, from a list or one by one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nousd.errors import NousdError
+
+Payload = Mapping[str, Any]
+
+
+class NoAnswer(NousdError):
+    """What was typed answers nothing; the text says what would."""
+
+
+# --- requests for permission -----------------------------------------------------------------
+
+
+def permissions(payload: Payload) -> Iterator[str]:
+    """Yields the lines that show ``list_permissions``."""
+    yield f"mode      {payload['mode']}"
+    if not payload["can_answer"]:
+        yield "asking    nobody: no connected client answers, so what would be asked is denied"
+    for rule in payload["rules"]:
+        yield f"rule      {rule['decision']} {rule['rule']}  ({rule['origin']})"
+    for where, key in (("session", "granted"), ("always", "granted_everywhere")):
+        for rule in payload[key]:
+            yield f"granted   {rule}  ({where})"
+    for request in payload["pending"]:
+        yield f"waiting   {request['tool_call_id']}"
+        yield from (f"          {line}" for line in request_lines(request))
+        yield f"          until {request['expires_at']}, in {request['session_id']}"
+    for expired in payload["expired"]:
+        request = expired["request"]
+        yield f"expired   {request['tool_call_id']} {_call(request)}: {expired['reason']}"
+    if payload.get("truncated"):
+        yield "(there is more: name a session)"
+
+
+def request_lines(request: Payload) -> list[str]:
+    """Returns the lines that show what one request is about."""
+    offered = [f"session and always allow: {request['rule']}"] if "rule" in request else []
+    return [_call(request), f"because {request['reason']}", *offered]
+
+
+def _call(request: Payload) -> str:
+    args = json.dumps(request["args"], ensure_ascii=False)
+    more = f" (the beginning of {request['args_bytes']} bytes)" if "args_ref" in request else ""
+    return f"{request['tool_name']} {args}{more}"
+
+
+# --- questions -------------------------------------------------------------------------------
+
+
+def questions(payload: Payload) -> Iterator[str]:
+    """Yields the lines that show ``list_questions``."""
+    for waiting in payload["questions"]:
+        yield f"{waiting['question_id']}  until {waiting['expires_at']}, in {waiting['session_id']}"
+        for question in waiting["questions"]:
+            yield from (f"  {line}" for line in question_lines(question))
+    if not payload["questions"]:
+        yield "no question waits"
+    if payload.get("truncated"):
+        yield "(there is more: name a session)"
+
+
+def question_lines(question: Payload) -> list[str]:
+    """Returns the lines that show one question and the numbers of its options."""
+    header = f"[{question['header']}] " if question.get("header") else ""
+    several = " (several, with commas)" if question.get("multiple") else ""
+    return [
+        f"{header}{question['question']}{several}",
+        *(
+            f"  {number} {option['label']}" + _described(option)
+            for number, option in enumerate(question.get("options", ()), 1)
+        ),
+    ]
+
+
+def _described(option: Payload) -> str:
+    return f": {option['description']}" if option.get("description") else ""
+
+
+def answers_to(questions: Sequence[Payload], typed: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the answers that texts stand for, one for each question.
+
+    Raises:
+        NoAnswer: there are more or fewer, or one is empty.
+    """
+    if len(typed) != len(questions):
+        raise NoAnswer(f"there are {len(questions)} questions and {len(typed)} answers")
+    return [answer_to(*pair) for pair in zip(questions, typed, strict=True)]
+
+
+def answer_to(question: Payload, typed: str) -> dict[str, Any]:
+    """Returns the answer that a text stands for: numbers or labels of options, else own words.
+
+    Raises:
+        NoAnswer: it is empty.
+    """
+    words = typed.strip()
+    if not words:
+        raise NoAnswer("an answer is a number, or own words")
+    labels = [option["label"] for option in question.get("options", ())]
+    named = {**{str(number): label for number, label in enumerate(labels, 1)}}
+    named |= {label: label for label in labels}
+    parts = [words] if words in named else [part.strip() for part in words.split(",")]
+    is_choice = all(part in named for part in parts)
+    if not is_choice or (len(parts) > 1 and not question.get("multiple")):
+        return {"text": words}
+    return {"chosen": list(dict.fromkeys(named[part] for part in parts))}

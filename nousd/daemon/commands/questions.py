@@ -1,0 +1,38 @@
+"""Commands that answer what tools ask the user."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from nousd.daemon.core import Core, Deferred, Reply
+from nousd.daemon.requests import page_of
+from nousd.wire import commands
+from nousd.wire.responses import Accepted, Questions
+from nousd.wire.subscribe import cursor
+
+_NOT_ANSWERED = "the user does not want to answer"
+
+
+async def list_questions(core: Core, command: commands.ListQuestions) -> Reply:
+    """Lists the questions that wait: of a session, or of all."""
+    if command.session_id is not None:
+        await core.sessions.get(command.session_id)
+    waiting = core.questions.requests.shown(command.session_id)
+    listed = page_of(waiting)
+    return Questions(
+        questions=listed,
+        cursor=cursor(core.hub.head),
+        truncated=UNSET if len(listed) == len(waiting) else True,
+    )
+
+
+async def answer_question(core: Core, command: commands.AnswerQuestion) -> Reply:
+    """Answers a question; its call goes on with that."""
+    ticket = core.questions.answer(command.question_id, command.answers)
+    return Deferred(ticket, Accepted(command="answer_question"))
+
+
+async def reject_question(core: Core, command: commands.RejectQuestion) -> Reply:
+    """Says that a question will not be answered; its call goes on with that."""
+    ticket = core.questions.reject(command.question_id, command.reason or _NOT_ANSWERED)
+    return Deferred(ticket, Accepted(command="reject_question"))

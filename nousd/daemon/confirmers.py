@@ -1,0 +1,43 @@
+"""Which connected clients have declared that they answer requests and questions.
+
+A declaration belongs to a subscription: it counts for what that subscription shows, and as long as it is
+the current one of a connection that is open. What is asked, and of whom the answer comes, is not known
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from nousd.store.interface import EventFilter
+
+
+class Place(NamedTuple):
+    """Where a request is seen: in the events of a session, and of a run if it belongs to one."""
+
+    session_id: str
+    run_id: str | None
+
+
+class Confirmers:
+    """All declarations, by whoever made them."""
+
+    def __init__(self) -> None:
+        self._declared: dict[object, EventFilter] = {}
+
+    def declare(self, client: object, wanted: EventFilter) -> None:
+        """Notes that a client answers what is asked in the events it wants; the last one counts."""
+        self._declared[client] = wanted
+
+    def leave(self, client: object) -> None:
+        """Forgets what a client has declared, if anything."""
+        self._declared.pop(client, None)
+
+    def can_answer(self, places: Iterable[Place]) -> bool:
+        """Whether anybody has declared that he answers what is asked in one of those places."""
+        return any(
+            wanted.session_id in (None, place.session_id) and wanted.run_id in (None, place.run_id)
+            for place in places
+            for wanted in self._declared.values()
+        )

@@ -1,0 +1,45 @@
+"""The rules by which the user allows calls while the daemon runs: how they are granted and taken back.
+
+They stand in ``session_updated``: those of one session in its own, those of every session in one whose
+``session_id`` is "". What a rule means is the machine's (``machine.rules``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nousd.daemon.log import Ticket
+from nousd.daemon.sessions import LiveSession, Sessions
+from nousd.errors import CommandRejected
+from nousd.wire.limits import GRANTED_RULES_MAX
+
+
+def grant(sessions: Sessions, live: LiveSession | None, rule: str) -> Ticket | None:
+    """Grants a rule to a session, or to every one; None if it is granted there already.
+
+    Raises:
+        CommandRejected: ``too_many_rules``.
+    """
+    so_far = granted(sessions, live)
+    if rule in so_far:
+        return None
+    if len(so_far) >= GRANTED_RULES_MAX:
+        raise CommandRejected("too_many_rules", details={"limit": GRANTED_RULES_MAX})
+    return sessions.update(live, granted=(*so_far, rule))
+
+
+def revoke(sessions: Sessions, live: LiveSession | None, rule: str) -> Ticket:
+    """Takes a rule back.
+
+    Raises:
+        CommandRejected: ``rule_not_granted``.
+    """
+    so_far = granted(sessions, live)
+    if rule not in so_far:
+        raise CommandRejected("rule_not_granted")
+    return sessions.update(live, granted=tuple(other for other in so_far if other != rule))
+
+
+def granted(sessions: Sessions, live: LiveSession | None) -> Sequence[str]:
+    """Returns the rules that were granted to a session, or to every one."""
+    return sessions.defaults.granted if live is None else live.state.granted
