@@ -38,6 +38,7 @@ from nousd.daemon.feed import serve_events
 from nousd.daemon.instructions import ReadInstructions, no_instructions
 from nousd.daemon.permissions import Permissions, RulePermissions
 from nousd.daemon.sockets import open_listeners
+from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.providers.interface import Provider
 from nousd.providers.models import Models
 from nousd.runtimes.native.loop import NativeSettings
@@ -402,6 +403,7 @@ def make_parts(
     permissions: Permissions | None = None,
     approval_timeout_seconds: float = 900.0,
     sandbox: Sandbox | None = None,
+    hooks: Hooks = NO_HOOKS,
 ) -> Parts:
     """Returns what a daemon with every built-in tool, and ``tools``, is made of.
 
@@ -414,6 +416,7 @@ def make_parts(
         tools=(*builtin_tools(allow_exec=True), *tools),
         confinement=Confinement(workdir),
         extension_commands=extension_commands or {},
+        hooks=hooks,
         native=native or NativeSettings(),
         read_instructions=read_instructions,
         permissions=permissions or RulePermissions("yolo"),
