@@ -1,4 +1,4 @@
-"""Whether a tool call may run: the user's and the project's rules, then the session's mode.
+"""Whether a tool call may run: the rules in force, then the session's mode.
 
 Pure decisions on facts (``wire.access``). Nobody is asked here, and nothing is known of how an answer
 comes about. Source: protocol/v1.md, "Permissions".
@@ -9,9 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from msgspec import UNSET
-
-from nousd.machine.rules import Rule, decisive
+from nousd.machine.closed_places import Closed, closed_places
+from nousd.machine.protected import PROTECTION
+from nousd.machine.rules import (
+    Finding,
+    Rule,
+    RuleDecision,
+    allowed,
+    allows_line,
+    denied_or_asked,
+    rule_for,
+)
 from nousd.wire.access import Access
 from nousd.wire.entries import PermissionMode
 from nousd.wire.tool_events import PolicyDecision, PolicySource
@@ -24,13 +32,16 @@ class Judgement(NamedTuple):
 
     Args:
         reason: of the verdict, for people.
-        rule: what would have to be allowed so that such a call is not asked about again.
+        rule: what would have to be allowed so that such a call is not asked about again; "" if no
+            rule can say it.
+        closed: the places that the call must not touch, whatever it finds where it goes.
     """
 
     verdict: Verdict
     reason: str
     sources: tuple[PolicySource, ...]
     rule: str
+    closed: Closed = Closed()
 
 
 class Case(NamedTuple):
@@ -41,67 +52,123 @@ class Case(NamedTuple):
     mode: PermissionMode
     rules: Sequence[Rule]
 
+    def of(self, decision: RuleDecision) -> tuple[Rule, ...]:
+        """Returns the rules of one kind that are in force, those that nobody wrote among them."""
+        rules = tuple(rule for rule in self.rules if rule.decision == decision)
+        return (*PROTECTION, *rules) if decision == "ask" else rules
+
 
 def judge(case: Case) -> Judgement:
     """Returns whether a call may run, may not, or somebody has to be asked."""
-    by_rules = _by_rules(case)
+    ruling = _ruling(case)
+    by_rules = ruling.source
     if by_rules.decision == "deny":
-        return _judged(case, "deny", (by_rules,))
-    by_mode = _by_mode(case, by_rules.decision)
-    verdict: Verdict = "ask" if by_mode.decision == "ask" else "allow"
-    return _judged(case, verdict, (by_rules, by_mode))
+        return _judged(case, "deny", by_rules.reason, (by_rules,))
+    verdict, reason = _MODES[case.mode](case.access, ruling)
+    by_mode = PolicySource(source="mode", decision=verdict, reason=reason)
+    # "A rule asks" tells nobody which.
+    why = by_rules.reason if verdict == by_rules.decision == "ask" else reason
+    return _judged(case, verdict, why, (by_rules, by_mode))
 
 
-def _judged(case: Case, verdict: Verdict, sources: tuple[PolicySource, ...]) -> Judgement:
-    return Judgement(verdict, sources[-1].reason, sources, rule_for(case.tool, case.access))
+def _judged(
+    case: Case, verdict: Verdict, reason: str, sources: tuple[PolicySource, ...]
+) -> Judgement:
+    questions = () if case.mode == "yolo" else case.of("ask")
+    closed = closed_places(case.of("deny"), questions, case.tool, case.access)
+    return Judgement(verdict, reason, sources, rule_for(case.tool, case.access), closed)
 
 
-def _by_rules(case: Case) -> PolicySource:
-    rule = decisive(case.rules, case.tool, case.access)
-    if rule is None:
-        return PolicySource(source="rules", decision="abstain", reason="no rule applies")
+# --- rules -------------------------------------------------------------------------------------
+
+
+class _Ruling(NamedTuple):
+    """What the rules say.
+
+    Args:
+        may_be_denied: whether they ask because a denial may be meant that cannot be matched.
+    """
+
+    source: PolicySource
+    may_be_denied: bool = False
+
+
+def _ruling(case: Case) -> _Ruling:
+    denial = denied_or_asked(case.of("deny"), case.tool, case.access)
+    if denial.rule is not None and denial.is_certain:
+        return _said("deny", denial.rule)
+    # What the user said of this very call counts before every question, but for no denial.
+    grant = _grant_of_this_call(case)
+    if grant is not None:
+        return _said("allow", grant)
+    permissions = case.of("allow")
+    line = allows_line(permissions, case.tool, case.access)
+    if denial.rule is not None and line is None:
+        return _doubtful(denial, may_be_denied=True)
+    question = denied_or_asked(case.of("ask"), case.tool, case.access)
+    if question.rule is not None and (question.is_certain or line is None):
+        return _said("ask", question.rule) if question.is_certain else _doubtful(question)
+    permission = allowed(permissions, case.tool, case.access)
+    if permission is not None:
+        return _said("allow", permission)
+    return _Ruling(PolicySource(source="rules", decision="abstain", reason="no rule applies"))
+
+
+def _grant_of_this_call(case: Case) -> Rule | None:
+    text = rule_for(case.tool, case.access)
+    grants = (rule for rule in case.rules if rule.is_grant and rule.text == text)
+    return next(grants, None)
+
+
+def _said(decision: PolicyDecision, rule: Rule) -> _Ruling:
     reason = f"the rule {rule.text} of {rule.origin}"
-    return PolicySource(source="rules", decision=rule.decision, reason=reason, rule=rule.text)
+    return _Ruling(PolicySource(source="rules", decision=decision, reason=reason, rule=rule.text))
 
 
-def _by_mode(case: Case, by_rules: PolicyDecision) -> PolicySource:
-    if case.mode == "yolo":
-        decision: PolicyDecision = "allow"
-        reason = "the mode yolo asks nobody"
-    elif by_rules == "allow":
-        decision, reason = "allow", "a rule allows it"
-    elif by_rules == "ask":
-        decision, reason = "ask", "a rule asks"
-    else:
-        decision, reason = _MODES[case.mode](case.access)
-    return PolicySource(source="mode", decision=decision, reason=reason, rule=UNSET)
+def _doubtful(finding: Finding, *, may_be_denied: bool = False) -> _Ruling:
+    rule = finding.rule
+    assert rule is not None
+    reason = (
+        f"the rule {rule.text} of {rule.origin} may be about this command, which cannot be told"
+    )
+    source = PolicySource(source="rules", decision="ask", reason=reason, rule=rule.text)
+    return _Ruling(source, may_be_denied)
 
 
-def _in_ask(access: Access) -> tuple[PolicyDecision, str]:
+# --- the mode ------------------------------------------------------------------------------------
+
+
+_Said = tuple[Verdict, str]
+
+
+def _in_yolo(_: Access, ruling: _Ruling) -> _Said:
+    if ruling.may_be_denied:
+        return "deny", "the mode yolo asks nobody, and a denial may be meant"
+    return "allow", "the mode yolo asks nobody"
+
+
+def _in_ask(access: Access, ruling: _Ruling) -> _Said:
     if not access.classes:
-        return "allow", "it touches nothing"
-    return "ask", "the mode ask asks for every call"
+        return _after_rules(ruling, ("allow", "it touches nothing"))
+    return _after_rules(ruling, ("ask", "the mode ask asks for every call"))
 
 
-def _in_auto(access: Access) -> tuple[PolicyDecision, str]:
+def _in_auto(access: Access, ruling: _Ruling) -> _Said:
     if "network" in access.classes:
-        return "ask", "it reaches a network"
+        return _after_rules(ruling, ("ask", "it reaches a network"))
     if "exec" in access.classes and not access.is_confined:
-        return "ask", "it runs a program without a sandbox"
-    return "allow", "it stays inside of the workdir"
+        return _after_rules(ruling, ("ask", "it runs a program without a sandbox"))
+    return _after_rules(ruling, ("allow", "it stays inside of the workdir"))
 
 
-_MODES: Final = {"ask": _in_ask, "auto": _in_auto}
+def _after_rules(ruling: _Ruling, otherwise: _Said) -> _Said:
+    match ruling.source.decision:
+        case "allow":
+            return "allow", "a rule allows it"
+        case "ask":
+            return "ask", "a rule asks"
+        case _:
+            return otherwise
 
 
-def rule_for(tool: str, access: Access) -> str:
-    """Returns the narrowest rule that allows such a call."""
-    if access.command is not None:
-        return f"{tool}(={access.command})"
-    if access.paths:
-        return f"{tool}({access.paths[0]})"
-    if access.hosts:
-        return f"{tool}({access.hosts[0]})"
-    if access.definition is not None:
-        return f"{tool}(#{access.definition})"
-    return tool
+_MODES: Final = {"ask": _in_ask, "auto": _in_auto, "yolo": _in_yolo}

@@ -1,27 +1,48 @@
 """Rules by which a user or a project allows, asks about or denies tool calls.
 
-A rule is ``TOOL`` or ``TOOL(PATTERN)``. Source: protocol/v1.md, "Permissions".
+A rule is ``TOOL`` or ``TOOL(PATTERN)``. A call is judged by each thing it touches (``wire.access``): a
+path, a host, a command of its line. It is denied or asked about if a rule says so of one of them, and
+allowed if rules allow all of them. Where a command line cannot be judged by its words, a denial or
+question that may be meant counts as a question. Source: protocol/v1.md, "Permissions".
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
-from typing import Final, Literal, NamedTuple
+from fnmatch import translate
+from functools import lru_cache
+from typing import Any, Final, Literal, NamedTuple, get_args
 
-from nousd.wire.access import Access
+from nousd.errors import RuleInvalid
+from nousd.machine import command_rules
+from nousd.machine.command_lines import Words
+from nousd.machine.command_rules import CommandPattern, Match
+from nousd.machine.path_globs import glob_regex, literal_glob
+from nousd.wire.access import Access, ToolClass
+from nousd.wire.limits import RULE_CHARS_MAX
 
 RuleDecision = Literal["allow", "ask", "deny"]
 
-_STRICTEST_FIRST: Final[tuple[RuleDecision, ...]] = ("deny", "ask", "allow")
+_CLASSES: Final[tuple[str, ...]] = get_args(ToolClass)
+
+_COMMAND_TOOLS: Final = frozenset({"bash", "exec"})
+"""Tools whose patterns are about command lines only, so that one that is none is a mistake."""
+
+_TOOL: Final = re.compile(r"[A-Za-z0-9_.*-]+")
 
 
 class Rule(NamedTuple):
-    """A rule, and who said it, for people."""
+    """A rule, and who said it, for people.
+
+    Args:
+        is_grant: whether the user said it when asked about a call.
+    """
 
     decision: RuleDecision
     text: str
     origin: str
+    is_grant: bool = False
 
     @property
     def tool(self) -> str:
@@ -34,29 +55,230 @@ class Rule(NamedTuple):
         _, bracket, rest = self.text.partition("(")
         return rest.removesuffix(")") if bracket else None
 
-
-def rules_of(decision: RuleDecision, texts: Iterable[str], origin: str) -> tuple[Rule, ...]:
-    """Returns the rules of one list."""
-    return tuple(Rule(decision, text, origin) for text in texts)
-
-
-def decisive(rules: Sequence[Rule], tool: str, access: Access) -> Rule | None:
-    """Returns the rule that decides on a call: a denial before a question before a permission."""
-    for decision in _STRICTEST_FIRST:
-        for rule in rules:
-            if rule.decision == decision and _applies(rule, tool, access):
-                return rule
-    return None
+    @property
+    def meaning(self) -> Meaning:
+        """What it says, ready to be matched."""
+        return meaning_of(self.text)
 
 
-def _applies(rule: Rule, tool: str, access: Access) -> bool:
-    if not fnmatchcase(tool, rule.tool):
-        return False
-    pattern = rule.pattern
-    if pattern is None:
-        return True
+class Meaning(NamedTuple):
+    """What the text of a rule says.
+
+    Args:
+        tool: matches the names of tools.
+        tool_class: what a question or denial of that name is about in every tool.
+        is_any: whether the rule has no pattern.
+        place, host, command: match what a call touches; None with ``is_any``, or where the pattern
+            cannot mean such a thing. A permission is exact about a place, a question or denial
+            ignores case, which may make no difference to the file system.
+        definition: what another program says its tool is (``Access.definition``).
+    """
+
+    tool: re.Pattern[str]
+    tool_class: str | None
+    is_any: bool
+    place: re.Pattern[str] | None = None
+    host: re.Pattern[str] | None = None
+    command: CommandPattern | None = None
+    definition: str | None = None
+
+
+class Finding(NamedTuple):
+    """What the rules of one decision say of a call.
+
+    Args:
+        rule: that decides; None if none applies.
+        is_certain: whether it surely applies. If not, the command line cannot be judged.
+    """
+
+    rule: Rule | None = None
+    is_certain: bool = True
+
+
+NOTHING: Final = Finding()
+
+
+def rules_of(
+    decision: RuleDecision, texts: Iterable[str], origin: str, *, is_grant: bool = False
+) -> tuple[Rule, ...]:
+    """Returns the rules of one list.
+
+    Raises:
+        RuleInvalid: one is none; the error names it and where it stands.
+    """
+    rules = tuple(Rule(decision, text, origin, is_grant) for text in texts)
+    for rule in rules:
+        check_rule(rule.text, rule.decision, origin)
+    return rules
+
+
+def check_rule(text: str, decision: RuleDecision, origin: str = "") -> None:
+    """Refuses what is no rule.
+
+    Raises:
+        RuleInvalid: the text repeats the rule and says what is wrong, and where it stands.
+    """
+    try:
+        command = meaning_of(text).command
+        if decision == "allow" and command is not None:
+            command_rules.check_allows(command)
+    except RuleInvalid as error:
+        shown = text if len(text) <= 200 else f"{text[:200]}..."
+        where = f" ({origin})" if origin else ""
+        raise RuleInvalid(f"{decision} rule {shown!r}: {error}{where}") from None
+
+
+@lru_cache(maxsize=4096)
+def meaning_of(text: str) -> Meaning:
+    """Returns what a rule says.
+
+    Raises:
+        RuleInvalid: it is none.
+    """
+    if len(text) > RULE_CHARS_MAX:
+        raise RuleInvalid(f"a rule has at most {RULE_CHARS_MAX} characters")
+    tool, bracket, rest = text.partition("(")
+    if not _TOOL.fullmatch(tool) or (bracket and not rest.endswith(")")):
+        raise RuleInvalid("a rule is TOOL or TOOL(PATTERN)")
+    names = re.compile(translate(tool))
+    tool_class = tool if tool in _CLASSES else None
+    if not bracket:
+        return Meaning(names, tool_class, is_any=True)
+    pattern = rest[:-1]
+    if not pattern:
+        raise RuleInvalid("nothing stands between the brackets; a rule about any call has none")
+    return Meaning(names, tool_class, is_any=False, **_things_of(tool, pattern))
+
+
+def _things_of(tool: str, pattern: str) -> dict[str, Any]:
     if pattern.startswith("#"):
-        return access.definition is not None and pattern == f"#{access.definition}"
-    return any(fnmatchcase(path, pattern) for path in (*access.paths, *access.hosts)) or (
-        access.command is not None and pattern == f"={access.command}"
-    )
+        return {"definition": pattern[1:]}
+    if tool in _COMMAND_TOOLS or pattern.startswith("="):
+        return {"command": command_rules.command_pattern(pattern)}
+    return {
+        "place": re.compile(glob_regex(pattern)),
+        "host": re.compile(translate(_host(pattern))),
+        "command": _command_or_none(pattern),
+    }
+
+
+def _command_or_none(pattern: str) -> CommandPattern | None:
+    try:
+        return command_rules.command_pattern(pattern)
+    except RuleInvalid:
+        return None
+
+
+# --- what a call touches -----------------------------------------------------------------------
+
+
+def denied_or_asked(rules: Sequence[Rule], tool: str, access: Access) -> Finding:
+    """Returns the first of the rules, all denials or all questions, that is about a call; one that
+    surely is before one that may be.
+    """
+    doubtful = NOTHING
+    for rule in rules:
+        match = _is_about(rule.meaning, tool, access)
+        if match == "yes":
+            return Finding(rule)
+        if match == "maybe" and doubtful.rule is None:
+            doubtful = Finding(rule, is_certain=False)
+    return doubtful
+
+
+def allowed(rules: Sequence[Rule], tool: str, access: Access) -> Rule | None:
+    """Returns the first of the rules, all permissions, by which everything that a call touches is
+    allowed; None if something is not.
+    """
+    named = [rule for rule in rules if rule.meaning.tool.match(tool)]
+    for rule in named:
+        if rule.meaning.is_any or _is_definition(rule.meaning, access):
+            return rule
+    parts = () if access.command is None else command_rules.parts_of(access.command)
+    if parts is None or _is_line_alone(access):
+        line = allows_line(named, tool, access)
+        if line is not None or parts is None:
+            return line
+    touched = [
+        *([rule for rule in named if _fits(rule.meaning.place, path)] for path in access.paths),
+        *([rule for rule in named if _fits(rule.meaning.host, _host(h))] for h in access.hosts),
+        *([rule for rule in named if _allows_part(rule.meaning, part)] for part in parts),
+    ]
+    return touched[0][0] if touched and all(touched) else None
+
+
+def allows_line(rules: Sequence[Rule], tool: str, access: Access) -> Rule | None:
+    """Returns the first of the permissions that is this whole command line to the letter."""
+    if not _is_line_alone(access):
+        return None
+    pattern = command_rules.CommandPattern(access.command)
+    same = (rule for rule in rules if rule.meaning.command == pattern)
+    return next((rule for rule in same if rule.meaning.tool.match(tool)), None)
+
+
+def _is_line_alone(access: Access) -> bool:
+    """Whether a call runs a command line, and touches nothing else that rules could be about."""
+    return access.command is not None and not (access.paths or access.hosts)
+
+
+def _is_about(meaning: Meaning, tool: str, access: Access) -> Match:
+    if meaning.tool.match(tool) is None and meaning.tool_class not in access.classes:
+        return "no"
+    if meaning.is_any or _is_definition(meaning, access):
+        return "yes"
+    if any(is_within(meaning.place, path) for path in access.paths):
+        return "yes"
+    if any(_fits(meaning.host, _host(host)) for host in access.hosts):
+        return "yes"
+    if meaning.command is None or access.command is None:
+        return "no"
+    return command_rules.is_about(meaning.command, access.command)
+
+
+def is_within(place: re.Pattern[str] | None, path: str) -> bool:
+    """Whether a question or denial is about a place: it is if it is about a folder above."""
+    if place is None:
+        return False
+    any_case = re.compile(place.pattern, re.IGNORECASE)
+    parts = path.split("/")
+    return any(any_case.fullmatch("/".join(parts[:count])) for count in range(1, len(parts) + 1))
+
+
+def _is_definition(meaning: Meaning, access: Access) -> bool:
+    return meaning.definition is not None and meaning.definition == access.definition
+
+
+def _allows_part(meaning: Meaning, words: Words) -> bool:
+    return meaning.command is not None and command_rules.allows(meaning.command, words)
+
+
+def _fits(pattern: re.Pattern[str] | None, text: str) -> bool:
+    return pattern is not None and pattern.fullmatch(text) is not None
+
+
+def _host(host: str) -> str:
+    return host.lower().rstrip(".")
+
+
+# --- the narrowest rule --------------------------------------------------------------------------
+
+
+def rule_for(tool: str, access: Access) -> str:
+    """Returns the narrowest rule that allows such a call; "" if no rule can say it."""
+    touched = [bool(access.paths), access.command is not None, bool(access.hosts)]
+    if sum(touched) > 1:
+        return ""
+    rule = tool
+    if access.command is not None:
+        rule = f"{tool}(={access.command})"
+    elif access.paths:
+        rule = f"{tool}({literal_glob(access.paths)})"
+    elif access.hosts:
+        rule = f"{tool}({access.hosts[0]})" if len(access.hosts) == 1 else ""
+    elif access.definition is not None:
+        rule = f"{tool}(#{access.definition})"
+    try:
+        meaning_of(rule)
+    except RuleInvalid:
+        return ""
+    return rule

@@ -1,0 +1,77 @@
+"""The places that one call must not touch: what rules say of places it did not name.
+
+A call is judged by the paths that it names. It may come to others: a folder is searched whole, a link is
+exchanged between the judging and the opening. So what a rule denies, and what it asks about without
+this call having been asked about, is closed where files are opened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from nousd.machine.rules import Rule, is_within
+from nousd.wire.access import Access
+
+
+class Closed(NamedTuple):
+    """Patterns that fully match places with slashes from the workdir, ``.`` for the workdir itself; a
+    folder is meant with all in it.
+    """
+
+    reading: tuple[re.Pattern[str], ...] = ()
+    writing: tuple[re.Pattern[str], ...] = ()
+
+
+def closed_places(
+    denials: Sequence[Rule], questions: Sequence[Rule], tool: str, access: Access
+) -> Closed:
+    """Returns what is closed to a call.
+
+    Args:
+        questions: the rules that ask; the places that the call names are open to it, because it does
+            not run unless somebody said so.
+    """
+    return Closed(
+        reading=(
+            *_closing(denials, (), tool, "read"),
+            *_closing(questions, access.paths, tool, "read"),
+        ),
+        writing=(
+            *_closing(denials, (), tool, "write"),
+            *_closing(questions, access.paths, tool, "write"),
+        ),
+    )
+
+
+def _closing(
+    rules: Sequence[Rule], named: tuple[str, ...], tool: str, kind: Literal["read", "write"]
+) -> tuple[re.Pattern[str], ...]:
+    meanings = (rule.meaning for rule in rules)
+    places = tuple(
+        meaning.place
+        for meaning in meanings
+        if meaning.place is not None and (meaning.tool_class == kind or meaning.tool.match(tool))
+    )
+    asked = tuple(path for path in named if any(is_within(place, path) for place in places))
+    if not places or "." in asked:
+        return ()
+    return (_pattern(tuple(place.pattern for place in places), asked),)
+
+
+@lru_cache(maxsize=256)
+def _pattern(places: tuple[str, ...], but: tuple[str, ...]) -> re.Pattern[str]:
+    """Returns what matches the places and all in them, but for some, all in those and the way there."""
+    spared = ""
+    if but:
+        above = {path[:index] for path in but for index, char in enumerate(path) if char == "/"}
+        spared = rf"(?!(?:{_any(but)})(?:/|\Z))"
+        if above:
+            spared += rf"(?!(?:{_any(sorted(above))})\Z)"
+    return re.compile(rf"{spared}(?is:(?:{'|'.join(places)})(?:/.*)?)")
+
+
+def _any(paths: Iterable[str]) -> str:
+    return "|".join(map(re.escape, paths))

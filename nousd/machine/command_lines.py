@@ -1,0 +1,85 @@
+r"""Command lines of a small grammar that is read completely, or not at all.
+
+::
+
+    line   = part { ("&&" | "||" | ";" | "|") part }
+    part   = word { word }
+    word   = letters, digits and ``_ - . / : = , @ % + ^``; '...'; "..." without $ ` \\ !
+
+Whatever else stands in a line (redirections, assignments, substitutions, globs, reserved words, line
+ends, comments) can make a shell do what the words do not say. Such a line has no parts here: nothing is
+guessed. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+JUDGED_CHARS_MAX: Final = 16 * 1024
+"""Characters of a line that is read; nobody writes a longer one to be judged by its words."""
+
+Words = tuple[str, ...]
+"""A program and its arguments, without quotes."""
+
+_PLAIN: Final = r"[A-Za-z0-9_\-./:=,@%+^]+"
+_SINGLE: Final = r"'[^'\x00-\x08\x0a-\x1f\x7f]*'"
+_DOUBLE: Final = r'"[^"$`\\!\x00-\x08\x0a-\x1f\x7f]*"'
+_TOKEN: Final = re.compile(
+    rf"(?P<blank>[ \t]+)|(?P<operator>&&|\|\|?|;)|(?P<word>(?:{_PLAIN}|{_SINGLE}|{_DOUBLE})+)"
+)
+_PIECE: Final = re.compile(rf"{_PLAIN}|{_SINGLE}|{_DOUBLE}")
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
+
+_RESERVED: Final = frozenset(
+    [
+        "if",
+        "then",
+        "elif",
+        "else",
+        "fi",
+        "for",
+        "while",
+        "until",
+        "do",
+        "done",
+        "case",
+        "esac",
+        "select",
+        "function",
+        "time",
+        "coproc",
+        "in",
+    ]
+)
+
+
+def parts_of(line: str) -> tuple[Words, ...] | None:
+    """Returns the commands of a line; None if it is not of the grammar."""
+    if len(line) > JUDGED_CHARS_MAX:
+        return None
+    parts: list[list[str]] = [[]]
+    end = 0
+    may_join = True
+    while end < len(line):
+        token = _TOKEN.match(line, end)
+        if token is None:
+            return None
+        end = token.end()
+        if token.lastgroup == "operator":
+            parts.append([])
+        elif token.lastgroup == "word":
+            if not may_join or (not parts[-1] and _is_no_program(token[0])):
+                return None
+            parts[-1].append(_unquoted(token[0]))
+        may_join = token.lastgroup != "word"
+    return tuple(map(tuple, parts)) if all(parts) else None
+
+
+def _is_no_program(word: str) -> bool:
+    text = _unquoted(word)
+    return not text or text in _RESERVED or _ASSIGNMENT.match(word) is not None
+
+
+def _unquoted(word: str) -> str:
+    return "".join(piece[1:-1] if piece[0] in "'\"" else piece for piece in _PIECE.findall(word))

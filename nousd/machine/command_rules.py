@@ -1,0 +1,181 @@
+"""What the pattern of a rule says of a command line.
+
+``git log`` means exactly these words, ``git log *`` these words and any behind them, ``=TEXT`` the line
+that is TEXT to the letter. A permission matches only what surely is meant and cannot hide a second
+command; a denial or a question also says where it may be meant (``maybe``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple
+
+from nousd.errors import RuleInvalid
+from nousd.machine import command_lines
+from nousd.machine.command_lines import Words
+from nousd.machine.hidden_commands import (
+    SHELLS,
+    TRANSPARENT,
+    may_hide_command,
+    program_of,
+    runs_others,
+)
+
+Match = Literal["yes", "maybe", "no"]
+
+_SHELLS_DEEP: Final = 4
+"""Shells in shells that are looked into."""
+
+
+class CommandPattern(NamedTuple):
+    """What the brackets of a rule hold.
+
+    Args:
+        line: the whole line, if only that is meant.
+        words: how a command begins.
+        goes_on: whether other words may follow.
+    """
+
+    line: str | None
+    words: Words = ()
+    goes_on: bool = False
+
+
+def command_pattern(text: str) -> CommandPattern:
+    """Returns what a pattern means.
+
+    Raises:
+        RuleInvalid: it is none about commands.
+    """
+    if text.startswith("="):
+        return CommandPattern(text[1:])
+    if text == "*":
+        return CommandPattern(None, (), goes_on=True)
+    goes_on = text.endswith((" *", "\t*"))
+    parts = command_lines.parts_of(text[:-2] if goes_on else text)
+    if parts is None:
+        raise RuleInvalid(
+            "a command pattern is words, with * only behind the last one, or = and a whole line"
+        )
+    if len(parts) > 1:
+        raise RuleInvalid("a command pattern is one command; a line of several stands behind a =")
+    return CommandPattern(None, parts[0], goes_on)
+
+
+def check_allows(pattern: CommandPattern) -> None:
+    """Refuses a permission that would have to hold for any command.
+
+    Raises:
+        RuleInvalid: the star stands where another program would be named.
+    """
+    words = pattern.words
+    if not pattern.goes_on or not words:
+        return
+    if runs_others(words):
+        raise RuleInvalid(
+            f"{words[0]} runs other programs, so that * would allow all of them; allow a command "
+            "without a star, or a whole line behind a ="
+        )
+    if len(words) > 1 and program_of(words) != "sed" and may_hide_command(words, len(words) - 1):
+        raise RuleInvalid(f"behind {words[-1]} the * would allow any program")
+
+
+@lru_cache(maxsize=256)
+def parts_of(line: str) -> tuple[Words, ...] | None:
+    """See ``command_lines.parts_of``."""
+    return command_lines.parts_of(line)
+
+
+def allows(pattern: CommandPattern, words: Words) -> bool:
+    """Whether a permission with this pattern is about one command of a line."""
+    literal = len(pattern.words)
+    if pattern.line is not None or words[:literal] != pattern.words:
+        return False
+    if not pattern.goes_on:
+        return len(words) == literal
+    return not may_hide_command(words, max(literal, 1))
+
+
+def is_about(pattern: CommandPattern, line: str, *, depth: int = 0) -> Match:
+    """Whether a denial or a question with this pattern is about a line."""
+    if pattern.line is not None:
+        return "yes" if line == pattern.line else "no"
+    parts = parts_of(line)
+    if parts is None:
+        return "maybe"
+    return _strongest(_is_about_one(pattern, words, depth) for words in parts)
+
+
+def _is_about_one(pattern: CommandPattern, words: Words, depth: int) -> Match:
+    if _begins(pattern, words):
+        return "yes"
+    if _may_begin(pattern, words):
+        return "maybe"
+    inner = _line_of_shell(words)
+    if inner is not None:
+        return is_about(pattern, inner, depth=depth + 1) if depth < _SHELLS_DEEP else "maybe"
+    if runs_others(words) and program_of(words) not in TRANSPARENT:
+        return "maybe"
+    name = pattern.words[0].rpartition("/")[2].lower()
+    is_named = any(name in word.lower() for word in words[1:])
+    return "maybe" if is_named and may_hide_command(words) else "no"
+
+
+def _begins(pattern: CommandPattern, words: Words) -> bool:
+    wanted = pattern.words
+    if not wanted:
+        return True
+    follows = words[1 : len(wanted)] == wanted[1:]
+    return (
+        _same_program(wanted, words) and follows and (pattern.goes_on or len(words) == len(wanted))
+    )
+
+
+def _same_program(wanted: Words, words: Words) -> bool:
+    """Whether a program is meant; by its name alone it is meant in every folder."""
+    return words[0] == wanted[0] or words[0].rpartition("/")[2] == wanted[0]
+
+
+def _may_begin(pattern: CommandPattern, words: Words) -> bool:
+    """Whether the wanted words come in their order, with options between them (``git -C x push``)."""
+    if not _same_program(pattern.words, words):
+        return False
+    ahead = list(words[1:])
+    for wanted in pattern.words[1:]:
+        if wanted.startswith("-") and wanted in ahead:
+            continue
+        ahead = _behind(wanted, ahead)
+        if not ahead:
+            return False
+        del ahead[0]
+    return True
+
+
+def _behind(wanted: str, ahead: list[str]) -> list[str]:
+    """Returns the words from the wanted one on, if only options and their values stand before it."""
+    may_be_value = False
+    for index, word in enumerate(ahead):
+        if word == wanted:
+            return ahead[index:]
+        is_option = word.startswith("-")
+        if not is_option and not may_be_value:
+            return []
+        may_be_value = is_option
+    return []
+
+
+def _line_of_shell(words: Words) -> str | None:
+    """Returns the line that ``bash -c LINE`` runs."""
+    if program_of(words) in SHELLS:
+        for index, word in enumerate(words[1:-1], 1):
+            if not word.startswith("-"):
+                return None
+            if not word.startswith("--") and word.endswith("c"):
+                return words[index + 1]
+    return None
+
+
+def _strongest(matches: Iterable[Match]) -> Match:
+    found = set(matches)
+    return "yes" if "yes" in found else "maybe" if "maybe" in found else "no"

@@ -1,0 +1,446 @@
+"""Programs and options that make one command run another.
+
+One table, and conservative: what a rule for the first command must not allow is found by name, never by
+trying to understand a program's arguments as it does. A word that only looks like such an option costs a
+question, no more. Which programs are wholly harmless is not known here, and cannot be: whoever allows
+``python *`` allows what Python can do.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from nousd.machine.command_lines import Words
+
+SHELLS: Final = frozenset(["sh", "bash", "dash", "ash", "zsh", "ksh", "mksh", "rbash"])
+"""Programs that run the line behind ``-c``."""
+
+_RUNNERS: Final = (
+    frozenset(
+        [
+            "fish",
+            "csh",
+            "tcsh",
+            "elvish",
+            "nu",
+            "pwsh",
+            "powershell",
+            "busybox",
+            "toybox",
+            "env",
+            "sudo",
+            "su",
+            "doas",
+            "pkexec",
+            "runuser",
+            "run0",
+            "setpriv",
+            "sg",
+            "newgrp",
+            "chroot",
+            "unshare",
+            "nsenter",
+            "setsid",
+            "bwrap",
+            "firejail",
+            "flatpak",
+            "snap",
+            "systemd-run",
+            "machinectl",
+            "capsh",
+            "dbus-run-session",
+            "dbus-launch",
+            "ssh-agent",
+            "xvfb-run",
+            "xargs",
+            "parallel",
+            "nice",
+            "ionice",
+            "chrt",
+            "taskset",
+            "nohup",
+            "timeout",
+            "stdbuf",
+            "unbuffer",
+            "script",
+            "expect",
+            "setarch",
+            "linux32",
+            "linux64",
+            "i386",
+            "x86_64",
+            "personality",
+            "prlimit",
+            "numactl",
+            "cpulimit",
+            "choom",
+            "valgrind",
+            "strace",
+            "ltrace",
+            "perf",
+            "gdb",
+            "lldb",
+            "rr",
+            "fakeroot",
+            "proot",
+            "faketime",
+            "flock",
+            "run-parts",
+            "start-stop-daemon",
+            "daemonize",
+            "screen",
+            "tmux",
+            "watch",
+            "watchexec",
+            "entr",
+            "nodemon",
+            "at",
+            "batch",
+            "crontab",
+            "anacron",
+            "hyperfine",
+            "multitime",
+            "chpst",
+            "dtach",
+            "abduco",
+            "torsocks",
+            "proxychains",
+            "proxychains4",
+            "catchsegv",
+            "ld.so",
+            "ld-linux.so",
+            "ld-linux-x86-64.so",
+            "ssh",
+            "slogin",
+            "scp",
+            "sftp",
+            "rsh",
+            "rlogin",
+            "mosh",
+            "sshpass",
+            "autossh",
+            "pssh",
+            "telnet",
+            "socat",
+            "nc",
+            "ncat",
+            "netcat",
+            "exec",
+            "eval",
+            "command",
+            "builtin",
+            "source",
+            ".",
+            "trap",
+            "enable",
+            "alias",
+            "unalias",
+            "hash",
+            "jobs",
+            "compgen",
+            "complete",
+            "compopt",
+            "bind",
+            "fc",
+            "mapfile",
+            "readarray",
+            "read",
+            "getopts",
+            "let",
+            "declare",
+            "typeset",
+            "local",
+            "readonly",
+            "export",
+            "set",
+            "shopt",
+            "unset",
+            "coproc",
+            "awk",
+            "gawk",
+            "mawk",
+            "nawk",
+            "original-awk",
+            "goawk",
+            "vi",
+            "vim",
+            "view",
+            "vimdiff",
+            "nvim",
+            "ex",
+            "ed",
+            "red",
+            "emacs",
+            "emacsclient",
+            "nano",
+            "pico",
+            "joe",
+            "less",
+            "more",
+            "most",
+            "pg",
+            "man",
+            "info",
+            "dc",
+            "m4",
+            "mail",
+            "mailx",
+            "mutt",
+            "ftp",
+            "lftp",
+            "npx",
+            "bunx",
+            "pnpx",
+            "uvx",
+            "pipx",
+            "direnv",
+            "mise",
+            "asdf",
+            "dotenv",
+            "op",
+            "aws-vault",
+        ]
+    )
+    | SHELLS
+)
+"""Programs that run what their arguments (or their input) say, whatever these are."""
+
+TRANSPARENT: Final = frozenset(
+    [
+        "env",
+        "nice",
+        "ionice",
+        "nohup",
+        "timeout",
+        "stdbuf",
+        "setsid",
+        "chrt",
+        "taskset",
+        "sudo",
+        "doas",
+        "command",
+        "exec",
+        "builtin",
+    ]
+)
+"""Those among them that run the program that stands among their arguments, and no other."""
+
+_INTERPRETER: Final = "-c -e -E -r -R -p -x -i - --eval --execute --print --run --command"
+
+_OPTIONS: Final = {
+    "find": "-exec -execdir -ok -okdir -delete -fprint -fprint0 -fprintf -fls",
+    "fd": "-x -X --exec --exec-batch",
+    "fdfind": "-x -X --exec --exec-batch",
+    "git": "-c -C -x -O -u --config --config-env --exec-path --exec --git-dir --work-tree --ext-diff "
+    "--textconv --open-files-in-pager --output --output-directory --upload-pack --receive-pack "
+    "--template --extcmd --tool --sendmail-cmd --smtp-server --to-cmd --cc-cmd --paginate --editor "
+    "--filter ext::* config bisect submodule filter-branch difftool mergetool hook credential "
+    "send-email daemon maintenance",
+    "hg": "--config --cwd --repository --debugger -R",
+    "svn": "--config-option --diff-cmd --diff3-cmd --editor-cmd --config-dir",
+    "tar": "-I -F --use-compress-program --to-command --checkpoint-action --rsh-command --rmt-command "
+    "--info-script --new-volume-script",
+    "bsdtar": "--use-compress-program",
+    "cpio": "--rsh-command --rmt-command",
+    "rsync": "-e --rsh --rsync-path --config --daemon",
+    "sort": "-o --output --compress-program",
+    "split": "--filter",
+    "install": "--strip-program",
+    "sdiff": "--diff-program",
+    "gpg": "--photo-viewer --exec-path --agent-program --options --homedir",
+    "ssh-keygen": "-D -w",
+    "apt": "-o -c --option --config-file",
+    "apt-get": "-o -c --option --config-file",
+    "dpkg": "--pre-invoke --post-invoke --instdir --root --admindir",
+    "gradle": "-I --init-script -c -b",
+    "mvn": "exec:exec exec:java -f -s",
+    "tex": "-shell-escape -enable-write18",
+    "zip": "-T --unzip-command --test",
+    "rg": "--pre --hostname-bin",
+    "ack": "--pager --ackrc",
+    "ag": "--pager",
+    "fzf": "--bind --preview --become",
+    "tree": "-o",
+    "tcpdump": "-z -w",
+    "wget": "-e -O -o --execute --use-askpass --config",
+    "curl": "-K -o -O --config --engine --output --remote-name",
+    "ip": "netns vrf -batch -force -b",
+    "openssl": "-engine -provider engine",
+    "test": "-v -R",
+    "printf": "-v",
+    "wait": "-p",
+    "cc": "-wrapper -B -fplugin* -specs* @*",
+    "ld": "-plugin --plugin -dynamic-linker @*",
+    "make": "-f -E -I -C --file --makefile --eval --directory --include-dir =",
+    "ninja": "-f -C",
+    "cmake": "-E -P -C",
+    "just": "-f --justfile --shell --shell-arg --command",
+    "meson": "--wrap-mode exec",
+    "go": "run generate tool -exec -toolexec -vettool* -overlay -C",
+    "cargo": "run --config -Z",
+    "npm": "exec x init create explore edit config set --script-shell --node-options --shell --prefix",
+    "yarn": "dlx exec node create config",
+    "pnpm": "dlx exec create config --script-shell --shell-emulator",
+    "bun": "x run create -e --eval --print --preload",
+    "uv": "run tool",
+    "poetry": "run shell config",
+    "pipenv": "run shell",
+    "pdm": "run config",
+    "hatch": "run shell",
+    "rye": "run",
+    "conda": "run init config",
+    "nix": "run shell develop repl -c --command --run",
+    "bundle": "exec config",
+    "rbenv": "exec init",
+    "pyenv": "exec init",
+    "docker": "run exec compose buildx build --host --config plugin",
+    "podman": "run exec build unshare --runtime --remote",
+    "kubectl": "exec run debug cp plugin edit config --kubeconfig",
+    "systemctl": "edit start restart --host -H",
+    "journalctl": "--root",
+    "pytest": "-p -c -o --pdbcls --pyargs --rootdir --confcutdir",
+    "python": f"{_INTERPRETER} -m",
+    "pypy": f"{_INTERPRETER} -m",
+    "perl": f"{_INTERPRETER} -M -m -I -n -s -d -D",
+    "ruby": f"{_INTERPRETER} -I -n -S",
+    "node": f"{_INTERPRETER} --require --import --loader --experimental-loader",
+    "deno": "eval run repl task -A",
+    "php": f"{_INTERPRETER} -B -F -S -a -d -z",
+    "lua": f"{_INTERPRETER} -l",
+    "luajit": f"{_INTERPRETER} -l",
+    "tclsh": "-",
+    "rscript": _INTERPRETER,
+    "julia": f"{_INTERPRETER} -L",
+    "osascript": "-",
+    "jshell": "-",
+    "ghc": "-e -F -pgmF",
+    "sqlite3": "-cmd -init .*",
+    "psql": "-c -f --command --file -o",
+    "mysql": "-e --execute --pager",
+}
+"""program -> words behind it that make it run another program or write a file of its own choice.
+
+``--long`` also means its abbreviations and ``--long=...``; ``-x`` any cluster of letters that holds it;
+``-word`` and ``word`` themselves; a star any ending; ``=`` any word with that sign in it.
+"""
+
+_SAME_AS: Final = {
+    "gfind": "find",
+    "gtar": "tar",
+    "gsort": "sort",
+    "gsplit": "split",
+    "gmake": "make",
+    "gsed": "sed",
+    "gcc": "cc",
+    "g++": "cc",
+    "c++": "cc",
+    "clang": "cc",
+    "clang++": "cc",
+    "nodejs": "node",
+    "ipython": "python",
+    "pdflatex": "tex",
+    "latex": "tex",
+    "xelatex": "tex",
+    "lualatex": "tex",
+    "genv": "env",
+    "gxargs": "xargs",
+    "gawk": "awk",
+    "gtimeout": "timeout",
+    "gnice": "nice",
+    "gnohup": "nohup",
+    "gstdbuf": "stdbuf",
+}
+
+_SED_OPTION: Final = re.compile(r"-[nErsuz]+|--quiet|--silent|--regexp-extended|--posix|--debug")
+_SED_SCRIPT: Final = re.compile(
+    r"(?:[0-9]+|\$)?(?:,\+?(?:[0-9]+|\$))?[pdq=]"
+    r"|s(?P<end>[/|,#:@])(?:(?!(?P=end))[^\\\[\n])*(?P=end)(?:(?!(?P=end))[^\\\n])*(?P=end)[gpI0-9]*"
+)
+"""Of sed's scripts those that surely neither run (``e``) nor read nor write a file (``r``, ``w``)."""
+
+_VERSION: Final = re.compile(r"[-.0-9]+$")
+
+_TAKE_SCRIPTS: Final = frozenset(
+    [
+        "python",
+        "pypy",
+        "perl",
+        "ruby",
+        "node",
+        "php",
+        "lua",
+        "luajit",
+        "tclsh",
+        "rscript",
+        "julia",
+        "osascript",
+    ]
+)
+"""Programs whose own options end where the script's (or module's) name stands."""
+
+
+def program_of(words: Words) -> str:
+    """Returns the name of the program, without its folder and version, in lower case."""
+    name = words[0].rpartition("/")[2].lower()
+    known = name in _OPTIONS or name in _RUNNERS or name in _SAME_AS
+    name = name if known else _VERSION.sub("", name)
+    return _SAME_AS.get(name, name)
+
+
+def runs_others(words: Words) -> bool:
+    """Whether the program exists to run others."""
+    return program_of(words) in _RUNNERS
+
+
+def may_hide_command(words: Words, literal: int = 1) -> bool:
+    """Whether a command may run another that its first words do not show.
+
+    Args:
+        literal: how many of the words somebody has looked at, the program included.
+    """
+    program = program_of(words)
+    if program in _RUNNERS:
+        return True
+    if program == "sed":
+        return not _is_plain_sed(words[1:])
+    if program in _TAKE_SCRIPTS and _names_script(words[1:literal]):
+        return False
+    options = _OPTIONS.get(program, "").split()
+    behind = words[literal:]
+    if program == "tar" and literal == 1 and behind and not behind[0].startswith("-"):
+        # The first word behind tar is a cluster of options without a dash.
+        behind = (f"-{behind[0]}", *behind[1:])
+    return any(_means(option, word) for word in behind for option in options)
+
+
+def _names_script(arguments: Words) -> bool:
+    if arguments[:1] == ("-m",):
+        return len(arguments) > 1
+    return bool(arguments) and not arguments[0].startswith("-")
+
+
+def _means(option: str, word: str) -> bool:
+    name = word.partition("=")[0]
+    if option == "=":
+        return "=" in word
+    if option.endswith("*"):
+        return word.startswith(option[:-1])
+    if option.startswith("--"):
+        return len(name) > 2 and option.startswith(name)
+    if option.startswith("-") and len(option) == 2:
+        return word[:1] == "-" != word[1:2] and option[1] in word
+    return name in (option, f"-{option}")
+
+
+def _is_plain_sed(arguments: Words) -> bool:
+    """Whether a script of sed is the first argument that is no option, and surely harmless."""
+    options = 0
+    while options < len(arguments) and _SED_OPTION.fullmatch(arguments[options]):
+        options += 1
+    rest = arguments[options:]
+    return (
+        bool(rest)
+        and _SED_SCRIPT.fullmatch(rest[0]) is not None
+        and not any(word.startswith("-") for word in rest[1:])
+    )

@@ -1,0 +1,52 @@
+"""Places that a tool does not write to without a user's word: what is there decides what others do.
+
+Git runs what its folder says, and agent programs obey what their files say: whoever can write there can
+have anything done later, outside of every rule. One table; rules like any other, which ask.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nousd.machine.rules import rules_of
+
+PROTECTED_PLACES: Final = (
+    ".git",
+    ".gitmodules",
+    ".nousd",
+    "AGENTS.md",
+    "AGENTS.override.md",
+    "CLAUDE.md",
+    "CLAUDE.local.md",
+    "GEMINI.md",
+    "QWEN.md",
+    "CONVENTIONS.md",
+    ".agents",
+    ".aider*",
+    ".amazonq",
+    ".claude",
+    ".cline*",
+    ".codex",
+    ".continue",
+    ".cursor*",
+    ".gemini",
+    ".github/copilot-instructions.md",
+    ".github/instructions",
+    ".junie",
+    ".kiro",
+    ".mcp.json",
+    ".opencode",
+    "opencode.json*",
+    ".roo*",
+    ".windsurf*",
+    ".vscode",
+    ".idea",
+    ".envrc",
+    ".husky",
+)
+"""What git, this daemon, other agent programs, editors and shells obey; in any folder, in any case,
+each with all in it."""
+
+PROTECTION: Final = rules_of(
+    "ask", (f"write(**/{place})" for place in PROTECTED_PLACES), "the protected places"
+)
