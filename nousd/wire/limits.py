@@ -55,6 +55,9 @@ MCP_VALUES_MAX: Final = 64
 MCP_VALUE_CHARS_MAX: Final = 4096
 """Characters of one of them, and of a URL."""
 
+MCP_TIMEOUT_MS_MAX: Final = 3_600_000
+"""The longest that a call of an MCP server's tool may take."""
+
 MCP_TOOLS_MAX: Final = 256
 """Tools of one MCP server that are offered."""
 
@@ -198,9 +201,6 @@ WAITING_REQUESTS_MAX: Final = 1024
 GRANTED_RULES_MAX: Final = 256
 """Rules by which the user allows calls in one session; and as many for every session."""
 
-RULE_CHARS_MAX: Final = 1024
-"""Characters of a rule that a client names, or is offered with a request."""
-
 REASON_CHARS_MAX: Final = 4096
 """Characters of what a client gives as its reason: a model is told it."""
 
@@ -256,6 +256,26 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
         "invalid_payload: attachments is too large: at most 33554432 bytes",
     ),
     "tools_max": (TOOLS_MAX, "invalid_payload: tools is too long: at most 1024"),
+    "mcp_servers_max": (MCP_SERVERS_MAX, "command_rejected: too_many_mcp_servers"),
+    "mcp_values_max": (MCP_VALUES_MAX, "invalid_payload: command is too long: at most 64"),
+    "mcp_value_chars_max": (
+        MCP_VALUE_CHARS_MAX,
+        "invalid_payload: url is too long: at most 4096 characters",
+    ),
+    "mcp_timeout_ms_max": (
+        MCP_TIMEOUT_MS_MAX,
+        "invalid_payload: timeout_ms must be at most 3600000",
+    ),
+    "mcp_tools_max": (MCP_TOOLS_MAX, "a tool that is named in `left_out` of `mcp_server_status`"),
+    "mcp_schema_bytes_max": (
+        MCP_SCHEMA_BYTES_MAX,
+        "a tool that is named in `left_out` of `mcp_server_status`",
+    ),
+    "mcp_description_chars_max": (MCP_DESCRIPTION_CHARS_MAX, "a description that is cut"),
+    "mcp_message_bytes_max": (
+        MCP_MESSAGE_BYTES_MAX,
+        "a warning `mcp_server_failed`; the server is started again",
+    ),
     "models_listed_max": (MODELS_LISTED_MAX, "`truncated` in the answer; name a provider"),
     "types_max": (TYPES_MAX, "invalid_payload: types is too long: at most 64"),
     "cursor_digits_max": (
@@ -338,7 +358,7 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
     "granted_rules_max": (GRANTED_RULES_MAX, "command_rejected: too_many_rules"),
     "rule_chars_max": (
         RULE_CHARS_MAX,
-        "invalid_payload: rule is too long: at most 1024; a request without `rule`",
+        "invalid_payload: rule is too long: at most 4096; a request without `rule`",
     ),
     "reason_chars_max": (REASON_CHARS_MAX, "invalid_payload: reason is too long: at most 4096"),
     "expired_listed_max": (EXPIRED_LISTED_MAX, "the older ones are not listed"),
