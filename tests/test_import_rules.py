@@ -38,7 +38,7 @@ ROOMS: dict[str, Room] = {
     # What a secret looks like is said once, for the daemon's log and for what is handed to others.
     "redaction": room("errors"),
     "places": room("errors", "platformdirs"),
-    "config": room("errors places wire.limits wire.entries", "msgspec"),
+    "config": room("errors places wire.limits wire.entries wire.workers", "msgspec yaml"),
     "wire": room("errors", "msgspec", WORLD),
     "machine": room("wire errors", "msgspec", WORLD),
     "views": room("wire"),

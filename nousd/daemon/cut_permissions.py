@@ -1,4 +1,4 @@
-"""How calls of tasks are judged: by all that the parents' calls are, and then by each worker's own bounds.
+"""How calls of tasks are judged: by all that the parents' calls are, and by each worker's own bounds.
 
 A task's session names the session whose call made it, and so on up to a user's own. What holds there
 holds for the task as well, as it is at the moment of each call: a mode that is narrowed meanwhile, a
@@ -53,19 +53,18 @@ class CutPermissions:
         top = replace(line[0], permission_mode=mode, granted=in_sessions)
         judged = await self._permissions.judge(top, granted, tool, access)
         for child in line:
-            worker = child.worker
-            if worker is None:
+            if child.worker is None:
                 continue
             own_mode = narrowest((mode, child.permission_mode or mode))
-            in_own_mode = None
-            if own_mode != mode:
-                allowed = (*in_sessions, *worker.permissions.allow)
-                narrower = replace(top, permission_mode=own_mode, granted=allowed)
-                in_own_mode = await self._permissions.judge(narrower, granted, tool, access)
-            mode = own_mode
-            all_granted = (*in_sessions, *granted)
-            case = WorkersCase(worker, tool.name, access, mode, all_granted, in_own_mode)
-            judged = cut(judged, case)
+            case = WorkersCase(
+                child.worker,
+                tool.name,
+                access,
+                own_mode,
+                is_narrower=own_mode != mode,
+                granted=(*in_sessions, *granted),
+            )
+            judged, mode = cut(judged, case), own_mode
         return judged
 
     def _mode_of_top(self, top: SessionState, *, is_whole: bool) -> PermissionMode:

@@ -7,7 +7,9 @@ closed by the machine's ``owed_ends`` and nothing else. Of other runs it knows n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,8 +21,11 @@ from nousd.daemon import boundary
 from nousd.daemon.history import wholes_of
 from nousd.daemon.log import Ticket
 from nousd.daemon.model_inputs import InputsOfRun, artifacts_of
+from nousd.daemon.requests import Asker
 from nousd.daemon.run_hooks import RunHooks
 from nousd.daemon.sessions import LiveSession
+from nousd.daemon.task_tree import TaskTree
+from nousd.daemon.tasks import TasksOfCall
 from nousd.errors import NousdError, RunFailed
 from nousd.machine import decisions, long_texts, queue
 from nousd.machine.compile import Compiled
@@ -29,16 +34,18 @@ from nousd.machine.lifecycle import Ledger, Phase, owed_ends
 from nousd.machine.model_input import ModelChoice
 from nousd.machine.permission import Judgement
 from nousd.machine.queue import Turn
-from nousd.machine.sources import SourceText
+from nousd.machine.sources import SourceText, agent_prompt, agents_source
 from nousd.machine.transcript import in_context
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.store.interface import Artifact
-from nousd.tools.interface import Emit, Tool, ToolContext
+from nousd.tools.interface import Emit, Tool, ToolContext, UserAnswers
 from nousd.tools.spool import Spool
+from nousd.tools.task import TASK
 from nousd.wire import events
 from nousd.wire.access import Access
-from nousd.wire.entries import Entry, PermissionMode
+from nousd.wire.entries import Entry, MessageEntry, PermissionMode
 from nousd.wire.events import EndStatus, Event
+from nousd.wire.questions import UserQuestion
 from nousd.wire.todos import Todo
 
 if TYPE_CHECKING:
@@ -54,6 +61,7 @@ class RunDriver:
 
     Args:
         own_prompt: the id of the input that started it; None for a run that resumes.
+        parent: the run whose call of ``task`` it carries out.
     """
 
     def __init__(
@@ -63,9 +71,11 @@ class RunDriver:
         services: Runs,
         *,
         own_prompt: str | None,
+        parent: RunDriver | None = None,
     ) -> None:
         self.live = live
         self.run_id = run_id
+        self.tree = TaskTree(self, parent)
         self.ledger = Ledger(live.session_id, run_id)
         self.shown = Ledger(live.session_id, run_id)
         self.ended = trio.Event()
@@ -81,6 +91,7 @@ class RunDriver:
         self._inputs = InputsOfRun(services.inputs, live.session_id)
         self._instructions: Sequence[SourceText] | None = None
         self._last_ticket = Ticket()
+        self._model_calls = 0
         self.end: events.AgentEnd | None = None
         """The end of the run, once it is durable."""
         self._hooks = RunHooks(services.hooks, self)
@@ -120,11 +131,32 @@ class RunDriver:
         if not self._scope.cancel_called:
             self._stopped_as = status
             self._scope.cancel()
+            if self.ledger.tool is not None:
+                self._services.withdraw(self.ledger.tool.tool_call_id)
 
     @property
     def stale_at(self) -> float:
         """When the run is to be given up if nothing is seen of it before; trio's time."""
+        if self.tree.is_waiting:
+            return math.inf
         return max(self._seen, self._quiet_until) + self._services.stale_seconds
+
+    @property
+    def stopped_as(self) -> EndStatus:
+        """How the run ends if it is stopped, and how its tasks then end."""
+        return self._stopped_as
+
+    @property
+    def last_answer(self) -> str:
+        """What the model said last in this run."""
+        for entry in reversed(self._context or ()):
+            if isinstance(entry, MessageEntry) and entry.role == "assistant" and entry.text:
+                return entry.text if entry.run_id == self.run_id else ""
+        return ""
+
+    def tell(self, decided: Sequence[Event]) -> None:
+        """Puts events of others that this run tells of into the log."""
+        self._decide(decided)
 
     async def _turns_until_stopped(self) -> None:
         # An error that meets the cancelling comes out of the scope, as a group without it.
@@ -266,7 +298,12 @@ class RunDriver:
     def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:
         """See ``CallHost.tool_context``."""
         context = self._services.make_context(emit, self.expect_quiet)
-        return msgspec.structs.replace(context, set_todos=partial(self._set_todos, tool_call_id))
+        return msgspec.structs.replace(
+            context,
+            set_todos=partial(self._set_todos, tool_call_id),
+            ask_user=self._ask_user,
+            tasks=TasksOfCall(self._services, self, tool_call_id),
+        )
 
     async def _set_todos(self, tool_call_id: str, todos: tuple[Todo, ...]) -> None:
         await self.commit(
@@ -280,10 +317,29 @@ class RunDriver:
     async def ask(self, question: Question) -> Answer:
         """See ``CallHost.ask``."""
         approvals = self._services.approvals
-        self.expect_quiet(approvals.timeout_seconds)
-        answer = await approvals.ask(question, self._decide)
-        self.expect_quiet(0.0)
-        return answer
+        with self._waiting_for_user(approvals.requests.timeout_seconds):
+            return await approvals.ask(question, self._asker)
+
+    async def _ask_user(self, questions: Sequence[UserQuestion]) -> UserAnswers:
+        """Asks what the call that is running wants to know."""
+        asked = self._services.questions
+        assert self.ledger.tool is not None
+        call = {**self.where, **self.ledger.tool.keys}
+        with self._waiting_for_user(asked.requests.timeout_seconds):
+            return await asked.ask(call, questions, self._asker)
+
+    @contextmanager
+    def _waiting_for_user(self, seconds: float) -> Iterator[None]:
+        """Waiting is not staleness: it has a limit of its own."""
+        self.expect_quiet(seconds)
+        try:
+            yield
+        finally:
+            self.expect_quiet(0.0)
+
+    @property
+    def _asker(self) -> Asker:
+        return Asker(self._decide, self.tree.places)
 
     @property
     def choice(self) -> ModelChoice:
@@ -327,8 +383,25 @@ class RunDriver:
     async def instructions(self) -> Sequence[SourceText]:
         """See ``TurnHost.instructions``."""
         if self._instructions is None:
-            self._instructions = await self._services.read_instructions()
+            instructions = await self._services.read_instructions()
+            agents = await self._services.agents_of(self.live)
+            told = agents_source(agents.described) if self.tool_is_active(TASK.name) else ()
+            self._instructions = (*instructions, *told)
         return self._instructions
+
+    @property
+    def own_prompt(self) -> SourceText | None:
+        """See ``TurnHost.own_prompt``."""
+        worker = self.live.state.worker
+        return agent_prompt(worker.prompt) if worker is not None and worker.prompt else None
+
+    @property
+    def model_calls_left(self) -> int | None:
+        """See ``TurnHost.model_calls_left``."""
+        worker = self.live.state.worker
+        if worker is None or worker.max_calls is UNSET:
+            return None
+        return max(0, worker.max_calls - self._model_calls)
 
     async def artifact(self, artifact_id: str) -> bytes:
         """See ``TurnHost.artifact``."""
@@ -395,6 +468,7 @@ class RunDriver:
 
         ticket.when_settled(settled)
         self._last_ticket = ticket
+        self.tree.tell_root(decided)
         return ticket
 
     def _follow(self, decided: Sequence[Event], logged: Sequence[Event]) -> None:
@@ -403,6 +477,8 @@ class RunDriver:
             self.ledger.note(event)
             if isinstance(event, events.ToolExecutionEnd):
                 self._quiet_until = 0.0
+            if isinstance(event, events.ModelInput) and event.purpose == "answer":
+                self._model_calls += 1
             if isinstance(event, events.EntryAppended) and isinstance(short, events.EntryAppended):
                 self._append(long_texts.as_logged(short.entry, event.entry))
 

@@ -6,13 +6,15 @@ What happens in a run is ``run_driver``'s.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 import trio
 
+from nousd.config.agents import Catalogue
 from nousd.daemon import boundary
+from nousd.daemon.agents import ReadAgents
 from nousd.daemon.approvals import Approvals
 from nousd.daemon.clock import Clock
 from nousd.daemon.history import Contexts
@@ -20,14 +22,16 @@ from nousd.daemon.instructions import ReadInstructions
 from nousd.daemon.log import Log, Ticket
 from nousd.daemon.model_inputs import ModelInputs
 from nousd.daemon.permissions import Permissions
+from nousd.daemon.questions import Questions
 from nousd.daemon.recordings import current_run
 from nousd.daemon.run_driver import CLOSING_SECONDS, RunDriver
 from nousd.daemon.run_hooks import tell_end
-from nousd.daemon.sessions import LiveSession
+from nousd.daemon.sessions import LiveSession, Sessions
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.machine.model_input import ModelChoice
 from nousd.machine.permission import Judgement
 from nousd.machine.session import SessionState
+from nousd.machine.workers import has_tool
 from nousd.providers.models import Models
 from nousd.runtimes.interface import Runtime
 from nousd.store.interface import Artifact, Store
@@ -46,14 +50,14 @@ class Runs:
 
     Args:
         nursery: where the runs' tasks live.
-        reread: reads a lost session from the log again, which closes its run there.
+        sessions: a lost one is read from the log again, which closes its run there.
         models: which there are, and which is asked where a session names none.
         tools: as they are at the moment, by name.
         contexts: what the runs' models are told of the past.
         inputs: what models were given last.
         read_instructions: gives the user's and the project's, as they are now.
         permissions: what may run; ``granted`` are the rules that the user added for every session.
-        approvals: the calls about which somebody is asked.
+        approvals, questions: what the user is asked.
         make_context: gives a tool its surroundings, with the given places for its output and for
             what it says of its own limit.
         hooks: of extensions.
@@ -64,7 +68,7 @@ class Runs:
         self,
         *,
         nursery: trio.Nursery,
-        reread: Callable[[str], Awaitable[object]],
+        sessions: Sessions,
         store: Store,
         log: Log,
         clock: Clock,
@@ -74,9 +78,11 @@ class Runs:
         contexts: Contexts,
         inputs: ModelInputs,
         read_instructions: ReadInstructions,
+        read_agents: ReadAgents,
         permissions: Permissions,
         granted: Callable[[], Sequence[str]],
         approvals: Approvals,
+        questions: Questions,
         make_context: Callable[[Emit, ExpectQuiet], ToolContext],
         stale_seconds: float,
         hooks: Hooks = NO_HOOKS,
@@ -91,12 +97,14 @@ class Runs:
         self.read_instructions = read_instructions
         self.permissions = permissions
         self.approvals = approvals
+        self.questions = questions
         self.make_context = make_context
         self.stale_seconds = stale_seconds
         self.hooks = hooks
         self._granted = granted
         self._nursery = nursery
-        self._reread = reread
+        self.sessions = sessions
+        self.read_agents = read_agents
         self._tools = tools
         self._active: dict[str, RunDriver] = {}
         self._telling: dict[str, trio.Event] = {}
@@ -107,14 +115,27 @@ class Runs:
 
     def tool_is_active(self, state: SessionState, name: str) -> bool:
         """Whether a session's model may use a tool. Only the built-in ones are a matter of choice."""
+        if not has_tool(state.worker, name):
+            return False
         if state.active_tools is None or name in state.active_tools:
             return True
         tool = self._tools.get(name)
         return tool is not None and tool.source != "builtin"
 
+    async def agents_of(self, live: LiveSession) -> Catalogue:
+        """Returns the agents that a session has: those that there were when it first asked."""
+        if live.agents is None:
+            live.agents = await self.read_agents()
+        return live.agents
+
     async def judge(self, state: SessionState, tool: Tool, access: Access) -> Judgement:
         """Returns what the rules in force and a session's mode say of a call."""
         return await self.permissions.judge(state, self._granted(), tool, access)
+
+    def withdraw(self, tool_call_id: str) -> None:
+        """Takes back what a call asks the user, because it is being stopped."""
+        self.approvals.withdraw(tool_call_id)
+        self.questions.withdraw(tool_call_id)
 
     def start(
         self,
@@ -124,9 +145,14 @@ class Runs:
         *,
         own_prompt: str | None,
         artifacts: Sequence[Artifact] = (),
+        parent: RunDriver | None = None,
     ) -> tuple[RunDriver, Ticket]:
-        """Starts the task of a run whose start was just decided, with what its prompt brought along."""
-        driver = RunDriver(live, run_id, self, own_prompt=own_prompt)
+        """Starts the task of a run whose start was just decided, with what its prompt brought along.
+
+        Args:
+            parent: the run whose call of ``task`` it carries out.
+        """
+        driver = RunDriver(live, run_id, self, own_prompt=own_prompt, parent=parent)
         ticket = driver.begin(decided, artifacts)
         self._active[run_id] = driver
         _log.debug("run %s started in session %s", run_id, live.session_id)
@@ -160,7 +186,7 @@ class Runs:
         """Gives a run that could not write its end one; whoever watches waits for it."""
         with trio.move_on_after(CLOSING_SECONDS):
             await self.store.flush()
-            await self._reread(driver.live.session_id)
+            await self.sessions.get(driver.live.session_id)
 
     def find(self, run_id: str) -> RunDriver | None:
         """Returns an active run."""

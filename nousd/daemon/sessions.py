@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 import trio
 
+from nousd.config.agents import Catalogue
 from nousd.daemon.clock import Clock
 from nousd.daemon.log import Log, Ticket
 from nousd.errors import (
@@ -68,7 +69,8 @@ class LiveSession:
 
     Invariants: ``committed`` is a state that ``state`` was at some earlier time; the two are equal
     when ``in_flight`` is 0; ``run`` is set from the decision to start a run until its end is
-    committed. While ``lost`` nothing can be decided; ``failure`` says why it is, if a commit did.
+    committed. ``agents`` are those that there were when the session first asked for them. While
+    ``lost`` nothing can be decided; ``failure`` says why it is, if a commit did.
     """
 
     def __init__(self, state: SessionState, log: Log) -> None:
@@ -79,6 +81,7 @@ class LiveSession:
         self.lost = False
         self.failure: StoreError | None = None
         self.accepted: OrderedDict[str, Deferred | Accepted] = OrderedDict()
+        self.agents: Catalogue | None = None
         self._lookups = 0
         self._log = log
 
@@ -400,7 +403,8 @@ class Sessions:
             ticket = self._log.submit(self._log.encode((event,)))
         else:
             ticket = live.decide((event,))
-        known = {key: value for key, value in settings.items() if key in _INHERITED}
+        names = (*_INHERITED, "granted", "mcp_servers") if live is None else _INHERITED
+        known = {key: value for key, value in settings.items() if key in names}
         self.defaults = msgspec.structs.replace(self.defaults, **known)
 
         def settled(ticket: Ticket) -> None:

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from nousd.wire import events
 from nousd.wire.entries import MessageEntry, StopReason, ToolCall, TurnKind
@@ -94,6 +94,9 @@ TRANSITIONS: Final[Transitions] = {
     },
     Phase.EXECUTING: {
         events.ToolExecutionUpdate: Phase.EXECUTING,
+        events.QuestionAsked: Phase.EXECUTING,
+        events.QuestionAnswered: Phase.EXECUTING,
+        events.QuestionRejected: Phase.EXECUTING,
         events.ToolCallCompleted: Phase.COMPLETED,
     },
     Phase.COMPLETED: {events.ToolExecutionEnd: Phase.TURN},
@@ -145,12 +148,29 @@ class OpenMessage(msgspec.Struct):
 
 
 class OpenTool(msgspec.Struct):
-    """A tool call whose bracket is open; ``executed`` if it may have had an effect."""
+    """A tool call whose bracket is open; ``executed`` if it may have had an effect.
+
+    ``questions`` are those that were asked while it runs and are not settled, by their ids;
+    ``requests`` those for permission that its tasks made.
+    """
 
     tool_call_id: str
     tool_name: str
     attempt: int = 1
+    input_hash: str | UnsetType = UNSET
     executed: bool = False
+    questions: dict[str, events.QuestionAsked] = {}
+    requests: dict[str, events.PermissionRequested] = {}
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The keys by which its events name it."""
+        return {
+            "tool_call_id": self.tool_call_id,
+            "attempt": self.attempt,
+            "tool_name": self.tool_name,
+            "input_hash": self.input_hash,
+        }
 
 
 class Ledger:
@@ -185,6 +205,9 @@ class Ledger:
         Raises:
             AssertionError: the event cannot come here.
         """
+        if getattr(event, "origin", UNSET) is not UNSET:
+            self._note_of_task(event)
+            return
         after = self._transitions[self.phase].get(type(event))
         if after is None:
             allowed = _REMARKS if self.phase not in (Phase.BEFORE, Phase.ENDED) else ()
@@ -194,6 +217,18 @@ class Ledger:
         remember = _REMEMBER.get(type(event))
         if remember is not None:
             remember(self, event)
+
+    def _note_of_task(self, event: events.Event) -> None:
+        """Follows what a task of the call that runs asks, and what becomes of that."""
+        assert self.phase is Phase.EXECUTING, f"{type(event).__name__} of a task in {self.phase}"
+        assert self.tool is not None
+        match event:
+            case events.PermissionRequested():
+                self.tool.requests[event.tool_call_id] = event
+            case events.ToolCallApproved() | events.ToolCallDenied():
+                self.tool.requests.pop(event.tool_call_id, None)
+            case _:
+                _REMEMBER[type(event)](self, event)
 
     @property
     def where(self) -> events.TurnKey:
@@ -246,11 +281,24 @@ def _open_tool(ledger: Ledger, event: events.ToolExecutionStart) -> None:
 def _tool_requested(ledger: Ledger, event: events.ToolCallRequested) -> None:
     assert ledger.tool is not None
     ledger.tool.attempt = event.attempt
+    ledger.tool.input_hash = event.input_hash
 
 
 def _tool_began(ledger: Ledger, _: events.ToolCallStarted) -> None:
     assert ledger.tool is not None
     ledger.tool.executed = True
+
+
+def _question_asked(ledger: Ledger, event: events.QuestionAsked) -> None:
+    assert ledger.tool is not None
+    ledger.tool.questions[event.question_id] = event
+
+
+def _question_settled(
+    ledger: Ledger, event: events.QuestionAnswered | events.QuestionRejected
+) -> None:
+    assert ledger.tool is not None
+    ledger.tool.questions.pop(event.question_id, None)
 
 
 def _close_tool(ledger: Ledger, _: events.ToolExecutionEnd) -> None:
@@ -269,6 +317,9 @@ _REMEMBER: Final[dict[type[events.Event], Any]] = {
     events.ToolExecutionStart: _open_tool,
     events.ToolCallRequested: _tool_requested,
     events.ToolCallStarted: _tool_began,
+    events.QuestionAsked: _question_asked,
+    events.QuestionAnswered: _question_settled,
+    events.QuestionRejected: _question_settled,
     events.ToolExecutionEnd: _close_tool,
 }
 
@@ -336,12 +387,11 @@ def _tool_ends(
     tool = ledger.tool
     assert tool is not None
     result = f"tool_error: {reason}"
-    call: Any = ledger.where | {
-        "tool_call_id": tool.tool_call_id,
-        "attempt": tool.attempt,
-        "tool_name": tool.tool_name,
-    }
-    ends: list[events.Event] = []
+    call: Any = ledger.where | tool.keys
+    ends: list[events.Event] = [
+        *(_rejected(asked, reason) for asked in tool.questions.values()),
+        *(_denied(asked, reason) for asked in tool.requests.values()),
+    ]
     if ledger.phase is Phase.REQUESTED:
         ends.append(events.ToolCallDenied(**call, by="stop", reason=reason))
     elif ledger.phase is Phase.EXECUTING:
@@ -358,6 +408,33 @@ def _tool_ends(
         end, parent_id=leaf_id, turn_kind=ledger.turn_kind, text=result, now=now
     )
     return [*ends, end, _appended(ledger, entry)]
+
+
+def _denied(asked: events.PermissionRequested, reason: str) -> events.ToolCallDenied:
+    """Returns the end of a request of a task whose call is stopped."""
+    return events.ToolCallDenied(
+        session_id=asked.session_id,
+        run_id=asked.run_id,
+        turn_id=asked.turn_id,
+        tool_call_id=asked.tool_call_id,
+        attempt=asked.attempt,
+        tool_name=asked.tool_name,
+        input_hash=asked.input_hash,
+        by="stop",
+        reason=reason,
+        origin=asked.origin,
+    )
+
+
+def _rejected(asked: events.QuestionAsked, reason: str) -> events.QuestionRejected:
+    """Returns the end of a question whose call is stopped."""
+    return events.QuestionRejected(
+        **asked.call,
+        question_id=asked.question_id,
+        by="stop",
+        reason=reason,
+        origin=asked.origin,
+    )
 
 
 def tool_result_entry(

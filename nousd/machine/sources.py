@@ -6,12 +6,14 @@ files is not known here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from nousd.wire.canonical import digest
 from nousd.wire.codec import scrub
 from nousd.wire.events import Source
+
+_AGENTS: Final = "# Agents that the tool task can name"
 
 _HEADINGS: Final = {
     "user_instructions": "# The user's own instructions",
@@ -61,6 +63,23 @@ def of_file(kind: str, path: str, text: str, reason: str = "") -> SourceText:
         **more,
     )
     return SourceText(source, data.decode())
+
+
+def agent_prompt(text: str) -> SourceText:
+    """Returns the source that a worker's own prompt is."""
+    data = scrub(text).encode()
+    source = Source(kind="agent_prompt", enabled=True, hash=digest(data), bytes=len(data))
+    return SourceText(source, data.decode())
+
+
+def agents_source(described: Sequence[tuple[str, str]]) -> tuple[SourceText, ...]:
+    """Returns the source that the names and descriptions of agents are; none if there are none."""
+    if not described:
+        return ()
+    lines = (f"- {name}: {text}" if text else f"- {name}" for name, text in described)
+    data = scrub("\n".join([_AGENTS, "", *lines])).encode()
+    source = Source(kind="agents", enabled=True, hash=digest(data), bytes=len(data))
+    return (SourceText(source, data.decode()),)
 
 
 def unused(kind: str, reason: str, path: str = "") -> SourceText:

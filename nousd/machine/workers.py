@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from nousd.machine.permission import Judgement, Verdict
-from nousd.machine.rules import decisive, rules_of
+from nousd.machine.closed_places import Closed
+from nousd.machine.permission import Case, Judgement, Verdict, judge
+from nousd.machine.rules import RuleDecision, check_rule, rules_of
 from nousd.wire.access import Access
 from nousd.wire.entries import PermissionMode
 from nousd.wire.tool_events import PolicySource
@@ -28,56 +29,77 @@ def narrowest(modes: Iterable[PermissionMode]) -> PermissionMode:
 
 
 class WorkersCase(NamedTuple):
-    """A call of a worker, as it is to be judged by the worker's own bounds.
+    """A call of a worker, as it is judged by the worker's own bounds.
 
     Args:
         mode: the narrowest of the worker's session and of all its parents'.
+        is_narrower: whether that is narrower than the parents'.
         granted: the rules by which the user allows calls in the sessions of these.
-        in_own_mode: what would be said of the call in that mode; None if the parents' is as narrow.
     """
 
     worker: WorkerSpec
     tool: str
     access: Access
     mode: PermissionMode
+    is_narrower: bool
     granted: Sequence[str]
-    in_own_mode: Judgement | None
 
 
 def cut(by_parents: Judgement, case: WorkersCase) -> Judgement:
-    """Returns what follows for a call on which the parents' bounds say ``by_parents``."""
+    """Returns what follows for a call of which the parents' bounds say ``by_parents``: it is allowed if
+    the worker's own bounds allow it as well.
+    """
     if by_parents.verdict == "deny":
         return by_parents
-    verdict, source = _own(case)
-    is_stricter = _STRICTEST_FIRST.index(verdict) < _STRICTEST_FIRST.index(by_parents.verdict)
-    judged = by_parents._replace(sources=(*by_parents.sources, source))
-    return judged._replace(verdict=verdict, reason=source.reason) if is_stricter else judged
-
-
-def _own(case: WorkersCase) -> tuple[Verdict, PolicySource]:
-    name, permissions = case.worker.name, case.worker.permissions
-    rules = (
-        *rules_of("deny", permissions.deny, f"the worker {name}"),
-        *rules_of("ask", permissions.ask, f"the worker {name}"),
+    own = _own(case)
+    name = case.worker.name
+    reason = f"the worker {name}: {own.reason}"
+    if own.verdict == "allow" and not case.is_narrower:
+        reason = f"the worker {name} has nothing against it"
+    source = PolicySource(
+        source="worker", decision=own.verdict, reason=reason, rule=own.sources[0].rule
     )
-    rule = decisive(rules, case.tool, case.access)
-    if rule is not None and (rule.decision == "deny" or _asks(case)):
-        reason = f"the rule {rule.text} of {rule.origin}"
-        return rule.decision, _source(rule.decision, reason, rule.text)
-    own = case.in_own_mode
-    if own is not None and own.verdict != "allow":
-        return own.verdict, _source(own.verdict, f"the worker {name}: {own.reason}")
-    return "allow", _source("allow", f"the worker {name} has nothing against it")
+    cut_down = by_parents._replace(
+        sources=(*by_parents.sources, source),
+        closed=Closed(
+            by_parents.closed.reading + own.closed.reading,
+            by_parents.closed.writing + own.closed.writing,
+        ),
+    )
+    if _STRICTEST_FIRST.index(own.verdict) < _STRICTEST_FIRST.index(by_parents.verdict):
+        return cut_down._replace(verdict=own.verdict, reason=reason)
+    return cut_down
 
 
-def _asks(case: WorkersCase) -> bool:
-    """Whether a rule that asks does: nobody is asked in yolo, nor for what the user has granted."""
-    granted = rules_of("allow", case.granted, "the user")
-    return case.mode != "yolo" and decisive(granted, case.tool, case.access) is None
+def _own(case: WorkersCase) -> Judgement:
+    who = f"the worker {case.worker.name}"
+    permissions = case.worker.permissions
+    # In a mode that is no narrower than the parents' there is nothing that an allowance could spare.
+    allowed = permissions.allow if case.is_narrower else ("*",)
+    rules = (
+        *rules_of("deny", permissions.deny, who),
+        *rules_of("ask", permissions.ask, who),
+        *rules_of("allow", allowed, who),
+        *rules_of("allow", case.granted, "the user", is_grant=True),
+    )
+    return judge(Case(case.tool, case.access, case.mode, rules))
 
 
-def _source(decision: Verdict, reason: str, rule: str | UnsetType = UNSET) -> PolicySource:
-    return PolicySource(source="worker", decision=decision, reason=reason, rule=rule)
+def check_rules(worker: WorkerSpec) -> None:
+    """Refuses a worker with a text that is no rule.
+
+    Raises:
+        RuleInvalid: it names the rule.
+    """
+    permissions = worker.permissions
+    lists: dict[RuleDecision, tuple[str, ...]] = {
+        "allow": permissions.allow,
+        "ask": permissions.ask,
+        "deny": permissions.deny,
+    }
+    for decision, texts in lists.items():
+        for text in texts:
+            check_rule(text, decision)
 
 
 def of_parent(worker: WorkerSpec, parent: WorkerSpec | None) -> WorkerSpec:

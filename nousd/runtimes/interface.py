@@ -54,6 +54,16 @@ class TurnHost(CallHost, Protocol):
         """Returns the user's and the project's instructions, as they were when the run first asked."""
         ...
 
+    @property
+    def own_prompt(self) -> SourceText | None:
+        """What stands in the place of the runtime's system prompt; None leaves that."""
+        ...
+
+    @property
+    def model_calls_left(self) -> int | None:
+        """How often the run may still ask its model; None leaves that to the runtime."""
+        ...
+
     async def artifact(self, artifact_id: str) -> bytes:
         """Returns the bytes of an artifact that the session's entries refer to.
 

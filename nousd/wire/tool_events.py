@@ -26,6 +26,13 @@ ExecutionEnv = Literal["host", "sandbox", "remote", "unknown"]
 """Where a call's effects were: on this machine as its user, in a sandbox, or in another program."""
 
 
+ToolCallState = Literal[
+    "requested", "waiting", "approved", "denied", "started", "completed", "not_started"
+]
+"""Where an attempt at a call stands. ``waiting``: somebody is asked. ``not_started``: it was approved, and
+ended all the same without having begun."""
+
+
 class PolicySource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one source said of a call; ``rule`` is the rule that made it say so."""
 
@@ -119,12 +126,21 @@ class ToolCallEvent(Event, frozen=True, kw_only=True):
     tool_name: str
     input_hash: str | UnsetType = UNSET
 
+    @property
+    def call(self) -> dict[str, Any]:
+        """The keys by which each event of the call names it."""
+        return {key: getattr(self, key) for key in ToolCallEvent.__struct_fields__}
+
 
 class ToolCallRequested(ToolCallEvent, frozen=True, kw_only=True):
-    """The call's turn has come; whether it may run is decided next."""
+    """The call's turn has come; whether it may run is decided next.
+
+    ``client_call_id`` is what a client calls its own call.
+    """
 
     args: dict[str, Any]
     runtime_tool_call_id: str | UnsetType = UNSET
+    client_call_id: str | UnsetType = UNSET
     args_ref: str | UnsetType = UNSET
     args_bytes: int | UnsetType = UNSET
 
@@ -167,6 +183,7 @@ class ToolCallApproved(ToolCallEvent, frozen=True, kw_only=True):
 
     by: str
     reason: str
+    origin: Origin | UnsetType = UNSET
 
 
 class ToolCallDenied(ToolCallEvent, frozen=True, kw_only=True):
@@ -174,10 +191,18 @@ class ToolCallDenied(ToolCallEvent, frozen=True, kw_only=True):
 
     by: str
     reason: str
+    origin: Origin | UnsetType = UNSET
 
 
 class ToolCallStarted(ToolCallEvent, frozen=True, kw_only=True):
     """The call is about to have an effect; after this it is never run again by itself."""
+
+
+class ToolCallOutput(ToolCallEvent, frozen=True, kw_only=True):
+    """A piece of what a client's own call says while it runs."""
+
+    delta: str
+    joined_from: str | UnsetType = UNSET
 
 
 class ToolCallCompleted(ToolCallEvent, frozen=True, kw_only=True):

@@ -81,7 +81,10 @@ class NativeRuntime:
     async def run_turn(self, host: TurnHost) -> None:
         """See ``Runtime.run_turn``."""
         remarks: tuple[events.Event, ...] = ()
-        for _ in range(self._settings.model_calls_max):
+        calls_max = self._settings.model_calls_max
+        if host.model_calls_left is not None:
+            calls_max = min(calls_max, host.model_calls_left)
+        for _ in range(calls_max):
             calls = await self._answer(host, remarks)
             if not await self._carry_out(host, calls):
                 return
@@ -89,7 +92,7 @@ class NativeRuntime:
         raise RunFailed(
             "tool_loop_limit_exceeded",
             "tool await-next loop exceeded max rounds",
-            f"more than {self._settings.model_calls_max} model calls in one turn",
+            f"more than {calls_max} model calls in one turn",
         )
 
     async def _carry_out(self, host: TurnHost, calls: Sequence[ToolCall]) -> bool:
@@ -135,7 +138,7 @@ class NativeRuntime:
         settings = self._settings
         choice = host.choice
         sources = (
-            sources_of.system_prompt(settings.system, settings.system_path),
+            host.own_prompt or sources_of.system_prompt(settings.system, settings.system_path),
             *await host.instructions(),
         )
         frame = Frame(

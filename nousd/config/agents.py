@@ -1,0 +1,180 @@
+"""Agents: workers that are described in Markdown files with front matter.
+
+    ---
+    name: reviewer
+    description: Reads a change and says what is wrong with it.
+    tools: [read, grep, find, ls]
+    permissions:
+      deny: ["bash"]
+    max_calls: 20
+    ---
+    You review changes. ...
+
+The front matter is YAML, the rest is the prompt. Only what stands in ``WorkerSpec`` can be said. Where
+the files are, and who trusts them, is not known here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.config.values import nearest
+from nousd.errors import ConfigError
+from nousd.wire.workers import WorkerPermissions, WorkerSpec
+
+AgentSource = Literal["user", "project"]
+
+_FRONT_MATTER: Final = re.compile(
+    r"\A---[ \t]*\r?\n(.*?)^---[ \t]*\r?(?:\n|\Z)", re.DOTALL | re.MULTILINE
+)
+_KEYS: Final = frozenset(WorkerSpec.__struct_fields__) - {"prompt"}
+_OF_PERMISSIONS: Final = WorkerPermissions.__struct_fields__
+_DEPTH_MAX: Final = 4
+"""Levels of front matter; what can be said needs three."""
+
+
+class Agent(NamedTuple):
+    """What a file says.
+
+    Args:
+        worker: as it may be used; None if the file cannot be.
+        hash: of the file's bytes; "" if they could not be read.
+        problems: what is wrong with it, or not in force, for people.
+    """
+
+    name: str
+    source: AgentSource
+    path: str
+    worker: WorkerSpec | None
+    hash: str = ""
+    trusted: bool = False
+    problems: tuple[str, ...] = ()
+
+
+class Catalogue(NamedTuple):
+    """The agents that a session has, in the order in which they are listed."""
+
+    agents: tuple[Agent, ...] = ()
+
+    def find(self, name: str) -> WorkerSpec | None:
+        """Returns the worker of that name, if there is one that can be used."""
+        return next((agent.worker for agent in self.usable if agent.name == name), None)
+
+    @property
+    def usable(self) -> tuple[Agent, ...]:
+        """Those that can be used."""
+        return tuple(agent for agent in self.agents if agent.worker is not None)
+
+    @property
+    def described(self) -> tuple[tuple[str, str], ...]:
+        """Name and description of those."""
+        workers = (agent.worker for agent in self.agents if agent.worker is not None)
+        return tuple((worker.name, worker.description) for worker in workers)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of those."""
+        return tuple(agent.name for agent in self.usable)
+
+
+def parse_agent(text: str, name: str) -> WorkerSpec:
+    """Returns the worker that a file describes.
+
+    Args:
+        name: what it is called if the file does not say it.
+
+    Raises:
+        ConfigError: what is wrong; a key that is wrong is named.
+    """
+    found = _FRONT_MATTER.match(text)
+    if found is None and text.startswith("---"):
+        # Taken for a prompt, its rules would not be in force.
+        raise ConfigError("the front matter does not end with a line ---")
+    table = {} if found is None else _table(found[1])
+    for key in table:
+        if key not in _KEYS:
+            raise ConfigError(f"unknown key {key}: nearest is {nearest(key, _KEYS)}")
+    permissions = table.get("permissions")
+    if isinstance(permissions, dict):
+        for key in permissions:
+            if key not in _OF_PERMISSIONS:
+                hint = nearest(str(key), _OF_PERMISSIONS)
+                raise ConfigError(f"unknown key permissions.{key}: nearest is {hint}")
+    if isinstance(tools := table.get("tools"), str):
+        table["tools"] = [tool.strip() for tool in tools.split(",") if tool.strip()]
+    prompt = (text if found is None else text[found.end() :]).strip()
+    try:
+        return msgspec.convert({"name": name, **table, "prompt": prompt}, WorkerSpec)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error).replace("`$.", "`")) from None
+
+
+def _table(text: str) -> dict[str, Any]:
+    """Reads front matter: a mapping of plain values, without aliases or a key that comes twice."""
+    import yaml
+
+    try:
+        _require_flat(yaml.parse(text, Loader=yaml.SafeLoader))
+        _require_no_key_twice(yaml.compose(text, Loader=yaml.SafeLoader))
+        table = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = "" if where is None else f" in line {where.line + 2}"
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise ConfigError(f"the front matter is not YAML{line}: {problem}") from None
+    except ValueError as error:
+        raise ConfigError(f"the front matter holds what is no plain value: {error}") from None
+    if table is None:
+        return {}
+    if not isinstance(table, dict) or not all(isinstance(key, str) for key in table):
+        raise ConfigError("the front matter must be keys with values")
+    return table
+
+
+def _require_flat(events: Iterable[Any]) -> None:
+    """Refuses what could become large, or deep, although its text is short."""
+    import yaml
+
+    depth = 0
+    for event in events:
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigError(
+                f"the front matter has the alias *{event.anchor}: aliases do not count"
+            )
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEPTH_MAX:
+            raise ConfigError(f"the front matter is nested deeper than {_DEPTH_MAX} levels")
+
+
+def _require_no_key_twice(node: Any) -> None:
+    import yaml
+
+    if not isinstance(node, yaml.MappingNode):
+        return
+    keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ConfigError(f"the key {key} comes twice")
+    for _, value in node.value:
+        _require_no_key_twice(value)
+
+
+def narrowed(worker: WorkerSpec) -> tuple[WorkerSpec, tuple[str, ...]]:
+    """Returns of a worker from a file that nobody trusts what only narrows, and what was left out."""
+    permissions = worker.permissions
+    left_out = []
+    if permissions.allow:
+        left_out.append("permissions.allow")
+    if permissions.mode is not UNSET:
+        left_out.append("permissions.mode")
+    if worker.model is not UNSET:
+        left_out.append("model")
+    kept = WorkerPermissions(ask=permissions.ask, deny=permissions.deny)
+    worker = msgspec.structs.replace(worker, permissions=kept, model=UNSET)
+    return worker, tuple(f"{key} is not in force: the file is not trusted" for key in left_out)

@@ -1,0 +1,134 @@
+"""Reads the agents that there are: the user's own, beside the settings, and those of the project.
+
+What lies in a project was perhaps written by somebody else, as with instructions: only regular files
+that really lie inside count, and of a file that the user does not trust only what narrows. A file that
+cannot be used is listed with the reason, and stops nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from nousd.config.agents import Agent, AgentSource, Catalogue, narrowed, parse_agent
+from nousd.errors import ConfigError, RuleInvalid, ToolError
+from nousd.machine.workers import check_rules
+from nousd.places.filesystems import is_local
+from nousd.tools.confine import Confinement
+from nousd.wire.canonical import digest
+from nousd.wire.limits import AGENT_FILE_BYTES_MAX, AGENTS_MAX
+
+ReadAgents = Callable[[], Awaitable[Catalogue]]
+"""Gives the agents as they are now."""
+
+
+class AgentPlaces(NamedTuple):
+    """Where agents lie.
+
+    Args:
+        user_folder: the user's own; None if they are not wanted.
+        project_root: in whose ``.nousd/agents`` the project's are; None if they are not wanted.
+        hidden: what is never read, also where it lies inside.
+        trusts: whether the user trusts a file of the project with that path and hash.
+    """
+
+    user_folder: Path | None
+    project_root: Path | None
+    hidden: tuple[Path, ...] = ()
+    trusts: Callable[[Path, str], bool] = lambda _path, _hash: False
+
+
+async def no_agents() -> Catalogue:
+    """Gives none."""
+    return Catalogue()
+
+
+def reader(places: AgentPlaces) -> ReadAgents:
+    """Returns what reads them, in a thread: a folder may be far away, and not answer."""
+
+    async def read() -> Catalogue:
+        if not _may_be_some(places):
+            return Catalogue()
+        return await trio.to_thread.run_sync(read_agents, places, abandon_on_cancel=True)
+
+    return read
+
+
+def _may_be_some(places: AgentPlaces) -> bool:
+    """Whether a folder is there, where asking that cannot take long; else it may be."""
+    folders = [places.user_folder] if places.user_folder is not None else []
+    if places.project_root is not None:
+        folders.append(_project_folder(places.project_root))
+    return any(not is_local(folder) or folder.is_dir() for folder in folders)
+
+
+def _project_folder(root: Path) -> Path:
+    return root / ".nousd" / "agents"
+
+
+def read_agents(places: AgentPlaces) -> Catalogue:
+    """Returns the user's own and then the project's, each by file name; of a name the first counts."""
+    found: list[Agent] = []
+    if places.user_folder is not None:
+        found += _in_folder("user", places.user_folder, places.user_folder, places)
+    if places.project_root is not None:
+        folder = _project_folder(places.project_root)
+        found += _in_folder("project", places.project_root, folder, places)
+    return Catalogue(tuple(_without_doubles(found)))
+
+
+def _without_doubles(agents: list[Agent]) -> Iterator[Agent]:
+    first: dict[str, Agent] = {}
+    for agent in agents:
+        if agent.worker is None or first.setdefault(agent.name, agent) is agent:
+            yield agent
+        else:
+            taken = f"the name {agent.name} is that of {first[agent.name].path}"
+            yield agent._replace(worker=None, problems=(taken, *agent.problems))
+
+
+def _in_folder(
+    source: AgentSource, root: Path, folder: Path, places: AgentPlaces
+) -> Iterator[Agent]:
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".md"))  # noqa: PTH208
+    except OSError:
+        return
+    hidden = () if source == "user" else places.hidden
+    for name in names[:AGENTS_MAX]:
+        yield _agent(source, root, folder / name, hidden, places)
+    for name in names[AGENTS_MAX:]:
+        path = folder / name
+        yield _unusable(source, path, f"more than {AGENTS_MAX} files are in this folder")
+
+
+def _agent(
+    source: AgentSource, root: Path, path: Path, hidden: tuple[Path, ...], places: AgentPlaces
+) -> Agent:
+    try:
+        with Confinement(root, hidden).locate(str(path)) as place, place.open_file() as file:
+            data = file.read(AGENT_FILE_BYTES_MAX + 1)
+        if len(data) > AGENT_FILE_BYTES_MAX:
+            return _unusable(source, path, f"longer than {AGENT_FILE_BYTES_MAX} bytes")
+        worker = parse_agent(data.decode("utf-8-sig"), path.stem)
+        check_rules(worker)
+    except (ToolError, ConfigError, RuleInvalid) as error:
+        return _unusable(source, path, str(error))
+    except OSError as error:
+        return _unusable(source, path, error.strerror or "it cannot be read")
+    except UnicodeDecodeError:
+        return _unusable(source, path, "not UTF-8")
+    file_hash = digest(data)
+    trusted = source == "user" or places.trusts(path, file_hash)
+    problems: tuple[str, ...] = ()
+    if not trusted:
+        worker, problems = narrowed(worker)
+    return Agent(worker.name, source, str(path), worker, file_hash, trusted, problems)
+
+
+def _unusable(source: AgentSource, path: Path, problem: str) -> Agent:
+    return Agent(path.stem, source, str(path), None, problems=(problem,))
