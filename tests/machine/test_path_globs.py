@@ -1,0 +1,112 @@
+"""Globs over places: what they mean, that they mean nothing else, and that none takes long."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nousd.errors import RuleInvalid
+from nousd.machine.path_globs import ALTERNATIVES_MAX, glob_regex, literal_glob
+
+
+def matches(glob: str, place: str) -> bool:
+    return re.fullmatch(glob_regex(glob), place) is not None
+
+
+@pytest.mark.parametrize(
+    ("glob", "places", "others"),
+    [
+        ("src/**", "src src/a src/a/b", "srca x/src"),
+        ("src/*", "src/a src/.a", "src src/a/b"),
+        ("src/", "src", "src/a"),
+        ("./src", "src", "x/src"),
+        ("*.py", "a.py .py", "a/b.py a.pyc"),
+        ("**/x", "x a/x a/b/x", "ax x/y"),
+        ("a/**/b", "a/b a/1/b a/1/2/b", "ab a/b/c b"),
+        ("a/**/b/**/c", "a/b/c a/1/b/2/3/c", "a/c b/c"),
+        ("a/**/b/**", "a/b a/1/b a/b/c/d", "a b"),
+        ("**/**/x", "x a/x", "y"),
+        ("**", ". a a/b", ""),
+        ("a**b", "ab axxb", "a/b"),
+        ("*a*b*c", "abc xaybzc aabbcc", "ab acb"),
+        ("a?c", "abc", "ac a/c"),
+        ("[ab]x", "ax bx", "cx"),
+        ("[!a]x", "bx", "ax"),
+        ("[a-c]", "b", "d"),
+        ("[[]x[]]", "[x]", "x"),
+        ("[]]", "]", "["),
+        ("[x", "[x", "x"),
+        ("{a,b/c}/*.t", "a/x.t b/c/y.t", "c/x.t"),
+        ("{a", "{a", "a"),
+        ("a.b", "a.b", "axb"),
+        (".", ".", "a"),
+    ],
+)
+def test_a_glob_means_these_places_and_no_others(glob: str, places: str, others: str) -> None:
+    assert [place for place in places.split() if not matches(glob, place)] == []
+    assert [place for place in others.split() if matches(glob, place)] == []
+
+
+@pytest.mark.parametrize("glob", ["/etc", "~/x", "../x", "a/../b", "[z-a]", "{a,b}" * 7])
+def test_what_cannot_mean_a_place_inside_is_no_glob(glob: str) -> None:
+    with pytest.raises(RuleInvalid):
+        glob_regex(glob)
+
+
+def test_braces_may_stand_for_that_many_globs() -> None:
+    most = "{" + ",".join(map(str, range(ALTERNATIVES_MAX))) + "}"
+    assert matches(most, str(ALTERNATIVES_MAX - 1))
+    with pytest.raises(RuleInvalid, match="more than 64"):
+        glob_regex(most.replace("{", "{more,"))
+
+
+_names = st.text(st.sampled_from("ab*?[]{},=#!^-.\\ ü"), min_size=1, max_size=6).filter(
+    lambda name: name not in {".", ".."}
+)
+_places = st.lists(_names, min_size=1, max_size=3).map("/".join)
+
+
+@given(st.lists(_places, min_size=1, max_size=3), _places)
+def test_a_literal_glob_means_its_paths_alone(paths: list[str], other: str) -> None:
+    glob = literal_glob(paths)
+    assert [path for path in paths if not matches(glob, path)] == []
+    assert matches(glob, other) == (other in paths)
+
+
+def spelled_out(glob: tuple[str, ...], place: tuple[str, ...]) -> bool:
+    """Says the same without any expression of ours."""
+
+    @cache
+    def rest(want: int, part: int) -> bool:
+        if want == len(glob):
+            return part == len(place)
+        if glob[want] == "**":
+            return any(rest(want + 1, later) for later in range(part, len(place) + 1))
+        return part < len(place) and (
+            fnmatchcase(place[part], glob[want]) and rest(want + 1, part + 1)
+        )
+
+    return rest(0, 0)
+
+
+_parts = st.text(st.sampled_from("ab"), min_size=1, max_size=4)
+_wanted = st.one_of(st.just("**"), st.text(st.sampled_from("ab*?"), min_size=1, max_size=6))
+
+
+@given(
+    st.lists(_wanted.filter(lambda name: name == "**" or "**" not in name), min_size=1, max_size=5),
+    st.lists(_parts, min_size=1, max_size=5),
+)
+def test_stars_that_never_look_back_find_the_same(glob: list[str], place: list[str]) -> None:
+    assert matches("/".join(glob), "/".join(place)) == spelled_out(tuple(glob), tuple(place))
+
+
+def test_a_hostile_glob_takes_no_time() -> None:
+    # With stars that look back this takes longer than the world has been there.
+    glob = "/".join(["**", "*a" * 50 + "*b"] * 20)
+    assert not matches(glob, "/".join(["a" * 200] * 100))
