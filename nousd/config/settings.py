@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from nousd.config.checks import decide
 from nousd.config.config_file import ConfigFile, read_config_file
+from nousd.config.mcp_file import ConfiguredMcpServer, read_mcp_file
 from nousd.config.models_file import (
     API_BASE_CHARS_MAX,
     AUTO,
@@ -214,6 +215,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     models: Mapping[str, ModelTable] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    mcp: tuple[ConfiguredMcpServer, ...] = ()
     config_file: Annotated[
         Path | None, Meta(description="The file that settings were read from.")
     ] = None
@@ -237,7 +239,10 @@ class Resolved(NamedTuple):
     origins: dict[str, str]
 
 
-_NOT_CHOSEN: Final = TABLES | {"config_file"}
+_TABLES: Final = TABLES | {"mcp"}
+"""The keys of the file that are no settings."""
+
+_NOT_CHOSEN: Final = _TABLES | {"config_file"}
 
 _IN_FILE_ONLY: Final = frozenset({"extensions"})
 
@@ -307,6 +312,7 @@ def resolve(
     origins = {name: given[name].origin if name in given else "default" for name in _ALL_SETTINGS}
     values["config_file"], origins["config_file"] = file.path, file.origin
     of_models, origins_of_models = decide_models(map(_of_models, places), file, environ)
+    values["mcp"] = read_mcp_file(file)
     settings = Settings(**{**values, **of_models})
     origins |= origins_of_models
     if asks_models and settings.provider != AUTO:
@@ -377,7 +383,7 @@ def _current_folder() -> Path:
 def _from_file(file: ConfigFile) -> dict[str, Given]:
     given = {}
     for key, value in file.table.items():
-        if key in TABLES:
+        if key in _TABLES:
             continue
         if key == "api_key":
             raise ConfigError(
@@ -385,7 +391,7 @@ def _from_file(file: ConfigFile) -> dict[str, Given]:
                 f"{file.path}"
             )
         if key not in _ALL_SETTINGS:
-            known = {*_ALL_SETTINGS, *TABLES}
+            known = {*_ALL_SETTINGS, *_TABLES}
             raise ConfigError(
                 f"unknown setting {key!r} in file {file.path}; the nearest is {nearest(key, known)}"
             )

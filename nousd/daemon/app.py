@@ -24,6 +24,7 @@ from nousd.daemon.history import Contexts
 from nousd.daemon.hub import Hub
 from nousd.daemon.instructions import ReadInstructions, no_instructions
 from nousd.daemon.log import Log
+from nousd.daemon.mcp_servers import McpServers
 from nousd.daemon.model_inputs import ModelInputs
 from nousd.daemon.permissions import Permissions, RulePermissions
 from nousd.daemon.recovery import close_open_runs, close_what_can_be
@@ -40,6 +41,8 @@ from nousd.runtimes.native.loop import NativeRuntime, NativeSettings
 from nousd.store.interface import Store
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import Tool, ToolContext
+from nousd.tools.mcp.server import Surroundings
+from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.registry import ToolRegistry
 from nousd.tools.sandbox.interface import Sandbox
 from nousd.wire.limits import LINE_BYTES_MAX
@@ -66,6 +69,11 @@ class Parts(msgspec.Struct, kw_only=True):
     permissions: Permissions = RulePermissions()
     approval_timeout_seconds: float = APPROVAL_SECONDS
     sandbox: Sandbox | None = None
+    mcp_servers: tuple[ServerSpec, ...] = ()
+    mcp_disabled: tuple[ServerSpec, ...] = ()
+    """Those of the settings that are not to run."""
+    mcp_surroundings: Surroundings | None = None
+    """None if there are to be none, whatever the log says."""
     command_timeout: float = 600.0
     stale_seconds: float = 120.0
     delta_retention_days: int = 7
@@ -124,6 +132,16 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
         )
         nursery.start_soon(collect_unused_artifacts, parts.store, parts.clock)
         nursery.start_soon(uploads.expire)
+        mcp = McpServers(
+            configured=parts.mcp_servers,
+            disabled=parts.mcp_disabled,
+            around=parts.mcp_surroundings,
+            tools=tools,
+            sessions=sessions,
+            log=log,
+            nursery=nursery,
+        )
+        mcp.start()
         core = Core(
             store=parts.store,
             hub=hub,
@@ -134,6 +152,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             uploads=uploads,
             approvals=approvals,
             tools=tools,
+            mcp=mcp,
             model_lists=ModelLists(parts.models),
             extension_commands=parts.extension_commands,
             hooks=parts.hooks,

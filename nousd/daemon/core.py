@@ -14,6 +14,7 @@ from nousd.daemon.clock import Clock
 from nousd.daemon.history import Contexts
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Ticket
+from nousd.daemon.mcp_servers import McpServers
 from nousd.daemon.runs import Runs
 from nousd.daemon.sessions import Sessions
 from nousd.daemon.uploads import Uploads
@@ -51,6 +52,7 @@ class Core(msgspec.Struct, kw_only=True):
     uploads: Uploads
     approvals: Approvals
     tools: Mapping[str, Tool]
+    mcp: McpServers
     model_lists: ModelLists
     extension_commands: Mapping[str, ExtensionHandler]
     confinement: Confinement

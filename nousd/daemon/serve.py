@@ -32,6 +32,7 @@ from nousd.daemon.core import Core
 from nousd.daemon.feed import serve_events
 from nousd.daemon.instructions import Places, reader
 from nousd.daemon.logs import configure_logging
+from nousd.daemon.mcp_specs import specs_of_settings
 from nousd.daemon.memory import give_back_large_blocks, look_for_cycles_seldom
 from nousd.daemon.permissions import RulePermissions
 from nousd.daemon.recordings import open_recordings
@@ -48,6 +49,7 @@ from nousd.places.locks import lock_socket, lock_state_folder, socket_lock_file
 from nousd.redaction import Redactor
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.sqlite import open_store
+from nousd.tools.mcp.server import Surroundings
 from nousd.wire.codec import encode_error
 from nousd.wire.limits import CONNECTIONS_MAX
 
@@ -154,6 +156,7 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
         store = await stack.enter_async_context(
             open_store(locations.database_file(settings.state_dir))
         )
+        mcp = specs_of_settings(settings.mcp, redactor.add)
         try:
             yield Parts(
                 store=store,
@@ -167,6 +170,11 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
                 read_instructions=reader(_instruction_places(settings)),
                 permissions=RulePermissions(settings.permission_mode),
                 approval_timeout_seconds=settings.approval_timeout_ms / 1000,
+                mcp_servers=mcp.enabled,
+                mcp_disabled=mcp.disabled,
+                mcp_surroundings=Surroundings(
+                    os.environ, settings.workdir, redactor.add, redactor.redact
+                ),
                 command_timeout=settings.command_timeout,
                 stale_seconds=settings.run_stale_ms / 1000,
                 delta_retention_days=settings.delta_retention_days,

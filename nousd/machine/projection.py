@@ -23,6 +23,7 @@ from nousd.wire.commands import QueueMode
 from nousd.wire.entries import CompactionEntry, Entry, PermissionMode, Thinking, parent_of
 from nousd.wire.events import EndStatus
 from nousd.wire.limits import SNIPPET_BYTES_MAX
+from nousd.wire.mcp import McpServer
 from nousd.wire.responses import QueuedInput
 from nousd.wire.todos import Todo
 from nousd.wire.workers import TaskOrigin, WorkerSpec
@@ -42,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     thinking: Thinking | UnsetType | None = UNSET
     permission_mode: PermissionMode | UnsetType = UNSET
     granted: tuple[str, ...] | UnsetType = UNSET
+    mcp_servers: tuple[McpServer, ...] | UnsetType = UNSET
     origin: TaskOrigin | UnsetType = UNSET
     worker: WorkerSpec | UnsetType = UNSET
     todos: tuple[Todo, ...] | UnsetType = UNSET

@@ -27,6 +27,7 @@ from nousd.errors import StoreError
 from nousd.wire.commands import QueueMode
 from nousd.wire.entries import Entry, PermissionMode, Thinking, UsageTotals
 from nousd.wire.events import Event
+from nousd.wire.mcp import McpServer
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
 from nousd.wire.todos import Todo
 from nousd.wire.workers import TaskOrigin, WorkerSpec
@@ -196,7 +197,8 @@ class InputRow(msgspec.Struct, frozen=True, kw_only=True):
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     """What the last ``session_updated`` events set, for new sessions; and the active session.
 
-    ``granted`` are the rules by which the user allows calls in every session.
+    ``granted`` are the rules by which the user allows calls in every session, ``mcp_servers`` those that
+    were added while the daemon ran.
     """
 
     active_session_id: str | None = None
@@ -207,6 +209,7 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     thinking: Thinking | None = None
     granted: tuple[str, ...] = ()
+    mcp_servers: tuple[McpServer, ...] = ()
 
 
 class Path(msgspec.Struct, frozen=True):

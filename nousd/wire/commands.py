@@ -39,6 +39,7 @@ from nousd.wire.limits import (
     TOOLS_MAX,
     TYPES_MAX,
 )
+from nousd.wire.mcp import AddMcp, ListMcp, RemoveMcp, RestartMcp
 from nousd.wire.tool_commands import (
     AnswerQuestion,
     ConfirmTool,
@@ -364,6 +365,10 @@ COMMANDS: Final[dict[str, type[Command]]] = {
     "answer_question": AnswerQuestion,
     "reject_question": RejectQuestion,
     "get_todos": GetTodos,
+    "add_mcp": AddMcp,
+    "remove_mcp": RemoveMcp,
+    "restart_mcp": RestartMcp,
+    "list_mcp": ListMcp,
     "put_artifact": PutArtifact,
     "get_artifact": GetArtifact,
 }

@@ -28,6 +28,7 @@ from nousd.wire.entries import (
 )
 from nousd.wire.event_base import CutOff, EndStatus, Event, RunEvent, TurnEvent, TurnKey
 from nousd.wire.extension_events import InputHandled
+from nousd.wire.mcp import McpServer, McpServerStatus
 from nousd.wire.questions import QuestionAnswered, QuestionAsked, QuestionRejected
 from nousd.wire.responses import PendingCounts, QueuedInput
 from nousd.wire.todos import Todo, TodoUpdated
@@ -37,6 +38,7 @@ from nousd.wire.tool_events import (
     ToolCallCompleted,
     ToolCallDenied,
     ToolCallEvent,
+    ToolCallOutput,
     ToolCallPolicyEvaluated,
     ToolCallRequested,
     ToolCallStarted,
@@ -157,7 +159,8 @@ class SessionCreated(Event, frozen=True, kw_only=True):
 class SessionUpdated(Event, frozen=True, kw_only=True):
     """Only what changed is present; ``thinking`` null leaves it to the model again.
 
-    ``granted`` are all the rules by which the user allows calls in this session alone.
+    ``granted`` are all the rules by which the user allows calls in this session alone. ``mcp_servers``
+    are all that were added since, and stand where ``session_id`` is "".
     """
 
     name: str | UnsetType = UNSET
@@ -170,6 +173,7 @@ class SessionUpdated(Event, frozen=True, kw_only=True):
     thinking: Thinking | UnsetType | None = UNSET
     permission_mode: PermissionMode | UnsetType = UNSET
     granted: tuple[str, ...] | UnsetType = UNSET
+    mcp_servers: tuple[McpServer, ...] | UnsetType = UNSET
 
 
 class SessionActivated(Event, frozen=True, kw_only=True):
@@ -344,8 +348,10 @@ EVENTS: Final[dict[str, type[Event]]] = {
     "tool_call_approved": ToolCallApproved,
     "tool_call_denied": ToolCallDenied,
     "tool_call_started": ToolCallStarted,
+    "tool_call_output": ToolCallOutput,
     "tool_call_completed": ToolCallCompleted,
     "usage_reported": UsageReported,
+    "mcp_server_status": McpServerStatus,
     "question_asked": QuestionAsked,
     "question_answered": QuestionAnswered,
     "question_rejected": QuestionRejected,
@@ -357,10 +363,21 @@ EVENTS: Final[dict[str, type[Event]]] = {
 EVENT_TYPES: Final[dict[type[Event], str]] = {struct: name for name, struct in EVENTS.items()}
 
 DELTA_EVENTS: Final[frozenset[str]] = frozenset(
-    {"message_update", "tool_execution_update", "reasoning_update"}
+    {"message_update", "tool_execution_update", "reasoning_update", "tool_call_output"}
 )
-"""Committed without fsync: their texts are in the ``*_end`` that follows.
+"""Committed without fsync: their texts are in the ``*_end`` or ``tool_call_completed`` that follows.
 
 Once they are old, one of each type stands for all of a message (``machine.retention``): its
 ``joined_from`` is the cursor of the first event that it stands for.
 """
+
+
+def thread_of(event: Event) -> str | None:
+    """Returns the id of the run that an event belongs to, or of the client's own call; None of neither.
+
+    Who asks for the events of a run by its id can ask for those of a call in the same way.
+    """
+    run_id = getattr(event, "run_id", UNSET)
+    if run_id is not UNSET:
+        return run_id  # type: ignore[no-any-return]
+    return event.tool_call_id if isinstance(event, ToolCallEvent) else None

@@ -14,7 +14,9 @@ from msgspec import UNSET, UnsetType
 from nousd.wire.commands import QueueMode
 from nousd.wire.entries import Attachment, Entry, PermissionMode, Thinking, UsageTotals
 from nousd.wire.extension_events import Remark
+from nousd.wire.mcp import McpServers
 from nousd.wire.response_base import Response
+from nousd.wire.tool_commands import ConfirmDecision
 from nousd.wire.tool_responses import Permissions, Questions, TodosNow
 
 RunState = Literal["idle", "running", "aborting"]
@@ -73,6 +75,8 @@ class Accepted(Response, frozen=True, kw_only=True):
     provider: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
     level: Thinking | UnsetType = UNSET
+    decision: ConfirmDecision | UnsetType = UNSET
+    rule: str | UnsetType = UNSET
     cleared: tuple[QueuedInput, ...] | UnsetType = UNSET
     handled_by: str | UnsetType = UNSET
     reply: str | UnsetType = UNSET
@@ -401,6 +405,7 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "queue": Queue,
     "tools": Tools,
     "models": Models,
+    "mcp_servers": McpServers,
     "capabilities": Capabilities,
     "upload": Upload,
     "artifact": Artifact,

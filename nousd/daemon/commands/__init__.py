@@ -12,6 +12,7 @@ from typing import Any, Final
 from nousd.daemon.commands import (
     artifacts,
     inputs,
+    mcp,
     models,
     permissions,
     reading,
@@ -58,6 +59,10 @@ HANDLERS: Final[dict[str, Handler]] = {
     "list_models": models.list_models,
     "set_permission_mode": permissions.set_permission_mode,
     "get_todos": todos.get_todos,
+    "add_mcp": mcp.add_mcp,
+    "remove_mcp": mcp.remove_mcp,
+    "restart_mcp": mcp.restart_mcp,
+    "list_mcp": mcp.list_mcp,
     "put_artifact": artifacts.put_artifact,
     "get_artifact": artifacts.get_artifact,
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -17,6 +17,9 @@ from nousd.wire.access import ToolClass
 
 FOREIGN_CLASSES: Final[frozenset[ToolClass]] = frozenset({"exec", "network"})
 """What a tool of another program may do, unless the user says otherwise: anything."""
+
+CALL_SECONDS: Final = 120.0
+"""How long a call may take, unless the user says otherwise."""
 
 _REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -42,14 +45,14 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     classes: frozenset[ToolClass] = FOREIGN_CLASSES
     tool_classes: Mapping[str, frozenset[ToolClass]] = {}
     tools: tuple[str, ...] | None = None
-    timeout_seconds: float = 120.0
+    timeout_seconds: float = CALL_SECONDS
 
     def __repr__(self) -> str:
         # Its variables and headers may hold keys.
         return f"ServerSpec({self.name!r})"
 
     @property
-    def transport(self) -> str:
+    def transport(self) -> Literal["stdio", "http"]:
         """``stdio`` or ``http``."""
         return "http" if self.url else "stdio"
 
@@ -93,3 +96,8 @@ def filled_in(
 def has_reference(text: str) -> bool:
     """Whether a value names a variable of the daemon's."""
     return _REFERENCE.search(text) is not None
+
+
+def without_references(text: str) -> str:
+    """Returns what a value says itself."""
+    return _REFERENCE.sub("", text)

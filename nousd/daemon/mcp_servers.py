@@ -1,0 +1,224 @@
+"""The MCP servers of one daemon: those of the settings, and those that a client added since.
+
+What a server is and how it is kept alive is ``tools.mcp``'s; here is which there are, who said so, and
+what the log is told of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, NamedTuple
+
+import trio
+from msgspec import UNSET
+
+from nousd.daemon import boundary
+from nousd.daemon.log import Log, Ticket
+from nousd.daemon.mcp_specs import checked_server, spec_of
+from nousd.daemon.sessions import Sessions
+from nousd.errors import CommandRejected, ConfigError
+from nousd.tools.mcp.server import McpServer, Status, Surroundings, require_sdk
+from nousd.tools.mcp.spec import ServerSpec
+from nousd.tools.registry import ToolRegistry
+from nousd.wire import mcp
+from nousd.wire.limits import MCP_SERVERS_MAX
+from nousd.wire.optional import or_unset
+
+Origin = Literal["config", "add_mcp"]
+"""Where a server is said to be."""
+
+
+class _Kept(NamedTuple):
+    """A server that is kept alive, and how that is stopped."""
+
+    server: McpServer
+    scope: trio.CancelScope
+    ended: trio.Event
+
+
+class McpServers:
+    """All servers, and the tasks that keep them.
+
+    Args:
+        configured: the servers of the settings; ``disabled`` are those that are not to run.
+        around: what they are run with; None if there are to be none (a replay).
+    """
+
+    def __init__(
+        self,
+        *,
+        configured: Sequence[ServerSpec],
+        disabled: Sequence[ServerSpec],
+        around: Surroundings | None,
+        tools: ToolRegistry,
+        sessions: Sessions,
+        log: Log,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._configured = {spec.name: spec for spec in configured}
+        self._disabled = {spec.name: spec for spec in disabled}
+        self._around = around
+        self._tools = tools
+        self._sessions = sessions
+        self._log = log
+        self._nursery = nursery
+        self._kept: dict[str, _Kept] = {}
+
+    def start(self) -> None:
+        """Connects to all there are."""
+        if self._around is None:
+            return
+        for spec in self._configured.values():
+            self._keep(spec)
+        for server in self._sessions.defaults.mcp_servers:
+            if server.name not in self._names_of_the_settings:
+                self._keep(spec_of(server))
+
+    @property
+    def _names_of_the_settings(self) -> set[str]:
+        return {*self._configured, *self._disabled}
+
+    # --- commands --------------------------------------------------------------------------------
+
+    def add(self, command: mcp.AddMcp) -> Ticket:
+        """Adds a server for good, or replaces one that was added; connects once that is in the log.
+
+        Raises:
+            InvalidPayload: it cannot be one, or holds what looks like a secret.
+            CommandRejected: ``mcp_not_available``, ``mcp_not_installed``, ``mcp_server_is_configured``,
+                ``too_many_mcp_servers``.
+        """
+        if self._around is None:
+            raise CommandRejected("mcp_not_available")
+        server = checked_server(command)
+        try:
+            require_sdk()
+        except ConfigError as error:
+            raise CommandRejected("mcp_not_installed", cause=str(error)) from None
+        if server.name in self._names_of_the_settings:
+            raise CommandRejected("mcp_server_is_configured", details={"name": server.name})
+        others = self._added_without(server.name)
+        if len(others) >= MCP_SERVERS_MAX:
+            raise CommandRejected("too_many_mcp_servers", details={"limit": MCP_SERVERS_MAX})
+        ticket = self._sessions.update(None, mcp_servers=(*others, server))
+        self._when_committed(ticket, partial(self._keep, spec_of(server)))
+        return ticket
+
+    def remove(self, name: str) -> Ticket:
+        """Takes a server away that was added.
+
+        Raises:
+            CommandRejected: ``mcp_server_is_configured``, ``mcp_server_not_found``.
+        """
+        if name in self._names_of_the_settings:
+            raise CommandRejected("mcp_server_is_configured", details={"name": name})
+        others = self._added_without(name)
+        if len(others) == len(self._sessions.defaults.mcp_servers):
+            raise CommandRejected("mcp_server_not_found", details={"name": name})
+        ticket = self._sessions.update(None, mcp_servers=others)
+        self._when_committed(ticket, partial(self._drop, name))
+        return ticket
+
+    def restart(self, name: str) -> None:
+        """Connects anew, at once.
+
+        Raises:
+            CommandRejected: ``mcp_server_not_found``.
+        """
+        kept = self._kept.get(name)
+        if kept is None:
+            raise CommandRejected("mcp_server_not_found", details={"name": name})
+        self._keep(kept.server.spec)
+
+    def summaries(self) -> tuple[mcp.McpServerSummary, ...]:
+        """Returns the servers and how they are, those of the settings first."""
+        kept = [_summary(kept.server, self._origin(name)) for name, kept in self._kept.items()]
+        disabled = [
+            mcp.McpServerSummary(
+                name=spec.name,
+                origin="config",
+                transport=spec.transport,
+                state="disabled",
+                restarts=0,
+                tools=(),
+            )
+            for spec in self._disabled.values()
+        ]
+        return tuple(
+            sorted((*kept, *disabled), key=lambda each: (each.origin != "config", each.name))
+        )
+
+    # --- what runs -------------------------------------------------------------------------------
+
+    def _origin(self, name: str) -> Origin:
+        return "config" if name in self._configured else "add_mcp"
+
+    def _added_without(self, name: str) -> tuple[mcp.McpServer, ...]:
+        added = self._sessions.defaults.mcp_servers
+        return tuple(server for server in added if server.name != name)
+
+    @staticmethod
+    def _when_committed(ticket: Ticket, call: Callable[[], object]) -> None:
+        def settled(ticket: Ticket) -> None:
+            if ticket.failure is None:
+                call()
+
+        ticket.when_settled(settled)
+
+    def _keep(self, spec: ServerSpec) -> None:
+        """Keeps a server alive, in the place of one of that name."""
+        assert self._around is not None
+        before = self._drop(spec.name)
+        server = McpServer(spec, self._tools, self._around, self._tell)
+        kept = _Kept(server, trio.CancelScope(), trio.Event())
+        self._kept[spec.name] = kept
+        self._nursery.start_soon(self._run, kept, before)
+
+    def _drop(self, name: str) -> _Kept | None:
+        kept = self._kept.pop(name, None)
+        if kept is not None:
+            kept.scope.cancel()
+        return kept
+
+    async def _run(self, kept: _Kept, before: _Kept | None) -> None:
+        try:
+            with kept.scope:
+                if before is not None:
+                    await before.ended.wait()
+                name = kept.server.spec.name
+                self._tell(kept.server.spec, kept.server.status)
+                await boundary.contained(kept.server.run, f"the mcp server {name}")
+        finally:
+            kept.ended.set()
+
+    def _tell(self, spec: ServerSpec, status: Status) -> None:
+        event = mcp.McpServerStatus(
+            session_id="",
+            name=spec.name,
+            transport=spec.transport,
+            state=status.state,
+            restarts=status.restarts,
+            tools=status.tools,
+            error=or_unset(status.error or None),
+            protocol_version=or_unset(status.protocol_version or None),
+            left_out=status.left_out or UNSET,
+        )
+        self._log.submit(self._log.encode((event,)))
+
+
+def _summary(server: McpServer, origin: Origin) -> mcp.McpServerSummary:
+    spec, status = server.spec, server.status
+    return mcp.McpServerSummary(
+        name=spec.name,
+        origin=origin,
+        transport=spec.transport,
+        state=status.state,
+        restarts=status.restarts,
+        tools=status.tools,
+        command=spec.command or UNSET,
+        url=or_unset(spec.url or None),
+        error=or_unset(status.error or None),
+        protocol_version=or_unset(status.protocol_version or None),
+        left_out=status.left_out or UNSET,
+    )

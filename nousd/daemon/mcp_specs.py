@@ -1,0 +1,160 @@
+"""What a client says of an MCP server, checked; and as a server is run.
+
+What a client says goes into the log, so nothing of it may be a secret: that is named, as a variable of
+the daemon's environment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.config.mcp_file import ConfiguredMcpServer, names_secret
+from nousd.errors import InvalidPayload
+from nousd.redaction import RULES, Redactor
+from nousd.tools.mcp.server import require_sdk
+from nousd.tools.mcp.spec import (
+    CALL_SECONDS,
+    FOREIGN_CLASSES,
+    ServerSpec,
+    has_reference,
+    without_references,
+)
+from nousd.wire import mcp
+
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LINE_BREAKS: Final = re.compile(r"[\r\n\0]")
+
+
+def checked_server(command: mcp.AddMcp) -> mcp.McpServer:
+    """Returns the server that a client wants added.
+
+    Raises:
+        InvalidPayload: with the field, and what it must be.
+    """
+    given = {key: value for key, value in msgspec.structs.asdict(command).items() if value}
+    server = mcp.McpServer(**given)
+    for fault in _faults(server):
+        raise InvalidPayload(fault)
+    return server
+
+
+def _faults(server: mcp.McpServer) -> Iterator[str]:
+    if (server.command is UNSET) == (server.url is UNSET):
+        yield "command or url is required, and not both"
+    yield from _url_faults(_text(server.url), server.headers or {})
+    if server.url is not UNSET and (server.env or server.cwd):
+        yield "env and cwd go with a command, not with a url"
+    for name, value in (server.env or {}).items():
+        if not _VARIABLE_NAME.fullmatch(name) or "\0" in value:
+            yield f"env.{name[:100]} must be a variable's name and a text without NUL"
+        if _looks_secret(f"{name}={without_references(value)}"):
+            yield (
+                f"env.{name} looks like a secret, which would stand in the log: name a variable of the "
+                f"daemon's environment, as ${{{name}}}"
+            )
+    if any("\0" in word for word in server.command or ()):
+        yield "command must not hold a NUL character"
+    if _looks_secret(" ".join(server.command or ())):
+        yield "command holds what looks like a secret: put it into env, as ${NAME}"
+
+
+def _url_faults(url: str, headers: Mapping[str, str]) -> Iterator[str]:
+    if url and not url.startswith(("http://", "https://")):
+        yield "url must begin with http:// or https://"
+    if "@" in url or _looks_secret(url):
+        yield "url must not hold a name, a password or a key: put it into headers, as ${NAME}"
+    if headers and not url:
+        yield "headers go with a url, not with a command"
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name) or _LINE_BREAKS.search(value):
+            yield f"headers.{name[:100]} must be a header's name and a text on one line"
+        if not has_reference(value) or _looks_secret(f"{name}: {without_references(value)}"):
+            yield (
+                f"headers.{name} must name a variable of the daemon's environment, as ${{NAME}}: what "
+                "is written out would stand in the log"
+            )
+
+
+def _looks_secret(text: str) -> bool:
+    return Redactor(rules=RULES).redact(text) != text
+
+
+def _text(value: str | UnsetType) -> str:
+    return "" if value is UNSET else value
+
+
+def spec_of(server: mcp.McpServer) -> ServerSpec:
+    """Returns a server as it is run."""
+    classes = server.classes
+    timeout = server.timeout_ms
+    tool_classes = {tool: frozenset(own) for tool, own in (server.tool_classes or {}).items()}
+    return ServerSpec(
+        name=server.name,
+        command=server.command or (),
+        url=_text(server.url),
+        env=server.env or {},
+        headers=server.headers or {},
+        cwd=Path(server.cwd) if server.cwd else None,
+        classes=FOREIGN_CLASSES if classes is UNSET else frozenset(classes),
+        tool_classes=tool_classes,
+        tools=server.tools or None,
+        timeout_seconds=CALL_SECONDS if timeout is UNSET else timeout / 1000,
+    )
+
+
+class OfSettings(NamedTuple):
+    """The servers of the settings: those that run, and those that are not to."""
+
+    enabled: tuple[ServerSpec, ...]
+    disabled: tuple[ServerSpec, ...]
+
+
+def specs_of_settings(
+    servers: Sequence[ConfiguredMcpServer], secret: Callable[[str], None]
+) -> OfSettings:
+    """Returns the servers of the settings as they are run.
+
+    Args:
+        secret: told every header and variable that may be a key.
+
+    Raises:
+        ConfigError: there are some, and the SDK is not installed.
+    """
+    if any(server.table.enabled for server in servers):
+        require_sdk()
+    specs: dict[bool, list[ServerSpec]] = {True: [], False: []}
+    for server in servers:
+        specs[server.table.enabled].append(_spec_of_settings(server, secret))
+    return OfSettings(tuple(specs[True]), tuple(specs[False]))
+
+
+def _spec_of_settings(server: ConfiguredMcpServer, secret: Callable[[str], None]) -> ServerSpec:
+    table = server.table
+    revealed = {
+        where: {name: value.reveal() for name, value in values.items()}
+        for where, values in (("env", server.env), ("headers", server.headers))
+    }
+    for where, values in revealed.items():
+        for name, value in values.items():
+            if not has_reference(value) and (where == "headers" or names_secret(name)):
+                secret(value)
+    own = {tool: frozenset(classes) for tool, classes in server.tool_classes.items()}
+    return ServerSpec(
+        name=server.name,
+        command=table.command or (),
+        url=table.url or "",
+        env=revealed["env"],
+        headers=revealed["headers"],
+        cwd=table.cwd,
+        classes=FOREIGN_CLASSES if server.classes is None else frozenset(server.classes),
+        tool_classes=own,
+        tools=table.tools,
+        timeout_seconds=(CALL_SECONDS if table.timeout_ms is None else table.timeout_ms / 1000),
+    )

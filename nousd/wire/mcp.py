@@ -1,0 +1,123 @@
+"""MCP servers on the wire: what is said of one, the commands that add and remove them, what is told."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from nousd.wire.access import ToolClass
+from nousd.wire.command_base import Command
+from nousd.wire.event_base import Event
+from nousd.wire.limits import MCP_TIMEOUT_MS_MAX, MCP_VALUE_CHARS_MAX, MCP_VALUES_MAX
+from nousd.wire.response_base import Response
+
+SERVER_NAME = r"^[a-z0-9][a-z0-9-]{0,31}$(?!\n)"
+
+ServerName = Annotated[str, Meta(pattern=SERVER_NAME, examples=["files"])]
+"""What a server is called here; its tools are ``mcp__<server>__<tool>``."""
+
+Value = Annotated[str, Meta(min_length=1, max_length=MCP_VALUE_CHARS_MAX)]
+Words = Annotated[tuple[Value, ...], Meta(max_length=MCP_VALUES_MAX)]
+Table = Annotated[dict[Value, Value], Meta(max_length=MCP_VALUES_MAX)]
+Classes = Annotated[tuple[ToolClass, ...], Meta(max_length=4)]
+ClassesOfTools = Annotated[dict[Value, Classes], Meta(max_length=MCP_VALUES_MAX)]
+TimeoutMs = Annotated[int, Meta(ge=1, le=MCP_TIMEOUT_MS_MAX)]
+
+McpState = Literal["connecting", "ready", "backoff", "failed", "disabled"]
+"""``backoff``: it failed and is tried again by itself. ``failed``: it is not, before ``restart_mcp``."""
+
+
+class McpServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is said of a server: it has a ``command`` or a ``url``.
+
+    ``${NAME}`` in a value of ``env`` or ``headers`` stands for an environment variable of the daemon.
+    ``classes`` is what its tools may do, ``tool_classes`` the same for single ones; without both that is
+    exec and network. ``tools`` are the ones that are offered, by the server's own names; else all.
+    """
+
+    name: ServerName
+    command: Words | UnsetType = UNSET
+    url: Value | UnsetType = UNSET
+    env: Table | UnsetType = UNSET
+    headers: Table | UnsetType = UNSET
+    cwd: Value | UnsetType = UNSET
+    classes: Classes | UnsetType = UNSET
+    tool_classes: ClassesOfTools | UnsetType = UNSET
+    tools: Words | UnsetType = UNSET
+    timeout_ms: TimeoutMs | UnsetType = UNSET
+
+
+class AddMcp(Command, frozen=True, kw_only=True):
+    """Adds an MCP server, for good, or replaces one that was added so."""
+
+    name: ServerName
+    command: Words | None = None
+    url: Value | None = None
+    env: Table | None = None
+    headers: Table | None = None
+    cwd: Value | None = None
+    classes: Classes | None = None
+    tool_classes: ClassesOfTools | None = None
+    tools: Words | None = None
+    timeout_ms: TimeoutMs | None = None
+
+
+class RemoveMcp(Command, frozen=True, kw_only=True):
+    """Takes away an MCP server that was added by ``add_mcp``."""
+
+    name: ServerName
+
+
+class RestartMcp(Command, frozen=True, kw_only=True):
+    """Ends the connection to an MCP server and connects at once."""
+
+    name: ServerName
+
+
+class ListMcp(Command, frozen=True, kw_only=True):
+    """Reads which MCP servers there are, and how they are."""
+
+
+class McpServerStatus(Event, frozen=True, kw_only=True):
+    """How an MCP server is now. ``session_id`` is "".
+
+    ``error`` says why it is not ready, or was not before. ``restarts`` counts the connections after the
+    first one. ``tools`` are offered; ``left_out`` are not, with the reasons, the first of them.
+    """
+
+    name: str
+    transport: Literal["stdio", "http"]
+    state: McpState
+    restarts: int
+    tools: tuple[str, ...]
+    error: str | UnsetType = UNSET
+    protocol_version: str | UnsetType = UNSET
+    left_out: tuple[str, ...] | UnsetType = UNSET
+
+
+class McpServerSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A server and how it is. ``origin`` says where it is said to be: ``config`` or ``add_mcp``.
+
+    ``command`` and ``url`` are shown; values of ``env`` and ``headers`` are not.
+    """
+
+    name: str
+    origin: Literal["config", "add_mcp"]
+    transport: Literal["stdio", "http"]
+    state: McpState
+    restarts: int
+    tools: tuple[str, ...]
+    command: tuple[str, ...] | UnsetType = UNSET
+    url: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    protocol_version: str | UnsetType = UNSET
+    left_out: tuple[str, ...] | UnsetType = UNSET
+
+
+class McpServers(Response, frozen=True, kw_only=True):
+    """The MCP servers, true at ``cursor``."""
+
+    servers: tuple[McpServerSummary, ...]
+    cursor: str
