@@ -10,19 +10,18 @@ from nousd.tools.find import FIND
 from nousd.tools.grep import GREP
 from nousd.tools.interface import Tool
 from nousd.tools.ls import LS
+from nousd.tools.patch import PATCH
 from nousd.tools.question import QUESTION
 from nousd.tools.read import READ
 from nousd.tools.task import TASK
 from nousd.tools.todo import TODO
 from nousd.tools.write import WRITE
 
-_FILE_TOOLS: Final[tuple[Tool, ...]] = (READ, WRITE, EDIT, LS, FIND, GREP)
+_FILE_TOOLS: Final[tuple[Tool, ...]] = (READ, WRITE, EDIT, PATCH, LS, FIND, GREP)
 _DAEMON_TOOLS: Final[tuple[Tool, ...]] = (TODO, TASK, QUESTION)
 _EXEC_TOOLS: Final[tuple[Tool, ...]] = (BASH,)
 
-BUILTIN_NAMES: Final = frozenset(
-    tool.name for tool in (*_FILE_TOOLS, *_DAEMON_TOOLS, *_EXEC_TOOLS)
-)
+BUILTIN_NAMES: Final = frozenset(tool.name for tool in (*_FILE_TOOLS, *_DAEMON_TOOLS, *_EXEC_TOOLS))
 """Taken, also while execution is not allowed."""
 
 

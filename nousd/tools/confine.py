@@ -136,10 +136,30 @@ class Confinement:
                 ``path_denied`` if a folder that is missing may not be made.
             OSError: what the operating system says of a folder on the way.
         """
+        names = self.names_of(_expanded(given), given)
+        with self._walked(names, given, create_parents=create_parents) as place:
+            yield place
+
+    @contextmanager
+    def locate_real(
+        self, parts: tuple[str, ...], *, create_parents: bool = False
+    ) -> Iterator[Place]:
+        """Walks to a place that ``real`` or an earlier walk has found.
+
+        Raises:
+            ToolError, OSError: as ``locate``; also if one of the names is a link by now.
+        """
+        given = "/".join(parts)
+        with self._walked(list(parts), given, create_parents=create_parents) as place:
+            if place.parts != parts:
+                raise ToolError(f"path_changed: {shown(given)}: a folder became a link meanwhile")
+            yield place
+
+    @contextmanager
+    def _walked(self, names: list[str], given: str, *, create_parents: bool) -> Iterator[Place]:
         walk = _Walk(self, given)
         with ExitStack() as cleanup:
             cleanup.callback(walk.close)
-            names = self.names_of(_expanded(given), given)
             name = walk.to(names, missing="create" if create_parents else "fail")
             yield Place(walk.folder, name, walk.parts_of(name), given, self.restrictions)
 

@@ -80,31 +80,78 @@ def replace_file(place: Place, data: bytes) -> None:
     left if it fails.
 
     Raises:
+        ToolError, OSError: as ``writable``.
+    """
+    temporary = stage_file(place, data, writable(place))
+    try:
+        put_staged(place, temporary)
+    except OSError:
+        discard_staged(place, temporary)
+        raise
+
+
+def writable(place: Place) -> os.stat_result | None:
+    """Returns the file that is there, if it may be changed; None if nothing is there.
+
+    Raises:
         ToolError, OSError: as ``Place.require_writable``; also for files that may not be written.
     """
     old = place.require_writable()
     if old is not None:
         # Renaming asks for the folder's permission only; writing should ask for the file's.
         os.close(place.open(os.O_WRONLY))
+    return old
+
+
+def stage_file(
+    place: Place,
+    data: bytes,
+    old: os.stat_result | None = None,
+    *,
+    mode: int | None = None,
+    executable: bool = False,
+) -> str:
+    """Writes a file beside its place, durably, and returns its name there; nothing is left if it fails.
+
+    Args:
+        old: whose owner and mode it gets.
+        mode: its mode instead; with neither it has what the umask leaves of 0666.
+        executable: whether whoever may read it may run it as well.
+    """
     temporary = f".{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, 0o666, dir_fd=place.folder)
     with ExitStack() as undo:
-        undo.callback(_discard, temporary, place)
+        undo.callback(discard_staged, place, temporary)
         with os.fdopen(descriptor, "wb") as file:
             if old is not None:
                 _keep_owner_and_mode(descriptor, old)
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            if executable:
+                os.fchmod(descriptor, runnable(stat.S_IMODE(os.fstat(descriptor).st_mode)))
             file.write(data)
             file.flush()
             os.fsync(descriptor)
-        os.replace(temporary, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
         undo.pop_all()
-    _sync_folder(place)
+    return temporary
 
 
-def _discard(temporary: str, place: Place) -> None:
+def put_staged(place: Place, temporary: str) -> None:
+    """Puts a staged file there, at once and durably."""
+    os.replace(temporary, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+    sync_folder(place)
+
+
+def discard_staged(place: Place, temporary: str) -> None:
+    """Removes a staged file, if it is still there."""
     with suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=place.folder)
+
+
+def runnable(mode: int) -> int:
+    """Returns a mode by which whoever may read a file may run it."""
+    return mode | (mode & 0o444) >> 2
 
 
 def _keep_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
@@ -113,7 +160,8 @@ def _keep_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
     os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
 
 
-def _sync_folder(place: Place) -> None:
+def sync_folder(place: Place) -> None:
+    """Makes durable which names are in the folder."""
     folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.folder)
     try:
         os.fsync(folder)

@@ -1,0 +1,489 @@
+"""A patch is applied whole and exactly, or not at all; ``diff`` and ``git`` are the judges."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nousd.errors import ToolError
+from nousd.tools import file_changes, patch
+from nousd.tools.confine import Confinement
+from nousd.tools.hunks import put_in
+from nousd.tools.patch import PATCH, Patch
+from nousd.tools.unified_diff import parse
+from tests.tools.bench import Bench
+
+NUMBERS = "".join(f"{number}\n" for number in range(1, 31))
+
+CHANGE = """\
+--- a/numbers
++++ b/numbers
+@@ -4,3 +4,3 @@
+ 4
+-5
++five
+ 6
+"""
+
+
+def tree(folder: Path) -> dict[str, tuple[bytes, bool]]:
+    """Returns every file below a folder: its bytes, and whether it can be run."""
+    return {
+        str(path.relative_to(folder)): (path.read_bytes(), bool(path.stat().st_mode & stat.S_IXUSR))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def left_over(bench: Bench) -> list[str]:
+    return [str(path) for path in bench.work.rglob("*.tmp")]
+
+
+async def refusal(bench: Bench, text: str, **args: Any) -> str:
+    """Applies a patch that must not fit; nothing may have changed."""
+    before, folders = tree(bench.work), sorted(bench.work.rglob("*"))
+    with pytest.raises(ToolError) as caught:
+        await bench.call("patch", patch=text, **args)
+    assert tree(bench.work) == before
+    assert sorted(bench.work.rglob("*")) == folders
+    return str(caught.value)
+
+
+# --- what is changed -------------------------------------------------------------------------
+
+
+async def test_a_change_is_applied_and_told(bench: Bench) -> None:
+    file = bench.put("numbers", NUMBERS)
+    assert await bench.text("patch", patch=CHANGE) == "Patched 1 file.\nchanged numbers: +1 -1"
+    assert file.read_text() == NUMBERS.replace("5\n", "five\n", 1)
+    assert left_over(bench) == []
+
+
+async def test_a_dry_run_says_whether_it_fits_and_changes_nothing(bench: Bench) -> None:
+    bench.put("numbers", NUMBERS)
+    before = tree(bench.work)
+    text = await bench.text("patch", patch=CHANGE, dryRun=True)
+    assert text == "The patch fits 1 file; nothing was changed.\nchanged numbers: +1 -1"
+    assert tree(bench.work) == before
+
+
+async def test_everything_that_git_says_of_files_is_done(bench: Bench) -> None:
+    bench.put("numbers", NUMBERS)
+    bench.put("gone", "a\n")
+    bench.put("old name", "x\ny\n")
+    bench.put("source", "s\n")
+    bench.put("script", "#!/bin/sh")
+    bench.put("é", "é\n")
+    text = """\
+From 0123 Mon Sep 17 00:00:00 2001
+Subject: everything
+
+---
+ numbers | 2 +-
+diff --git a/numbers b/numbers
+index e8823e1..0a6f24e 100644
+--- a/numbers
++++ b/numbers
+@@ -1,2 +1,2 @@ heading
+-1
++one
+ 2
+diff --git a/gone b/gone
+deleted file mode 100644
+index 7898192..0000000
+--- a/gone
++++ /dev/null
+@@ -1 +0,0 @@
+-a
+diff --git a/deep/er/new b/deep/er/new
+new file mode 100755
+--- /dev/null
++++ b/deep/er/new
+@@ -0,0 +1 @@
++new
+\\ No newline at end of file
+diff --git a/empty b/empty
+new file mode 100644
+index 0000000..e69de29
+diff --git a/old name b/new name
+similarity index 50%
+rename from old name
+rename to new name
+--- a/old name
++++ b/new name
+@@ -1,2 +1,2 @@
+ x
+-y
++z
+diff --git a/source b/copy
+similarity index 100%
+copy from source
+copy to copy
+diff --git a/script b/script
+old mode 100644
+new mode 100755
+diff --git "a/\\303\\251" "b/\\303\\251"
+--- "a/\\303\\251"
++++ "b/\\303\\251"
+@@ -1 +1,2 @@
+ é
++\ttab
+--\x20
+2.39.5
+"""
+    told = await bench.text("patch", patch=text)
+    assert told.split("\n") == [
+        "Patched 8 files.",
+        "changed numbers: +1 -1",
+        "removed gone: +0 -1",
+        "made deep/er/new: +1 -0",
+        "made empty: +0 -0",
+        "renamed old name to new name: +1 -1",
+        "copied source to copy: +0 -0",
+        "changed script: +0 -0",
+        "changed é: +1 -0",
+    ]
+    found = tree(bench.work)
+    del found[".state/log.db"]
+    assert found == {
+        "numbers": (NUMBERS.replace("1\n", "one\n", 1).encode(), False),
+        "deep/er/new": (b"new", True),
+        "empty": (b"", False),
+        "new name": (b"x\nz\n", False),
+        "source": (b"s\n", False),
+        "copy": (b"s\n", False),
+        "script": (b"#!/bin/sh", True),
+        "é": ("é\n\ttab\n".encode(), False),
+    }
+
+
+async def test_a_mode_that_the_patch_does_not_name_stays(bench: Bench) -> None:
+    file = bench.put("numbers", NUMBERS)
+    file.chmod(0o740)
+    await bench.call("patch", patch=CHANGE)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o740
+    text = "diff --git a/numbers b/n2\nrename from numbers\nrename to n2\n"
+    await bench.call("patch", patch=text)
+    assert stat.S_IMODE((bench.work / "n2").stat().st_mode) == 0o740
+
+
+async def test_a_later_part_is_taken_of_what_an_earlier_one_left(bench: Bench) -> None:
+    bench.put("numbers", NUMBERS)
+    again = CHANGE.replace("-5\n+five", "-five\n+cinq").replace(" 4\n", " 4\n")
+    await bench.call("patch", patch=CHANGE + again)
+    assert "\ncinq\n" in (bench.work / "numbers").read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "strip"),
+    [
+        ("a/sub/f", "b/sub/f", None),
+        ("sub/f", "sub/f", None),
+        ("left/sub/f", "right/sub/f", None),
+        ("x/y/sub/f", "x/z/sub/f", 2),
+        ("a/sub/f\t2026-01-01 00:00:00 +0000", "b/sub/f\t2026-01-02 00:00:00 +0000", None),
+        ('"a/sub/f"', '"b/sub/f"', None),
+    ],
+)
+async def test_paths_are_taken_as_the_names_tell(
+    bench: Bench, old: str, new: str, strip: int | None
+) -> None:
+    file = bench.put("sub/f", "x\n")
+    text = f"--- {old}\n+++ {new}\n@@ -1 +1 @@\n-x\n+y\n"
+    await bench.call("patch", patch=text, strip=strip)
+    assert file.read_text() == "y\n"
+
+
+async def test_a_file_that_diff_dates_before_all_time_is_none(bench: Bench) -> None:
+    epoch = "1970-01-01 00:00:00.000000000 +0000"
+    await bench.call("patch", patch=f"--- old/n\t{epoch}\n+++ new/n\n@@ -0,0 +1 @@\n+x\n", strip=1)
+    assert (bench.work / "n").read_text() == "x\n"
+    text = f"--- old/n\n+++ new/n\t{epoch}\n@@ -1 +0,0 @@\n-x\n"
+    await bench.call("patch", patch=text, strip=1)
+    assert not (bench.work / "n").exists()
+
+
+# --- where hunks go --------------------------------------------------------------------------
+
+
+async def test_a_hunk_with_a_wrong_line_goes_to_the_only_place_that_fits(bench: Bench) -> None:
+    file = bench.put("numbers", "0\n0\n" + NUMBERS)
+    told = await bench.text("patch", patch=CHANGE)
+    assert told.endswith("changed numbers: +1 -1 (1 of 1 hunks on other lines than they say)")
+    assert file.read_text() == "0\n0\n" + NUMBERS.replace("5\n", "five\n", 1)
+
+
+async def test_of_two_places_that_fit_none_is_chosen(bench: Bench) -> None:
+    bench.put("numbers", "x\n" + NUMBERS + NUMBERS)
+    assert await refusal(bench, CHANGE) == (
+        "patch_failed: numbers: the hunk of line 3 fits at lines 5 and 35, but not at line 4, which it"
+        " names; give the right number or more lines around it"
+    )
+
+
+async def test_of_two_places_the_one_that_the_line_names_is_taken(bench: Bench) -> None:
+    file = bench.put("numbers", NUMBERS + NUMBERS)
+    await bench.call("patch", patch=CHANGE)
+    assert file.read_text() == NUMBERS.replace("5\n", "five\n", 1) + NUMBERS
+
+
+async def test_a_space_that_differs_is_a_difference(bench: Bench) -> None:
+    bench.put("numbers", NUMBERS.replace("4\n", "4 \n", 1))
+    assert await refusal(bench, CHANGE) == (
+        "patch_failed: numbers: the hunk of line 3 does not fit: expected '4\\n', found '4 \\n'"
+    )
+
+
+async def test_a_last_line_without_a_newline_is_another_line(bench: Bench) -> None:
+    bench.put("f", "a\nb")
+    text = "--- f\n+++ f\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n"
+    assert "expected 'b\\n', found 'b'" in await refusal(bench, text)
+    await bench.call("patch", patch=text.replace("-b\n", "-b\n\\ No newline at end of file\n"))
+    assert (bench.work / "f").read_bytes() == b"a\nc\n"
+
+
+async def test_a_file_with_crlf_keeps_it(bench: Bench) -> None:
+    file = bench.put("numbers", NUMBERS.replace("\n", "\r\n"))
+    await bench.call("patch", patch=CHANGE)
+    assert file.read_bytes() == NUMBERS.replace("5\n", "five\n", 1).replace("\n", "\r\n").encode()
+
+
+async def test_a_patch_that_came_with_crlf_is_read_as_lf(bench: Bench) -> None:
+    file = bench.put("numbers", NUMBERS)
+    await bench.call("patch", patch=CHANGE.replace("\n", "\r\n"))
+    assert file.read_text() == NUMBERS.replace("5\n", "five\n", 1)
+
+
+async def test_bytes_that_are_no_text_and_a_byte_order_mark_stay(bench: Bench) -> None:
+    file = bench.put("f", b"\xef\xbb\xbfa\nb\n\xff\xfe\n")
+    await bench.call("patch", patch="--- f\n+++ f\n@@ -1,2 +1,2 @@\n-a\n+A\n b\n")
+    assert file.read_bytes() == b"\xef\xbb\xbfA\nb\n\xff\xfe\n"
+
+
+# --- all or nothing --------------------------------------------------------------------------
+
+SECOND = "--- a/other\n+++ b/other\n@@ -1 +1 @@\n-x\n+y\n"
+
+FAULTS = {
+    "a hunk does not fit": (CHANGE + SECOND.replace("-x", "-z"), "expected 'z\\n', found 'x\\n'"),
+    "a file is missing": (CHANGE + SECOND.replace("other", "missing"), "missing: is not there"),
+    "a count is wrong": (CHANGE.replace("-4,3 +4,3", "-4,4 +4,4"), "more old and 1 more new lines"),
+    "lines are left over": (CHANGE + " 7\n", "line 8: the hunk before has more lines than it says"),
+    "a hunk has no file": ("@@ -1 +1 @@\n-1\n+2\n", "line 1: a hunk without a file"),
+    "there is nothing": ("no patch at all\n", "there is no file in the patch"),
+    "a hunk has no numbers": ("--- f\n+++ f\n@@ @@\n-1\n+2\n", "line 3: a hunk begins with"),
+    "an insertion has nothing around it": (
+        "--- numbers\n+++ numbers\n@@ -3,0 +4 @@\n+x\n",
+        "has neither lines around it nor lines to remove",
+    ),
+    "a made file is there": (
+        CHANGE + "--- /dev/null\n+++ b/other\n@@ -0,0 +1 @@\n+x\n",
+        "other: is there already",
+    ),
+    "a removed file has more": (
+        "--- a/numbers\n+++ /dev/null\n@@ -1 +0,0 @@\n-1\n",
+        "numbers: is not empty without the lines",
+    ),
+    "a rename has a target": (
+        CHANGE + "diff --git a/numbers b/other\nrename from numbers\nrename to other\n",
+        "other: is there already",
+    ),
+    "it is binary": (
+        CHANGE + "Binary files a/x and b/x differ\n",
+        "binary files cannot be patched",
+    ),
+    "it is binary for git": (
+        "diff --git a/x b/x\nindex 1..2\nGIT binary patch\nliteral 1\n",
+        "binary files cannot be patched",
+    ),
+    "the file is binary": (CHANGE.replace("numbers", "binary"), "binary: is a binary file"),
+    "it makes a link": (
+        "diff --git a/l b/l\nnew file mode 120000\n--- /dev/null\n+++ b/l\n@@ -0,0 +1 @@\n+/etc\n",
+        "only regular files can be patched",
+    ),
+    "it names two files": ("--- x\n+++ y\n@@ -1 +1 @@\n-x\n+y\n", "two names for one file"),
+    "it removes a link": ("--- a/link\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n", "link: is a link"),
+    "it is a folder": (CHANGE.replace("numbers", "folder"), "folder: Is a directory"),
+    "nothing is left of a path": (CHANGE + SECOND, "no path with 3 folders to take off"),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+async def test_a_fault_anywhere_changes_nothing(bench: Bench, case: str) -> None:
+    bench.put("numbers", NUMBERS)
+    bench.put("other", "x\n")
+    bench.put("binary", b"\0" + NUMBERS.encode())
+    (bench.work / "folder").mkdir()
+    (bench.work / "link").symlink_to("other")
+    text, said = FAULTS[case]
+    strip = 3 if "3 folders" in said else None
+    assert said in await refusal(bench, text, strip=strip)
+
+
+@pytest.mark.parametrize("put", range(4))
+async def test_what_was_put_is_taken_back_when_a_later_file_fails(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, put: int
+) -> None:
+    bench.put("numbers", NUMBERS)
+    bench.put("other", "x\n")
+    bench.put("gone", "x\n")
+    (bench.work / "other").chmod(0o750)
+    text = (
+        CHANGE
+        + SECOND
+        + "--- /dev/null\n+++ b/new/folder/f\n@@ -0,0 +1 @@\n+x\n"
+        + "--- a/gone\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
+    )
+    modes = {path: path.stat().st_mode for path in bench.work.iterdir()}
+    real, calls = file_changes._put, []
+
+    def failing(*args: Any) -> None:
+        calls.append(args)
+        real(*args)
+        if len(calls) > put:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(file_changes, "_put", failing)
+    assert await refusal(bench, text) == "patch_failed: the files: Input/output error"
+    assert {path: path.stat().st_mode for path in bench.work.iterdir()} == modes
+
+
+async def test_what_cannot_be_taken_back_is_named(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.put("numbers", NUMBERS)
+    bench.put("other", "x\n")
+    real = file_changes._put
+
+    def failing(confinement: Confinement, change: file_changes.Change, name: str | None) -> None:
+        if change.parts == ("other",):
+            shutil.rmtree(bench.work / "sub")
+            raise OSError(5, "Input/output error")
+        real(confinement, change, name)
+
+    monkeypatch.setattr(file_changes, "_put", failing)
+    bench.put("sub/numbers", NUMBERS)
+    with pytest.raises(ToolError) as caught:
+        await bench.call("patch", patch=CHANGE.replace("numbers", "sub/numbers") + SECOND)
+    assert str(caught.value) == (
+        "patch_failed: Input/output error; these files could not be put back: sub/numbers"
+    )
+
+
+# --- bounds and facts ------------------------------------------------------------------------
+
+
+async def test_more_files_than_a_patch_may_have_are_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patch, "PATCH_FILES_MAX", 1)
+    bench.put("numbers", NUMBERS)
+    bench.put("other", "x\n")
+    assert await refusal(bench, CHANGE + SECOND) == "patch_failed: more than 1 files"
+
+
+async def test_files_that_are_too_large_are_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.put("numbers", NUMBERS)
+    monkeypatch.setattr(patch, "PATCHED_BYTES_MAX", len(NUMBERS))
+    assert "larger than" in await refusal(bench, CHANGE)
+    monkeypatch.setattr(patch, "TEXT_BYTES_MAX", len(NUMBERS) - 1)
+    assert "numbers: is larger than" in await refusal(bench, CHANGE)
+
+
+async def test_a_call_touches_every_file_that_it_names_at_its_real_place(bench: Bench) -> None:
+    bench.put("real/numbers", NUMBERS)
+    (bench.work / "link").symlink_to("real")
+    text = (
+        CHANGE.replace("/numbers", "/link/numbers")
+        + "--- /dev/null\n+++ b/not/../yet/there\n@@ -0,0 +1 @@\n+x\n"
+        + "diff --git a/from b/to\nrename from from\nrename to to\n"
+        + "--- a/gone\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
+    )
+    access = await PATCH.access(Patch(text), bench.context)
+    assert access.classes == {"write"}
+    assert access.paths == ("real/numbers", "yet/there", "from", "to", "gone")
+    assert (await PATCH.access(Patch("nothing"), bench.context)).paths == ()
+
+
+# --- judges ----------------------------------------------------------------------------------
+
+TEXTS = st.lists(
+    st.sampled_from(["a", "b", "", "}", " x", "-", "+", "-- ", "@@ -1 +1 @@"]), max_size=12
+)
+
+
+@st.composite
+def files(draw: st.DrawFn) -> bytes:
+    lines = draw(TEXTS)
+    end = draw(st.sampled_from(["\n", "\n", "\r\n"]))
+    text = end.join(lines) + (end if draw(st.booleans()) else "")
+    return text.encode()
+
+
+def diff_of(old: bytes, new: bytes, context: int) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data in (("old", old), ("new", new)):
+            (Path(folder) / name).mkdir()
+            (Path(folder) / name / "f").write_bytes(data)
+        made = subprocess.run(
+            ["git", "diff", "--no-index", f"-U{context}", "old/f", "new/f"],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+        )
+    return made.stdout.decode()
+
+
+def by_git(text: str, diff: str) -> str | None:
+    """Returns what ``git apply`` makes of a file; None if the patch does not fit."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "f"
+        file.write_bytes(text.encode())
+        done = subprocess.run(
+            ["git", "apply", "-p2", "--whitespace=nowarn"],
+            cwd=folder,
+            input=diff.encode(),
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"GIT_CEILING_DIRECTORIES": folder},
+        )
+        return file.read_bytes().decode() if done.returncode == 0 else None
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(old=files(), new=files(), context=st.integers(1, 3))
+def test_what_git_says_of_two_files_makes_one_of_the_other(
+    old: bytes, new: bytes, context: int
+) -> None:
+    text = diff_of(old, new, context)
+    if text:
+        (diff,) = parse(text, 2)
+        assert put_in(old.decode(), diff.hunks).text == new.decode()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(old=files(), new=files(), other=files())
+def test_on_another_file_it_does_what_git_does_or_refuses(
+    old: bytes, new: bytes, other: bytes
+) -> None:
+    text = diff_of(old, new, 3)
+    if not text or not other:
+        return
+    (diff,) = parse(text, 2)
+    try:
+        ours = put_in(other.decode(), diff.hunks).text
+    except ToolError:
+        return
+    theirs = by_git(other.decode(), text)
+    # Git takes no LF for a CRLF.
+    if theirs is not None and b"\r" not in other:
+        assert ours == theirs
