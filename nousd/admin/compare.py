@@ -45,6 +45,7 @@ TABLES: Final = (
     Table("entry_bodies", ("seq",), "the body of entry"),
     Table("inputs", ("session_id", "input_id"), "input"),
     Table("runs", ("run_id",), "run"),
+    Table("tool_calls", ("tool_call_id", "attempt"), "attempt"),
     Table("artifact_uses", ("session_id", "artifact_id"), "artifact"),
 )
 

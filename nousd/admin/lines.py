@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from nousd.errors import StoreTooNew
 from nousd.wire.codec import decode_event
-from nousd.wire.events import EVENTS, Event
+from nousd.wire.events import EVENTS, Event, thread_of
 from nousd.wire.lifting import lift
 from nousd.wire.subscribe import cursor_seq
 
@@ -37,7 +37,12 @@ class LoggedEvent(NamedTuple):
     @property
     def columns(self) -> bytes:
         """What the columns of its row hold; see ``StoredLine``."""
-        return f"{self.type}{self.event.session_id}{self.run_id or ''}".encode()
+        return f"{self.type}{self.event.session_id}{self.thread or ''}".encode()
+
+    @property
+    def thread(self) -> str | None:
+        """The run that it belongs to, or the client's own call."""
+        return thread_of(self.event)
 
     @property
     def run_id(self) -> str | None:

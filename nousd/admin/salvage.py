@@ -232,7 +232,7 @@ class _Salvage:
                 logged.schema_version,
                 logged.type,
                 logged.event.session_id,
-                logged.run_id,
+                logged.thread,
                 logged.line,
                 logged.joined_from,
             ),
@@ -304,7 +304,7 @@ class _Salvage:
                 continue
             self._put(logged)
             refold.apply(logged)
-            of = logged.run_id or event.session_id
+            of = logged.thread or event.session_id
             self._findings.add(f"evt-{seq}", f"was added: {logged.type} of {of}", "note")
             seq += 1
         return seq - first

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import trio
-from msgspec import UNSET
 
 from nousd.daemon.clock import Clock
 from nousd.daemon.hub import Hub
@@ -21,7 +20,7 @@ from nousd.errors import StoreError
 from nousd.machine import long_texts
 from nousd.store.interface import Artifact, Batch, Record, Store, StoredEvent
 from nousd.wire.codec import encode_event_tail
-from nousd.wire.events import EVENT_TYPES, Event
+from nousd.wire.events import EVENT_TYPES, Event, thread_of
 
 _log = logging.getLogger(__name__)
 
@@ -132,11 +131,10 @@ class Log:
 
 
 def _record(event: Any, ts: str) -> Record:
-    run_id = getattr(event, "run_id", UNSET)
     return Record(
         EVENT_TYPES[type(event)],
         event.session_id,
-        None if run_id is UNSET else run_id,
+        thread_of(event),
         event,
         encode_event_tail(event, ts),
         ts,

@@ -26,6 +26,7 @@ from nousd.wire.limits import SNIPPET_BYTES_MAX
 from nousd.wire.mcp import McpServer
 from nousd.wire.responses import QueuedInput
 from nousd.wire.todos import Todo
+from nousd.wire.tool_events import ToolCallState
 from nousd.wire.workers import TaskOrigin, WorkerSpec
 
 InputState = Literal["pending", "consumed", "cleared"]
@@ -180,6 +181,42 @@ class CountTurn(msgspec.Struct, frozen=True):
     run_id: str
 
 
+class PutToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt at a tool call is requested, by event number ``seq``."""
+
+    tool_call_id: str
+    attempt: int
+    session_id: str
+    run_id: str | None
+    tool_name: str
+    input_hash: str | None
+    client_call_id: str | None
+    seq: int
+    ts: str
+
+
+class SetToolCallState(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt is somewhere else now; ``by`` says who decided on it, if that is new."""
+
+    tool_call_id: str
+    attempt: int
+    state: ToolCallState
+    seq: int
+    by: str | None = None
+
+
+class EndToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt has ended: it stays denied if it was, is ``not_started`` if it had not begun, and
+    ``completed`` else.
+    """
+
+    tool_call_id: str
+    attempt: int
+    is_error: bool
+    seq: int
+    ts: str
+
+
 class AddUsage(msgspec.Struct, frozen=True):
     """A session, and the run if the call was one of a run, has cost this much more."""
 
@@ -202,6 +239,9 @@ RowChange = (
     | PutRun
     | EndRun
     | CountTurn
+    | PutToolCall
+    | SetToolCallState
+    | EndToolCall
     | AddUsage
 )
 
@@ -325,6 +365,69 @@ def _turn_started(event: events.TurnStart, _: int, __: str) -> Changes:
     return (CountTurn(event.run_id),)
 
 
+def _call_requested(event: events.ToolCallRequested, seq: int, ts: str) -> Changes:
+    put = PutToolCall(
+        tool_call_id=event.tool_call_id,
+        attempt=event.attempt,
+        session_id=event.session_id,
+        run_id=_or_none(event.run_id),
+        tool_name=event.tool_name,
+        input_hash=_or_none(event.input_hash),
+        client_call_id=_or_none(event.client_call_id),
+        seq=seq,
+        ts=ts,
+    )
+    return (put,)
+
+
+def _call_waits(event: events.PermissionRequested, seq: int, _: str) -> Changes:
+    return () if event.origin else (_call_state(event, "waiting", seq),)
+
+
+def _call_approved(event: events.ToolCallApproved, seq: int, _: str) -> Changes:
+    return () if event.origin else (_call_state(event, "approved", seq, event.by),)
+
+
+def _call_denied(event: events.ToolCallDenied, seq: int, ts: str) -> Changes:
+    if event.origin:
+        return ()
+    denied = _call_state(event, "denied", seq, event.by)
+    return (denied,) if event.run_id else (denied, _call_end(event, seq, ts, is_error=True))
+
+
+def _call_started(event: events.ToolCallStarted, seq: int, _: str) -> Changes:
+    return (_call_state(event, "started", seq),)
+
+
+def _call_completed(event: events.ToolCallCompleted, seq: int, ts: str) -> Changes:
+    # Of a run's call the end of its bracket says the same.
+    return () if event.run_id else (_call_end(event, seq, ts, is_error=event.is_error),)
+
+
+def _execution_ended(event: events.ToolExecutionEnd, seq: int, ts: str) -> Changes:
+    return (_call_end(event, seq, ts, is_error=event.is_error),)
+
+
+def _call_state(
+    event: events.ToolCallEvent, state: ToolCallState, seq: int, by: str | None = None
+) -> RowChange:
+    return SetToolCallState(
+        tool_call_id=event.tool_call_id, attempt=event.attempt, state=state, seq=seq, by=by
+    )
+
+
+def _call_end(
+    event: events.ToolCallEvent | events.ToolExecutionEnd, seq: int, ts: str, *, is_error: bool
+) -> RowChange:
+    return EndToolCall(
+        tool_call_id=event.tool_call_id,
+        attempt=event.attempt or 1,
+        is_error=is_error,
+        seq=seq,
+        ts=ts,
+    )
+
+
 def _usage_reported(event: events.UsageReported, _: int, __: str) -> Changes:
     return (AddUsage(event),)
 
@@ -373,6 +476,13 @@ _IN_A_LIFE: Final[dict[type[events.Event], Fold]] = {
     events.AgentStart: _run_started,
     events.AgentEnd: _run_ended,
     events.TurnStart: _turn_started,
+    events.ToolCallRequested: _call_requested,
+    events.PermissionRequested: _call_waits,
+    events.ToolCallApproved: _call_approved,
+    events.ToolCallDenied: _call_denied,
+    events.ToolCallStarted: _call_started,
+    events.ToolCallCompleted: _call_completed,
+    events.ToolExecutionEnd: _execution_ended,
     events.UsageReported: _usage_reported,
     events.TodoUpdated: _todos_updated,
 }

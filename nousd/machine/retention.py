@@ -21,10 +21,11 @@ from nousd.wire.codec import decode_event, encode_event_tail, number_event
 from nousd.wire.events import EVENTS
 from nousd.wire.subscribe import cursor
 
-STARTS: Final = frozenset({"message_start", "tool_execution_start"})
-ENDS: Final = frozenset({"message_end", "tool_execution_end"})
+STARTS: Final = frozenset({"message_start", "tool_execution_start", "tool_call_requested"})
+ENDS: Final = frozenset({"message_end", "tool_execution_end", "tool_call_completed"})
 """What deltas stand between. In a run at most one of them is open, so whatever deltas of the run lie
-between an end and the start before it belong together."""
+between an end and the start before it belong together. Of a client's own call there are only the last
+of each; the steps of a call of a run stand inside its start and end."""
 
 
 class Line(NamedTuple):

@@ -108,6 +108,7 @@ _FORGET: Final = (
     "DELETE FROM entries WHERE session_id = :gone",
     "DELETE FROM inputs WHERE session_id = :gone",
     "DELETE FROM runs WHERE session_id = :gone",
+    "DELETE FROM tool_calls WHERE session_id = :gone",
     # Chunks of large ones stay, as of such that never were whole: dropping them holds up other commits.
     f"""
     DELETE FROM artifact_chunks WHERE artifact_id IN (
@@ -225,6 +226,59 @@ def _count_turn(connection: apsw.Connection, change: projection.CountTurn) -> No
     connection.execute("UPDATE runs SET turns = turns + 1 WHERE run_id = ?", (change.run_id,))
 
 
+def _put_tool_call(connection: apsw.Connection, change: projection.PutToolCall) -> None:
+    connection.execute(
+        """
+        INSERT OR IGNORE INTO tool_calls
+            (seq, last_seq, tool_call_id, attempt, session_id, run_id, tool_name, input_hash,
+             client_call_id, state, requested_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'requested', ?)
+        """,
+        (
+            change.seq,
+            change.seq,
+            change.tool_call_id,
+            change.attempt,
+            change.session_id,
+            change.run_id,
+            change.tool_name,
+            change.input_hash,
+            change.client_call_id,
+            change.ts,
+        ),
+    )
+
+
+def _set_tool_call_state(connection: apsw.Connection, change: projection.SetToolCallState) -> None:
+    connection.execute(
+        """
+        UPDATE tool_calls SET
+            state = :state,
+            last_seq = :seq,
+            started = started OR :state = 'started',
+            decided_by = coalesce(:by, decided_by)
+        WHERE tool_call_id = :tool_call_id AND attempt = :attempt
+        """,
+        msgspec.structs.asdict(change),
+    )
+
+
+def _end_tool_call(connection: apsw.Connection, change: projection.EndToolCall) -> None:
+    connection.execute(
+        """
+        UPDATE tool_calls SET
+            state = CASE state
+                WHEN 'denied' THEN 'denied' WHEN 'approved' THEN 'not_started' ELSE 'completed'
+            END,
+            is_error = :is_error,
+            last_seq = :seq,
+            ended_at = :ts
+        WHERE tool_call_id = :tool_call_id AND attempt = :attempt
+        """,
+        msgspec.structs.asdict(change),
+    )
+
+
 def _add_usage(connection: apsw.Connection, change: projection.AddUsage) -> None:
     call = change.call
     _add_call(connection, "sessions", "session_id = ? AND NOT deleted", call.session_id, call)
@@ -261,5 +315,8 @@ _APPLY: Final[dict[type[projection.RowChange], Callable[[apsw.Connection, Any], 
     projection.PutRun: _put_run,
     projection.EndRun: _end_run,
     projection.CountTurn: _count_turn,
+    projection.PutToolCall: _put_tool_call,
+    projection.SetToolCallState: _set_tool_call_state,
+    projection.EndToolCall: _end_tool_call,
     projection.AddUsage: _add_usage,
 }

@@ -15,10 +15,18 @@ from msgspec import UNSET
 
 from nousd.machine import projection
 from nousd.machine.usage import with_call
-from nousd.store.interface import ArtifactInfo, Defaults, InputRow, SessionRow, StoredEvent
+from nousd.store.interface import (
+    ArtifactInfo,
+    Defaults,
+    InputRow,
+    SessionRow,
+    StoredEvent,
+    ToolCallRow,
+)
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import Entry
 from nousd.wire.responses import RunRecord, TreeNode
+from nousd.wire.tool_events import ToolCallState
 
 
 class EntryRow(msgspec.Struct, frozen=True):
@@ -50,6 +58,7 @@ class Rows:
         self.entries: dict[str, dict[str, EntryRow]] = defaultdict(dict)
         self.inputs: dict[str, dict[str, InputRow]] = defaultdict(dict)
         self.runs: dict[str, RunRecord] = {}
+        self.tool_calls: dict[tuple[str, int], ToolCallRow] = {}
         self.artifacts: dict[str, StoredArtifact] = {}
         self.artifact_uses: dict[str, set[str]] = defaultdict(set)
         self.defaults = Defaults()
@@ -105,6 +114,9 @@ def _forget_session(rows: Rows, change: projection.ForgetSession) -> None:
         event for event in rows.events if event.session_id != gone or event.seq >= change.seq
     ]
     rows.runs = {key: run for key, run in rows.runs.items() if run.session_id != gone}
+    rows.tool_calls = {
+        key: call for key, call in rows.tool_calls.items() if call.session_id != gone
+    }
     rows.sessions.pop(gone, None)
     rows.entries.pop(gone, None)
     rows.inputs.pop(gone, None)
@@ -178,6 +190,56 @@ def _count_turn(rows: Rows, change: projection.CountTurn) -> None:
     _replace_run(rows, change.run_id, lambda run: {"turns": run.turns + 1})
 
 
+def _put_tool_call(rows: Rows, change: projection.PutToolCall) -> None:
+    call = ToolCallRow(
+        tool_call_id=change.tool_call_id,
+        attempt=change.attempt,
+        session_id=change.session_id,
+        run_id=change.run_id,
+        seq=change.seq,
+        last_seq=change.seq,
+        tool_name=change.tool_name,
+        input_hash=change.input_hash,
+        client_call_id=change.client_call_id,
+        state="requested",
+        requested_at=change.ts,
+    )
+    rows.tool_calls.setdefault((change.tool_call_id, change.attempt), call)
+
+
+def _set_tool_call_state(rows: Rows, change: projection.SetToolCallState) -> None:
+    call = rows.tool_calls.get((change.tool_call_id, change.attempt))
+    if call is None:
+        return
+    rows.tool_calls[change.tool_call_id, change.attempt] = msgspec.structs.replace(
+        call,
+        state=change.state,
+        last_seq=change.seq,
+        started=call.started or change.state == "started",
+        by=change.by or call.by,
+    )
+
+
+def _end_tool_call(rows: Rows, change: projection.EndToolCall) -> None:
+    call = rows.tool_calls.get((change.tool_call_id, change.attempt))
+    if call is None:
+        return
+    rows.tool_calls[change.tool_call_id, change.attempt] = msgspec.structs.replace(
+        call,
+        state=_ENDED.get(call.state, "completed"),
+        is_error=change.is_error,
+        last_seq=change.seq,
+        ended_at=change.ts,
+    )
+
+
+_ENDED: Final[dict[ToolCallState, ToolCallState]] = {
+    "denied": "denied",
+    "approved": "not_started",
+}
+"""Where a call stood -> where it stands after its end, unless it is completed."""
+
+
 def _add_usage(rows: Rows, change: projection.AddUsage) -> None:
     call = change.call
     session = rows.sessions.get(call.session_id)
@@ -209,5 +271,8 @@ _APPLY: Final[dict[type[projection.RowChange], Callable[[Rows, Any], None]]] = {
     projection.PutRun: _put_run,
     projection.EndRun: _end_run,
     projection.CountTurn: _count_turn,
+    projection.PutToolCall: _put_tool_call,
+    projection.SetToolCallState: _set_tool_call_state,
+    projection.EndToolCall: _end_tool_call,
     projection.AddUsage: _add_usage,
 }

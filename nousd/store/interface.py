@@ -30,6 +30,7 @@ from nousd.wire.events import Event
 from nousd.wire.mcp import McpServer
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
 from nousd.wire.todos import Todo
+from nousd.wire.tool_events import ToolCallState
 from nousd.wire.workers import TaskOrigin, WorkerSpec
 
 PENDING_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -54,7 +55,7 @@ class Record(msgspec.Struct, frozen=True):
 
     Args:
         type: the event's name on the wire.
-        run_id: the run it belongs to, if any.
+        run_id: the run it belongs to, or the client's own call (``wire.events.thread_of``).
         event: the payload, for the projections.
         tail: the encoded line from behind its number on (``codec.encode_event_tail``).
         ts: RFC 3339 UTC, the same text that stands in ``tail``.
@@ -136,7 +137,7 @@ def put_at(batch: Batch) -> str:
 
 
 class EventFilter(msgspec.Struct, frozen=True):
-    """Which events a reader wants; None means all."""
+    """Which events a reader wants; None means all. ``run_id`` may name a client's own call as well."""
 
     session_id: str | None = None
     run_id: str | None = None
@@ -192,6 +193,34 @@ class InputRow(msgspec.Struct, frozen=True, kw_only=True):
     input: QueuedInput
     session_id: str
     state: Literal["pending", "consumed", "cleared"]
+
+
+class ToolCallRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt at a tool call: where it stands, and between which events its own are.
+
+    Args:
+        run_id: None for a call that a client made itself.
+        seq: of the event that requested it.
+        last_seq: of the newest event that is known to be its own.
+        started: whether it may have had an effect.
+        by: who decided on it.
+    """
+
+    tool_call_id: str
+    attempt: int
+    session_id: str
+    run_id: str | None
+    seq: int
+    last_seq: int
+    tool_name: str
+    input_hash: str | None
+    client_call_id: str | None
+    state: ToolCallState
+    requested_at: str
+    started: bool = False
+    ended_at: str | None = None
+    is_error: bool | None = None
+    by: str | None = None
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -336,6 +365,26 @@ class Store(Protocol):
 
     async def open_runs(self) -> tuple[RunRecord, ...]:
         """Runs without an end, oldest first."""
+        ...
+
+    async def tool_call(self, tool_call_id: str, attempt: int | None) -> ToolCallRow | None:
+        """Returns that attempt at a call; None means the last one."""
+        ...
+
+    async def tool_call_by_client_id(
+        self, session_id: str, client_call_id: str
+    ) -> ToolCallRow | None:
+        """Returns the call that a client made under an id of its own."""
+        ...
+
+    async def tool_calls(
+        self, session_id: str | None, run_id: str | None, *, limit: int, before: int
+    ) -> tuple[ToolCallRow, ...]:
+        """Newest first, of those that were requested before the event with the number ``before``."""
+        ...
+
+    async def open_client_calls(self) -> tuple[ToolCallRow, ...]:
+        """Calls that belong to no run and have no end, oldest first."""
         ...
 
     # --- artifacts ---------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from nousd.store.interface import (
     SessionRow,
     Store,
     StoredEvent,
+    ToolCallRow,
     put_at,
 )
 from nousd.wire.codec import number_event
@@ -297,6 +298,41 @@ class MemoryStore:
     async def open_runs(self) -> tuple[RunRecord, ...]:
         await trio.lowlevel.checkpoint()
         return tuple(run for run in self._rows.runs.values() if run.status == "running")
+
+    async def tool_call(self, tool_call_id: str, attempt: int | None) -> ToolCallRow | None:
+        await trio.lowlevel.checkpoint()
+        found = [
+            call
+            for (id, number), call in self._rows.tool_calls.items()
+            if id == tool_call_id and attempt in (None, number)
+        ]
+        return max(found, key=lambda call: call.attempt, default=None)
+
+    async def tool_call_by_client_id(
+        self, session_id: str, client_call_id: str
+    ) -> ToolCallRow | None:
+        await trio.lowlevel.checkpoint()
+        wanted = (session_id, client_call_id)
+        calls = self._rows.tool_calls.values()
+        return next((c for c in calls if (c.session_id, c.client_call_id) == wanted), None)
+
+    async def tool_calls(
+        self, session_id: str | None, run_id: str | None, *, limit: int, before: int
+    ) -> tuple[ToolCallRow, ...]:
+        await trio.lowlevel.checkpoint()
+        wanted = (
+            call
+            for call in reversed(self._rows.tool_calls.values())
+            if call.seq < before
+            and session_id in (None, call.session_id)
+            and run_id in (None, call.run_id)
+        )
+        return tuple(islice(wanted, limit))
+
+    async def open_client_calls(self) -> tuple[ToolCallRow, ...]:
+        await trio.lowlevel.checkpoint()
+        calls = self._rows.tool_calls.values()
+        return tuple(call for call in calls if call.run_id is None and call.ended_at is None)
 
     async def artifact_info(self, artifact_id: str) -> ArtifactInfo | None:
         await trio.lowlevel.checkpoint()

@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from nousd.errors import StoreError, StoreFull
-from nousd.store import _artifacts_sqlite, _pruning_sqlite, _queries
+from nousd.store import _artifacts_sqlite, _call_queries, _pruning_sqlite, _queries
 from nousd.store._commits import Commits
 from nousd.store._database import Connect, open_for_reading, open_for_writing
 from nousd.store._pending import Outcome, PendingBatches
@@ -38,6 +38,7 @@ from nousd.store.interface import (
     SessionRow,
     Store,
     StoredEvent,
+    ToolCallRow,
 )
 from nousd.wire.entries import Entry
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
@@ -356,6 +357,28 @@ class SqliteStore:
 
     async def open_runs(self) -> tuple[RunRecord, ...]:
         return await self._readers.read(_queries.open_runs)
+
+    async def tool_call(self, tool_call_id: str, attempt: int | None) -> ToolCallRow | None:
+        return await self._readers.read(
+            lambda rows: _call_queries.tool_call(rows, tool_call_id, attempt)
+        )
+
+    async def tool_call_by_client_id(
+        self, session_id: str, client_call_id: str
+    ) -> ToolCallRow | None:
+        return await self._readers.read(
+            lambda rows: _call_queries.tool_call_by_client_id(rows, session_id, client_call_id)
+        )
+
+    async def tool_calls(
+        self, session_id: str | None, run_id: str | None, *, limit: int, before: int
+    ) -> tuple[ToolCallRow, ...]:
+        return await self._readers.read(
+            lambda rows: _call_queries.tool_calls(rows, session_id, run_id, limit, before)
+        )
+
+    async def open_client_calls(self) -> tuple[ToolCallRow, ...]:
+        return await self._readers.read(_call_queries.open_client_calls)
 
     async def artifact_info(self, artifact_id: str) -> ArtifactInfo | None:
         return await self._readers.read(lambda rows: _artifacts_sqlite.info(rows, artifact_id))

@@ -37,6 +37,7 @@ class Place:
     options: tuple[str, ...] = ()
     umask: int = 0o022
     allow_exec: bool = True
+    permission_mode: str = "yolo"
     _streams: list[trio.abc.Stream] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -76,6 +77,7 @@ class Place:
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
             "XDG_CONFIG_HOME": str(self.folder),
+            "NOUSD_PERMISSION_MODE": self.permission_mode,
             **more,
         }
 

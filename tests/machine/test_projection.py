@@ -28,6 +28,9 @@ DELTAS: list[events.Event] = [
     events.MessageUpdate(**TURN, message_id="m1", delta="x"),
     events.ReasoningUpdate(**TURN, message_id="m1", delta="x"),
     events.ToolExecutionUpdate(**TURN, tool_call_id="t1", tool_name="bash", delta="x"),
+    events.ToolCallOutput(
+        session_id="s1", tool_call_id="t1", attempt=1, tool_name="bash", delta="x"
+    ),
 ]
 
 
@@ -44,7 +47,15 @@ QUIET: list[events.Event] = [
     events.TurnEnd(**TURN),
     events.Status(session_id="s1", run_id="r1", message="working"),
     events.RunAborting(session_id="s1", run_id="r1"),
-    events.ToolCallStarted(**TURN, tool_call_id="t1", attempt=1, tool_name="bash"),
+    events.ToolCallPolicyEvaluated(
+        **TURN,
+        tool_call_id="t1",
+        attempt=1,
+        tool_name="bash",
+        source="rules",
+        decision="abstain",
+        reason="no rule applies",
+    ),
 ]
 
 

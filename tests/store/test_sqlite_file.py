@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from nousd.errors import StoreError, StoreTooNew
-from nousd.store import _queries, migrations, sqlite
+from nousd.store import _call_queries, _queries, migrations, sqlite
 from nousd.store._database import open_for_writing
 from nousd.store.interface import Artifact
 from tests.store.helpers import (
@@ -259,9 +259,10 @@ async def test_what_was_deleted_is_in_no_file_of_the_open_log(path: Path) -> Non
 # --- indices -----------------------------------------------------------------------------------
 
 READS = [
-    (name, getattr(_queries, name))
-    for name in dir(_queries)
-    if isinstance(getattr(_queries, name), str) and "SELECT" in getattr(_queries, name)
+    (name, query)
+    for module in (_queries, _call_queries)
+    for name, query in vars(module).items()
+    if isinstance(query, str) and "SELECT" in query and name != "_CALLS"
 ]
 
 
@@ -279,8 +280,12 @@ def test_no_read_sorts_or_walks_over_a_whole_table(path: Path, name: str, query:
     for step in plan:
         assert "TEMP B-TREE" not in step, plan
         # A scan of a partial index reads nothing but the answer.
-        is_partial = step.endswith(("USING INDEX runs_open", "USING INDEX inputs_pending"))
+        is_partial = step.endswith(
+            tuple(
+                f"USING INDEX {name}" for name in ("runs_open", "inputs_pending", "tool_calls_open")
+            )
+        )
         assert not step.startswith("SCAN") or "json_each" in step or is_partial, plan
 
 
-_NAMES = ("after", "head", "types", "limit", "session_id", "run_id")
+_NAMES = ("after", "before", "head", "types", "limit", "session_id", "run_id")
