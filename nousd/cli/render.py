@@ -196,6 +196,17 @@ def _input(waiting: Payload) -> str:
     return f"{waiting['input_id']} {waiting['kind']}: {snippet(waiting['text'])}"
 
 
+def _agents(payload: Payload) -> Iterator[str]:
+    for agent in payload["agents"]:
+        marks = [agent["source"], *([] if agent["trusted"] else ["not trusted"])]
+        if not agent["usable"]:
+            marks = [agent["source"], "not usable"]
+        yield f"{agent['name']} ({', '.join(marks)})  {agent.get('description', '')}".rstrip()
+        yield f"    {agent['path']}"
+        for problem in agent.get("problems", ()):
+            yield f"    {problem}"
+
+
 def _tools(payload: Payload) -> Iterator[str]:
     for tool in payload["tools"]:
         mark = "*" if tool["active"] else " "
@@ -254,6 +265,7 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "run": _run,
     "queue": _queue,
     "tools": _tools,
+    "agents": _agents,
     "models": _models,
     "upload": _upload,
     "artifact": _artifact,

@@ -179,7 +179,18 @@ VERBS: Final[dict[str, Verb]] = {
             _option("name", "--name", "A name for people."),
         ),
     ),
-    "sessions": Verb("list_sessions", "List sessions, latest first.", (LIMIT, BEFORE)),
+    "sessions": Verb(
+        "list_sessions",
+        "List sessions, latest first.",
+        (
+            LIMIT,
+            BEFORE,
+            Argument(
+                "children",
+                Annotated[bool | None, typer.Option("--children", help="Those of tasks, too.")],
+            ),
+        ),
+    ),
     "rename": Verb(
         "rename_session",
         "Give a session a name.",
@@ -226,6 +237,9 @@ VERBS: Final[dict[str, Verb]] = {
     "runs": Verb("list_runs", "List runs, latest first.", (SESSION, LIMIT, BEFORE)),
     "run": Verb("get_run", "Show one run.", (_required("run_id", "RUN", "Its id."),)),
     "tools": Verb("list_tools", "List tools and which are active.", (SESSION,)),
+    "agents": Verb(
+        "list_agents", "List the agents that tasks can name, and what is wrong with any.", (SESSION,)
+    ),
     "set_active_tools": Verb(
         "set_active_tools",
         "Name the tools a model is offered; none to offer none.",

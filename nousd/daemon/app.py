@@ -15,10 +15,13 @@ from typing import Final
 import msgspec
 import trio
 
-from nousd.daemon.approvals import APPROVAL_SECONDS, Approvals
+from nousd.daemon.agents import ReadAgents, no_agents
+from nousd.daemon.approvals import Approvals
 from nousd.daemon.call_hooks import ExtensionCallHooks
 from nousd.daemon.clock import Clock
+from nousd.daemon.confirmers import Confirmers
 from nousd.daemon.core import Core, ExtensionHandler
+from nousd.daemon.cut_permissions import CutPermissions
 from nousd.daemon.garbage import collect_unused_artifacts
 from nousd.daemon.history import Contexts
 from nousd.daemon.hub import Hub
@@ -27,7 +30,9 @@ from nousd.daemon.log import Log
 from nousd.daemon.mcp_servers import McpServers
 from nousd.daemon.model_inputs import ModelInputs
 from nousd.daemon.permissions import Permissions, RulePermissions
+from nousd.daemon.questions import Questions
 from nousd.daemon.recovery import close_open_runs, close_what_can_be
+from nousd.daemon.requests import APPROVAL_SECONDS
 from nousd.daemon.retention import prune_old_deltas
 from nousd.daemon.runs import Runs
 from nousd.daemon.sessions import Sessions
@@ -66,6 +71,7 @@ class Parts(msgspec.Struct, kw_only=True):
     around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime
     """Puts something around the runtime that stands behind each of its steps (``nousd.replay``)."""
     read_instructions: ReadInstructions = no_instructions
+    read_agents: ReadAgents = no_agents
     permissions: Permissions = RulePermissions()
     approval_timeout_seconds: float = APPROVAL_SECONDS
     sandbox: Sandbox | None = None
@@ -95,13 +101,15 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
     defaults = await parts.store.defaults()
     sessions = Sessions(parts.store, log, parts.clock, defaults, recover=recover)
     tools = ToolRegistry(parts.tools)
-    approvals = Approvals(parts.clock, parts.approval_timeout_seconds)
+    confirmers = Confirmers()
+    approvals = Approvals(parts.clock, confirmers, parts.approval_timeout_seconds)
+    questions = Questions(parts.clock, confirmers, parts.approval_timeout_seconds)
     uploads = Uploads(parts.store, parts.clock, parts.spool_folder)
     contexts = Contexts(parts.store, tokens_max=_CONTEXT_WINDOWS_READ * _window(parts))
     async with trio.open_nursery() as nursery:
         runs = Runs(
             nursery=nursery,
-            reread=sessions.get,
+            sessions=sessions,
             store=parts.store,
             log=log,
             clock=parts.clock,
@@ -111,9 +119,11 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             contexts=contexts,
             inputs=ModelInputs(parts.store),
             read_instructions=parts.read_instructions,
-            permissions=parts.permissions,
+            read_agents=parts.read_agents,
+            permissions=CutPermissions(parts.permissions, sessions),
             granted=lambda: sessions.defaults.granted,
             approvals=approvals,
+            questions=questions,
             make_context=partial(
                 ToolContext,
                 parts.confinement,
@@ -150,7 +160,9 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             runs=runs,
             contexts=contexts,
             uploads=uploads,
+            confirmers=confirmers,
             approvals=approvals,
+            questions=questions,
             tools=tools,
             mcp=mcp,
             model_lists=ModelLists(parts.models),

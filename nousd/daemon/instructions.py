@@ -160,6 +160,11 @@ def _projects(places: Places, room: int) -> Sequence[SourceText]:
     return found[::-1] or (unused(_PROJECT, "not_found"),)
 
 
+def project_root(workdir: Path) -> Path:
+    """Returns the folder that a project begins with: the repository's, or the workdir itself."""
+    return _folders(workdir.resolve())[0]
+
+
 def _folders(workdir: Path) -> tuple[Path, list[Path]]:
     """Returns the root, and the folders from there to the workdir."""
     above = [workdir, *workdir.parents][:DEPTH_MAX]

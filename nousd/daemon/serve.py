@@ -23,14 +23,14 @@ import trio
 from nousd.config.models_file import AUTO
 from nousd.config.providers import MOCK
 from nousd.config.settings import Settings, with_provider
-from nousd.daemon import boundary
+from nousd.daemon import agents, boundary
 from nousd.daemon.accept import serve_connections
 from nousd.daemon.app import Parts, open_core, shut_down
 from nousd.daemon.clock import SystemClock
 from nousd.daemon.connection import serve_commands
 from nousd.daemon.core import Core
 from nousd.daemon.feed import serve_events
-from nousd.daemon.instructions import Places, reader
+from nousd.daemon.instructions import Places, project_root, reader
 from nousd.daemon.logs import configure_logging
 from nousd.daemon.mcp_specs import specs_of_settings
 from nousd.daemon.memory import give_back_large_blocks, look_for_cycles_seldom
@@ -168,6 +168,7 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
                 hooks=extensions.hooks,
                 native=_native_settings(settings),
                 read_instructions=reader(_instruction_places(settings)),
+                read_agents=agents.reader(_agent_places(settings)),
                 permissions=RulePermissions(settings.permission_mode),
                 approval_timeout_seconds=settings.approval_timeout_ms / 1000,
                 mcp_servers=mcp.enabled,
@@ -189,8 +190,8 @@ def _out_of_reach(settings: Settings) -> tuple[Path, ...]:
     """Returns what no file tool may see or make, also where it lies inside the workdir.
 
     A lock file that is replaced guards nothing. A settings file counts although it is not there: one
-    that a model wrote would be obeyed by the next start. So would the user's own instructions, and a
-    program that prints a key.
+    that a model wrote would be obeyed by the next start. So would the user's own instructions, a system
+    prompt, an extension, and a program that prints a key.
     """
     places = (
         settings.state_dir,
@@ -200,8 +201,11 @@ def _out_of_reach(settings: Settings) -> tuple[Path, ...]:
         settings.config_file,
         locations.default_config_file(),
         locations.user_instructions_file(),
+        locations.user_agents_folder(),
         settings.log_file,
         settings.record,
+        settings.system_prompt if isinstance(settings.system_prompt, Path) else None,
+        *settings.extension,
         *settings.key_programs,
     )
     return tuple(path for path in places if path is not None)
@@ -226,6 +230,11 @@ def _instruction_places(settings: Settings) -> Places:
         project=settings.project_instructions,
         hidden=tuple(path for path in _out_of_reach(settings) if path != user_file),
     )
+
+
+def _agent_places(settings: Settings) -> agents.AgentPlaces:
+    root = project_root(settings.workdir) if settings.project_instructions else None
+    return agents.AgentPlaces(locations.user_agents_folder(), root, _out_of_reach(settings))
 
 
 def _system_prompt(path: Path | str | None, workdir: Path) -> str:

@@ -51,6 +51,11 @@ def user_instructions_file() -> Path:
     return default_config_file().with_name("AGENTS.md")
 
 
+def user_agents_folder() -> Path:
+    """Returns the path of the folder with the user's own agents, which need not exist."""
+    return default_config_file().with_name("agents")
+
+
 def default_config_file() -> Path:
     """Returns the path of the settings file, which need not exist."""
     if sys.platform == "linux":

@@ -44,6 +44,7 @@ from nousd.wire.tool_commands import (
     AnswerQuestion,
     ConfirmTool,
     GetTodos,
+    ListAgents,
     ListPermissions,
     ListQuestions,
     RejectQuestion,
@@ -206,10 +207,14 @@ class GetCapabilities(Command, frozen=True, kw_only=True):
 
 
 class ListSessions(Command, frozen=True, kw_only=True):
-    """Lists sessions, most recently used first; ``before`` (a session id) continues a page."""
+    """Lists sessions, most recently used first; ``before`` (a session id) continues a page.
+
+    ``children``: also those that calls of the tool ``task`` made.
+    """
 
     limit: PageSize = 100
     before: Name | None = None
+    children: bool = False
 
 
 class RenameSession(Command, frozen=True, kw_only=True):
@@ -220,7 +225,9 @@ class RenameSession(Command, frozen=True, kw_only=True):
 
 
 class DeleteSession(Command, frozen=True, kw_only=True):
-    """Deletes a session's content for good; a tombstone keeps its id from being used again."""
+    """Deletes a session's content for good, and that of the sessions that its calls of ``task`` made; a
+    tombstone keeps each id from being used again.
+    """
 
     session_id: Name
 
@@ -358,6 +365,7 @@ COMMANDS: Final[dict[str, type[Command]]] = {
     "set_thinking": SetThinking,
     "list_models": ListModels,
     "set_permission_mode": SetPermissionMode,
+    "list_agents": ListAgents,
     "confirm_tool": ConfirmTool,
     "list_permissions": ListPermissions,
     "revoke_permission": RevokePermission,

@@ -192,9 +192,6 @@ AGENTS_MAX: Final = 64
 WORKER_RULES_MAX: Final = 256
 """Rules in one list of a worker."""
 
-WORKER_RULE_CHARS_MAX: Final = 1024
-"""Characters of one such rule."""
-
 WAITING_REQUESTS_MAX: Final = 1024
 """Tool calls that wait for permission at once, of all sessions; and as many questions of tools."""
 
@@ -372,6 +369,29 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
     "todo_chars_max": (
         TODO_CHARS_MAX,
         "a result `validation_failed: todo: ...`; the list stays as it was",
+    ),
+    "tasks_per_call_max": (
+        TASKS_PER_CALL_MAX,
+        "a result `validation_failed: task: ...`; none of them starts",
+    ),
+    "tasks_parallel_max": (TASKS_PARALLEL_MAX, "no error: the other tasks of the call wait"),
+    "task_depth_max": (TASK_DEPTH_MAX, "a result `task_depth_max: ...`; none of them starts"),
+    "tasks_per_root_max": (
+        TASKS_PER_ROOT_MAX,
+        "a result `tasks_per_root_max: ...`; none of them starts",
+    ),
+    "agent_file_bytes_max": (
+        AGENT_FILE_BYTES_MAX,
+        "`problems` of the agent in `list_agents`, which is not usable",
+    ),
+    "agent_prompt_chars_max": (
+        AGENT_PROMPT_CHARS_MAX,
+        "`problems` in `list_agents`; of a worker in a call, `validation_failed: task: ...`",
+    ),
+    "agents_max": (AGENTS_MAX, "`problems` of the further ones in `list_agents`"),
+    "worker_rules_max": (
+        WORKER_RULES_MAX,
+        "`problems` in `list_agents`; of a worker in a call, `validation_failed: task: ...`",
     ),
     "summary_chars_max": (SUMMARY_CHARS_MAX, "a summary that is cut"),
 }

@@ -17,7 +17,8 @@ from nousd.wire.extension_events import Remark
 from nousd.wire.mcp import McpServers
 from nousd.wire.response_base import Response
 from nousd.wire.tool_commands import ConfirmDecision
-from nousd.wire.tool_responses import Permissions, Questions, TodosNow
+from nousd.wire.tool_responses import Agents, AgentSummary, Permissions, Questions, TodosNow
+from nousd.wire.workers import TaskOrigin
 
 RunState = Literal["idle", "running", "aborting"]
 """Of a session, as ``get_state`` says it."""
@@ -224,6 +225,8 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     parent_id: str | UnsetType = UNSET
     leaf_id: str | UnsetType = UNSET
     usage: UsageTotals | UnsetType = UNSET
+    origin: TaskOrigin | UnsetType = UNSET
+    worker: str | UnsetType = UNSET
 
 
 class Sessions(Response, frozen=True, kw_only=True):
@@ -404,6 +407,7 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "events": Events,
     "queue": Queue,
     "tools": Tools,
+    "agents": Agents,
     "models": Models,
     "mcp_servers": McpServers,
     "capabilities": Capabilities,

@@ -1,4 +1,4 @@
-"""The commands about tools: what may run, what waits for a word of the user, and calls without a model."""
+"""The commands about tools: what may run, what waits for the user, and calls without a model."""
 
 from __future__ import annotations
 
@@ -81,3 +81,9 @@ class RejectQuestion(Command, frozen=True, kw_only=True):
 
     question_id: Name
     reason: Reason | None = None
+
+
+class ListAgents(Command, frozen=True, kw_only=True):
+    """Lists the agents that the tool ``task`` can name: those of a session, or those there are now."""
+
+    session_id: Name | None = None

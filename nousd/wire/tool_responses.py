@@ -12,6 +12,7 @@ from nousd.wire.questions import QuestionAsked
 from nousd.wire.response_base import Response
 from nousd.wire.todos import Todo
 from nousd.wire.tool_events import PermissionRequested
+from nousd.wire.workers import WorkerSpec
 
 
 class ExpiredRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -64,3 +65,28 @@ class Questions(Response, frozen=True, kw_only=True):
     questions: tuple[QuestionAsked, ...]
     cursor: str
     truncated: Literal[True] | UnsetType = UNSET
+
+
+class AgentSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent, or a file that should be one.
+
+    ``usable``: it can be named in a task. ``trusted``: all that the file says counts; of one that is not
+    only what narrows. ``problems`` says for people what is wrong, or not in force.
+    """
+
+    name: str
+    source: Literal["user", "project"]
+    path: str
+    usable: bool
+    trusted: bool
+    description: str | UnsetType = UNSET
+    hash: str | UnsetType = UNSET
+    worker: WorkerSpec | UnsetType = UNSET
+    problems: tuple[str, ...] = ()
+
+
+class Agents(Response, frozen=True, kw_only=True):
+    """Without a session, those that a new session would have."""
+
+    session_id: str
+    agents: tuple[AgentSummary, ...]

@@ -15,13 +15,13 @@ from nousd.wire.entries import PermissionMode
 from nousd.wire.limits import (
     AGENT_PROMPT_CHARS_MAX,
     NAME_CHARS_MAX,
+    RULE_CHARS_MAX,
     TOOLS_MAX,
-    WORKER_RULE_CHARS_MAX,
     WORKER_RULES_MAX,
 )
 
 WorkerName = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-RuleText = Annotated[str, Meta(min_length=1, max_length=WORKER_RULE_CHARS_MAX)]
+RuleText = Annotated[str, Meta(min_length=1, max_length=RULE_CHARS_MAX)]
 RuleTexts = Annotated[tuple[RuleText, ...], Meta(max_length=WORKER_RULES_MAX)]
 ToolName = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 

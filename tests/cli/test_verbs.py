@@ -58,6 +58,7 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("switch s", "switch_session", {"session_id": "s"}),
     ("branch s --name n", "branch_session", {"session_id": "s", "name": "n"}),
     ("sessions --limit 5 --before s", "list_sessions", {"limit": 5, "before": "s"}),
+    ("sessions --children", "list_sessions", {"children": True}),
     ("rename n --session s", "rename_session", {"name": "n", "session_id": "s"}),
     ("delete s", "delete_session", {"session_id": "s"}),
     ("get_state", "get_state", {}),
@@ -73,6 +74,8 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("runs --session s --limit 1", "list_runs", {"session_id": "s", "limit": 1}),
     ("run run-1", "get_run", {"run_id": "run-1"}),
     ("tools", "list_tools", {}),
+    ("agents", "list_agents", {}),
+    ("agents --session s", "list_agents", {"session_id": "s"}),
     ("set_active_tools", "set_active_tools", {"tools": []}),
     (
         "set_active_tools read ls --session s",

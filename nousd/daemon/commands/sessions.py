@@ -77,9 +77,32 @@ async def rename_session(core: Core, command: commands.RenameSession) -> Reply:
 
 
 async def delete_session(core: Core, command: commands.DeleteSession) -> Reply:
-    """Deletes a session's content for good; all of it is gone when this is answered."""
+    """Deletes a session's content, and that of its tasks, for good; all of it is gone when this is
+    answered.
+    """
     live = await core.sessions.get(command.session_id)
     decisions.require_idle(live.state)
+    # Those below first: should the daemon die in between, none is left without the one above it.
+    doomed = [*await _below(core, live), live]
+    for each in doomed:
+        decisions.require_idle(each.state)
+    tickets = [_delete(core, each) for each in doomed]
+    for ticket in tickets:
+        await ticket.wait_committed()
+    await drop_leftovers(core.store)
+    return SessionDeleted(session_id=live.session_id, deleted=True)
+
+
+async def _below(core: Core, live: LiveSession) -> list[LiveSession]:
+    """Returns the sessions that the tasks of a session have made, the deepest first."""
+    below: list[LiveSession] = []
+    for session_id in await core.store.children(live.session_id):
+        child = await core.sessions.get(session_id)
+        below += [*await _below(core, child), child]
+    return below
+
+
+def _delete(core: Core, live: LiveSession) -> Ticket:
     ticket = core.sessions.delete(live)
 
     def settled(ticket: Ticket) -> None:
@@ -89,16 +112,16 @@ async def delete_session(core: Core, command: commands.DeleteSession) -> Reply:
             core.runs.inputs.forget(live.session_id)
 
     ticket.when_settled(settled)
-    await ticket.wait_committed()
-    await drop_leftovers(core.store)
-    return SessionDeleted(session_id=live.session_id, deleted=True)
+    return ticket
 
 
 async def list_sessions(core: Core, command: commands.ListSessions) -> Reply:
     """Lists sessions, most recently used first."""
     if command.before is not None:
         await core.sessions.get(command.before)
-    rows = await core.store.sessions(limit=command.limit + 1, before=command.before)
+    rows = await core.store.sessions(
+        limit=command.limit + 1, before=command.before, children=command.children
+    )
     return Sessions(
         sessions=tuple(_summary(core, row) for row in rows[: command.limit]),
         has_more=len(rows) > command.limit,
@@ -272,4 +295,6 @@ def _summary(core: Core, row: SessionRow) -> SessionSummary:
         parent_id=or_unset(row.parent_id),
         leaf_id=or_unset(row.leaf_id),
         usage=or_unset(row.usage),
+        origin=or_unset(row.origin),
+        worker=UNSET if row.worker is None else row.worker.name,
     )

@@ -1,0 +1,35 @@
+"""The command that lists agents."""
+
+from __future__ import annotations
+
+from msgspec import UNSET
+
+from nousd.config.agents import Agent
+from nousd.daemon.core import Core, Reply
+from nousd.wire import commands, responses
+from nousd.wire.responses import AgentSummary
+
+
+async def list_agents(core: Core, command: commands.ListAgents) -> Reply:
+    """Lists the agents of a session, as it found them; without one, those that there are now."""
+    live = await core.sessions.target(command.session_id)
+    catalogue = await (core.runs.read_agents() if live is None else core.runs.agents_of(live))
+    return responses.Agents(
+        session_id="" if live is None else live.session_id,
+        agents=tuple(map(_summary, catalogue.agents)),
+    )
+
+
+def _summary(agent: Agent) -> AgentSummary:
+    worker = agent.worker
+    return AgentSummary(
+        name=agent.name,
+        source=agent.source,
+        path=agent.path,
+        usable=worker is not None,
+        trusted=agent.trusted,
+        description=UNSET if worker is None else worker.description,
+        hash=agent.hash or UNSET,
+        worker=UNSET if worker is None else worker,
+        problems=agent.problems,
+    )
