@@ -47,7 +47,7 @@ from nousd.store.interface import EventFilter, Store
 from nousd.tools.builtins import builtin_tools
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import Tool
-from nousd.tools.sandbox.interface import Sandbox
+from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
 from tests.lifecycle import LifecycleChecker
 from tests.validation import check_event, check_response
 
@@ -402,7 +402,7 @@ def make_parts(
     read_instructions: ReadInstructions = no_instructions,
     permissions: Permissions | None = None,
     approval_timeout_seconds: float = 900.0,
-    sandbox: Sandbox | None = None,
+    sandbox: FindSandbox = no_sandbox,
     hooks: Hooks = NO_HOOKS,
 ) -> Parts:
     """Returns what a daemon with every built-in tool, and ``tools``, is made of.

@@ -49,7 +49,7 @@ from nousd.tools.interface import Tool, ToolContext
 from nousd.tools.mcp.server import Surroundings
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.registry import ToolRegistry
-from nousd.tools.sandbox.interface import Sandbox
+from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
 from nousd.wire.limits import LINE_BYTES_MAX
 
 _CONTEXT_WINDOWS_READ: Final = 4
@@ -74,7 +74,7 @@ class Parts(msgspec.Struct, kw_only=True):
     read_agents: ReadAgents = no_agents
     permissions: Permissions = RulePermissions()
     approval_timeout_seconds: float = APPROVAL_SECONDS
-    sandbox: Sandbox | None = None
+    sandbox: FindSandbox = no_sandbox
     mcp_servers: tuple[ServerSpec, ...] = ()
     mcp_disabled: tuple[ServerSpec, ...] = ()
     """Those of the settings that are not to run."""

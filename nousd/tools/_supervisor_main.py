@@ -1,14 +1,17 @@
 """The supervisor process: holds one command, and lets nothing of it survive.
 
-Its arguments: CONTROL GRACE_MS ENVIRONMENT PROGRAM ARGUMENT...; its input and output are the command's.
+Its arguments: CONTROL GRACE_MS ENVIRONMENT LIMITS PROGRAM ARGUMENT...; its input and output are the
+command's.
 See ``nousd.tools.supervisor`` for the whole design. This file is a program of its own: standard library
 only, single-threaded, small enough to start in a few milliseconds.
 
 CONTROL is a socket to the daemon. The daemon never writes to it: its end of file, for whatever
 reason, means "end the command". Two lines are written to it: ``started PID`` before the command has
-begun, and when every process of it is gone ``exited CODE`` (negative: minus the signal's number).
+begun, and when every process of it is gone ``exited CODE`` (negative: minus the signal's number). If it
+was ended for going beyond a limit, ``exceeded LIMIT`` stands between them.
 ENVIRONMENT is a file with the command's, as NAME=VALUE with a NUL behind each: unlike arguments, nobody
-else on the machine sees it.
+else on the machine sees it. LIMITS is four numbers with commas between them, zero for no limit: see
+``Limits``.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import select
 import signal
 import socket
@@ -28,6 +32,36 @@ PR_SET_CHILD_SUBREAPER = 36
 
 KILLING_SECONDS_MAX = 2.0
 """How long processes may take to die of SIGKILL (stuck in the kernel, or not ours to kill)."""
+
+OPEN_FILES_MAX = 65_536
+
+COUNTING_SECONDS = 0.05
+"""Between two looks at what the command uses. What it can start in between is more than it may have; no
+limit of the kernel holds a root's processes together."""
+
+COUNTING_SHARE_MAX = 0.05
+"""Of one processor, for these looks."""
+
+
+class Limits:
+    """What the command may use; zero means that there is no such limit.
+
+    Args:
+        is_holder: whether its first process is no part of it but only holds the others.
+        memory_bytes: that one process may write to.
+        processes: at one time, threads included.
+        file_bytes: of one file.
+    """
+
+    def __init__(self, is_holder: int, memory_bytes: int, processes: int, file_bytes: int) -> None:
+        self.is_holder = bool(is_holder)
+        self.memory_bytes = memory_bytes
+        self.processes = processes
+        self.file_bytes = file_bytes
+
+    @property
+    def any(self) -> bool:
+        return bool(self.memory_bytes or self.processes or self.file_bytes)
 
 
 def main(arguments: list[str]) -> None:
@@ -43,10 +77,13 @@ def main(arguments: list[str]) -> None:
         # The daemon died or gave up while this program started: nothing may begin any more.
         _say(control, f"exited {-signal.SIGTERM}")
         return
-    child = _start(arguments[3:], environment, control)
-    command = Command(child, wake)
-    command.wait_until_over_or(control)
-    command.end(grace_seconds)
+    limits = Limits(*map(int, arguments[3].split(",")))
+    child = _start(arguments[4:], environment, control, limits)
+    command = Command(child, wake, limits)
+    exceeded = command.wait_until_over_or(control)
+    if exceeded is not None:
+        _say(control, f"exceeded {exceeded}")
+    command.end(0 if exceeded else grace_seconds)
     _say(control, f"exited {command.code}")
 
 
@@ -79,14 +116,16 @@ def _is_hung_up(control: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
-def _start(program: list[str], environment: dict[str, str], control: socket.socket) -> int:
+def _start(
+    program: list[str], environment: dict[str, str], control: socket.socket, limits: Limits
+) -> int:
     supervisor = os.getpid()
     child = os.fork()
     if child == 0:
         try:
             # Here, not behind the fork: a command that kills its supervisor at once is told of as well.
             _say(control, f"started {os.getpid()}")
-            _become(program, environment, supervisor)
+            _become(program, environment, supervisor, limits)
         except OSError as error:
             os.write(2, f"{program[0]}: {error.strerror}\n".encode())
         finally:
@@ -94,7 +133,9 @@ def _start(program: list[str], environment: dict[str, str], control: socket.sock
     return child
 
 
-def _become(program: list[str], environment: dict[str, str], supervisor: int) -> None:
+def _become(
+    program: list[str], environment: dict[str, str], supervisor: int, limits: Limits
+) -> None:
     os.setsid()
     # Right here because we have one thread only: the signal follows the thread that forked.
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -103,7 +144,41 @@ def _become(program: list[str], environment: dict[str, str], supervisor: int) ->
     # Python ignores these two; a command expects to die of them.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    _limit(limits)
     os.execve(program[0], program, environment)  # noqa: S606
+
+
+def _limit(limits: Limits) -> None:
+    """Sets what the kernel keeps for each process."""
+    if not limits.any:
+        return
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_NOFILE, OPEN_FILES_MAX)
+    if limits.memory_bytes:
+        # Not of addresses: many programs reserve far more of them than they ever use.
+        _lower(resource.RLIMIT_DATA, limits.memory_bytes)
+    if limits.file_bytes:
+        _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
+    if limits.processes:
+        # Counted for each user, and not for root. Others of his may start some meanwhile.
+        _lower(resource.RLIMIT_NPROC, _tasks_of(os.getuid()) + 2 * limits.processes)
+
+
+def _lower(what: int, value: int) -> None:
+    soft, hard = resource.getrlimit(what)
+    hard = value if hard == resource.RLIM_INFINITY else min(hard, value)
+    soft = hard if soft == resource.RLIM_INFINITY else min(hard, soft)
+    resource.setrlimit(what, (soft, hard))
+
+
+def _tasks_of(user: int) -> int:
+    return sum(process.tasks for process in _processes() if _owner(process.id) == user)
+
+
+def _owner(process: int) -> int | None:
+    with contextlib.suppress(OSError):
+        return os.stat(f"/proc/{process}").st_uid
+    return None
 
 
 def _say(control: socket.socket, line: str) -> None:
@@ -115,21 +190,47 @@ def _say(control: socket.socket, line: str) -> None:
 class Command:
     """The command's first process and all that came from it."""
 
-    def __init__(self, child: int, wake: int) -> None:
+    def __init__(self, child: int, wake: int, limits: Limits) -> None:
         self._child = child
         self._wake = wake
+        self._limits = limits
         self.code: int | None = None
 
-    def wait_until_over_or(self, control: socket.socket) -> None:
-        """Returns when the first process has ended, the daemon hung up, or we are told to stop."""
+    def wait_until_over_or(self, control: socket.socket) -> str | None:
+        """Returns when the first process has ended, the daemon hung up, or we are told to stop; or when
+        the command uses too much, and then of what.
+        """
+        counts = bool(self._limits.processes or self._limits.memory_bytes)
+        next_count = time.monotonic()
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         poll.register(control, select.POLLIN)
         while self.code is None:
-            ready = {descriptor for descriptor, _ in poll.poll()}
+            left = max(0, next_count - time.monotonic()) * 1000
+            ready = {descriptor for descriptor, _ in poll.poll(left if counts else None)}
             if control.fileno() in ready or self._signals() - {signal.SIGCHLD}:
-                return
+                return None
             self._reap()
+            began = time.monotonic()
+            if counts and began >= next_count:
+                if (exceeded := self._exceeded()) is not None:
+                    return exceeded
+                took = time.monotonic() - began
+                next_count = began + max(COUNTING_SECONDS, took / COUNTING_SHARE_MAX)
+        return None
+
+    def _exceeded(self) -> str | None:
+        """Returns the name of a limit that the command has gone beyond."""
+        found = list(_descendants(os.getpid()))
+        processes, memory = self._limits.processes, self._limits.memory_bytes
+        if processes and sum(process.tasks for process in found) > processes:
+            return "processes"
+        pages = memory // resource.getpagesize()
+        if memory and any(
+            process.pages > pages and _own_bytes(process.id) > memory for process in found
+        ):
+            return "memory_bytes"
+        return None
 
     def end(self, grace_seconds: float) -> None:
         """Ends what is left: SIGTERM, and SIGKILL for what is still there after the grace."""
@@ -170,35 +271,65 @@ class Command:
                 self.code = os.waitstatus_to_exitcode(status)
 
     def _signal_all(self, number: int) -> None:
-        """Signals the command's group, which no fork can escape, and who has left the group."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._child, number)
-        for process, group in _descendants(os.getpid()):
-            if group != self._child:
+        """Signals the command's group, which no fork can escape, and who has left the group.
+
+        Who only holds the command is not told to stop: it goes when the command does, and if it is
+        killed the command goes with it.
+        """
+        spares_holder = self._limits.is_holder and number != signal.SIGKILL
+        if not spares_holder:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child, number)
+        for process in _descendants(os.getpid()):
+            if process.group != self._child or (spares_holder and process.id != self._child):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(process, number)
+                    os.kill(process.id, number)
 
 
-def _descendants(root: int) -> Iterator[tuple[int, int]]:
-    """Yields (process, process group) of everything below ``root``."""
-    children: dict[int, list[tuple[int, int]]] = {}
-    for process, parent, group in _processes():
-        children.setdefault(parent, []).append((process, group))
+class Process:
+    """What the kernel says of a process; ``pages`` are those in memory, ``tasks`` its threads."""
+
+    def __init__(self, id: int, facts: list[bytes]) -> None:
+        self.id = id
+        self.parent = int(facts[1])
+        self.group = int(facts[2])
+        self.tasks = int(facts[17])
+        self.pages = int(facts[21])
+
+
+def _descendants(root: int) -> Iterator[Process]:
+    """Yields everything below ``root``."""
+    children: dict[int, list[Process]] = {}
+    for process in _processes():
+        children.setdefault(process.parent, []).append(process)
     ahead = list(children.get(root, ()))
     while ahead:
         found = ahead.pop()
         yield found
-        ahead.extend(children.get(found[0], ()))
+        ahead.extend(children.get(found.id, ()))
 
 
-def _processes() -> Iterator[tuple[int, int, int]]:
+def _own_bytes(process: int) -> int:
+    """Returns the memory of a process that is no file's."""
+    with (
+        contextlib.suppress(OSError),
+        open(f"/proc/{process}/status", encoding="utf-8", errors="replace") as file,  # noqa: PTH123
+    ):
+        found = dict(line.partition(":")[::2] for line in file)
+        return sum(
+            int(found.get(name, "0 kB").split()[0]) * 1024 for name in ("RssAnon", "RssShmem")
+        )
+    return 0
+
+
+def _processes() -> Iterator[Process]:
     for name in os.listdir("/proc"):  # noqa: PTH208
         if not name.isdigit():
             continue
         with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
             # The program's name stands in parentheses and may hold anything.
-            _state, parent, group, *_rest = file.read().rpartition(b")")[2].split()
-            yield int(name), int(parent), int(group)
+            facts = file.read().rpartition(b")")[2].split()
+            yield Process(int(name), facts)
 
 
 if __name__ == "__main__":

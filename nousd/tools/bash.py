@@ -1,7 +1,9 @@
 """The tool ``bash``: a shell command in the workdir.
 
-It is held by a supervisor (``nousd.tools.supervisor``), so nothing of it outlives the call. What it may
-touch is not limited here: whoever registers this tool gives a model the rights of the user.
+It is held by a supervisor (``nousd.tools.supervisor``), so nothing of it outlives the call, and by the
+sandbox of this machine, if there is one that works. A model may ask for a network, or for no sandbox at
+all; that is said in the arguments, so it is what is judged, asked about and approved. Without a
+sandbox a command has the rights of the user.
 """
 
 from __future__ import annotations
@@ -14,11 +16,10 @@ import trio
 from msgspec import Meta
 
 from nousd.errors import ToolArgumentsInvalid, ToolError
-from nousd.tools.environment import allowed_environment
 from nousd.tools.function_tool import builtin
+from nousd.tools.held_command import Command, Ran, run_command
 from nousd.tools.interface import ToolContext, ToolResult
-from nousd.tools.output import OutputCollector, OutputStream
-from nousd.tools.supervisor import Ended, run_supervised
+from nousd.tools.sandbox.interface import Sandbox
 from nousd.wire.access import Access, ToolClass
 
 TIMEOUT_SECONDS: Final = 120
@@ -39,38 +40,44 @@ class Bash(msgspec.Struct, frozen=True):
         int,
         Meta(ge=1, le=TIMEOUT_SECONDS_MAX, description="Seconds after which it is ended."),
     ] = TIMEOUT_SECONDS
+    network: Annotated[
+        bool, Meta(description="Whether it needs a network; the user may be asked.")
+    ] = False
+    unsandboxed: Annotated[
+        bool,
+        Meta(
+            description="Whether it needs files or programs outside of the sandbox; the user may be"
+            " asked."
+        ),
+    ] = False
 
 
 async def _bash(args: Bash, context: ToolContext) -> ToolResult:
     _refuse_impossible(args.command)
     context.expect_quiet(args.timeout)
-    collector = OutputCollector(context.spool_folder)
-    stream = OutputStream(context.emit)
+    command = Command(
+        argv=(_shell(), "-c", args.command),
+        sandbox=await trio.to_thread.run_sync(_sandbox, args, context),
+        network=args.network,
+        timeout_seconds=args.timeout,
+    )
+    return _told(await run_command(command, context), args.timeout)
 
-    def take(chunk: bytes) -> None:
-        collector.feed(chunk)
-        stream.feed(chunk)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(stream.run)
-        ended = await run_supervised(
-            [_shell(), "-c", args.command],
-            cwd=context.workdir,
-            env=allowed_environment(),
-            on_output=take,
-            wait_room=collector.wait_room,
-            timeout_seconds=args.timeout,
-        )
-        stream.finish()
-    await collector.finish()
-    return _result(collector.tail(), ended, args.timeout)
+def _sandbox(args: Bash, context: ToolContext) -> Sandbox | None:
+    """Returns what holds the command; blocks."""
+    return None if args.unsandboxed else context.sandbox()
 
 
 def _access(args: Bash, context: ToolContext) -> Access:
-    sandbox = context.sandbox
-    has_network = sandbox is None or sandbox.has_network
+    sandbox = _sandbox(args, context)
+    has_network = sandbox is None or sandbox.has_network or args.network
     classes: set[ToolClass] = {"exec", "network"} if has_network else {"exec"}
-    return Access(classes=frozenset(classes), command=args.command, is_confined=sandbox is not None)
+    return Access(
+        classes=frozenset(classes),
+        command=args.command,
+        is_confined=sandbox is not None and not has_network,
+    )
 
 
 def _refuse_impossible(command: str) -> None:
@@ -88,15 +95,20 @@ def _shell() -> str:
     )
 
 
-def _result(output: ToolResult, ended: Ended, timeout: int) -> ToolResult:
+def _told(ran: Ran, timeout: int) -> ToolResult:
+    ended = ran.ended
     if ended.failure is not None:
         raise ToolError(f"bash_failed: the command {ended.failure}")
-    text = output.text or "(no output)"
-    if ended.timed_out:
-        text = f"{text}\n\nCommand timed out after {timeout} seconds"
+    notes = [f"[{remark}]" for remark in ran.remarks]
+    if ended.exceeded is not None:
+        notes.append(f"Command was ended: it went beyond {ran.limit_exceeded}")
+    elif ended.timed_out:
+        notes.append(f"Command timed out after {timeout} seconds")
     elif ended.code != 0:
-        text = f"{text}\n\nCommand exited with code {ended.code}"
-    return ToolResult(text=text, is_error=ended.timed_out or ended.code != 0, full=output.full)
+        notes.append(f"Command exited with code {ended.code}")
+    text = "\n\n".join([ran.result.text or "(no output)", *notes])
+    is_error = ended.exceeded is not None or ended.timed_out or ended.code != 0
+    return msgspec.structs.replace(ran.result, text=text, is_error=is_error)
 
 
 BASH = builtin(

@@ -15,7 +15,7 @@ import msgspec
 
 from nousd.errors import ToolError, Unanswered
 from nousd.tools.confine import Confinement
-from nousd.tools.sandbox.interface import Sandbox
+from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
 from nousd.tools.spool import Spool
 from nousd.tools.task_runner import TaskRunner
 from nousd.wire.access import Access
@@ -69,7 +69,7 @@ class ToolContext(msgspec.Struct, frozen=True):
         expect_quiet: a tool that ends by itself after a time says so here when it begins; one that
             says nothing, neither here nor with ``emit``, is given up with its run after a while.
         spool_folder: on whose filesystem long outputs are kept meanwhile; None: the usual one.
-        sandbox: holds the programs of the call; None if there is none on this machine.
+        sandbox: finds what holds the programs of the call; blocks when it is first called.
         set_todos: replaces the list of things to do of the call's session.
         tasks: carries out tasks for the call; None where nobody can.
         ask_user: asks the user something and waits for the answer.
@@ -79,7 +79,7 @@ class ToolContext(msgspec.Struct, frozen=True):
     emit: Emit
     expect_quiet: ExpectQuiet = nobody_waits
     spool_folder: Path | None = None
-    sandbox: Sandbox | None = None
+    sandbox: FindSandbox = no_sandbox
     set_todos: SetTodos = no_list
     tasks: TaskRunner | None = None
     ask_user: AskUser = nobody_answers

@@ -19,7 +19,8 @@ Alternatives refused:
 - Killing process groups from the daemon: misses who left the group, and a killed daemon kills nobody.
 - One supervisor for all commands: an orphan that reached it could belong to any of them, so that
   aborting one call could not find its stray processes. It would start faster by some 15 ms.
-- A PID namespace or cgroup per command: the cleanest, but needs rights that we may not have.
+- A PID namespace or cgroup per command alone: the cleanest, but needs rights that we may not have. A
+  sandbox that makes a namespace stands *below* the supervisor, which then needs not look for anybody.
 
 Left open: if the supervisor itself is killed with SIGKILL, the command's first process and its group die
 with it, but a process that left that group lives on.
@@ -41,6 +42,8 @@ from typing import Final
 
 import msgspec
 import trio
+
+from nousd.tools.sandbox.interface import Held
 
 GRACE_SECONDS: Final = 0.5
 """Between SIGTERM and SIGKILL."""
@@ -68,11 +71,13 @@ class Ended(msgspec.Struct, frozen=True):
         code: its exit code; for a death by signal 128 and the signal's number, as shells have it.
         timed_out: whether it was ended for taking too long.
         failure: why nothing is known of its end; ``code`` then means nothing.
+        exceeded: the limit for which it was ended.
     """
 
     code: int = 0
     timed_out: bool = False
     failure: str | None = None
+    exceeded: str | None = None
 
 
 async def run_supervised(
@@ -84,6 +89,7 @@ async def run_supervised(
     wait_room: WaitRoom = trio.lowlevel.checkpoint,
     timeout_seconds: float,
     grace_seconds: float = GRACE_SECONDS,
+    held: Held | None = None,
 ) -> Ended:
     """Runs a program to its end. Cancelling ends it first, then raises ``trio.Cancelled``.
 
@@ -95,12 +101,13 @@ async def run_supervised(
             At its end up to 4 MiB more may come without that.
         timeout_seconds: after which it is ended like a cancelled one; its output is still taken.
         grace_seconds: between SIGTERM and SIGKILL.
+        held: what a sandbox needs around the program, which is then its ``argv`` with its ``env``.
 
     Returns:
         Also for programs that cannot be started: exit code 127, and the reason in the output.
     """
     try:
-        async with _supervised(argv, cwd, env, grace_seconds) as command:
+        async with _supervised(argv, cwd, env, grace_seconds, held) as command:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(command.read_output, on_output, wait_room)
                 with trio.move_on_after(timeout_seconds) as limit:
@@ -157,11 +164,12 @@ async def _open(
     *,
     control: socket.socket,
     output: int,
+    held: Held | None = None,
 ) -> trio.Process:
     """Starts a supervisor; ``output`` is where the command's goes, ``PIPE`` for a conversation."""
     talks = output == subprocess.PIPE
     with control, _environment_file(env) as environment:
-        settings = (control.fileno(), round(grace_seconds * 1000), environment)
+        settings = (control.fileno(), round(grace_seconds * 1000), environment, _limits(held))
         return await trio.lowlevel.open_process(
             [sys.executable, "-I", "-S", str(_PROGRAM), *map(str, settings), *argv],
             stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
@@ -169,9 +177,18 @@ async def _open(
             stderr=subprocess.PIPE if talks else subprocess.STDOUT,
             cwd=cwd,
             env={},
-            pass_fds=[control.fileno(), environment],
+            pass_fds=[control.fileno(), environment, *(held.descriptors if held else ())],
             start_new_session=True,
         )
+
+
+def _limits(held: Held | None) -> str:
+    """Returns what the supervisor is told of limits."""
+    if held is None:
+        return "0,0,0,0"
+    limits = held.limits
+    numbers = (held.is_holder, limits.memory_bytes, limits.processes, limits.file_bytes)
+    return ",".join(str(int(number)) for number in numbers)
 
 
 @contextmanager
@@ -189,7 +206,11 @@ def _environment_file(env: Mapping[str, str]) -> Iterator[int]:
 
 @asynccontextmanager
 async def _supervised(
-    argv: Sequence[str], cwd: Path, env: Mapping[str, str], grace_seconds: float
+    argv: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    grace_seconds: float,
+    held: Held | None = None,
 ) -> AsyncIterator[_Supervised]:
     ours, theirs = socket.socketpair()
     read_end, write_end = os.pipe()
@@ -197,7 +218,7 @@ async def _supervised(
         with theirs:
             try:
                 process = await _open(
-                    argv, cwd, env, grace_seconds, control=theirs, output=write_end
+                    argv, cwd, env, grace_seconds, control=theirs, output=write_end, held=held
                 )
             finally:
                 os.close(write_end)
@@ -279,14 +300,22 @@ class _Supervised:
         if code is None:
             self._kill()
             return Ended(failure="lost its supervisor", timed_out=timed_out)
-        return Ended(code=code if code >= 0 else 128 - code, timed_out=timed_out)
+        return Ended(
+            code=code if code >= 0 else 128 - code,
+            timed_out=timed_out,
+            exceeded=self._word_after(b"exceeded"),
+        )
 
     def _code(self) -> int | None:
         return self._number_after(b"exited")
 
     def _number_after(self, word: bytes) -> int | None:
+        found = self._word_after(word)
+        return int(found) if found is not None and found.lstrip("-").isdigit() else None
+
+    def _word_after(self, word: bytes) -> str | None:
         for line in self._report.splitlines():
-            name, _, number = line.partition(b" ")
-            if name == word and number.lstrip(b"-").isdigit():
-                return int(number)
+            name, _, said = line.partition(b" ")
+            if name == word:
+                return said.decode("ascii", "replace")
         return None

@@ -57,7 +57,15 @@ async def test_nothing_begins_once_the_daemon_is_gone(tmp_path: Path) -> None:
         await trio.run_process(
             [
                 *(sys.executable, "-I", "-S", str(program)),
-                *(str(control.fileno()), "500", "0", "/bin/sh", "-c", "echo ran > effect"),
+                *(
+                    str(control.fileno()),
+                    "500",
+                    "0",
+                    "0,0,0,0",
+                    "/bin/sh",
+                    "-c",
+                    "echo ran > effect",
+                ),
             ],
             cwd=tmp_path,
             pass_fds=[control.fileno()],

@@ -63,8 +63,11 @@ class Bubblewrap:
         """See ``Sandbox.hold``."""
         places = places_of(request, self._chosen)
         closed = _resolved(places)
+        remarks: list[str] = []
         with ExitStack() as stack:
             try:
+                if places.watched is not None:
+                    stack.enter_context(places.watched.kept(remarks))
                 stack.enter_context(kept(_links(places)))
                 stand_ins = stack.enter_context(self._stand_ins.made(_missing(closed)))
                 rules = stack.enter_context(_file_of(seccomp.program(families=seccomp.INTERNET)))
@@ -77,6 +80,7 @@ class Bubblewrap:
                 facts=self._facts(request, places),
                 descriptors=(rules,),
                 limits=self._chosen.limits,
+                remarks=remarks,
                 is_holder=True,
             )
 

@@ -44,17 +44,20 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     """What is started in a program's place.
 
     Args:
+        facts: what an event tells of the sandbox; None if there is none.
         descriptors: what it inherits.
         limits: what the supervisor sees to.
+        remarks: what came of it that a model should know; complete when the block is left.
         is_holder: whether the program started first only holds the others, and dies last: it takes them
             with it when it is killed, so it is not told to stop, they are.
     """
 
     argv: Sequence[str]
     env: Mapping[str, str]
-    facts: SandboxFacts
+    facts: SandboxFacts | None = None
     descriptors: tuple[int, ...] = ()
     limits: Limits = Limits()
+    remarks: list[str] = msgspec.field(default_factory=list)
     is_holder: bool = False
 
 

@@ -17,6 +17,7 @@ from nousd.errors import ToolError
 from nousd.tools.sandbox.git_folders import closed_in, outer_git_folders
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, MEMORY_MB, PROCESSES_MAX, Limits
+from nousd.tools.sandbox.watched import Watched
 
 SYSTEM_FOLDERS: Final = (
     "/usr",
@@ -83,13 +84,16 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
         network: whether programs reach one without asking.
         read_paths: what they may read beside the folders of the system and the workdir.
         write_paths: what they may also write.
-        protected: what they may not change in a workdir; from there, beside what git runs.
+        protected: what they may not change or make in a workdir, beside what git runs: names from
+            there, with ``*`` in the last part, in any case.
+        reserved: the same for names that must not even be there while a command runs.
     """
 
     network: bool = False
     read_paths: tuple[Path, ...] = ()
     write_paths: tuple[Path, ...] = ()
     protected: tuple[str, ...] = ()
+    reserved: tuple[str, ...] = ()
     limits: Limits = Limits(
         memory_bytes=MEMORY_MB * MEBIBYTE, processes=PROCESSES_MAX, file_bytes=FILE_BYTES_MAX
     )
@@ -103,12 +107,14 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         writable: folders that may be changed.
         protected: what in those may not be, whether it is there or not.
         hidden: what is not seen, and cannot be made.
+        watched: where nothing else that is protected may turn up meanwhile; None if nothing can.
     """
 
     readable: tuple[Path, ...]
     writable: tuple[Path, ...]
     protected: tuple[Path, ...]
     hidden: tuple[Path, ...]
+    watched: Watched | None = None
 
     def shown(self, temporary: str) -> tuple[str, ...]:
         """Returns what is told of it in an event."""
@@ -135,7 +141,8 @@ def places_of(request: Request, chosen: Chosen) -> Places:
     readable += [path.resolve() for path in chosen.read_paths if path.exists()]
     writable = [path.resolve() for path in chosen.write_paths if path.exists()]
     (readable if request.is_read_only else writable).extend(own)
-    protected = [workdir / name for name in chosen.protected]
+    watched = Watched(workdir, chosen.protected)
+    protected = [*watched.found(), *(workdir / name for name in chosen.reserved)]
     for folder in own:
         protected += closed_in(folder)
     hidden = tuple(dict.fromkeys(_hidden(request.hidden, [*readable, *writable])))
@@ -144,6 +151,7 @@ def places_of(request: Request, chosen: Chosen) -> Places:
         writable=tuple(writable),
         protected=() if request.is_read_only else _without(protected, hidden),
         hidden=hidden,
+        watched=None if request.is_read_only else watched,
     )
 
 

@@ -1,0 +1,123 @@
+"""A command of a tool: supervised, in a sandbox if it is to be, its output streamed and collected.
+
+What is run, and whether a sandbox must hold it, is the tool's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+import trio
+
+from nousd.tools.environment import allowed_environment
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.output import OutputCollector, OutputStream
+from nousd.tools.sandbox.interface import Held, Request, Sandbox
+from nousd.tools.supervisor import Ended, run_supervised
+from nousd.wire.limits import ARTIFACT_BYTES_MAX
+from nousd.wire.tool_events import SandboxFacts
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """A program to run in the workdir.
+
+    Args:
+        argv: its absolute path, and its arguments.
+        sandbox: what holds it; None for nothing.
+        network: whether it may reach one, also where programs in the sandbox usually cannot.
+        is_read_only: whether the sandbox keeps it from writing in the workdir.
+        variables: of its environment, beside those that every command has.
+    """
+
+    argv: Sequence[str]
+    sandbox: Sandbox | None
+    timeout_seconds: float
+    network: bool = False
+    is_read_only: bool = False
+    variables: dict[str, str] = {}
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command gave.
+
+    Args:
+        result: its output as the model is told it, and what held it.
+        remarks: what else a model should know.
+    """
+
+    ended: Ended
+    result: ToolResult
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def limit_exceeded(self) -> str:
+        """The limit for which it was ended, for people."""
+        name = self.ended.exceeded or ""
+        facts = self.result.sandbox
+        return f"the limit {name} of {facts.limits[name]}" if facts else f"the limit {name}"
+
+
+async def run_command(command: Command, context: ToolContext) -> Ran:
+    """Runs a command to its end, streaming what it says.
+
+    Raises:
+        ToolError: it cannot be held.
+    """
+    collector = OutputCollector(context.spool_folder)
+    stream = OutputStream(context.emit)
+
+    def take(chunk: bytes) -> None:
+        collector.feed(chunk)
+        stream.feed(chunk)
+
+    async with _held(command, context) as held, trio.open_nursery() as nursery:
+        nursery.start_soon(stream.run)
+        ended = await run_supervised(
+            held.argv,
+            cwd=context.workdir,
+            env=held.env,
+            on_output=take,
+            wait_room=collector.wait_room,
+            timeout_seconds=command.timeout_seconds,
+            held=held,
+        )
+        stream.finish()
+    await collector.finish()
+    result = collector.tail()
+    if held.facts is not None:
+        facts = _with_own_limits(held.facts, command)
+        result = msgspec.structs.replace(result, execution_env="sandbox", sandbox=facts)
+    return Ran(ended=ended, result=result, remarks=tuple(held.remarks))
+
+
+def _with_own_limits(facts: SandboxFacts, command: Command) -> SandboxFacts:
+    """Returns the facts with the limits that every command has."""
+    seconds, output = command.timeout_seconds, ARTIFACT_BYTES_MAX
+    own = {"time_ms": round(seconds * 1000), "output_bytes": output}
+    return msgspec.structs.replace(facts, limits={**own, **facts.limits})
+
+
+@asynccontextmanager
+async def _held(command: Command, context: ToolContext) -> AsyncIterator[Held]:
+    env = {**allowed_environment(), **command.variables}
+    if command.sandbox is None:
+        yield Held(argv=command.argv, env=env)
+        return
+    holding = command.sandbox.hold(
+        Request(
+            argv=command.argv,
+            env=env,
+            workdir=context.workdir,
+            hidden=context.confinement.hidden,
+            is_read_only=command.is_read_only,
+            network=command.network or command.sandbox.has_network,
+        )
+    )
+    held = await trio.to_thread.run_sync(holding.__enter__)
+    try:
+        yield held
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(holding.__exit__, None, None, None)
