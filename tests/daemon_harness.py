@@ -182,6 +182,11 @@ class Events(Wire):
         subscribed: Payload = answer["payload"]
         return subscribed
 
+    @property
+    def seen(self) -> Sequence[Event]:
+        """What has come since the end of the last run."""
+        return self._since_run
+
     async def next(self) -> Event:
         """Returns the next event."""
         event = await self.receive()

@@ -1,0 +1,143 @@
+"""A daemon whose one tool needs permission, its model, and clients that answer or do not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from nousd.daemon.permissions import RulePermissions
+from nousd.providers.interface import Finished, Receive, ToolCallPiece
+from nousd.tools.arguments import struct_arguments
+from nousd.tools.function_tool import FunctionTool
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.wire.access import Access
+from nousd.wire.entries import PermissionMode
+from nousd.wire.questions import UserQuestion
+from tests.daemon.scripted import Outcome, ScriptedProvider, says
+from tests.daemon_harness import Client, Daemon, Event, Events, Payload, memory_daemon
+
+TIMEOUT_SECONDS: Final = 60.0
+"""How long a call of the bench waits for an answer."""
+
+
+class Fetch(msgspec.Struct):
+    """Arguments of the tool ``fetch``."""
+
+    url: str = "https://example.org"
+
+
+class _WithoutThread(FunctionTool, frozen=True, kw_only=True):
+    """A clock that jumps takes no heed of threads."""
+
+    async def access(self, args: Any, context: ToolContext) -> Access:
+        return self.access_of(args, context)
+
+
+class Fetched:
+    """A tool that reaches a network, so that ``auto`` asks; ``urls`` are those that it reached.
+
+    With ``asks`` it asks a question before.
+    """
+
+    def __init__(self) -> None:
+        self.urls: list[str] = []
+        self.asks = False
+        self.tool = _WithoutThread(
+            name="fetch",
+            description="Fetches.",
+            source="builtin",
+            arguments=struct_arguments(Fetch),
+            function=self._run,
+            access_of=lambda args, _: Access(
+                classes=frozenset({"network"}), hosts=(args.url.removeprefix("https://"),)
+            ),
+        )
+
+    async def _run(self, args: Fetch, context: ToolContext) -> ToolResult:
+        if self.asks:
+            await context.ask_user([UserQuestion(question="Really?")])
+        self.urls.append(args.url)
+        return ToolResult("fetched")
+
+
+def calls(*requests: tuple[str, str]) -> Outcome:
+    """A model call that asks for these tools with these arguments, as JSON."""
+
+    async def play(receive: Receive) -> None:
+        for number, (name, args) in enumerate(requests):
+            await receive(ToolCallPiece(f"own-{number}", name, args))
+        await receive(Finished("tool_use"))
+
+    return play
+
+
+FETCHES: Final = calls(("fetch", "{}"))
+
+
+class Bench:
+    """Who asks, who watches and who answers."""
+
+    def __init__(
+        self, daemon: Daemon, client: Client, events: Events, provider: ScriptedProvider
+    ) -> None:
+        self.daemon = daemon
+        self.client = client
+        self.events = events
+        self.provider = provider
+        self.fetched = Fetched()
+
+    async def start(self, *outcomes: Outcome, text: str = "go", **payload: Any) -> str:
+        """Starts a run whose model says that, and then that it is done; returns its id."""
+        self.provider.answer(*(outcomes or (FETCHES,)), says("done"))
+        accepted = await self.client.request("prompt", text=text, wait=False, **payload)
+        run_id: str = accepted["run_id"]
+        return run_id
+
+    async def asked(self, *outcomes: Outcome) -> Payload:
+        """Starts a run and returns what it asks."""
+        await self.start(*outcomes)
+        request: Payload = (await self.events.until("permission_requested"))["payload"]
+        return request
+
+    async def run(self, *outcomes: Outcome) -> list[Event]:
+        """Returns the events of a run that asks nobody."""
+        return await self.events.run(await self.start(*outcomes))
+
+    async def pending(self) -> list[Payload]:
+        pending: list[Payload] = (await self.client.request("list_permissions"))["pending"]
+        return pending
+
+
+def naming(request: Payload, decision: str, **more: Any) -> dict[str, Any]:
+    """Returns the payload of ``confirm_tool`` for a request."""
+    named = {key: request[key] for key in ("tool_call_id", "attempt", "input_hash")}
+    return {**named, "decision": decision, **more}
+
+
+@asynccontextmanager
+async def asking_daemon(
+    workdir: Path,
+    *,
+    mode: PermissionMode = "auto",
+    subscription: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> AsyncIterator[Bench]:
+    """Runs a daemon in memory, with one watcher of everything who can answer.
+
+    Args:
+        subscription: of that watcher, if another.
+    """
+    provider = ScriptedProvider()
+    fetched = Fetched()
+    options.setdefault("approval_timeout_seconds", TIMEOUT_SECONDS)
+    options.setdefault("permissions", RulePermissions(mode))
+    options["tools"] = [fetched.tool, *options.get("tools", ())]
+    async with memory_daemon(workdir=workdir, provider=provider, **options) as daemon:
+        wanted = {"types": "all", "confirms": True} if subscription is None else subscription
+        bench = Bench(daemon, await daemon.connect(), await daemon.watch(**wanted), provider)
+        bench.fetched = fetched
+        yield bench
