@@ -46,6 +46,10 @@ def _paths_fault(paths: tuple[Path, ...]) -> str:
     return next((f"{path} does not exist" for path in paths if not path.exists()), "")
 
 
+def _folders_fault(paths: tuple[Path, ...]) -> str:
+    return next((fault for path in paths if (fault := _folder_fault(path))), "")
+
+
 def _parent_fault(path: Path) -> str:
     return _folder_fault(path.parent)
 
@@ -63,6 +67,8 @@ _CHECKS: Final[dict[str, Callable[[Any], str]]] = {
     "workdir": _folder_fault,
     "system_prompt": _file_or_none_fault,
     "extension": _paths_fault,
+    "sandbox_paths": _paths_fault,
+    "sandbox_write_paths": _folders_fault,
     "log_file": _parent_fault,
     "record": _parent_fault,
     "api_base": _url_fault,

@@ -111,6 +111,51 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allow_exec: Annotated[bool, Meta(description="Let models run programs (the bash tool).")] = (
         False
     )
+    sandbox: Annotated[
+        Literal["auto", "bubblewrap", "landlock", "none"],
+        Meta(
+            description="What holds the programs that models run: the first that works on this machine, "
+            "that one only, or nothing; where nothing does, auto asks for every command."
+        ),
+    ] = "auto"
+    network: Annotated[
+        bool,
+        Meta(
+            description="Let programs in the sandbox reach the network; mode auto asks for them then."
+        ),
+    ] = False
+    sandbox_paths: Annotated[
+        tuple[Path, ...],
+        Meta(
+            max_length=64,
+            description="File or folder that programs in the sandbox may read, such as that of a "
+            "compiler. Repeatable.",
+        ),
+    ] = ()
+    sandbox_write_paths: Annotated[
+        tuple[Path, ...],
+        Meta(
+            max_length=64,
+            description="Folder that programs in the sandbox may also write, such as a cache. "
+            "Repeatable.",
+        ),
+    ] = ()
+    sandbox_memory_mb: Annotated[
+        int,
+        Meta(
+            ge=64,
+            le=16_777_216,
+            description="Mebibytes that one process in the sandbox may use.",
+        ),
+    ] = 8192
+    sandbox_processes_max: Annotated[
+        int,
+        Meta(
+            ge=16,
+            le=1_000_000,
+            description="Processes and threads of one command in the sandbox, at most.",
+        ),
+    ] = 1024
     permission_mode: Annotated[
         PermissionMode,
         Meta(

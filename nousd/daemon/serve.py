@@ -136,6 +136,7 @@ def _prepare_folders(settings: Settings) -> None:
 @asynccontextmanager
 async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator[Parts]:
     """Opens the log and builds everything that the settings name."""
+    from nousd.daemon.sandboxing import detector
     from nousd.extensions.loader import load_extensions
     from nousd.providers.configured import configured_models
     from nousd.tools.builtins import builtin_tools
@@ -171,6 +172,7 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
                 read_agents=agents.reader(_agent_places(settings)),
                 permissions=RulePermissions(settings.permission_mode),
                 approval_timeout_seconds=settings.approval_timeout_ms / 1000,
+                sandbox=detector(settings, confinement.hidden),
                 mcp_servers=mcp.enabled,
                 mcp_disabled=mcp.disabled,
                 mcp_surroundings=Surroundings(

@@ -112,6 +112,8 @@ def _arguments(request: Request, places: Places, rules: int) -> Iterator[str]:
     yield from _machine(places.readable)
     for path in places.writable:
         yield from ("--bind", str(path), str(path))
+    for name, path in places.home_links(request.env.get("HOME")):
+        yield from ("--symlink", str(path), f"{HOME}/{name}")
     yield from _closed(places)
     yield from ("--remount-ro", "/dev", "--remount-ro", "/")
     yield from ("--chdir", str(request.workdir), "--seccomp", str(rules), "--")

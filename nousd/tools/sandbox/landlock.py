@@ -104,6 +104,10 @@ class Landlock:
         try:
             home = temporary / "home"
             home.mkdir()
+            for name, path in places.home_links(request.env.get("HOME")):
+                link = home / name
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(path)
             plan = {
                 "rules": [*_rules(places), (str(temporary), WRITE), *_MACHINE],
                 "of_files": _OF_FILES,

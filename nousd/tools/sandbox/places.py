@@ -116,6 +116,17 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     hidden: tuple[Path, ...]
     watched: Watched | None = None
 
+    def home_links(self, home: str | None) -> Iterator[tuple[Path, Path]]:
+        """Yields (name from there, place) of what is shown of the user's home, so that programs find it
+        from the home they have.
+        """
+        found: list[Path] = []
+        for path in sorted({*self.readable, *self.writable}):
+            if home and path != Path(home) and path.is_relative_to(home):
+                if not any(path.is_relative_to(above) for above in found):
+                    yield path.relative_to(home), path
+                found.append(path)
+
     def shown(self, temporary: str) -> tuple[str, ...]:
         """Returns what is told of it in an event."""
         return (

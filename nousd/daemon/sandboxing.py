@@ -1,0 +1,58 @@
+"""The sandbox that the settings ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from nousd.config.settings import Settings
+from nousd.errors import ConfigError
+from nousd.machine.protected import PROTECTED_PLACES
+from nousd.tools.sandbox.detect import Detector
+from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, Limits
+from nousd.tools.sandbox.places import Chosen
+
+_RESERVED: Final = (".nousd",)
+"""What this daemon obeys."""
+
+_OF_GIT: Final = ".git"
+"""A sandbox closes what of it runs programs, and leaves the rest for commits."""
+
+
+def detector(settings: Settings, hidden: Sequence[Path]) -> Detector:
+    """Returns what finds the sandbox when one is first needed.
+
+    Args:
+        hidden: what programs may not see.
+
+    Raises:
+        ConfigError: a path of the settings would show what is hidden.
+    """
+    for name in ("sandbox_paths", "sandbox_write_paths"):
+        for path in getattr(settings, name):
+            _check(name, path, hidden)
+    limits = Limits(
+        memory_bytes=settings.sandbox_memory_mb * MEBIBYTE,
+        processes=settings.sandbox_processes_max,
+        file_bytes=FILE_BYTES_MAX,
+    )
+    chosen = Chosen(
+        network=settings.network,
+        read_paths=settings.sandbox_paths,
+        write_paths=settings.sandbox_write_paths,
+        protected=tuple(name for name in PROTECTED_PLACES if name not in (_OF_GIT, *_RESERVED)),
+        reserved=_RESERVED,
+        limits=limits,
+    )
+    return Detector(settings.sandbox, chosen)
+
+
+def _check(name: str, path: Path, hidden: Sequence[Path]) -> None:
+    real = path.resolve()
+    if real == Path("/"):
+        raise ConfigError(f"{name}: {path} is the whole machine")
+    for place in hidden:
+        other = place.resolve()
+        if real.is_relative_to(other) or other.is_relative_to(real):
+            raise ConfigError(f"{name}: {path} would show programs what is the daemon's: {other}")
