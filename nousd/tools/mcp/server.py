@@ -8,6 +8,7 @@ listens there, and what configured it, is not known here.
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -152,8 +153,10 @@ class McpServer:
         raise AssertionError("a connection does not end by itself")
 
     async def _connected(self) -> None:
-        # In a thread: reading so much code takes half a second.
-        module: Any = await trio.to_thread.run_sync(_sdk_session)
+        module: Any = sys.modules.get(_SESSION)
+        if module is None:
+            # In a thread: reading so much code takes half a second.
+            module = await trio.to_thread.run_sync(_sdk_session)
         spec, around = self.spec, self._around
         own = filled_in(spec.env, around.environ, around.secret)
         headers = filled_in(spec.headers, around.environ, around.secret)
@@ -257,8 +260,9 @@ class McpServer:
         return ToolError(f"mcp_timed_out: the server {name} did not answer for {seconds:g} seconds")
 
 
+_SESSION: Final = "nousd.tools.mcp.session"
+
+
 def _sdk_session() -> Any:
     require_sdk()
-    from nousd.tools.mcp import session
-
-    return session
+    return importlib.import_module(_SESSION)

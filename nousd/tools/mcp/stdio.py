@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import anyio
 import mcp_types
+import msgspec
 import trio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
@@ -165,14 +166,32 @@ class _Server:
                 await self._process.wait()
 
 
+class _Answer(msgspec.Struct):
+    """What can be read of an answer that is none."""
+
+    id: int | str
+
+
 def _decoded(line: bytes) -> SessionMessage | None:
     """Returns a message; None for what is none, and for what nobody here reads."""
     try:
         message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
-        return None
+        return _as_error(line)
     is_log = (
         isinstance(message, mcp_types.JSONRPCNotification)
         and message.method == "notifications/message"
     )
     return None if is_log else SessionMessage(message)
+
+
+def _as_error(line: bytes) -> SessionMessage | None:
+    """Returns an error in the place of an answer that is not one, so that nobody waits for it."""
+    try:
+        answer = msgspec.json.decode(line, type=_Answer)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    fault = mcp_types.ErrorData(
+        code=mcp_types.INTERNAL_ERROR, message="the answer is not as the protocol has it"
+    )
+    return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=answer.id, error=fault))

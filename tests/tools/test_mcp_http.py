@@ -1,0 +1,163 @@
+"""MCP servers behind a URL: what is sent to them, and what of them is not taken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from nousd.errors import ToolError, ToolServerFailed
+from nousd.tools.mcp import server as server_module
+from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX
+from tests.tools.test_mcp_servers import Host, kept
+
+pytestmark = pytest.mark.filterwarnings(
+    # The SDK leaves streams of events where it stops reading them; trio closes them and says so.
+    "ignore:Async generator:ResourceWarning"
+)
+
+RESULT = {"content": [{"type": "text", "text": "from afar"}]}
+ANSWERS: dict[str, Any] = {
+    "initialize": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "stub", "version": "1"},
+    },
+    "tools/list": {
+        "tools": [
+            {"name": name, "inputSchema": {"type": "object"}}
+            for name in ("near", "too_large", "stream", "packed", "elsewhere", "broken", "drop")
+        ]
+    },
+}
+
+
+class Web:
+    """A server of the protocol as bytes on sockets; it remembers the heads of requests."""
+
+    def __init__(self) -> None:
+        self.heads: list[str] = []
+        self.url = ""
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        async with stream:
+            try:
+                while (request := await self._request(stream)) is not None:
+                    await stream.send_all(self._answer(*request))
+                    if request[1].get("params", {}).get("name") == "drop":
+                        return
+            except trio.BrokenResourceError:
+                return
+
+    async def _request(self, stream: trio.SocketStream) -> tuple[str, dict[str, Any]] | None:
+        data = b""
+        while b"\r\n\r\n" not in data:
+            chunk = await stream.receive_some()
+            if not chunk:
+                return None
+            data += chunk
+        head, _, body = data.partition(b"\r\n\r\n")
+        fields = dict(
+            line.lower().split(": ", 1) for line in head.decode().split("\r\n")[1:] if ": " in line
+        )
+        while len(body) < int(fields.get("content-length", 0)):
+            body += await stream.receive_some()
+        self.heads.append(head.decode())
+        return head.decode().split()[0], json.loads(body or "{}")
+
+    def _answer(self, method: str, message: dict[str, Any]) -> bytes:
+        if method != "POST":
+            return _http(b"", "405 Method Not Allowed")
+        if "id" not in message:
+            return _http(b"", "202 Accepted")
+        called = message.get("params", {}).get("name")
+        result = ANSWERS.get(message["method"]) or (RESULT if called else None)
+        told = (
+            {"error": {"code": -32601, "message": "no"}} if result is None else {"result": result}
+        )
+        body = json.dumps({"jsonrpc": "2.0", "id": message["id"], **told}).encode()
+        match called:
+            case "too_large":
+                return _http(b'"' + b"x" * (MCP_MESSAGE_BYTES_MAX + 1) + b'"')
+            case "stream":
+                return _http(b"data: " + body + b"\n\n", kind="text/event-stream")
+            case "packed":
+                return _http(body, more="Content-Encoding: gzip\r\n")
+            case "elsewhere":
+                return _http(
+                    b"", "307 Temporary Redirect", more="Location: http://127.0.0.1:1/\r\n"
+                )
+            case "broken":
+                return _http(b"{{{")
+            case "drop":
+                return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Le"
+        return _http(body)
+
+
+def _http(
+    body: bytes, status: str = "200 OK", *, kind: str = "application/json", more: str = ""
+) -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n{more}\r\n"
+    return head.encode() + body
+
+
+@asynccontextmanager
+async def served(folder: Path, **more: Any) -> AsyncIterator[tuple[Web, Host]]:
+    web = Web()
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, web.serve, 0, host="127.0.0.1"))
+        web.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/mcp"
+        async with kept(folder, command=(), url=web.url, **more) as host:
+            await host.until(lambda status: status.state == "ready")
+            yield web, host
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_server_behind_a_url_gets_the_headers_and_no_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    headers = {"Authorization": "Bearer ${TOKEN}"}
+    async with served(tmp_path, headers=headers, environ={"TOKEN": "s3cret"}) as (web, host):
+        result = await host.call("near")
+        assert (result.text, result.execution_env) == ("from afar", "remote")
+        assert (await host.call("stream")).text == "from afar"
+        assert all("authorization: bearer s3cret" in head.lower() for head in web.heads)
+        assert host.secrets == ["s3cret"]
+        assert host.server.status.protocol_version == "2025-11-25"
+
+
+@pytest.mark.parametrize("tool", ["elsewhere", "broken"])
+async def test_an_answer_that_is_none_fails_its_call_alone(tool: str, tmp_path: Path) -> None:
+    async with served(tmp_path) as (_, host):
+        with pytest.raises(ToolError):
+            await host.call(tool)
+        assert (await host.call("near")).text == "from afar"
+        assert host.server.status.restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("too_large", f"the answer has more than {MCP_MESSAGE_BYTES_MAX} bytes"),
+        ("packed", "the answer is compressed, which was not asked for"),
+        ("drop", ""),
+    ],
+)
+async def test_what_cannot_be_borne_ends_the_connection_and_it_is_opened_again(
+    tool: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "FIRST_PAUSE_SECONDS", 0.01)
+    async with served(tmp_path) as (_, host):
+        with pytest.raises(ToolServerFailed, match="mcp_server_failed"):
+            await host.call(tool)
+        failed = await host.until(lambda status: status.state == "backoff")
+        assert words in failed.error
+        await host.until(lambda status: status.state == "ready" and status.restarts > 0)
+        assert (await host.call("near")).text == "from afar"

@@ -1,0 +1,387 @@
+"""MCP servers as they are kept alive, and what their calls come to: above all what bad ones can do."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from nousd.errors import ToolArgumentsInvalid, ToolError, ToolServerFailed
+from nousd.tools.confine import Confinement
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.mcp import server as server_module
+from nousd.tools.mcp.server import McpServer, Status, Surroundings
+from nousd.tools.mcp.spec import ServerSpec
+from nousd.tools.registry import ToolRegistry
+from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, TOOL_RESULT_BYTES_MAX
+
+STUB = Path(__file__).with_name("stub_mcp_server.py")
+WAIT_SECONDS = 20
+
+
+class Host:
+    """A server that is kept, and what it told."""
+
+    def __init__(self, spec: ServerSpec, workdir: Path, environ: Mapping[str, str]) -> None:
+        self.tools = ToolRegistry()
+        self.statuses: list[Status] = []
+        self.secrets: list[str] = []
+        self._news = trio.Event()
+        self._workdir = workdir
+        around = Surroundings(environ, workdir, self.secrets.append, self._redacted)
+        self.server = McpServer(spec, self.tools, around, self._told)
+        self.said: list[str] = []
+
+    def _redacted(self, text: str) -> str:
+        for secret in self.secrets:
+            text = text.replace(secret, "[redacted]")
+        return text
+
+    def _told(self, _spec: ServerSpec, status: Status) -> None:
+        self.statuses.append(status)
+        self._news.set()
+
+    async def until(self, holds: Callable[[Status], bool], seconds: float = WAIT_SECONDS) -> Status:
+        """Returns the first status from now on of which that holds; looked at are also past ones."""
+        seen = 0
+        with trio.fail_after(seconds):
+            while True:
+                for status in self.statuses[seen:]:
+                    seen += 1
+                    if holds(status):
+                        return status
+                self._news = trio.Event()
+                await self._news.wait()
+
+    async def call(self, tool: str, **args: Any) -> ToolResult:
+        async def emit(text: str) -> None:
+            self.said.append(text)
+
+        found = self.tools[f"mcp__stub__{tool}"]
+        context = ToolContext(Confinement(self._workdir, ()), emit)
+        with trio.fail_after(WAIT_SECONDS):
+            return await found.run(found.validated(args), context)
+
+
+@asynccontextmanager
+async def kept(
+    folder: Path, *flags: str, environ: Mapping[str, str] = {}, **more: Any
+) -> AsyncIterator[Host]:
+    more = {"command": (sys.executable, "-S", str(STUB), *flags), **more}
+    host = Host(ServerSpec(name="stub", **more), folder, environ)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(host.server.run)
+        yield host
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def ready(folder: Path, *flags: str, **more: Any) -> AsyncIterator[Host]:
+    async with kept(folder, *flags, **more) as host:
+        await host.until(lambda status: status.state == "ready")
+        yield host
+
+
+def is_ready_again(status: Status) -> bool:
+    return status.state == "ready" and status.restarts > 0
+
+
+# --- what is offered ---------------------------------------------------------------------------
+
+
+async def test_the_tools_of_a_server_are_offered_under_its_name(tmp_path: Path) -> None:
+    async with ready(tmp_path) as host:
+        echo = host.tools["mcp__stub__echo"]
+        assert echo.source == "mcp:stub"
+        assert echo.description == "Gives the text back."
+        assert echo.executed_by == "mcp"
+        assert echo.parameters["required"] == ["text"]
+        assert host.statuses[-1].protocol_version == "2025-11-25"
+        assert (await host.call("echo", text="hello")).text == "hello"
+    assert not host.tools
+
+
+async def test_what_a_server_says_of_its_own_tools_lowers_no_class(tmp_path: Path) -> None:
+    async with ready(tmp_path, tool_classes={"env": frozenset({"read"})}) as host:
+        context = ToolContext(Confinement(tmp_path, ()), _ignored)
+        echo = await host.tools["mcp__stub__echo"].access({}, context)
+        assert echo.classes == {"exec", "network"}  # although it calls itself read-only
+        assert not host.tools["mcp__stub__echo"].is_read_only
+        env = await host.tools["mcp__stub__env"].access({}, context)
+        assert env.classes == {"read"}  # the user said so
+
+
+async def test_only_the_tools_that_the_user_names_are_offered(tmp_path: Path) -> None:
+    async with ready(tmp_path, tools=("echo", "env")) as host:
+        assert list(host.tools) == ["mcp__stub__echo", "mcp__stub__env"]
+
+
+async def test_arguments_are_checked_before_the_server_is_asked(tmp_path: Path) -> None:
+    async with ready(tmp_path) as host:
+        with pytest.raises(ToolArgumentsInvalid, match=r"mcp__stub__echo\.text is required"):
+            await host.call("echo")
+        with pytest.raises(ToolArgumentsInvalid, match="text must have at most 100 characters"):
+            await host.call("echo", text="x" * 101)
+
+
+async def test_a_changed_list_of_tools_is_taken_over_and_changes_what_is_permitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "REFRESH_SECONDS", 0)
+    async with ready(tmp_path) as host:
+        context = ToolContext(Confinement(tmp_path, ()), _ignored)
+        before = await host.tools["mcp__stub__echo"].access({}, context)
+        other = await host.tools["mcp__stub__env"].access({}, context)
+        assert (await host.call("change")).text == "changed"
+        await host.until(lambda status: "mcp__stub__new" in status.tools)
+        after = await host.tools["mcp__stub__echo"].access({}, context)
+        assert before.definition != after.definition
+        assert other == await host.tools["mcp__stub__env"].access({}, context)
+
+
+async def _ignored(_text: str) -> None:
+    pass
+
+
+# --- what a process gets, and what is left of it -----------------------------------------------
+
+
+async def test_a_server_sees_harmless_variables_and_what_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_SECRET_OF_THE_DAEMON", "do-not-tell")
+    given = {"KEY": "${TOKEN_OF_MINE}", "LEVEL": "high"}
+    environ = {"TOKEN_OF_MINE": "s3cret-token"}
+    async with ready(tmp_path, env=given, environ=environ) as host:
+        seen = json.loads((await host.call("env")).text)
+        assert seen["KEY"] == "s3cret-token"
+        assert seen["LEVEL"] == "high"
+        assert "A_SECRET_OF_THE_DAEMON" not in seen
+        assert host.secrets == ["s3cret-token"]
+        assert "s3cret-token" not in _command_lines()
+
+
+async def test_a_variable_that_is_not_set_is_named(tmp_path: Path) -> None:
+    async with kept(tmp_path, env={"KEY": "${NOT_THERE}"}) as host:
+        status = await host.until(lambda status: status.state == "backoff")
+        assert status.error == "the environment variable NOT_THERE is not set"
+
+
+def _command_lines() -> str:
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"))
+        except OSError:
+            continue
+    return "\n".join(lines)
+
+
+async def test_nothing_is_left_of_a_server_that_is_not_wanted_any_more(tmp_path: Path) -> None:
+    async with ready(tmp_path) as host:
+        pid = int((await host.call("pid")).text)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+# --- what calls come to ------------------------------------------------------------------------
+
+
+async def test_what_a_server_cannot_say_as_text_is_described_and_kept(tmp_path: Path) -> None:
+    async with ready(tmp_path) as host:
+        result = await host.call("picture")
+        assert result.text.splitlines() == [
+            "look:",
+            "[image, image/png, 3 bytes; it stands in the artifact of this result]",
+            "[resource file:///a]",
+            "inside",
+            "[link b: file:///b]",
+        ]
+        assert isinstance(result.full, bytes)
+        assert json.loads(result.full)[1]["data"] == "QUJD"
+        assert (await host.call("structured")).text == '{\n "a": 1\n}'
+        assert (await host.call("empty")).text == "(no output)"
+        assert result.execution_env == "unknown"
+
+
+async def test_a_long_result_is_cut_and_kept_whole(tmp_path: Path) -> None:
+    async with ready(tmp_path) as host:
+        result = await host.call("large")
+        assert len(result.text.encode()) < TOOL_RESULT_BYTES_MAX + 200
+        assert "[Output cut" in result.text
+        assert isinstance(result.full, bytes)
+        assert len(result.full) == 500_000
+
+
+async def test_progress_is_shown_and_so_is_the_end(tmp_path: Path) -> None:
+    async with ready(tmp_path) as host:
+        assert (await host.call("progress")).text == "done"
+        assert "".join(host.said) == "[1/2] step 1\n[2/2] step 2\ndone"
+
+
+@pytest.mark.parametrize(
+    ("tool", "words"),
+    [
+        ("refuse", "mcp_error: I will not"),
+        ("wrong", "mcp_error: the answer is not as the protocol has it"),
+        ("no_object", "mcp_error: the answer is not as the protocol has it"),
+    ],
+)
+async def test_what_is_no_result_is_an_error_of_that_call_alone(
+    tool: str, words: str, tmp_path: Path
+) -> None:
+    async with ready(tmp_path) as host:
+        with pytest.raises(ToolError, match=words):
+            await host.call(tool)
+        assert (await host.call("echo", text="still here")).text == "still here"
+        assert host.server.status.restarts == 0
+
+
+async def test_a_tool_that_says_it_failed_is_an_error_with_its_words(tmp_path: Path) -> None:
+    async with ready(tmp_path) as host:
+        result = await host.call("fail")
+        assert (result.text, result.is_error) == ("it went wrong", True)
+
+
+async def test_a_server_that_asks_for_a_model_is_told_that_there_is_none(tmp_path: Path) -> None:
+    async with ready(tmp_path) as host:
+        assert "not supported" in (await host.call("ask")).text
+
+
+# --- what bad servers can do -------------------------------------------------------------------
+
+
+async def test_a_call_that_is_never_answered_ends_in_time_and_others_go_on(tmp_path: Path) -> None:
+    async with ready(tmp_path, timeout_seconds=1) as host:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_fails_in_time, host)
+            assert (await host.call("echo", text="meanwhile")).text == "meanwhile"
+        assert json.loads((await host.call("cancelled")).text) != []
+
+
+async def _fails_in_time(host: Host) -> None:
+    with pytest.raises(ToolError, match=r"mcp_timed_out: .* did not answer for 1 seconds"):
+        await host.call("hang")
+
+
+async def test_a_call_that_is_given_up_is_cancelled_at_the_server(tmp_path: Path) -> None:
+    async with ready(tmp_path) as host:
+        with trio.move_on_after(0.1) as given_up:
+            await host.call("hang")
+        assert given_up.cancelled_caught
+        assert len(json.loads((await host.call("cancelled")).text)) == 1
+
+
+async def test_a_server_that_dies_fails_its_calls_and_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "FIRST_PAUSE_SECONDS", 0.01)
+    count = tmp_path / "starts"
+    async with ready(tmp_path, "--count", str(count)) as host:
+        offered = list(host.tools)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_loses_its_server, host, "hang")
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            nursery.start_soon(_loses_its_server, host, "die")
+        failed = await host.until(lambda status: status.state == "backoff")
+        assert failed.error == "it ended"
+        await host.until(is_ready_again)
+        assert list(host.tools) == offered
+        assert (await host.call("echo", text="back")).text == "back"
+        assert count.read_text() == "started\n" * 2
+
+
+async def _loses_its_server(host: Host, tool: str) -> None:
+    with pytest.raises(ToolServerFailed, match="mcp_server_failed: the server stub"):
+        await host.call(tool)
+
+
+async def test_a_message_that_is_too_large_ends_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "FIRST_PAUSE_SECONDS", 0.01)
+    async with ready(tmp_path) as host:
+        with pytest.raises(ToolServerFailed):
+            await host.call("too_large")
+        failed = await host.until(lambda status: status.state == "backoff")
+        assert failed.error == f"it sent a message of more than {MCP_MESSAGE_BYTES_MAX} bytes"
+        await host.until(is_ready_again)
+
+
+async def test_noise_of_a_server_costs_it_time_and_nobody_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="nousd.tools.mcp.stdio")
+    async with ready(tmp_path, "--chatty") as host:
+        assert (await host.call("echo", text="hello")).text == "hello"
+    lines = [record for record in caplog.records if "a word of mine" in record.getMessage()]
+    assert 0 < len(lines) <= 100
+
+
+@pytest.mark.parametrize("flag", ["--silent", "--no-list"])
+async def test_a_server_that_never_answers_is_given_up_in_time(
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nousd.tools.mcp import session
+
+    monkeypatch.setattr(session, "CONNECT_SECONDS", 0.5 if flag == "--silent" else 20)
+    monkeypatch.setattr(server_module, "LISTING_SECONDS", 0.5)
+    async with kept(tmp_path, flag) as host:
+        status = await host.until(lambda status: status.state == "backoff")
+        assert status.error in {
+            "it did not answer within 0.5 seconds",
+            "it did not list its tools in 0.5 seconds",
+        }
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("no-such-program-of-ours",), "there is no program no-such-program-of-ours"),
+        (("/nowhere/at/all",), "it ended; /nowhere/at/all: No such file or directory"),
+        ((sys.executable, "-S", "-c", "raise SystemExit('bad day')"), "it ended; bad day"),
+    ],
+)
+async def test_why_a_server_does_not_start_is_told(
+    command: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    async with kept(tmp_path, command=command) as host:
+        status = await host.until(lambda status: status.state == "backoff")
+        assert status.error == words
+
+
+async def test_its_words_are_told_without_secrets(tmp_path: Path) -> None:
+    program = "import os; raise SystemExit('bad key: ' + os.environ['KEY'])"
+    async with kept(
+        tmp_path,
+        command=(sys.executable, "-S", "-c", program),
+        env={"KEY": "${TOKEN}"},
+        environ={"TOKEN": "s3cret-token"},
+    ) as host:
+        status = await host.until(lambda status: status.state == "backoff")
+        assert status.error == "it ended; bad key: [redacted]"
+
+
+async def test_the_pauses_double_and_after_ten_attempts_it_is_left_alone(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    import nousd.tools.mcp.session  # noqa: F401 - no thread is waited for under this clock
+
+    async with kept(tmp_path, command=("no-such-program-of-ours",)) as host:
+        began = trio.current_time()
+        await host.until(lambda status: status.state == "failed", seconds=1000)
+        assert trio.current_time() - began == pytest.approx(1 + 2 + 4 + 8 + 16 + 32 + 60 * 3, abs=2)
+        assert host.server.status.restarts == 9
+        host.server.ask_again()
+        await trio.testing.wait_all_tasks_blocked()
+        assert host.server.status.restarts == 10
+    assert msgspec.structs.asdict(host.statuses[0])["error"]
