@@ -39,6 +39,8 @@ class _Call:
     decision: str | None = None
     started: bool = False
     completed: bool = False
+    of_tasks: set[str] = field(default_factory=set)
+    """What its tasks ask and nobody has said anything to."""
 
 
 @dataclass
@@ -115,7 +117,9 @@ class LifecycleChecker:
         assert payload["session_id"] == run.session_id, "a run changed its session"
         run.seq = seq
         rule = _RULES.get(type_)
-        if rule is not None:
+        if "origin" in payload:
+            _of_task(run, type_, payload)
+        elif rule is not None:
             rule(run, payload)
 
 
@@ -209,6 +213,30 @@ def _open_call(run: _Run, payload: Payload) -> _Call:
     return run.call
 
 
+_ASKS = {"permission_requested": "tool_call_id", "question_asked": "question_id"}
+_ENDS = {
+    "tool_call_approved": "tool_call_id",
+    "tool_call_denied": "tool_call_id",
+    "question_answered": "question_id",
+    "question_rejected": "question_id",
+}
+
+
+def _of_task(run: _Run, type_: str, payload: Payload) -> None:
+    """What a task of the running call asks, and what becomes of it, each told once."""
+    call = run.call
+    assert call is not None, "a task asks while no call runs"
+    if type_ in _ASKS:
+        assert call.started, "a task asks before its call was started"
+        assert not call.completed, "a task asks after its call is over"
+        asked = payload[_ASKS[type_]]
+        assert asked not in call.of_tasks, "a task asks twice under one id"
+        call.of_tasks.add(asked)
+    else:
+        assert payload[_ENDS[type_]] in call.of_tasks, "an answer that no task waits for"
+        call.of_tasks.discard(payload[_ENDS[type_]])
+
+
 def _requested(run: _Run, payload: Payload) -> None:
     call = _open_call(run, payload)
     assert call.attempt is None, "a call is requested twice"
@@ -271,6 +299,7 @@ def _tool_update(run: _Run, payload: Payload) -> None:
 
 def _tool_end(run: _Run, payload: Payload) -> None:
     call = _open_call(run, payload)
+    assert not call.of_tasks, f"what tasks asked has no end: {call.of_tasks}"
     if call.attempt is not None:
         assert call.decision is not None, "the call was never decided"
         assert call.started == payload["executed"], "executed is not whether it was started"

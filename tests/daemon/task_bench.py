@@ -1,0 +1,149 @@
+"""A daemon whose model does what the prompt it is given was planned to bring about.
+
+::
+
+    async with task_daemon(folder) as bench:
+        bench.on("go", bench.tasks({"prompt": "look"}, {"prompt": "count"}), says("done"))
+        bench.on("look", says("seen"))
+        bench.on("count", holds(gate), says("3"))      # waits for the test
+        run = await bench.run("go")
+
+A session is known by its first prompt, so that tasks that run at the same time do not mix.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from nousd.machine.model_input import ModelInput, UserMessage
+from nousd.providers.interface import NO_BLOBS, Blobs, Receive
+from tests.daemon.asking_bench import Fetched, calls
+from tests.daemon.scripted import Outcome, says
+from tests.daemon_harness import Client, Daemon, Event, Events, Payload, memory_daemon
+
+
+class PlannedModel:
+    """See ``providers.interface.Provider``. ``requests``: by first prompt."""
+
+    name: Final = "planned"
+    default_model: Final = "planned-model"
+
+    def __init__(self) -> None:
+        self.plans: dict[str, list[Outcome]] = defaultdict(list)
+        self.requests: dict[str, list[ModelInput]] = defaultdict(list)
+
+    def context_window(self, model: str) -> int:
+        return 100_000
+
+    def accepts(self, model: str, media_type: str) -> bool:
+        return True
+
+    async def models(self) -> tuple[str, ...]:
+        return (self.default_model,)
+
+    async def generate(
+        self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
+    ) -> None:
+        prompts = (message for message in request.messages if isinstance(message, UserMessage))
+        prompt = next(prompts).text
+        self.requests[prompt].append(request)
+        plan = self.plans[prompt]
+        await (plan.pop(0) if plan else says(f"nothing planned for {prompt}"))(receive)
+
+    async def aclose(self) -> None:
+        pass
+
+
+def holds(gate: trio.Event, then: Outcome) -> Outcome:
+    """A model call that waits for the gate before it says anything."""
+
+    async def play(receive: Receive) -> None:
+        await gate.wait()
+        await then(receive)
+
+    return play
+
+
+async def hangs(_: Receive) -> None:
+    """A model call that never ends by itself."""
+    await trio.sleep_forever()
+
+
+def tasks(*given: dict[str, Any]) -> Outcome:
+    """A model call that asks for tasks, all in one call of the tool."""
+    return calls(("task", json.dumps({"tasks": given})))
+
+
+class TaskBench:
+    def __init__(self, daemon: Daemon, client: Client, events: Events, model: PlannedModel) -> None:
+        self.daemon = daemon
+        self.client = client
+        self.events = events
+        self.model = model
+        self.seen: list[Event] = []
+
+    def on(self, prompt: str, *outcomes: Outcome) -> None:
+        self.model.plans[prompt] += outcomes
+
+    async def start(self, prompt: str = "go", **payload: Any) -> Payload:
+        return await self.client.request("prompt", text=prompt, wait=False, **payload)
+
+    async def run(self, prompt: str = "go", **payload: Any) -> list[Event]:
+        """Returns everything that is told up to the end of a run."""
+        return await self.events.run((await self.start(prompt, **payload))["run_id"])
+
+    async def child(self, number: int = 0) -> Payload:
+        """Returns the next session of a task that is told of."""
+        event = await self.events.until("session_created")
+        while "origin" not in event["payload"]:
+            event = await self.events.until("session_created")
+        created: Payload = event["payload"]
+        return created
+
+
+def result_of(run: list[Event], tool: str = "task") -> Payload:
+    """Returns the end of the one call of a tool."""
+    ends = [
+        event["payload"]
+        for event in run
+        if event["type"] == "tool_execution_end" and event["payload"]["tool_name"] == tool
+    ]
+    assert len(ends) == 1, ends
+    return ends[0]
+
+
+def of_run(run: list[Event], run_id: str) -> list[Event]:
+    """Returns the events of one run."""
+    return [event for event in run if event["payload"].get("run_id") == run_id]
+
+
+def children_of(run: list[Event]) -> list[Payload]:
+    """Returns what is told of the sessions of tasks when they are made."""
+    return [
+        event["payload"]
+        for event in run
+        if event["type"] == "session_created" and "origin" in event["payload"]
+    ]
+
+
+@asynccontextmanager
+async def task_daemon(
+    workdir: Path,
+    *,
+    model: PlannedModel | None = None,
+    fetched: Fetched | None = None,
+    **options: Any,
+) -> AsyncIterator[TaskBench]:
+    """Runs a daemon in memory with a watcher of everything. ``options``: see ``make_parts``."""
+    model = model or PlannedModel()
+    tools = () if fetched is None else (fetched.tool,)
+    async with memory_daemon(workdir=workdir, provider=model, tools=tools, **options) as daemon:
+        events = await daemon.watch(types="all")
+        yield TaskBench(daemon, await daemon.connect(), events, model)
