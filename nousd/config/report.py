@@ -24,6 +24,9 @@ def report(resolved: Resolved) -> Iterator[str]:
         for name, value in msgspec.structs.asdict(table).items():
             if value is not None:
                 yield f'models."{model}".{name} = {_shown(value)}  (file {settings.config_file})'
+    for decision, rules in msgspec.structs.asdict(settings.permissions).items():
+        for rule in rules:
+            yield f"permissions.{decision} = {rule}  (file {settings.config_file})"
     for alias, model in settings.aliases.items():
         yield f"aliases.{alias} = {model}  (file {settings.config_file})"
 

@@ -31,6 +31,11 @@ from nousd.config.models_file import (
     TABLES,
     ModelTable,
 )
+from nousd.config.permissions_file import (
+    PERMISSIONS,
+    PermissionsTable,
+    read_permissions_file,
+)
 from nousd.config.providers import (
     LOCAL_DIALECT,
     MOCK,
@@ -276,6 +281,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         commands = (provider.api_key_command for provider in self.providers.values())
         return tuple(Path(command[0]) for command in commands if command and "/" in command[0])
 
+    permissions: PermissionsTable = PermissionsTable()
 
 class Resolved(NamedTuple):
     """The settings, and for each where it came from, such as ``environment NOUSD_MODEL``."""
@@ -284,7 +290,7 @@ class Resolved(NamedTuple):
     origins: dict[str, str]
 
 
-_TABLES: Final = TABLES | {"mcp"}
+_TABLES: Final = TABLES | {"mcp", PERMISSIONS}
 """The keys of the file that are no settings."""
 
 _NOT_CHOSEN: Final = _TABLES | {"config_file"}
@@ -373,6 +379,7 @@ def _of_models(place: Mapping[str, Given]) -> dict[str, Given]:
         if name in place
     }
 
+    values[PERMISSIONS] = read_permissions_file(file)
 
 def with_provider(
     settings: Settings, name: str, *, api_base: str | None = None, model: str | None = None

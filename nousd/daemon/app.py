@@ -30,6 +30,7 @@ from nousd.daemon.log import Log
 from nousd.daemon.mcp_servers import McpServers
 from nousd.daemon.model_inputs import ModelInputs
 from nousd.daemon.permissions import Permissions, RulePermissions
+from nousd.daemon.project import Project
 from nousd.daemon.questions import Questions
 from nousd.daemon.recovery import close_open_runs, close_what_can_be
 from nousd.daemon.requests import APPROVAL_SECONDS
@@ -73,6 +74,8 @@ class Parts(msgspec.Struct, kw_only=True):
     read_instructions: ReadInstructions = no_instructions
     read_agents: ReadAgents = no_agents
     permissions: Permissions = RulePermissions()
+    project: Project = msgspec.field(default_factory=Project)
+    """That of the workdir; the permissions look at the same."""
     approval_timeout_seconds: float = APPROVAL_SECONDS
     sandbox: FindSandbox = no_sandbox
     mcp_servers: tuple[ServerSpec, ...] = ()
@@ -99,6 +102,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
     recover = partial(close_open_runs, parts.store, log, parts.clock)
     await close_what_can_be(parts.store, log, parts.clock)
     defaults = await parts.store.defaults()
+    parts.project.trust.remember(defaults.trusted)
     sessions = Sessions(parts.store, log, parts.clock, defaults, recover=recover)
     tools = ToolRegistry(parts.tools)
     confirmers = Confirmers()
@@ -119,6 +123,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             contexts=contexts,
             inputs=ModelInputs(parts.store),
             read_instructions=parts.read_instructions,
+            project=parts.project,
             read_agents=parts.read_agents,
             permissions=CutPermissions(parts.permissions, sessions),
             granted=lambda: sessions.defaults.granted,
@@ -165,6 +170,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             questions=questions,
             tools=tools,
             mcp=mcp,
+            project=parts.project,
             model_lists=ModelLists(parts.models),
             extension_commands=parts.extension_commands,
             hooks=parts.hooks,

@@ -16,6 +16,8 @@ from nousd.daemon.hub import Hub
 from nousd.daemon.log import Ticket
 from nousd.daemon.mcp_servers import McpServers
 from nousd.daemon.runs import Runs
+from nousd.daemon.project import Project
+from nousd.daemon.questions import Questions
 from nousd.daemon.sessions import Sessions
 from nousd.daemon.uploads import Uploads
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
@@ -56,6 +58,7 @@ class Core(msgspec.Struct, kw_only=True):
     model_lists: ModelLists
     extension_commands: Mapping[str, ExtensionHandler]
     confinement: Confinement
+    project: Project
     command_timeout: float
     line_bytes_max: int
     closing: trio.Event

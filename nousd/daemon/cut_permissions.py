@@ -15,6 +15,7 @@ from nousd.daemon.permissions import Permissions
 from nousd.daemon.sessions import Sessions
 from nousd.errors import SessionNotFound
 from nousd.machine.permission import Judgement
+from nousd.machine.rules import Rule
 from nousd.machine.session import SessionState
 from nousd.machine.workers import WorkersCase, cut, narrowest
 from nousd.tools.interface import Tool
@@ -66,6 +67,12 @@ class CutPermissions:
             )
             judged, mode = cut(judged, case), own_mode
         return judged
+
+    async def rules_of(self, state: SessionState) -> Sequence[Rule]:
+        """See ``Permissions.rules_of``; of a task those of the session it was made for."""
+        await self._bring_parents(state)
+        line, _ = self._line(state)
+        return await self._permissions.rules_of(line[0])
 
     def _mode_of_top(self, top: SessionState, *, is_whole: bool) -> PermissionMode:
         return self._permissions.mode_of(top) if is_whole else "ask"

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from nousd.config.settings import Settings
+from nousd.daemon.project import Project
+from nousd.errors import ConfigError, RuleInvalid
 from nousd.machine.permission import Case, Judgement, judge
-from nousd.machine.rules import Rule, rules_of
+from nousd.machine.rules import Rule, check_rule, rules_of
 from nousd.machine.session import SessionState
 from nousd.tools.interface import Tool
 from nousd.wire.access import Access
@@ -33,30 +36,73 @@ class Permissions(Protocol):
         """
         ...
 
+    async def rules_of(self, state: SessionState) -> Sequence[Rule]:
+        """Returns the rules that the settings of the user and of the project give a session."""
+        ...
+
 
 class RulePermissions:
     """The rules of the settings, and what the user has granted since.
 
     Args:
-        default_mode: of sessions that have none of their own.
-        rules: of the user's and the project's settings.
+        default_mode: of sessions that have none of their own, nor of a trusted project.
+        rules: of the user's settings.
     """
 
-    def __init__(self, default_mode: PermissionMode = "auto", rules: Sequence[Rule] = ()) -> None:
+    def __init__(
+        self,
+        default_mode: PermissionMode = "auto",
+        rules: Sequence[Rule] = (),
+        project: Project | None = None,
+    ) -> None:
         self._default_mode = default_mode
         self._rules = tuple(rules)
+        self._project = Project() if project is None else project
 
     def mode_of(self, state: SessionState) -> PermissionMode:
         """See ``Permissions.mode_of``."""
-        return state.permission_mode or self._default_mode
+        own = state.permission_mode
+        return own or self._project.mode(state.session_id) or self._default_mode
 
     async def judge(
         self, state: SessionState, granted: Sequence[str], tool: Tool, access: Access
     ) -> Judgement:
         """See ``Permissions.judge``."""
         rules = (
-            *self._rules,
-            *rules_of("allow", state.granted, "this session"),
-            *rules_of("allow", granted, "every session"),
+            *await self.rules_of(state),
+            *_grants(state.granted, "this session"),
+            *_grants(granted, "every session"),
         )
         return judge(Case(tool.name, access, self.mode_of(state), rules))
+
+    async def rules_of(self, state: SessionState) -> Sequence[Rule]:
+        """See ``Permissions.rules_of``."""
+        return (*self._rules, *await self._project.rules(state.session_id))
+
+
+def _grants(texts: Sequence[str], origin: str) -> Iterator[Rule]:
+    for text in texts:
+        try:
+            check_rule(text, "allow")
+        except RuleInvalid:
+            # An earlier version may have taken for a rule what is none any more.
+            continue
+        yield Rule("allow", text, origin, is_grant=True)
+
+
+def rules_of_settings(settings: Settings) -> tuple[Rule, ...]:
+    """Returns the rules of the user's settings.
+
+    Raises:
+        ConfigError: one is none; one line that names the rule and the file.
+    """
+    table = settings.permissions
+    origin = f"file {settings.config_file}"
+    try:
+        return (
+            *rules_of("deny", table.deny, origin),
+            *rules_of("ask", table.ask, origin),
+            *rules_of("allow", table.allow, origin),
+        )
+    except RuleInvalid as error:
+        raise ConfigError(f"permissions: {error}") from None

@@ -168,9 +168,15 @@ class RunDriver:
         # Read while the start is on its way to the disk.
         await self.context()
         await self.instructions()
+        remark = await self._services.project.remark(self.live.session_id)
         await started.wait_committed()
         # Aborted before it began, it has no turn: the abort has given its prompt back.
         await trio.lowlevel.checkpoint_if_cancelled()
+        if remark is not None:
+            message = long_texts.beginning(remark)
+            self._decide(
+                [events.Warning(**self._where, code="project_config_ignored", message=message)]
+            )
         added = await self._hooks.before_run(resumes=self._own_prompt is None)
         self._instructions = (*await self.instructions(), *added)
         turn: Turn | None = await self._next_turn() or Turn("resume", ())
@@ -383,7 +389,7 @@ class RunDriver:
     async def instructions(self) -> Sequence[SourceText]:
         """See ``TurnHost.instructions``."""
         if self._instructions is None:
-            instructions = await self._services.read_instructions()
+            instructions = await self._services.instructions.of(self.live.session_id)
             agents = await self._services.agents_of(self.live)
             told = agents_source(agents.described) if self.tool_is_active(TASK.name) else ()
             self._instructions = (*instructions, *told)

@@ -21,7 +21,9 @@ from nousd.daemon.history import Contexts
 from nousd.daemon.instructions import ReadInstructions
 from nousd.daemon.log import Log, Ticket
 from nousd.daemon.model_inputs import ModelInputs
+from nousd.daemon.once_per_session import OncePerSession
 from nousd.daemon.permissions import Permissions
+from nousd.daemon.project import Project
 from nousd.daemon.questions import Questions
 from nousd.daemon.recordings import current_run
 from nousd.daemon.run_driver import CLOSING_SECONDS, RunDriver
@@ -55,7 +57,9 @@ class Runs:
         tools: as they are at the moment, by name.
         contexts: what the runs' models are told of the past.
         inputs: what models were given last.
-        read_instructions: gives the user's and the project's, as they are now.
+        read_instructions: gives the user's and the project's, as they are now; a session keeps those
+            that it started with.
+        project: what the project of the workdir says.
         permissions: what may run; ``granted`` are the rules that the user added for every session.
         approvals, questions: what the user is asked.
         make_context: gives a tool its surroundings, with the given places for its output and for
@@ -78,6 +82,7 @@ class Runs:
         contexts: Contexts,
         inputs: ModelInputs,
         read_instructions: ReadInstructions,
+        project: Project,
         read_agents: ReadAgents,
         permissions: Permissions,
         granted: Callable[[], Sequence[str]],
@@ -94,7 +99,8 @@ class Runs:
         self.models = models
         self.contexts = contexts
         self.inputs = inputs
-        self.read_instructions = read_instructions
+        self.instructions = OncePerSession(read_instructions)
+        self.project = project
         self.permissions = permissions
         self.approvals = approvals
         self.questions = questions

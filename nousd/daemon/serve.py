@@ -34,7 +34,9 @@ from nousd.daemon.instructions import Places, project_root, reader
 from nousd.daemon.logs import configure_logging
 from nousd.daemon.mcp_specs import specs_of_settings
 from nousd.daemon.memory import give_back_large_blocks, look_for_cycles_seldom
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.permissions import RulePermissions, rules_of_settings
+from nousd.daemon.project import Project
+from nousd.daemon.project import reader as settings_reader
 from nousd.daemon.recordings import open_recordings
 from nousd.daemon.sockets import Listeners, open_listeners, socket_paths
 from nousd.daemon.systemd import (
@@ -42,6 +44,7 @@ from nousd.daemon.systemd import (
     take_notifier,
     take_passed_sockets,
 )
+from nousd.daemon.trust import Trust
 from nousd.errors import CommandRejected, ConfigError
 from nousd.places import locations
 from nousd.places.folders import prepare_chosen_folder, prepare_own_folder
@@ -148,7 +151,14 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
         demo=settings.enable_demo_extension,
         redact=redactor.redact,
     )
-    confinement = Confinement(settings.workdir, (*_out_of_reach(settings), *extensions.places))
+    confinement = Confinement(
+        settings.workdir,
+        (*_out_of_reach(settings), *extensions.places),
+        hard_links=settings.hard_links,
+    )
+    builtins = builtin_tools(allow_exec=settings.allow_exec, web_allow=settings.web_allow)
+    rules = rules_of_settings(settings)
+    project = _project(settings)
     async with AsyncExitStack() as stack:
         record = None
         if settings.record is not None:
@@ -169,8 +179,9 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
                 hooks=extensions.hooks,
                 native=_native_settings(settings),
                 read_instructions=reader(_instruction_places(settings)),
-                read_agents=agents.reader(_agent_places(settings)),
-                permissions=RulePermissions(settings.permission_mode),
+                read_agents=agents.reader(_agent_places(settings, project.trust)),
+                permissions=RulePermissions(settings.permission_mode, rules, project),
+                project=project,
                 approval_timeout_seconds=settings.approval_timeout_ms / 1000,
                 sandbox=detector(settings, confinement.hidden),
                 mcp_servers=mcp.enabled,
@@ -234,9 +245,15 @@ def _instruction_places(settings: Settings) -> Places:
     )
 
 
-def _agent_places(settings: Settings) -> agents.AgentPlaces:
+def _agent_places(settings: Settings, trust: Trust) -> agents.AgentPlaces:
     root = project_root(settings.workdir) if settings.project_instructions else None
-    return agents.AgentPlaces(locations.user_agents_folder(), root, _out_of_reach(settings))
+    hidden = _out_of_reach(settings)
+    return agents.AgentPlaces(locations.user_agents_folder(), root, hidden, trust.trusts)
+
+
+def _project(settings: Settings) -> Project:
+    root = project_root(settings.workdir)
+    return Project(root, settings_reader(root, _out_of_reach(settings)))
 
 
 def _system_prompt(path: Path | str | None, workdir: Path) -> str:

@@ -114,6 +114,13 @@ class SetDefaults(msgspec.Struct, frozen=True):
     settings: Settings
 
 
+class SetTrust(msgspec.Struct, frozen=True):
+    """The user trusts a file of a project while it has that hash; with None, no more."""
+
+    path: str
+    hash: str | None
+
+
 class SetActiveSession(msgspec.Struct, frozen=True):
     """This session is the daemon's active one."""
 
@@ -231,6 +238,7 @@ RowChange = (
     | TouchSession
     | ForgetSession
     | SetDefaults
+    | SetTrust
     | SetActiveSession
     | PutEntry
     | UseArtifact
@@ -298,6 +306,10 @@ def _session_updated(event: events.SessionUpdated, _: int, __: str) -> Changes:
 
 def _todos_updated(event: events.TodoUpdated, _: int, __: str) -> Changes:
     return (UpdateSession(event.session_id, Settings(todos=event.todos)),)
+
+
+def _trust_updated(event: events.TrustUpdated, _: int, __: str) -> Changes:
+    return (SetTrust(event.path, event.hash),)
 
 
 def _session_activated(event: events.SessionActivated, _: int, __: str) -> Changes:
@@ -471,6 +483,7 @@ _BIRTH_AND_DEATH: Final[dict[type[events.Event], Fold]] = {
 _IN_A_LIFE: Final[dict[type[events.Event], Fold]] = {
     events.SessionUpdated: _session_updated,
     events.SessionActivated: _session_activated,
+    events.TrustUpdated: _trust_updated,
     events.EntryAppended: _entry_appended,
     events.QueueUpdate: _queue_updated,
     events.AgentStart: _run_started,

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.machine.permission import Judgement, Verdict
+from nousd.machine.rules import Rule
 from nousd.machine.session import SessionState
 from nousd.replay.recorded import RecordedRun
 from nousd.tools.interface import Tool
@@ -113,6 +114,9 @@ class RecordedPermissions:
     ) -> Judgement:
         self.current = self._calls.pop(0) if self._calls else JudgedCall()
         return self.current.judgement
+
+    async def rules_of(self, state: SessionState) -> Sequence[Rule]:  # noqa: ARG002
+        return ()
 
 
 def _mode_of(run: RecordedRun) -> PermissionMode:

@@ -26,6 +26,15 @@ from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
 
 _entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
 _input_decoder: Final = msgspec.json.Decoder(QueuedInput)
+
+
+class _Trusted(msgspec.Struct):
+    """What stands beside the settings of new sessions."""
+
+    trusted: dict[str, str] = {}
+
+
+_trusted_decoder: Final = msgspec.json.Decoder(_Trusted)
 _settings_decoder: Final = msgspec.json.Decoder(Settings)
 _usage_decoder: Final = msgspec.json.Decoder(UsageTotals)
 
@@ -101,7 +110,9 @@ def _filter_values(wanted: EventFilter) -> dict[str, str | None]:
 
 def defaults(connection: apsw.Connection) -> Defaults:
     active, settings = connection.execute("SELECT active_session_id, defaults FROM log_state").get
-    return Defaults(active_session_id=active, **_settings_decoder.decode(settings).as_set())
+    trusted = _trusted_decoder.decode(settings).trusted
+    known = _settings_decoder.decode(settings).as_set()
+    return Defaults(active_session_id=active, trusted=trusted, **known)
 
 
 _SESSION: Final = """

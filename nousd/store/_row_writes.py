@@ -139,6 +139,12 @@ def _set_defaults(connection: apsw.Connection, change: projection.SetDefaults) -
     )
 
 
+def _set_trust(connection: apsw.Connection, change: projection.SetTrust) -> None:
+    # A patch with null takes the key out.
+    patch = msgspec.json.encode({"trusted": {change.path: change.hash}}).decode()
+    connection.execute("UPDATE log_state SET defaults = json_patch(defaults, ?)", (patch,))
+
+
 def _set_active_session(connection: apsw.Connection, change: projection.SetActiveSession) -> None:
     connection.execute("UPDATE log_state SET active_session_id = ?", (change.session_id,))
 
@@ -256,7 +262,8 @@ def _set_tool_call_state(connection: apsw.Connection, change: projection.SetTool
             state = :state,
             last_seq = :seq,
             started = started OR :state = 'started',
-            decided_by = coalesce(:by, decided_by)
+            decided_by = coalesce(:by, decided_by),
+            asked_seq = iif(:state = 'waiting', :seq, asked_seq)
         WHERE tool_call_id = :tool_call_id AND attempt = :attempt
         """,
         msgspec.structs.asdict(change),
@@ -307,6 +314,7 @@ _APPLY: Final[dict[type[projection.RowChange], Callable[[apsw.Connection, Any], 
     projection.TouchSession: _touch_session,
     projection.ForgetSession: _forget_session,
     projection.SetDefaults: _set_defaults,
+    projection.SetTrust: _set_trust,
     projection.SetActiveSession: _set_active_session,
     projection.PutEntry: _put_entry,
     projection.UseArtifact: _use_artifact,

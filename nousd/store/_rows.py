@@ -131,6 +131,12 @@ def _set_defaults(rows: Rows, change: projection.SetDefaults) -> None:
     rows.defaults = msgspec.structs.replace(rows.defaults, **change.settings.as_set())
 
 
+def _set_trust(rows: Rows, change: projection.SetTrust) -> None:
+    trusted = {**rows.defaults.trusted, change.path: change.hash}
+    kept = {path: known for path, known in trusted.items() if known is not None}
+    rows.defaults = msgspec.structs.replace(rows.defaults, trusted=kept)
+
+
 def _set_active_session(rows: Rows, change: projection.SetActiveSession) -> None:
     rows.defaults = msgspec.structs.replace(rows.defaults, active_session_id=change.session_id)
 
@@ -217,6 +223,7 @@ def _set_tool_call_state(rows: Rows, change: projection.SetToolCallState) -> Non
         last_seq=change.seq,
         started=call.started or change.state == "started",
         by=change.by or call.by,
+        asked_seq=change.seq if change.state == "waiting" else call.asked_seq,
     )
 
 
@@ -263,6 +270,7 @@ _APPLY: Final[dict[type[projection.RowChange], Callable[[Rows, Any], None]]] = {
     projection.TouchSession: _touch_session,
     projection.ForgetSession: _forget_session,
     projection.SetDefaults: _set_defaults,
+    projection.SetTrust: _set_trust,
     projection.SetActiveSession: _set_active_session,
     projection.PutEntry: _put_entry,
     projection.UseArtifact: _use_artifact,

@@ -18,7 +18,7 @@ see more, if a commit has just happened. A page that goes on from an id that is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -227,7 +227,8 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     """What the last ``session_updated`` events set, for new sessions; and the active session.
 
     ``granted`` are the rules by which the user allows calls in every session, ``mcp_servers`` those that
-    were added while the daemon ran.
+    were added while the daemon ran, ``trusted`` the files of projects that the user trusts: path -> the
+    hash that it must have.
     """
 
     active_session_id: str | None = None
@@ -241,6 +242,7 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     mcp_servers: tuple[McpServer, ...] = ()
 
 
+    trusted: Mapping[str, str] = {}
 class Path(msgspec.Struct, frozen=True):
     """A stretch of the way from the root to a leaf, oldest first; ``has_more`` towards the root."""
 

@@ -50,9 +50,13 @@ from nousd.wire.tool_commands import (
     RejectQuestion,
     RevokePermission,
     SetPermissionMode,
+    ListToolCalls,
+    ListTrust,
 )
 
 
+    Trust,
+    Untrust,
 class AttachmentGiven(msgspec.Struct, frozen=True, kw_only=True):
     """A file that goes with a text: ``data`` (base64), a ``path`` in the workdir, or an artifact.
 
@@ -376,6 +380,9 @@ COMMANDS: Final[dict[str, type[Command]]] = {
     "add_mcp": AddMcp,
     "remove_mcp": RemoveMcp,
     "restart_mcp": RestartMcp,
+    "trust": Trust,
+    "untrust": Untrust,
+    "list_trust": ListTrust,
     "list_mcp": ListMcp,
     "put_artifact": PutArtifact,
     "get_artifact": GetArtifact,

@@ -46,6 +46,7 @@ from nousd.wire.tool_events import (
     ToolExecutionStart,
     ToolExecutionUpdate,
 )
+from nousd.wire.trust import TrustUpdated
 from nousd.wire.workers import TaskOrigin, WorkerSpec
 
 CONTRACT_VERSION: Final = "1"
@@ -357,6 +358,7 @@ EVENTS: Final[dict[str, type[Event]]] = {
     "question_rejected": QuestionRejected,
     "todo_updated": TodoUpdated,
     "input_handled": InputHandled,
+    "trust_updated": TrustUpdated,
 }
 """type on the wire -> payload struct; every event there is."""
 

@@ -17,7 +17,14 @@ from nousd.wire.extension_events import Remark
 from nousd.wire.mcp import McpServers
 from nousd.wire.response_base import Response
 from nousd.wire.tool_commands import ConfirmDecision
-from nousd.wire.tool_responses import Agents, AgentSummary, Permissions, Questions, TodosNow
+from nousd.wire.tool_responses import (
+    Agents,
+    AgentSummary,
+    Permissions,
+    ProjectFiles,
+    Questions,
+    TodosNow,
+)
 from nousd.wire.workers import TaskOrigin
 
 RunState = Literal["idle", "running", "aborting"]
@@ -78,6 +85,7 @@ class Accepted(Response, frozen=True, kw_only=True):
     level: Thinking | UnsetType = UNSET
     decision: ConfirmDecision | UnsetType = UNSET
     rule: str | UnsetType = UNSET
+    path: str | UnsetType = UNSET
     cleared: tuple[QueuedInput, ...] | UnsetType = UNSET
     handled_by: str | UnsetType = UNSET
     reply: str | UnsetType = UNSET
@@ -414,6 +422,7 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "upload": Upload,
     "artifact": Artifact,
     "permissions": Permissions,
+    "project_files": ProjectFiles,
     "questions": Questions,
     "todos": TodosNow,
     "subscribed": Subscribed,

@@ -19,6 +19,9 @@ its session or in every one.
 RuleText = Annotated[str, Meta(min_length=1, max_length=RULE_CHARS_MAX)]
 """A rule as it stands in the settings, such as ``bash(git status)``."""
 
+ProjectPath = Annotated[str, Meta(min_length=1, max_length=PATH_CHARS_MAX)]
+"""A file in the ``.nousd`` folder of a project; relative ones start at the project's root."""
+
 Reason = Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
 """Why, in the user's words."""
 
@@ -55,6 +58,28 @@ class RevokePermission(Command, frozen=True, kw_only=True):
 
     rule: RuleText
     session_id: Name | None = None
+
+
+class Trust(Command, frozen=True, kw_only=True):
+    """Trusts a file of the project as it is: ``hash`` is that of the bytes that the user has looked at.
+
+    Without ``path`` the project's own settings are meant.
+    """
+
+    hash: Name
+    path: ProjectPath | None = None
+
+
+class Untrust(Command, frozen=True, kw_only=True):
+    """Takes back the trust in a file of a project, whatever its hash is."""
+
+    path: ProjectPath | None = None
+
+
+class ListTrust(Command, frozen=True, kw_only=True):
+    """Reads which files of the project there are, and of other projects those that are trusted; what
+    each of them adds, and what never counts.
+    """
 
 
 class GetTodos(Command, frozen=True, kw_only=True):

@@ -11,7 +11,15 @@ from nousd.wire.entries import PermissionMode
 from nousd.wire.questions import QuestionAsked
 from nousd.wire.response_base import Response
 from nousd.wire.todos import Todo
-from nousd.wire.tool_events import PermissionRequested
+from nousd.wire.tool_events import (
+    ExecutedBy,
+    ExecutionEnv,
+    PermissionRequested,
+    PolicySource,
+    SandboxFacts,
+    ToolCallState,
+)
+from nousd.wire.trust import ProjectFile
 from nousd.wire.workers import WorkerSpec
 
 
@@ -49,6 +57,17 @@ class Permissions(Response, frozen=True, kw_only=True):
     rules: tuple[RuleInForce, ...]
     cursor: str
     truncated: Literal[True] | UnsetType = UNSET
+
+
+class ProjectFiles(Response, frozen=True, kw_only=True):
+    """What files of projects say, and which of them the user trusts; true at ``cursor``.
+
+    ``root`` is that of the project of the workdir; its files are first.
+    """
+
+    root: str
+    files: tuple[ProjectFile, ...]
+    cursor: str
 
 
 class TodosNow(Response, frozen=True, kw_only=True):

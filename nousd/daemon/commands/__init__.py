@@ -21,6 +21,7 @@ from nousd.daemon.commands import (
     sessions,
     settings,
     todos,
+    trust,
 )
 from nousd.daemon.core import Core, Reply
 
@@ -64,6 +65,9 @@ HANDLERS: Final[dict[str, Handler]] = {
     "confirm_tool": permissions.confirm_tool,
     "list_permissions": permissions.list_permissions,
     "revoke_permission": permissions.revoke_permission,
+    "trust": trust.trust,
+    "untrust": trust.untrust,
+    "list_trust": trust.list_trust,
     "list_questions": questions.list_questions,
     "answer_question": questions.answer_question,
     "reject_question": questions.reject_question,

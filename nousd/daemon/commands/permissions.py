@@ -23,6 +23,7 @@ from nousd.wire.subscribe import cursor
 _SAID: Final = {
     "once": "the user allowed it",
     "session": "the user allowed it, and {rule} for the session",
+from nousd.wire.tool_responses import ExpiredRequest, RuleInForce
     "always": "the user allowed it, and {rule} from now on",
     "deny": "the user said no",
 }
@@ -98,18 +99,21 @@ async def list_permissions(core: Core, command: commands.ListPermissions) -> Rep
     live = await core.sessions.target(command.session_id)
     state = core.sessions.without_session() if live is None else live.committed
     waiting = core.approvals.requests.shown(command.session_id)
-    pending = page_of(waiting)
+    pending, told = page_of(waiting), page_of(expired)
     return Permissions(
         session_id=state.session_id,
         mode=core.runs.permissions.mode_of(state),
         can_answer=core.confirmers.can_answer([Place(state.session_id, None)]),
         pending=pending,
-        expired=(),
+        expired=told,
         granted=state.granted,
         granted_everywhere=core.sessions.defaults.granted,
-        rules=(),
+        rules=tuple(
+            RuleInForce(decision=rule.decision, rule=rule.text, origin=rule.origin)
+            for rule in await core.runs.permissions.rules_of(state)
+        ),
         cursor=cursor(core.hub.head),
-        truncated=UNSET if len(pending) == len(waiting) else True,
+        truncated=UNSET if (len(pending), len(told)) == (len(waiting), len(expired)) else True,
     )
 
 
@@ -118,3 +122,21 @@ async def revoke_permission(core: Core, command: commands.RevokePermission) -> R
     live = None if command.session_id is None else await core.sessions.get(command.session_id)
     ticket = grants.revoke(core.sessions, live, command.rule)
     return Deferred(ticket, Accepted(command="revoke_permission", rule=command.rule))
+    expired = await _expired(core, command.session_id)
+async def _expired(core: Core, session_id: str | None) -> list[ExpiredRequest]:
+    """Returns the requests that nobody answered, the newest first."""
+    expired = []
+    for call in await core.store.unanswered_calls(session_id, limit=EXPIRED_LISTED_MAX):
+        assert call.asked_seq is not None
+        assert call.by is not None
+        # Rows may be ahead of what is published.
+        for stored in await core.store.events_after(
+            call.asked_seq - 1, EventFilter(), limit=1, bytes_max=0, until=call.asked_seq
+        ):
+            request = msgspec.json.decode(
+                decode_event(stored.line).payload, type=PermissionRequested
+            )
+            expired.append(ExpiredRequest(request=request, by=call.by))
+    return expired
+
+

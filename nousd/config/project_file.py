@@ -1,0 +1,138 @@
+"""What a project's own settings may say: ``.nousd/config.toml`` in its root.
+
+::
+
+    permission_mode = "auto"             # of sessions that have none of their own
+
+    [permissions]
+    ask = ["bash(git push *)"]           # these two count as soon as the file is there
+    deny = ["read(secrets/**)"]
+    allow = ["bash(npm test *)"]
+
+    [mcp.files]                          # as in the user's settings
+    command = ["npx", "-y", "server-files", "."]
+
+The file was perhaps written by somebody else. So nothing in it is an error that stops anybody; what it
+must not say, or says wrongly, is a problem that is told. Which parts count without the user's trust is
+said here; whether the user trusts the file, and what a rule is, is not known.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, get_args
+
+import msgspec
+
+from nousd.wire.entries import PermissionMode
+from nousd.wire.limits import PROJECT_FILE_BYTES_MAX, RULE_CHARS_MAX, RULES_MAX
+
+FILE_NAME: Final = ".nousd/config.toml"
+"""Where it lies in a project."""
+
+_PROBLEMS_MAX: Final = 20
+"""Problems that are told of one file."""
+
+_SHOWN_CHARS: Final = 100
+
+_LISTS: Final = ("ask", "deny", "allow")
+
+
+class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file says.
+
+    Args:
+        path: where it is; "" if there is none.
+        hash: of its bytes; "" if they could not be read.
+        ask, deny: count in any case.
+        allow, permission_mode, mcp: count only if the user trusts the file. ``mcp`` holds the tables
+            ``[mcp.NAME]`` as they stand there.
+        problems: what never counts, or cannot be used; for people.
+    """
+
+    path: str = ""
+    hash: str = ""
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    permission_mode: PermissionMode | None = None
+    mcp: Mapping[str, Any] = {}
+    problems: tuple[str, ...] = ()
+
+    @property
+    def restricts(self) -> tuple[str, ...]:
+        """What counts in any case, a line for each."""
+        return (*(f"deny {rule}" for rule in self.deny), *(f"ask {rule}" for rule in self.ask))
+
+    @property
+    def adds(self) -> tuple[str, ...]:
+        """What counts only if the user trusts the file, a line for each."""
+        return tuple(self._added())
+
+    def _added(self) -> Iterator[str]:
+        if self.permission_mode is not None:
+            yield f"permission_mode {self.permission_mode}"
+        yield from (f"allow {rule}" for rule in self.allow)
+        for name, table in self.mcp.items():
+            yield f"mcp.{name} {json.dumps(table, default=str, ensure_ascii=False)}"
+
+
+def read_project_settings(data: bytes, path: str, file_hash: str) -> ProjectSettings:
+    """Returns what the bytes of a file say; never fails."""
+    if len(data) > PROJECT_FILE_BYTES_MAX:
+        return _unusable(path, "", f"it is longer than {PROJECT_FILE_BYTES_MAX} bytes")
+    try:
+        table = tomllib.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        return _unusable(path, file_hash, "it is not UTF-8")
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        return _unusable(path, file_hash, f"it is not TOML: {error}")
+    problems: list[str] = []
+    rules = _rules(table.pop("permissions", {}), problems)
+    mode = table.pop("permission_mode", None)
+    if mode is not None and mode not in get_args(PermissionMode):
+        problems.append(f"permission_mode must be {' or '.join(get_args(PermissionMode))}")
+        mode = None
+    mcp = table.pop("mcp", {})
+    if not isinstance(mcp, dict):
+        problems.append("mcp must be tables, as in [mcp.NAME]")
+        mcp = {}
+    problems += [f"{key[:_SHOWN_CHARS]}: a project cannot set this" for key in table]
+    return ProjectSettings(
+        path=path,
+        hash=file_hash,
+        permission_mode=mode,
+        mcp=mcp,
+        problems=tuple(problems[:_PROBLEMS_MAX]),
+        **rules,
+    )
+
+
+def _unusable(path: str, file_hash: str, problem: str) -> ProjectSettings:
+    return ProjectSettings(path=path, hash=file_hash, problems=(problem,))
+
+
+def _rules(table: Any, problems: list[str]) -> dict[str, tuple[str, ...]]:
+    if not isinstance(table, dict):
+        problems.append("permissions must be a table, as in [permissions]")
+        return {}
+    unknown = (key[:_SHOWN_CHARS] for key in table if key not in _LISTS)
+    problems += [f"permissions.{key}: there is no such key" for key in unknown]
+    return {name: tuple(_texts(name, table.get(name, []), problems)) for name in _LISTS}
+
+
+def _texts(name: str, texts: Any, problems: list[str]) -> Iterator[str]:
+    if not isinstance(texts, list):
+        problems.append(f"permissions.{name} must be a list of rules")
+        return
+    if len(texts) > RULES_MAX:
+        problems.append(f"permissions.{name}: only the first {RULES_MAX} rules count")
+    for text in texts[:RULES_MAX]:
+        if isinstance(text, str) and len(text) <= RULE_CHARS_MAX:
+            yield text
+        else:
+            problems.append(
+                f"permissions.{name}: a rule is a text of at most {RULE_CHARS_MAX} characters"
+            )

@@ -1,0 +1,85 @@
+"""Commands that say which files of projects the user trusts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from nousd.config.project_file import FILE_NAME
+from nousd.daemon.core import Core, Deferred, Reply
+from nousd.daemon.project import read_inside
+from nousd.errors import CommandRejected, InvalidPayload, ToolError
+from nousd.wire import commands
+from nousd.wire.canonical import digest
+from nousd.wire.responses import Accepted, ProjectFiles
+from nousd.wire.subscribe import cursor
+from nousd.wire.trust import ProjectFile
+
+_FOLDER: Final = ".nousd"
+
+
+async def trust(core: Core, command: commands.Trust) -> Reply:
+    """Trusts a file as the user has seen it; nothing if it is another by now."""
+    path = _path(core, command.path)
+    found = await trio.to_thread.run_sync(_hash_of, core.project.root, path)
+    if not found:
+        raise CommandRejected("project_file_not_found")
+    if found != command.hash:
+        raise CommandRejected("hash_mismatch", details={"hash": found})
+    ticket = core.project.trust.update(core.runs.log, str(path), found)
+    return Deferred(ticket, Accepted(command="trust", path=str(path)))
+
+
+async def untrust(core: Core, command: commands.Untrust) -> Reply:
+    """Trusts a file no more, of whichever project it is."""
+    named = command.path
+    path = named if named in core.project.trust.paths() else str(_path(core, named))
+    if path not in core.project.trust.paths():
+        raise CommandRejected("not_trusted")
+    ticket = core.project.trust.update(core.runs.log, path, None)
+    return Deferred(ticket, Accepted(command="untrust", path=path))
+
+
+async def list_trust(core: Core, _: commands.ListTrust) -> Reply:
+    """Lists the project's settings as they are now, then the other files that are trusted."""
+    own = await core.project.file()
+    files = [] if own is None else [own]
+    for path in core.project.trust.paths():
+        if own is None or path != own.path:
+            files.append(await trio.to_thread.run_sync(_other, core, path))
+    root = "" if core.project.root is None else str(core.project.root)
+    return ProjectFiles(root=root, files=tuple(files), cursor=cursor(core.hub.head))
+
+
+def _path(core: Core, named: str | None) -> Path:
+    """Returns the file that is meant.
+
+    Raises:
+        InvalidPayload: it is none that a user could be asked to trust.
+    """
+    root = core.project.root
+    if root is None:
+        raise CommandRejected("project_file_not_found")
+    path = root / (named or FILE_NAME)
+    inside = path.is_relative_to(root / _FOLDER) and ".." not in path.parts
+    if not inside or "\0" in str(path):
+        raise InvalidPayload(f"path must lie in the folder {_FOLDER} of the project")
+    return path
+
+
+def _hash_of(root: Path | None, path: Path) -> str:
+    """Returns the hash of a file; "" if there is none that can be read."""
+    assert root is not None
+    try:
+        return digest(read_inside(root, str(path)))
+    except (OSError, ToolError):
+        return ""
+
+
+def _other(core: Core, path: str) -> ProjectFile:
+    """Returns what is known of a file whose contents are somebody else's business."""
+    root = next((above.parent for above in Path(path).parents if above.name == _FOLDER), None)
+    found = "" if root is None or not root.is_dir() else _hash_of(root, Path(path))
+    return ProjectFile(path=path, hash=found, trusted=core.project.trust.trusts(path, found))
