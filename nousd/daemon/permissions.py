@@ -5,7 +5,7 @@ The decision itself is the machine's (``machine.permission``); here is only wher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from nousd.config.settings import Settings
