@@ -11,6 +11,8 @@ import trio
 
 from nousd.admin.examination import Check, World
 from nousd.tools.environment import allowed_environment
+from nousd.tools.sandbox.detect import Detector
+from nousd.tools.sandbox.places import Chosen
 from nousd.tools.supervisor import Ended, run_supervised
 
 PROGRAM_SECONDS: Final = 5.0
@@ -18,14 +20,12 @@ PROGRAM_SECONDS: Final = 5.0
 
 _OUTPUT_CHARS_MAX: Final = 200
 
-_NAMESPACES: Final = (
-    (Path("/proc/sys/user/max_user_namespaces"), "0"),
-    (Path("/proc/sys/kernel/unprivileged_userns_clone"), "0"),
-    (Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"), "1"),
+_MEANS: Final = (
+    "bash is supervised, but not confined; mode auto asks for every command, and git is refused"
 )
-"""Kernel setting -> the value that forbids user namespaces."""
 
-_MEANS: Final = "bash is supervised, but not confined"
+_LESS: Final = "commands can make no new files at the top of a workdir, and no commits"
+"""What Landlock does not allow and bubblewrap does."""
 
 
 def supervisor(_world: World) -> Iterator[Check]:
@@ -40,30 +40,21 @@ def supervisor(_world: World) -> Iterator[Check]:
         )
 
 
-def sandbox(_world: World) -> Iterator[Check]:
-    """Whether bubblewrap is there and may do what it does."""
-    program = shutil.which("bwrap", path=allowed_environment()["PATH"])
-    forbidding = [str(file) for file, value in _NAMESPACES if _content(file) == value]
-    if program is None:
-        yield Check(
-            "sandbox", "warning", f"bubblewrap (bwrap) is not installed: {_MEANS}", "install it"
-        )
-        return
-    ended, output = _run(
-        [program, "--ro-bind", "/", "/", "--unshare-user", "--unshare-pid", _true()]
-    )
-    if ended.failure is None and ended.code == 0:
-        yield Check("sandbox", "ok", f"{program} works")
-        return
-    advice = "allow user namespaces"
-    if forbidding:
-        advice = f"allow user namespaces: see {', '.join(forbidding)}"
-    yield Check(
-        "sandbox",
-        "warning",
-        f"{program} does not work ({_reason(ended, output)}): {_MEANS}",
-        advice,
-    )
+def sandbox(world: World) -> Iterator[Check]:
+    """Which sandbox holds programs, if any, and what keeps a better one from it."""
+    findings = Detector(world.settings.sandbox, Chosen()).findings()
+    against = [f"{finding.reason}" for finding in findings if finding.sandbox is None]
+    advice = "; ".join(finding.advice for finding in findings if finding.advice)
+    if not findings:
+        found = f"the setting sandbox is none: {_MEANS}"
+        yield Check("sandbox", "warning", found, "leave the setting at auto")
+    elif findings[-1].sandbox is None:
+        yield Check("sandbox", "warning", f"{'; '.join(against)}: {_MEANS}", advice)
+    elif against:
+        works = f"{findings[-1].name} works; {'; '.join(against)}"
+        yield Check("sandbox", "warning", f"{works}: {_LESS}", advice)
+    else:
+        yield Check("sandbox", "ok", f"{findings[-1].name} works")
 
 
 def _run(argv: Sequence[str]) -> tuple[Ended, str]:
@@ -92,10 +83,3 @@ def _reason(ended: Ended, output: str) -> str:
     if ended.timed_out:
         return f"it did not end within {PROGRAM_SECONDS:g} seconds"
     return output or f"exit code {ended.code}"
-
-
-def _content(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""

@@ -119,7 +119,15 @@ def _inlined(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...])
             raise ValueError(f"{name} refers to itself")
         beside = {key: value for key, value in node.items() if key != "$ref"}
         return _inlined(definitions[name], definitions, (*inside, name)) | beside
-    return _without_null({key: _inlined(v, definitions, inside) for key, v in node.items()})
+    return _typed(_without_null({key: _inlined(v, definitions, inside) for key, v in node.items()}))
+
+
+def _typed(node: dict[str, Any]) -> dict[str, Any]:
+    """Says of words to choose from that they are texts: some models ask for it, and so do our checks."""
+    words = node.get("enum")
+    if words is None or "type" in node or not all(isinstance(word, str) for word in words):
+        return node
+    return {"type": "string", **node}
 
 
 def _without_null(node: dict[str, Any]) -> dict[str, Any]:
@@ -176,10 +184,10 @@ def _text_fault(rules: Mapping[str, Any], text: str) -> str | None:
         return f"must have at least {rules['minLength']} characters" if text else "is required"
     if len(text) > rules.get("maxLength", len(text)):
         return f"must have at most {rules['maxLength']} characters"
-    if "enum" in rules and text not in rules["enum"]:
-        return "must be one of " + ", ".join(map(str, rules["enum"]))
     try:
         text.encode()
     except UnicodeEncodeError:
         return "must be valid Unicode"
+    if "enum" in rules and text not in rules["enum"]:
+        return "must be one of " + ", ".join(map(str, rules["enum"]))
     return None

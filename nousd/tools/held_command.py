@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgspec
 import trio
@@ -27,6 +28,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
         argv: its absolute path, and its arguments.
         sandbox: what holds it; None for nothing.
         network: whether it may reach one, also where programs in the sandbox usually cannot.
+        opened: what it may change although sandboxes protect it.
         is_read_only: whether the sandbox keeps it from writing in the workdir.
         variables: of its environment, beside those that every command has.
     """
@@ -35,6 +37,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: Sandbox | None
     timeout_seconds: float
     network: bool = False
+    opened: tuple[Path, ...] = ()
     is_read_only: bool = False
     variables: dict[str, str] = {}
 
@@ -111,6 +114,7 @@ async def _held(command: Command, context: ToolContext) -> AsyncIterator[Held]:
             env=env,
             workdir=context.workdir,
             hidden=context.confinement.hidden,
+            opened=command.opened,
             is_read_only=command.is_read_only,
             network=command.network or command.sandbox.has_network,
         )

@@ -23,6 +23,7 @@ from nousd.config.providers import KEY_VARIABLES
 from nousd.places.locks import lock_state_folder
 from nousd.providers import auto
 from nousd.store import sqlite
+from nousd.tools.sandbox import detect, landlock
 from tests.admin.conftest import untouched
 from tests.fake_daemon import FakeDaemon, says
 
@@ -484,28 +485,46 @@ def bwrap(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
+PRETENDING = 'while [ "$#" -gt 1 ]; do shift; done; exec "$1"'
+FORBIDDEN = "echo No permissions to create new namespace >&2; exit 1"
+UNHELD = (
+    "bash is supervised, but not confined; mode auto asks for every command, and git is refused"
+)
+
+
+def without_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landlock, "why_not", lambda: "the kernel has no Landlock")
+
+
 def test_a_sandbox_that_works_is_ok(
     world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bwrap(tmp_path / "bin", 'while [ "$#" -gt 1 ]; do shift; done; exec "$1"', monkeypatch)
-    assert examined(world)["sandbox"].status == "ok"
+    bwrap(tmp_path / "bin", PRETENDING, monkeypatch)
+    check = examined(world)["sandbox"]
+    assert (check.status, check.found) == ("ok", "bubblewrap works")
 
 
-def test_a_sandbox_that_is_forbidden_is_quoted(
+def test_a_sandbox_that_is_forbidden_is_quoted_with_what_forbids_it(
     world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forbidding = tmp_path / "max_user_namespaces"
+    forbidding = tmp_path / "user" / "max_user_namespaces"
+    forbidding.parent.mkdir()
     forbidding.write_text("0\n")
-    monkeypatch.setattr(examine_tools, "_NAMESPACES", ((forbidding, "0"),))
-    bwrap(tmp_path / "bin", "echo No permissions to create new namespace; exit 1", monkeypatch)
+    monkeypatch.setattr(detect, "_NAMESPACES", ((forbidding, "0", "100000"),))
+    bwrap(tmp_path / "bin", FORBIDDEN, monkeypatch)
+    without_landlock(monkeypatch)
     check = examined(world)["sandbox"]
     assert check.status == "warning"
-    assert "No permissions to create new namespace" in check.found
-    assert "supervised, but not confined" in check.found
-    assert check.advice == f"allow user namespaces: see {forbidding}"
+    assert check.found == (
+        f"{tmp_path}/bin/bwrap does not work: No permissions to create new namespace; "
+        f"the kernel has no Landlock: {UNHELD}"
+    )
+    assert check.advice.startswith(
+        "allow user namespaces: sysctl user.max_user_namespaces=100000; "
+    )
 
 
-def test_without_a_sandbox_it_is_said_what_that_means(
+def test_without_a_sandbox_it_is_said_what_that_means_and_what_to_install(
     world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     which = shutil.which
@@ -514,9 +533,31 @@ def test_without_a_sandbox_it_is_said_what_that_means(
         "which",
         lambda name, **k: None if name == "bwrap" else which(name, **k),
     )
+    without_landlock(monkeypatch)
     check = examined(world)["sandbox"]
     assert check.status == "warning"
-    assert check.found.endswith("is not installed: bash is supervised, but not confined")
+    assert check.found.startswith("bubblewrap (bwrap) is not installed; the kernel has no")
+    assert check.found.endswith(UNHELD)
+    assert check.advice.startswith("apt install bubblewrap; ")
+
+
+@pytest.mark.skipif(landlock.why_not() is not None, reason=f"{landlock.why_not()}")
+def test_a_sandbox_that_does_less_is_said_to_do_less(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bwrap(tmp_path / "bin", FORBIDDEN, monkeypatch)
+    check = examined(world)["sandbox"]
+    assert (check.status, check.found[:15]) == ("warning", "landlock works;")
+    assert "no commits" in check.found
+
+
+def test_a_sandbox_that_is_not_wanted_is_not_looked_for(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bwrap(tmp_path / "bin", f"touch {tmp_path}/tried", monkeypatch)
+    check = examined(world | {"sandbox": "none"})["sandbox"]
+    assert (check.status, check.found) == ("warning", f"the setting sandbox is none: {UNHELD}")
+    assert not (tmp_path / "tried").exists()
 
 
 def test_a_supervisor_that_cannot_start_a_process_has_failed(

@@ -22,6 +22,7 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "find": {"pattern": "*"},
     "grep": {"pattern": "x"},
     "bash": {"command": "true"},
+    "git": {"subcommand": "status"},
     "demo.echo": {"text": "hi"},
 }
 

@@ -33,11 +33,11 @@ REASON_CHARS_MAX: Final = 200
 SandboxName = Literal["auto", "bubblewrap", "landlock", "none"]
 
 _NAMESPACES: Final = (
-    (Path("/proc/sys/user/max_user_namespaces"), "0"),
-    (Path("/proc/sys/kernel/unprivileged_userns_clone"), "0"),
-    (Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"), "1"),
+    (Path("/proc/sys/user/max_user_namespaces"), "0", "100000"),
+    (Path("/proc/sys/kernel/unprivileged_userns_clone"), "0", "1"),
+    (Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"), "1", "0"),
 )
-"""Kernel setting -> the value that forbids namespaces to users."""
+"""Kernel setting, the value that forbids namespaces to users, and one that allows them."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,8 +99,8 @@ def _bubblewrap(chosen: Chosen) -> Finding:
     if finding.sandbox is not None:
         return finding
     forbidding = [
-        f"sysctl {_sysctl(file)}={_opposite(value)}"
-        for file, value in _NAMESPACES
+        f"sysctl {'.'.join(file.parts[-2:])}={allowing}"
+        for file, value, allowing in _NAMESPACES
         if _content(file) == value
     ]
     advice = f"allow user namespaces: {', '.join(forbidding)}" if forbidding else ""
@@ -158,11 +158,3 @@ def _content(file: Path) -> str:
         return file.read_text().strip()
     except OSError:
         return ""
-
-
-def _sysctl(file: Path) -> str:
-    return ".".join(file.parts[-2:])
-
-
-def _opposite(value: str) -> str:
-    return {"1": "0", "0": "1"}[value]

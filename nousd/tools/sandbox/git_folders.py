@@ -12,8 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+WORKTREES: Final = ".worktrees"
+"""Where in a workdir our worktrees are."""
+
 _RUNS: Final = ("config", "config.worktree", "hooks", "modules")
 """What makes git run programs, in a folder of git's. Modules have configs and hooks of their own."""
+
+_LEADS: Final = ("commondir", "config.worktree", "gitdir")
 
 _TEXT_BYTES_MAX: Final = 64 * 1024
 
@@ -24,10 +29,22 @@ def closed_in(folder: Path) -> tuple[Path, ...]:
     """Returns what may not be changed in a workdir or a folder of git's, whether it is there or not."""
     git = folder / ".git"
     if _is_of_git(folder):
-        return tuple(folder / name for name in _RUNS)
+        return _closed_of_git(folder)
+    of_worktrees = tuple((folder / WORKTREES).glob("*/.git"))
     if git.is_dir() and not git.is_symlink():
-        return tuple(git / name for name in _RUNS)
-    return (git,)
+        return (*_closed_of_git(git), *of_worktrees)
+    return (git, *of_worktrees)
+
+
+def _closed_of_git(git: Path) -> tuple[Path, ...]:
+    """The folder of a worktree names the config that counts there, wherever that is."""
+    of_worktrees = [
+        folder / name
+        for folder in (git / "worktrees").glob("*")
+        for name in _LEADS
+        if folder.is_dir()
+    ]
+    return (*(git / name for name in _RUNS), *of_worktrees)
 
 
 def _is_of_git(folder: Path) -> bool:

@@ -28,6 +28,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             the sandbox.
         workdir: where it starts, and the folder it may use; resolved.
         hidden: what it may neither see nor make, also inside of the workdir.
+        opened: what it may change although it is protected, with all in it.
         is_read_only: whether it may not even write in the workdir.
         network: whether it may reach one.
     """
@@ -36,6 +37,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     workdir: Path
     hidden: tuple[Path, ...] = ()
+    opened: tuple[Path, ...] = ()
     is_read_only: bool = False
     network: bool = False
 

@@ -160,7 +160,7 @@ def places_of(request: Request, chosen: Chosen) -> Places:
     return Places(
         readable=tuple(readable),
         writable=tuple(writable),
-        protected=() if request.is_read_only else _without(protected, hidden),
+        protected=() if request.is_read_only else _without(protected, (*hidden, *request.opened)),
         hidden=hidden,
         watched=None if request.is_read_only else watched,
     )
@@ -183,9 +183,9 @@ def _is_of_the_system(path: Path) -> bool:
     return stat.S_ISREG(status.st_mode) and bool(status.st_mode & stat.S_IXOTH)
 
 
-def _without(protected: Sequence[Path], hidden: Sequence[Path]) -> tuple[Path, ...]:
+def _without(protected: Sequence[Path], others: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(
         path
         for path in dict.fromkeys(protected)
-        if not any(path.is_relative_to(closed) for closed in hidden)
+        if not any(path.is_relative_to(other) for other in others)
     )
