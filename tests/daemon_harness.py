@@ -47,6 +47,8 @@ from nousd.store.interface import EventFilter, Store
 from nousd.tools.builtins import builtin_tools
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import Tool
+from nousd.tools.mcp.server import Surroundings
+from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
 from tests.lifecycle import LifecycleChecker
 from tests.validation import check_event, check_response
@@ -409,6 +411,7 @@ def make_parts(
     approval_timeout_seconds: float = 900.0,
     sandbox: FindSandbox = no_sandbox,
     hooks: Hooks = NO_HOOKS,
+    mcp_servers: tuple[ServerSpec, ...] = (),
 ) -> Parts:
     """Returns what a daemon with every built-in tool, and ``tools``, is made of.
 
@@ -430,6 +433,8 @@ def make_parts(
         command_timeout=command_timeout,
         delta_retention_days=delta_retention_days,
         stale_seconds=stale_seconds,
+        mcp_servers=mcp_servers,
+        mcp_surroundings=Surroundings({}, workdir, lambda _: None, lambda text: text),
     )
 
 

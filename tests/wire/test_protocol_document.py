@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from nousd.machine.model_input import AssistantMessage, ToolResultMessage, UserMessage
-from nousd.wire import commands, entries, events, responses
+from nousd.wire import commands, entries, events, mcp, responses
 from nousd.wire.codec import decode_payload, decode_request
 from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS
@@ -28,6 +28,8 @@ DOCUMENT = (ROOT / "protocol" / "v1.md").read_text(encoding="utf-8")
 
 OBJECTS: dict[str, type[Any]] = {
     "Message entry": entries.MessageEntry,
+    "MCP server": mcp.McpServer,
+    "MCP server summary": mcp.McpServerSummary,
     "Compaction entry": entries.CompactionEntry,
     "Tool call": entries.ToolCall,
     "Omitted entry": events.Omitted,
