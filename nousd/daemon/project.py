@@ -6,7 +6,6 @@ once, and what else they say counts while the user trusts the file they came fro
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -32,8 +31,6 @@ ReadSettings = Callable[[], Awaitable[ProjectSettings]]
 _NONE: Final = ProjectSettings()
 
 _ORIGIN: Final = "the project"
-
-_log: Final = logging.getLogger(__name__)
 
 
 async def no_settings() -> ProjectSettings:
@@ -66,10 +63,7 @@ def read_settings(root: Path, hidden: tuple[Path, ...] = ()) -> ProjectSettings:
     except (OSError, ToolError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it leads out of the project"
         return ProjectSettings(path=path, problems=(f"it cannot be read: {reason}",))
-    settings = _with_rules_checked(read_project_settings(data, path, digest(data)))
-    if settings.problems:
-        _log.warning("%s: %s", path, "; ".join(settings.problems))
-    return settings
+    return _with_rules_checked(read_project_settings(data, path, digest(data)))
 
 
 def read_inside(root: Path, path: str, hidden: tuple[Path, ...] = ()) -> bytes:

@@ -1,0 +1,135 @@
+"""The verbs of ``nousctl`` by which a person looks at what a project's files add, and trusts them.
+
+What is trusted is what was shown: its hash is read first, and sent back.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from nousd.cli.arguments import Argument
+from nousd.cli.verbs import Watch
+from nousd.cli.watch import DONE, FAILED, Options, say, shown
+from nousd.client.blocking import Connection
+from nousd.wire.canonical import digest
+from nousd.wire.limits import PROJECT_FILE_BYTES_MAX
+
+Payload = Mapping[str, Any]
+
+
+def _trust(options: Options, values: dict[str, Any]) -> int:
+    with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
+        if values.get("list"):
+            return _list(options, daemon.request("list_trust", {}).payload)
+        payload = _named(values["path"]) if "path" in values else _own(daemon)
+        if payload is None or not _is_wanted(yes=values.get("yes", False)):
+            return FAILED
+        return _done(options, daemon.request("trust", payload).payload, "trusted")
+
+
+def _untrust(options: Options, values: dict[str, Any]) -> int:
+    named = {"path": str(Path(values["path"]).absolute())} if "path" in values else {}
+    with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
+        return _done(options, daemon.request("untrust", named).payload, "not trusted any more")
+
+
+def _own(daemon: Connection) -> Payload | None:
+    """Shows what the project's own settings add; returns what to trust, if there is anything."""
+    listed = daemon.request("list_trust", {}).payload
+    own = next((file for file in listed["files"] if file["path"].startswith(listed["root"])), None)
+    if own is None or not own["hash"]:
+        say(f"the project at {listed['root']} has no settings of its own (.nousd/config.toml)")
+        return None
+    for line in _lines(own):
+        say(line)
+    return {"path": own["path"], "hash": own["hash"]}
+
+
+def _named(given: str) -> Payload | None:
+    """Shows a file; returns what to trust, if it can be read."""
+    path = Path(given).absolute()
+    try:
+        with path.open("rb") as file:
+            data = file.read(PROJECT_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        say(f"{path} cannot be read: {error.strerror}")
+        return None
+    if len(data) > PROJECT_FILE_BYTES_MAX:
+        say(f"{path} is longer than {PROJECT_FILE_BYTES_MAX} bytes")
+        return None
+    say(f"{path}:")
+    for line in data.decode(errors="replace").splitlines():
+        say(f"  {line}")
+    return {"path": str(path), "hash": digest(data)}
+
+
+def _is_wanted(*, yes: bool) -> bool:
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        say("not trusted: nobody can be asked here; --yes says so at once")
+        return False
+    print("Trust this file as it is? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def _list(options: Options, listed: Payload) -> int:
+    if options.json:
+        print(json.dumps(listed, ensure_ascii=False))
+        return DONE
+    for file in listed["files"]:
+        print(*map(shown, _lines(file)), sep="\n")
+    if not listed["files"]:
+        print(shown(f"the project at {listed['root']} has no settings of its own"))
+    return DONE
+
+
+def _lines(file: Payload) -> Iterator[str]:
+    state = "trusted" if file["trusted"] else "not trusted"
+    yield f"{file['path']}: {state}"
+    yield f"  {file['hash'] or 'it is not there, or cannot be read'}"
+    for name, says in (
+        ("restricts", "counts in any case"),
+        ("adds", "counts if trusted"),
+        ("problems", "never counts"),
+    ):
+        yield from (f"  {says}: {line}" for line in file.get(name, ()))
+
+
+def _done(options: Options, payload: Payload, what: str) -> int:
+    text = json.dumps(payload, ensure_ascii=False) if options.json else f"{what}: {payload['path']}"
+    print(shown(text))
+    return DONE
+
+
+_PATH: Final = Argument(
+    "path",
+    Annotated[
+        str | None,
+        typer.Argument(metavar="[PATH]", help="A file in .nousd; else the project's settings."),
+    ],
+)
+
+TRUSTING: Final[dict[str, Watch]] = {
+    "trust": Watch(
+        "Show what a project's file adds, and let it count as long as it is as it is.",
+        (
+            _PATH,
+            Argument(
+                "yes", Annotated[bool | None, typer.Option("--yes", "-y", help="Do not ask.")]
+            ),
+            Argument(
+                "list", Annotated[bool | None, typer.Option("--list", help="Only list, and stop.")]
+            ),
+        ),
+        _trust,
+    ),
+    "untrust": Watch("Let a project's file count no more.", (_PATH,), _untrust),
+}
+"""name on the command line -> what it does."""
