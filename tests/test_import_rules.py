@@ -43,7 +43,7 @@ ROOMS: dict[str, Room] = {
     "machine": room("wire errors", "msgspec", WORLD),
     "views": room("wire"),
     "store": room("wire machine errors", "apsw psycopg msgspec trio"),
-    "tools": room("wire errors", "trio msgspec mcp mcp_types anyio httpx2 pydantic"),
+    "tools": room("wire errors", "trio msgspec mcp mcp_types anyio httpx2 justhtml pydantic"),
     "providers": room("wire machine.model_input errors redaction", "msgspec httpx2 trio"),
     "runtimes": room("wire machine tools providers errors", "msgspec trio"),
     "extensions": room("wire tools errors", "msgspec trio"),

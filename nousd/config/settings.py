@@ -197,6 +197,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             max_length=64, description="Installed extensions to load, by their entry points' names."
         ),
     ] = ()
+    web_allow: Annotated[
+        tuple[str, ...],
+        Meta(
+            max_length=256,
+            description="Hosts and networks (such as 10.0.0.0/8) that web_fetch may reach although they "
+            "are not public.",
+        ),
+    ] = ()
+    hard_links: Annotated[
+        bool,
+        Meta(
+            description="Let file tools open files that have several names (hard links), of which "
+            "another may lie outside of the workdir."
+        ),
+    ] = False
     enable_demo_extension: Annotated[
         bool, Meta(description="Load the extension that shows what extensions can do.")
     ] = False
@@ -266,6 +281,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     models: Mapping[str, ModelTable] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     mcp: tuple[ConfiguredMcpServer, ...] = ()
+    permissions: PermissionsTable = PermissionsTable()
     config_file: Annotated[
         Path | None, Meta(description="The file that settings were read from.")
     ] = None
@@ -281,7 +297,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         commands = (provider.api_key_command for provider in self.providers.values())
         return tuple(Path(command[0]) for command in commands if command and "/" in command[0])
 
-    permissions: PermissionsTable = PermissionsTable()
 
 class Resolved(NamedTuple):
     """The settings, and for each where it came from, such as ``environment NOUSD_MODEL``."""
@@ -295,7 +310,7 @@ _TABLES: Final = TABLES | {"mcp", PERMISSIONS}
 
 _NOT_CHOSEN: Final = _TABLES | {"config_file"}
 
-_IN_FILE_ONLY: Final = frozenset({"extensions"})
+_IN_FILE_ONLY: Final = frozenset({"extensions", "hard_links", "web_allow"})
 
 SETTINGS: Final = {
     info.name: info for info in describe(Settings, without=_NOT_CHOSEN | _IN_FILE_ONLY)
@@ -364,6 +379,7 @@ def resolve(
     values["config_file"], origins["config_file"] = file.path, file.origin
     of_models, origins_of_models = decide_models(map(_of_models, places), file, environ)
     values["mcp"] = read_mcp_file(file)
+    values[PERMISSIONS] = read_permissions_file(file)
     settings = Settings(**{**values, **of_models})
     origins |= origins_of_models
     if asks_models and settings.provider != AUTO:
@@ -379,7 +395,6 @@ def _of_models(place: Mapping[str, Given]) -> dict[str, Given]:
         if name in place
     }
 
-    values[PERMISSIONS] = read_permissions_file(file)
 
 def with_provider(
     settings: Settings, name: str, *, api_base: str | None = None, model: str | None = None

@@ -173,7 +173,7 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
                 store=store,
                 clock=SystemClock(),
                 models=models,
-                tools=(*builtin_tools(allow_exec=settings.allow_exec), *extensions.tools),
+                tools=(*builtins, *extensions.tools),
                 confinement=confinement,
                 extension_commands=extensions.commands,
                 hooks=extensions.hooks,

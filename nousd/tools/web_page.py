@@ -1,0 +1,134 @@
+"""What a page says, as text that a model can read.
+
+HTML is parsed by a library in a process of its own (``_page_main.py``), which a bound ends; other text
+is decoded as it is said to be. Where a page came from is not known here.
+"""
+
+from __future__ import annotations
+
+import codecs
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Literal
+
+import trio
+
+from nousd.errors import ToolError
+from nousd.tools.environment import allowed_environment
+from nousd.tools.supervisor import supervised_conversation
+from nousd.tools.web_request import Page
+
+HTML_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Of an HTML page, what is made text of: it takes about a second a MiB."""
+
+TEXT_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of that text."""
+
+EXTRACT_SECONDS_MAX: Final = 20.0
+
+Form = Literal["markdown", "text", "raw"]
+
+_HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
+_TEXTS: Final = frozenset(
+    {
+        "",
+        "application/javascript",
+        "application/json",
+        "application/ld+json",
+        "application/rss+xml",
+        "application/toml",
+        "application/x-ndjson",
+        "application/xml",
+        "application/yaml",
+    }
+)
+_PROGRAM: Final = Path(__file__).with_name("_page_main.py")
+_PIECE_BYTES: Final = 64 * 1024
+
+_CHARSETS: Final = frozenset(
+    {
+        *("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "ascii", "koi8-r", "koi8-u"),
+        *(f"iso8859-{part}" for part in (*range(1, 12), *range(13, 17))),
+        *(f"cp125{page}" for page in range(9)),
+        *("cp866", "cp874", "mac-roman", "mac-cyrillic", "gbk", "gb2312", "gb18030", "big5"),
+        *("big5hkscs", "euc_jp", "euc_kr", "shift_jis", "cp932", "cp949", "iso2022_jp"),
+    }
+)
+"""What pages are written in. Python knows more, some of which no page may make us decode."""
+
+
+async def text_of(page: Page, form: Form) -> str:
+    """Returns what a page says.
+
+    Raises:
+        ToolError: it is no text, or too much work.
+    """
+    kind = page.media_type
+    if kind in _HTML and form != "raw":
+        return await _of_html(page, form)
+    if not (kind.startswith("text/") or kind in _HTML | _TEXTS or kind.endswith(("+json", "+xml"))):
+        raise ToolError(f"web_fetch_failed: {kind} is no text")
+    if b"\0" in page.body[:8192] and _known(page.charset) is None:
+        raise ToolError("web_fetch_failed: the page is no text")
+    return await _decoded(page.body, _known(page.charset) or "utf-8")
+
+
+def _known(charset: str | None) -> str | None:
+    """Returns the name by which an encoding of pages is decoded, None for any other."""
+    try:
+        name = codecs.lookup(charset or "").name
+    except LookupError:
+        return None
+    return name if name in _CHARSETS else None
+
+
+async def _decoded(data: bytes, charset: str) -> str:
+    decoder = codecs.getincrementaldecoder(charset)("replace")
+    pieces = []
+    for start in range(0, len(data), _PIECE_BYTES):
+        pieces.append(decoder.decode(data[start : start + _PIECE_BYTES]))
+        await trio.lowlevel.checkpoint()
+    return "".join([*pieces, decoder.decode(b"", final=True)])
+
+
+async def _of_html(page: Page, form: Form) -> str:
+    if find_spec("justhtml") is None:
+        raise ToolError(
+            "web_fetch_failed: the page is HTML, and what makes text of it is not installed: the user"
+            " can install nousd[web]; format raw gives the page as it is"
+        )
+    with trio.move_on_after(EXTRACT_SECONDS_MAX):
+        text = await _extracted(page, form)
+        if text is None:
+            raise ToolError(
+                "web_fetch_failed: no text could be made of the page; format raw may do"
+            )
+        return text
+    raise ToolError(
+        f"web_fetch_failed: making text of the page took longer than {EXTRACT_SECONDS_MAX:g} seconds;"
+        " format raw may do"
+    )
+
+
+async def _extracted(page: Page, form: Form) -> str | None:
+    argv = [sys.executable, "-I", "-W", "ignore", str(_PROGRAM), form, _known(page.charset) or ""]
+    text = bytearray()
+    async with supervised_conversation(argv, cwd=Path("/"), env=allowed_environment()) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_send, process.stdin, page.body[:HTML_BYTES_MAX])
+            async for chunk in process.stdout:
+                text += chunk[: TEXT_BYTES_MAX - len(text)]
+            nursery.cancel_scope.cancel()
+        code = await process.wait()
+    return None if code else text.decode("utf-8", "ignore")
+
+
+async def _send(stream: trio.abc.SendStream, data: bytes) -> None:
+    try:
+        await stream.send_all(data)
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        return  # it has ended; how, its code tells
+    await stream.aclose()
