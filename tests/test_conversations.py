@@ -22,6 +22,7 @@ from tests.lifecycle import LifecycleChecker
 from tests.validation import check_event, check_response
 
 FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "conversations"
+EXTENSIONS = FOLDER.parent / "extensions"
 CONVERSATIONS = [load(path) for path in sorted(FOLDER.glob("*.ndjson"))]
 
 WAYS: list[tuple[str, Pace]] = [
@@ -122,13 +123,18 @@ async def connected(
 ) -> AsyncIterator[Connected]:
     """Starts a fresh daemon with what the conversation asks for and connects to both its sockets."""
     debt = Debt()
-    extensions = load_extensions((), demo="enable_demo_extension" in conversation.settings)
+    settings = conversation.settings
+    extensions = load_extensions(
+        [EXTENSIONS / settings["extension"]] if "extension" in settings else (),
+        demo="enable_demo_extension" in settings,
+    )
     async with DAEMONS[transport](
         folder,
         # Waits between attempts are spread by chance; here they take no time.
         provider=PatientProvider(make_provider("mock", random=lambda: 0.0), debt),
         tools=extensions.tools,
         extension_commands=extensions.commands,
+        hooks=extensions.hooks,
     ) as daemon:
         events, client = await daemon.watch(), await daemon.connect()
         async with events.stream, client.stream:

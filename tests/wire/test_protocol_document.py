@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from nousd.machine.model_input import AssistantMessage, ToolResultMessage, UserMessage
-from nousd.wire import commands, entries, events, mcp, responses
+from nousd.wire import commands, entries, events, extension_events, mcp, responses, trust, workers
 from nousd.wire.codec import decode_payload, decode_request
 from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS
@@ -41,6 +41,7 @@ OBJECTS: dict[str, type[Any]] = {
     "Reasoning block": entries.ReasoningBlock,
     "Queued input": responses.QueuedInput,
     "Pending counts": responses.PendingCounts,
+    "Remark": extension_events.Remark,
     "Active run": responses.ActiveRun,
     "Open message": responses.OpenMessage,
     "Tree node": responses.TreeNode,
@@ -51,6 +52,12 @@ OBJECTS: dict[str, type[Any]] = {
     "Prices": responses.Prices,
     "Unlisted provider": responses.ProviderUnlisted,
     "Flat event": responses.FlatEvent,
+    "Agent": responses.AgentSummary,
+    "Project file": trust.ProjectFile,
+    "Worker": workers.WorkerSpec,
+    "Worker permissions": workers.WorkerPermissions,
+    "Task origin": workers.TaskOrigin,
+    "Origin": workers.Origin,
 }
 
 
