@@ -16,7 +16,7 @@ from nousd.tools.arguments import struct_arguments
 from nousd.tools.function_tool import FunctionTool
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.task_runner import Task, TaskResult
-from nousd.wire.access import TOUCHES_NOTHING
+from nousd.wire.access import TOUCHES_NOTHING, Access
 from nousd.wire.canonical import digest
 from nousd.wire.limits import TASKS_PER_CALL_MAX, TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX
 
@@ -39,6 +39,10 @@ class _TaskTool(FunctionTool, frozen=True, kw_only=True):
         return super().validated(
             args if "tasks" in args or "prompt" not in args else {"tasks": [args]}
         )
+
+    async def access(self, args: Any, context: ToolContext) -> Access:
+        # Nothing has to be looked up, so no thread either.
+        return self.access_of(args, context)
 
 
 async def _run(args: TaskArguments, context: ToolContext) -> ToolResult:

@@ -143,7 +143,8 @@ async def task_daemon(
 ) -> AsyncIterator[TaskBench]:
     """Runs a daemon in memory with a watcher of everything. ``options``: see ``make_parts``."""
     model = model or PlannedModel()
-    tools = () if fetched is None else (fetched.tool,)
-    async with memory_daemon(workdir=workdir, provider=model, tools=tools, **options) as daemon:
+    if fetched is not None:
+        options["tools"] = [fetched.tool]
+    async with memory_daemon(workdir=workdir, provider=model, **options) as daemon:
         events = await daemon.watch(types="all")
         yield TaskBench(daemon, await daemon.connect(), events, model)

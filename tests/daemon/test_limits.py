@@ -37,6 +37,7 @@ from nousd.store.interface import EventFilter
 from nousd.tools import output, whole_output
 from nousd.tools.interface import Tool
 from nousd.wire.limits import LIMITS, LONG_LINE_BYTES
+from tests.daemon.task_limits import TASK_PLAYS
 from tests.daemon_harness import Client, Daemon, Event, Events, Payload, of_type, socket_daemon
 from tests.stub_model import Reply, StubModel, hanging_reply, text_reply, tool_reply, whole_reply
 
@@ -665,6 +666,7 @@ PLAYS: dict[str, Play] = {
     "omitted_max": omitted,
     "instructions_file_bytes_max": instructions_file_bytes,
     "instructions_bytes_max": instructions_bytes,
+    **TASK_PLAYS,
     "summary_chars_max": summary_chars,
 }
 
