@@ -18,6 +18,7 @@ import trio
 from nousd.daemon.agents import ReadAgents, no_agents
 from nousd.daemon.approvals import Approvals
 from nousd.daemon.call_hooks import ExtensionCallHooks
+from nousd.daemon.client_calls import ClientCalls
 from nousd.daemon.clock import Clock
 from nousd.daemon.confirmers import Confirmers
 from nousd.daemon.core import Core, ExtensionHandler
@@ -32,7 +33,7 @@ from nousd.daemon.model_inputs import ModelInputs
 from nousd.daemon.permissions import Permissions, RulePermissions
 from nousd.daemon.project import Project
 from nousd.daemon.questions import Questions
-from nousd.daemon.recovery import close_open_runs, close_what_can_be
+from nousd.daemon.recovery import close_what_can_be, close_what_is_open
 from nousd.daemon.requests import APPROVAL_SECONDS
 from nousd.daemon.retention import prune_old_deltas
 from nousd.daemon.runs import Runs
@@ -99,7 +100,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
     """
     hub = Hub(parts.store)
     log = Log(parts.store, hub, parts.clock)
-    recover = partial(close_open_runs, parts.store, log, parts.clock)
+    recover = partial(close_what_is_open, parts.store, log, parts.clock)
     await close_what_can_be(parts.store, log, parts.clock)
     defaults = await parts.store.defaults()
     parts.project.trust.remember(defaults.trusted)
@@ -110,6 +111,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
     questions = Questions(parts.clock, confirmers, parts.approval_timeout_seconds)
     uploads = Uploads(parts.store, parts.clock, parts.spool_folder)
     contexts = Contexts(parts.store, tokens_max=_CONTEXT_WINDOWS_READ * _window(parts))
+    gate = CallRunner(tools, ExtensionCallHooks(parts.hooks))
     async with trio.open_nursery() as nursery:
         runs = Runs(
             nursery=nursery,
@@ -117,7 +119,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             store=parts.store,
             log=log,
             clock=parts.clock,
-            runtime=parts.around_runtime(_native_runtime(parts, tools)),
+            runtime=parts.around_runtime(NativeRuntime(parts.models, tools, gate, parts.native)),
             models=parts.models,
             tools=tools,
             contexts=contexts,
@@ -163,6 +165,8 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             clock=parts.clock,
             sessions=sessions,
             runs=runs,
+            calls=ClientCalls(nursery=nursery, runs=runs, runner=gate, tools=tools),
+            call_records=runs.call_records,
             contexts=contexts,
             uploads=uploads,
             confirmers=confirmers,
@@ -190,13 +194,9 @@ async def shut_down(core: Core) -> None:
     """Takes no more commands, ends the runs as ``interrupted`` and lets connections finish."""
     core.stopping = True
     with trio.CancelScope(shield=True):
+        await core.calls.stop_all("interrupted")
         await core.runs.stop_all("interrupted")
     core.closing.set()
-
-
-def _native_runtime(parts: Parts, tools: ToolRegistry) -> NativeRuntime:
-    calls = CallRunner(tools, ExtensionCallHooks(parts.hooks))
-    return NativeRuntime(parts.models, tools, calls, parts.native)
 
 
 def _window(parts: Parts) -> int:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import trio
 
 from nousd.daemon.approvals import Approvals
+from nousd.daemon.call_records import CallRecords
 from nousd.daemon.clock import Clock
+from nousd.daemon.confirmers import Confirmers
 from nousd.daemon.history import Contexts
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Ticket
 from nousd.daemon.mcp_servers import McpServers
-from nousd.daemon.runs import Runs
 from nousd.daemon.project import Project
 from nousd.daemon.questions import Questions
+from nousd.daemon.runs import Runs
 from nousd.daemon.sessions import Sessions
 from nousd.daemon.uploads import Uploads
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
@@ -27,6 +29,9 @@ from nousd.tools.confine import Confinement
 from nousd.tools.interface import Tool
 from nousd.wire.framing import LineBudget
 from nousd.wire.responses import Response
+
+if TYPE_CHECKING:
+    from nousd.daemon.client_calls import ClientCalls
 
 ExtensionHandler = Callable[[dict[str, Any]], Awaitable[Any]]
 
@@ -50,15 +55,19 @@ class Core(msgspec.Struct, kw_only=True):
     clock: Clock
     sessions: Sessions
     runs: Runs
+    calls: ClientCalls
+    call_records: CallRecords
     contexts: Contexts
     uploads: Uploads
+    confirmers: Confirmers
     approvals: Approvals
+    questions: Questions
     tools: Mapping[str, Tool]
     mcp: McpServers
+    project: Project
     model_lists: ModelLists
     extension_commands: Mapping[str, ExtensionHandler]
     confinement: Confinement
-    project: Project
     command_timeout: float
     line_bytes_max: int
     closing: trio.Event

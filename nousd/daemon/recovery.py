@@ -1,23 +1,26 @@
-"""The first thing after the locks: every run that a killed process left open gets its balanced ends.
+"""The first thing after the locks: whatever a killed process left open gets its balanced ends.
 
-The events of such a run are walked by the same ledger that watched them when they were made, and
-closed by the same ``owed_ends``; a model call that nobody has counted is counted. Nothing runs again by
+The events of such a run, or of a call that a client made itself, are walked by the same ledger that
+watched them when they were made, and closed by the same ``owed_ends``; a model call that nobody has counted is counted. Nothing runs again by
 itself; what was not consumed is still pending.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import msgspec
 
+from nousd.daemon.call_records import walked
 from nousd.daemon.clock import Clock
 from nousd.daemon.log import Log
 from nousd.errors import StoreError
 from nousd.machine.lifecycle import LOGGED, Ledger, owed_ends
 from nousd.machine.usage import owed_usage
-from nousd.store.interface import EventFilter, Store
+from nousd.store.interface import EventFilter, Store, ToolCallRow
 from nousd.wire.codec import decode_event
 from nousd.wire.events import EVENTS, Event
 from nousd.wire.responses import RunRecord
@@ -28,49 +31,62 @@ _PAGE_EVENTS: Final = 4096
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 
 
-async def close_open_runs(
+Ends = Callable[[], Awaitable[tuple[Event, ...]]]
+"""Finds out which ends something is owed."""
+
+
+async def close_what_is_open(
     store: Store, log: Log, clock: Clock, *, session_id: str | None = None
 ) -> int:
-    """Ends every run that has no end as ``interrupted``; returns how many there were.
+    """Ends every run and every client's own call that has no end; returns how many there were.
 
     Args:
-        session_id: only this session's runs. None: all, as at a start.
+        session_id: only what is this session's. None: all, as at a start.
 
     Raises:
         StoreError: the ends of one could not be written; those of the others were, if they could be.
     """
 
-    async def open_runs() -> list[RunRecord]:
-        runs = await store.open_runs()
-        return [run for run in runs if session_id in (None, run.session_id)]
+    async def left_open() -> dict[str, Ends]:
+        runs = {run.run_id: (run.session_id, run) for run in await store.open_runs()}
+        calls = {row.tool_call_id: (row.session_id, row) for row in await store.open_client_calls()}
+        ends: dict[str, Ends] = {}
+        for name, (of, run) in runs.items():
+            if session_id in (None, of):
+                ends[f"run {name}"] = partial(_ends_of_run, run, store, clock)
+        for name, (of, row) in calls.items():
+            if session_id in (None, of):
+                ends[f"tool call {name}"] = partial(_ends_of_call, row, store)
+        return ends
 
-    if not await open_runs():
+    if not await left_open():
         return 0
     # Ends that are on their way already must not be written twice.
     await store.flush()
     failures = []
-    left_open = await open_runs()
-    for run in left_open:
+    owing = await left_open()
+    for what, find_ends in owing.items():
         try:
-            await _close(run, store, log, clock)
+            await log.submit(log.encode(await find_ends()), owed=True).wait_committed()
+            _log.info("%s was interrupted and is now closed", what)
         except StoreError as failure:
             failures.append(failure)
     if failures:
         raise failures[0]
-    return len(left_open)
+    return len(owing)
 
 
 async def close_what_can_be(store: Store, log: Log, clock: Clock) -> None:
-    """Closes open runs at a start. A disk in trouble does not keep the daemon from answering reads: a
-    run whose ends cannot be written now gets them when its session is next used.
+    """Closes what is open at a start. A disk in trouble does not keep the daemon from answering reads:
+    what cannot be closed now is closed when its session is next used.
     """
     try:
-        await close_open_runs(store, log, clock)
+        await close_what_is_open(store, log, clock)
     except StoreError as failure:
-        _log.error("not every interrupted run could be closed: %s", failure)
+        _log.error("not everything that was interrupted could be closed: %s", failure)
 
 
-async def _close(run: RunRecord, store: Store, log: Log, clock: Clock) -> None:
+async def _ends_of_run(run: RunRecord, store: Store, clock: Clock) -> tuple[Event, ...]:
     ledger = await _walk(store, run)
     row = await store.session(run.session_id)
     ends = owed_ends(
@@ -79,9 +95,11 @@ async def _close(run: RunRecord, store: Store, log: Log, clock: Clock) -> None:
         leaf_id=None if row is None else row.leaf_id,
         now=clock.now(),
     )
-    told = (*owed_usage(ledger), *ends)
-    await log.submit(log.encode(told), owed=True).wait_committed()
-    _log.info("run %s was interrupted and is now closed", run.run_id)
+    return (*owed_usage(ledger), *ends)
+
+
+async def _ends_of_call(row: ToolCallRow, store: Store) -> tuple[Event, ...]:
+    return (await walked(store, row.tool_call_id)).owed_ends("interrupted")
 
 
 async def _walk(store: Store, run: RunRecord) -> Ledger:

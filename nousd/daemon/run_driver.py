@@ -24,6 +24,7 @@ from nousd.daemon.model_inputs import InputsOfRun, artifacts_of
 from nousd.daemon.requests import Asker
 from nousd.daemon.run_hooks import RunHooks
 from nousd.daemon.sessions import LiveSession
+from nousd.daemon.spooled import SignOfLife
 from nousd.daemon.task_tree import TaskTree
 from nousd.daemon.tasks import TasksOfCall
 from nousd.errors import NousdError, RunFailed
@@ -36,6 +37,7 @@ from nousd.machine.permission import Judgement
 from nousd.machine.queue import Turn
 from nousd.machine.sources import SourceText, agent_prompt, agents_source
 from nousd.machine.transcript import in_context
+from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.store.interface import Artifact
 from nousd.tools.interface import Emit, Tool, ToolContext, UserAnswers
@@ -43,7 +45,7 @@ from nousd.tools.spool import Spool
 from nousd.tools.task import TASK
 from nousd.wire import events
 from nousd.wire.access import Access
-from nousd.wire.entries import Entry, MessageEntry, PermissionMode
+from nousd.wire.entries import Entry, MessageEntry, PermissionMode, ToolCall
 from nousd.wire.events import EndStatus, Event
 from nousd.wire.questions import UserQuestion
 from nousd.wire.todos import Todo
@@ -292,6 +294,11 @@ class RunDriver:
     # --- the runtime's side (TurnHost) -------------------------------------------------------
 
     @property
+    def turn(self) -> RunDriver:
+        """See ``CallHost.turn``."""
+        return self
+
+    @property
     def where(self) -> events.TurnKey:
         """See ``CallHost.where``."""
         return self.ledger.where
@@ -370,7 +377,7 @@ class RunDriver:
         """See ``TurnHost.keep``."""
         if isinstance(data, Spool):
             put = await self._services.store.put_artifact(
-                _SignOfLife(data, self), media_type, now=self.now()
+                SignOfLife(data, self.expect_quiet), media_type, now=self.now()
             )
             return put.id
         return self._kept(data, media_type)
@@ -429,6 +436,10 @@ class RunDriver:
     def warn(self, code: str, message: str) -> None:
         """See ``HookedRun.warn``."""
         self._decide((events.Warning(**self._where, code=code, message=message),))
+
+    async def earlier(self, call: ToolCall) -> Earlier:
+        """See ``TurnHost.earlier``."""
+        return await self._services.call_records.earlier(self.live.session_id, call)
 
     def steer_bites(self) -> bool:
         """See ``TurnHost.steer_bites``."""
@@ -497,17 +508,3 @@ class RunDriver:
 def _raw_type(raw: bytes) -> str:
     """Returns the media type of what a server answered."""
     return "application/json" if raw.lstrip()[:1] in (b"{", b"[") else long_texts.TEXT_MEDIA_TYPE
-
-
-class _SignOfLife:
-    """A file on its way into the store, each step of which shows that its run is alive."""
-
-    def __init__(self, spool: Spool, run: RunDriver) -> None:
-        self.artifact_id = spool.artifact_id
-        self.size_bytes = spool.size_bytes
-        self._spool = spool
-        self._run = run
-
-    async def read(self, offset: int, length: int) -> bytes:
-        self._run.expect_quiet(0.0)
-        return await self._spool.read(offset, length)

@@ -16,6 +16,7 @@ from nousd.config.agents import Catalogue
 from nousd.daemon import boundary
 from nousd.daemon.agents import ReadAgents
 from nousd.daemon.approvals import Approvals
+from nousd.daemon.call_records import CallRecords
 from nousd.daemon.clock import Clock
 from nousd.daemon.history import Contexts
 from nousd.daemon.instructions import ReadInstructions
@@ -93,6 +94,7 @@ class Runs:
         hooks: Hooks = NO_HOOKS,
     ) -> None:
         self.store = store
+        self.call_records = CallRecords(store)
         self.log = log
         self.clock = clock
         self.runtime = runtime

@@ -41,6 +41,7 @@ from nousd.wire.responses import Accepted, QueuedInput
 from nousd.wire.workers import TaskOrigin, WorkerSpec
 
 if TYPE_CHECKING:
+    from nousd.daemon.client_calls import ClientCall
     from nousd.daemon.core import Deferred
     from nousd.daemon.run_driver import RunDriver
 
@@ -69,14 +70,16 @@ class LiveSession:
 
     Invariants: ``committed`` is a state that ``state`` was at some earlier time; the two are equal
     when ``in_flight`` is 0; ``run`` is set from the decision to start a run until its end is
-    committed. ``agents`` are those that there were when the session first asked for them. While
-    ``lost`` nothing can be decided; ``failure`` says why it is, if a commit did.
+    committed; ``calls`` are those that clients make and that are under way. ``agents`` are those that
+    there were when the session first asked for them. While ``lost`` nothing can be decided; ``failure``
+    says why it is, if a commit did.
     """
 
     def __init__(self, state: SessionState, log: Log) -> None:
         self.state = state
         self.committed = state
         self.run: RunDriver | None = None
+        self.calls: set[ClientCall] = set()
         self.in_flight = 0
         self.lost = False
         self.failure: StoreError | None = None
@@ -139,6 +142,8 @@ class LiveSession:
         self.failure = failure
         if self.run is not None:
             self.run.stop("interrupted")
+        for call in self.calls:
+            call.stop("interrupted")
 
     def remember(self, client_message_id: str, acknowledgement: Deferred) -> None:
         """Keeps the acknowledgement of an input for when the client sends it again.
@@ -178,7 +183,7 @@ class LiveSession:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is on its way that knows this object."""
-        return self.run is None and self.in_flight == 0
+        return self.run is None and not self.calls and self.in_flight == 0
 
 
 class Sessions:

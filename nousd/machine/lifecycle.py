@@ -389,21 +389,14 @@ def _tool_ends(
     result = f"tool_error: {reason}"
     call: Any = ledger.where | tool.keys
     ends: list[events.Event] = [
-        *(_rejected(asked, reason) for asked in tool.questions.values()),
+        *(rejected(asked, reason) for asked in tool.questions.values()),
         *(_denied(asked, reason) for asked in tool.requests.values()),
     ]
     if ledger.phase is Phase.REQUESTED:
         ends.append(events.ToolCallDenied(**call, by="stop", reason=reason))
     elif ledger.phase is Phase.EXECUTING:
         ends.append(events.ToolCallCompleted(**call, is_error=True, stop_reason=reason))
-    end = events.ToolExecutionEnd(
-        **ledger.where,
-        tool_call_id=tool.tool_call_id,
-        tool_name=tool.tool_name,
-        result=result,
-        is_error=True,
-        executed=tool.executed,
-    )
+    end = events.ToolExecutionEnd(**call, result=result, is_error=True, executed=tool.executed)
     entry = tool_result_entry(
         end, parent_id=leaf_id, turn_kind=ledger.turn_kind, text=result, now=now
     )
@@ -426,7 +419,7 @@ def _denied(asked: events.PermissionRequested, reason: str) -> events.ToolCallDe
     )
 
 
-def _rejected(asked: events.QuestionAsked, reason: str) -> events.QuestionRejected:
+def rejected(asked: events.QuestionAsked, reason: str) -> events.QuestionRejected:
     """Returns the end of a question whose call is stopped."""
     return events.QuestionRejected(
         **asked.call,
@@ -445,12 +438,13 @@ def tool_result_entry(
     text: str,
     now: str,
 ) -> MessageEntry:
-    """Returns the transcript's record of a tool call's result.
+    """Returns the transcript's record of what an attempt at a tool call came to.
 
-    Its id follows from the call's, so that a call can never have two results.
+    Its id follows from the call's and the attempt, so that no attempt can have two results.
     """
+    attempt = end.attempt or 1
     return MessageEntry(
-        id=f"{end.tool_call_id}.result",
+        id=f"{end.tool_call_id}.result" + (f".{attempt}" if attempt > 1 else ""),
         parent_id=or_unset(parent_id),
         role="tool",
         text=text,

@@ -126,6 +126,14 @@ class _Shears:
             end, result=text[:TOOL_PREVIEW_CHARS_MAX], **self._kept(end, text)
         )
 
+    def own_result_of(self, completed: events.ToolCallCompleted) -> events.Event:
+        if completed.result is UNSET or len(completed.result) <= TOOL_PREVIEW_CHARS_MAX:
+            return completed
+        text = completed.result
+        return msgspec.structs.replace(
+            completed, result=text[:TOOL_PREVIEW_CHARS_MAX], **self._kept(completed, text)
+        )
+
     def args_of(self, call: Any) -> Any:
         """Cuts the ``args`` that an event tells of a call."""
         (short,) = self._calls_of((call,), EVENT_TEXT_BYTES_MAX)
@@ -207,6 +215,7 @@ _SHORTEN: Final[dict[type[events.Event], Callable[[_Shears, Any], events.Event]]
     events.ToolExecutionEnd: _Shears.result_of,
     events.InputHandled: _Shears.text_of,
     events.ToolCallRequested: _Shears.args_of,
+    events.ToolCallCompleted: _Shears.own_result_of,
     events.ToolCallPolicyEvaluated: _Shears.args_if_any,
     events.PermissionRequested: _Shears.args_of,
 }

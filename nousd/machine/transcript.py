@@ -24,7 +24,14 @@ from nousd.machine.model_input import (
     UserMessage,
 )
 from nousd.wire.canonical import expressible
-from nousd.wire.entries import Attachment, CompactionEntry, Entry, MessageEntry, ReasoningBlock
+from nousd.wire.entries import (
+    Attachment,
+    CompactionEntry,
+    Entry,
+    MessageEntry,
+    ReasoningBlock,
+    ToolCall,
+)
 from nousd.wire.events import Omitted
 
 SUMMARY_INTRODUCTION: Final = "Summary of the conversation so far:\n\n"
@@ -50,6 +57,23 @@ def _from_entry(path: Sequence[Entry], entry_id: str) -> list[Entry]:
         if entry.id == entry_id:
             return [kept for kept in path[index:] if isinstance(kept, MessageEntry)]
     return []
+
+
+def owed_calls(context: Sequence[Entry]) -> tuple[ToolCall, ...]:
+    """Returns the calls at the end of a context that have no result, the first of them first.
+
+    There are none once anything else was said behind them.
+    """
+    settled: set[str] = set()
+    for entry in reversed(context):
+        if not isinstance(entry, MessageEntry) or entry.role == "user":
+            return ()
+        if entry.role == "assistant":
+            calls = entry.tool_calls or ()
+            last = max((i for i, call in enumerate(calls) if call.tool_call_id in settled), default=-1)
+            return calls[last + 1 :]
+        settled.add(entry.tool_call_id or "")
+    return ()
 
 
 class Told(NamedTuple):

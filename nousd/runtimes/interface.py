@@ -18,8 +18,9 @@ from nousd.machine.lifecycle import Ledger
 from nousd.machine.model_input import ModelChoice
 from nousd.machine.sources import SourceText
 from nousd.machine.usage import CallFigures
+from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.host import CallHost
-from nousd.wire.entries import Entry
+from nousd.wire.entries import Entry, ToolCall
 
 Tell = Callable[[Compiled], Awaitable[None]]
 """Takes what a model is about to be given outside of the turn's answers."""
@@ -70,6 +71,10 @@ class TurnHost(CallHost, Protocol):
         Raises:
             RunFailed: it is not there any more.
         """
+        ...
+
+    async def earlier(self, call: ToolCall) -> Earlier:
+        """Returns what became of a call when it was last seen, which may have been in another run."""
         ...
 
     def steer_bites(self) -> bool:

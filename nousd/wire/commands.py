@@ -42,21 +42,24 @@ from nousd.wire.limits import (
 from nousd.wire.mcp import AddMcp, ListMcp, RemoveMcp, RestartMcp
 from nousd.wire.tool_commands import (
     AnswerQuestion,
+    CallTool,
+    CancelToolCall,
     ConfirmTool,
     GetTodos,
+    GetToolCall,
     ListAgents,
     ListPermissions,
     ListQuestions,
+    ListToolCalls,
+    ListTrust,
     RejectQuestion,
     RevokePermission,
     SetPermissionMode,
-    ListToolCalls,
-    ListTrust,
+    Trust,
+    Untrust,
 )
 
 
-    Trust,
-    Untrust,
 class AttachmentGiven(msgspec.Struct, frozen=True, kw_only=True):
     """A file that goes with a text: ``data`` (base64), a ``path`` in the workdir, or an artifact.
 
@@ -371,8 +374,15 @@ COMMANDS: Final[dict[str, type[Command]]] = {
     "set_permission_mode": SetPermissionMode,
     "list_agents": ListAgents,
     "confirm_tool": ConfirmTool,
+    "call_tool": CallTool,
+    "cancel_tool_call": CancelToolCall,
+    "get_tool_call": GetToolCall,
+    "list_tool_calls": ListToolCalls,
     "list_permissions": ListPermissions,
     "revoke_permission": RevokePermission,
+    "trust": Trust,
+    "untrust": Untrust,
+    "list_trust": ListTrust,
     "list_questions": ListQuestions,
     "answer_question": AnswerQuestion,
     "reject_question": RejectQuestion,
@@ -380,9 +390,6 @@ COMMANDS: Final[dict[str, type[Command]]] = {
     "add_mcp": AddMcp,
     "remove_mcp": RemoveMcp,
     "restart_mcp": RestartMcp,
-    "trust": Trust,
-    "untrust": Untrust,
-    "list_trust": ListTrust,
     "list_mcp": ListMcp,
     "put_artifact": PutArtifact,
     "get_artifact": GetArtifact,

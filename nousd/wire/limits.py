@@ -165,6 +165,12 @@ INSTRUCTIONS_BYTES_MAX: Final = 128 * 1024
 RULES_MAX: Final = 256
 """Rules about tool calls in one list of a file."""
 
+PROJECT_FILE_BYTES_MAX: Final = 256 * 1024
+"""Bytes of a project's own settings."""
+
+TRUSTED_FILES_MAX: Final = 1024
+"""Files of projects that the user trusts."""
+
 RULE_CHARS_MAX: Final = 4096
 """Characters of one rule."""
 
@@ -191,6 +197,9 @@ AGENTS_MAX: Final = 64
 
 WORKER_RULES_MAX: Final = 256
 """Rules in one list of a worker."""
+
+CLIENT_CALLS_MAX: Final = 32
+"""Tool calls that clients make themselves and that are under way at once, of all sessions."""
 
 WAITING_REQUESTS_MAX: Final = 1024
 """Tool calls that wait for permission at once, of all sessions; and as many questions of tools."""
@@ -348,11 +357,15 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
         INSTRUCTIONS_BYTES_MAX,
         "a source of `model_input` whose `reason` is `cut` or `no_room`",
     ),
+    "client_calls_max": (CLIENT_CALLS_MAX, "command_rejected: too_many_calls"),
     "waiting_requests_max": (
         WAITING_REQUESTS_MAX,
         "a denial whose reason says that too many wait",
     ),
     "granted_rules_max": (GRANTED_RULES_MAX, "command_rejected: too_many_rules"),
+    "rules_max": (RULES_MAX, "the daemon does not start; of a project's file a problem that is told"),
+    "project_file_bytes_max": (PROJECT_FILE_BYTES_MAX, "a problem in `list_trust`; nothing counts"),
+    "trusted_files_max": (TRUSTED_FILES_MAX, "command_rejected: too_many_trusted_files"),
     "rule_chars_max": (
         RULE_CHARS_MAX,
         "invalid_payload: rule is too long: at most 4096; a request without `rule`",

@@ -24,6 +24,9 @@ from nousd.wire.tool_responses import (
     ProjectFiles,
     Questions,
     TodosNow,
+    ToolCallNow,
+    ToolCalls,
+    ToolCallSummary,
 )
 from nousd.wire.workers import TaskOrigin
 
@@ -78,6 +81,7 @@ class Accepted(Response, frozen=True, kw_only=True):
     session_id: str | UnsetType = UNSET
     leaf_id: str | UnsetType = UNSET
     input_id: str | UnsetType = UNSET
+    tool_call_id: str | UnsetType = UNSET
     count: int | UnsetType = UNSET
     mode: QueueMode | PermissionMode | UnsetType = UNSET
     provider: str | UnsetType = UNSET
@@ -425,6 +429,8 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "project_files": ProjectFiles,
     "questions": Questions,
     "todos": TodosNow,
+    "tool_call": ToolCallNow,
+    "tool_calls": ToolCalls,
     "subscribed": Subscribed,
     "keepalive": Keepalive,
 }

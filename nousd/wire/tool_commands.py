@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from nousd.wire.command_base import Command, Name
+from nousd.wire.command_base import Command, Name, OptionalCursor, PageSize
 from nousd.wire.entries import PermissionMode
-from nousd.wire.limits import ANSWERS_MAX, REASON_CHARS_MAX, RULE_CHARS_MAX
+from nousd.wire.limits import ANSWERS_MAX, PATH_CHARS_MAX, REASON_CHARS_MAX, RULE_CHARS_MAX
 from nousd.wire.questions import QuestionAnswer
 
 ConfirmDecision = Literal["once", "session", "always", "deny"]
@@ -112,3 +112,37 @@ class ListAgents(Command, frozen=True, kw_only=True):
     """Lists the agents that the tool ``task`` can name: those of a session, or those there are now."""
 
     session_id: Name | None = None
+
+
+class CallTool(Command, frozen=True, kw_only=True):
+    """Runs one tool without a model, through the same gate as a model's calls.
+
+    ``client_call_id`` makes sending again safe: the same id runs nothing a second time.
+    """
+
+    tool: Name
+    args: dict[str, Any] = {}  # noqa: RUF012  made anew for each
+    session_id: Name | None = None
+    client_call_id: Name | None = None
+
+
+class CancelToolCall(Command, frozen=True, kw_only=True):
+    """Stops a call that a client made."""
+
+    tool_call_id: Name
+
+
+class GetToolCall(Command, frozen=True, kw_only=True):
+    """Reads everything about one attempt at a tool call; without ``attempt``, the last one."""
+
+    tool_call_id: Name
+    attempt: Annotated[int, Meta(ge=1, le=2**53)] | None = None
+
+
+class ListToolCalls(Command, frozen=True, kw_only=True):
+    """Reads which tool calls there were, the newest first; ``before``: the ``event`` of the last one."""
+
+    session_id: Name | None = None
+    run_id: Name | None = None
+    limit: PageSize = 100
+    before: OptionalCursor = None

@@ -29,8 +29,8 @@ ExecutionEnv = Literal["host", "sandbox", "remote", "unknown"]
 ToolCallState = Literal[
     "requested", "waiting", "approved", "denied", "started", "completed", "not_started"
 ]
-"""Where an attempt at a call stands. ``waiting``: somebody is asked. ``not_started``: it was approved, and
-ended all the same without having begun."""
+"""Where an attempt at a call stands. ``waiting``: somebody is asked. ``not_started``: it was approved,
+and ended all the same without having begun."""
 
 
 class PolicySource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

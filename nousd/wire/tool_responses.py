@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire.entries import PermissionMode
+from nousd.wire.event_base import CutOff
 from nousd.wire.questions import QuestionAsked
 from nousd.wire.response_base import Response
 from nousd.wire.todos import Todo
@@ -28,7 +29,6 @@ class ExpiredRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     request: PermissionRequested
     by: str
-    reason: str
 
 
 class RuleInForce(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,3 +109,86 @@ class Agents(Response, frozen=True, kw_only=True):
 
     session_id: str
     agents: tuple[AgentSummary, ...]
+
+
+class CallDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The one decision about an attempt at a tool call: who, when and why."""
+
+    approved: bool
+    by: str
+    reason: str
+    decided_at: str
+
+
+class ToolCallSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One attempt at a tool call. ``event`` is the cursor of the event that requested it; ``executed``:
+    it was started. One without ``run_id`` was made by a client.
+    """
+
+    tool_call_id: str
+    attempt: int
+    session_id: str
+    run_id: str | UnsetType = UNSET
+    tool_name: str
+    state: ToolCallState
+    executed: bool
+    event: str
+    requested_at: str
+    client_call_id: str | UnsetType = UNSET
+    ended_at: str | UnsetType = UNSET
+    is_error: bool | UnsetType = UNSET
+    decided_by: str | UnsetType = UNSET
+
+
+class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything about one attempt at a tool call.
+
+    ``args`` are as they were asked for; ``input_hash`` is of those that ran, or would. ``sources`` is
+    what each source said, in their order. The other keys are those of the call's events.
+    """
+
+    tool_call_id: str
+    attempt: int
+    session_id: str
+    run_id: str | UnsetType = UNSET
+    turn_id: str | UnsetType = UNSET
+    tool_name: str
+    input_hash: str | UnsetType = UNSET
+    runtime_tool_call_id: str | UnsetType = UNSET
+    client_call_id: str | UnsetType = UNSET
+    state: ToolCallState
+    executed: bool
+    event: str
+    args: dict[str, Any]
+    args_ref: str | UnsetType = UNSET
+    args_bytes: int | UnsetType = UNSET
+    sources: tuple[PolicySource, ...] = ()
+    permission_mode: PermissionMode | UnsetType = UNSET
+    decision: CallDecision | UnsetType = UNSET
+    requested_at: str
+    started_at: str | UnsetType = UNSET
+    ended_at: str | UnsetType = UNSET
+    duration_ms: int | UnsetType = UNSET
+    stop_reason: CutOff | UnsetType = UNSET
+    is_error: bool | UnsetType = UNSET
+    executed_by: ExecutedBy | UnsetType = UNSET
+    execution_env: ExecutionEnv | UnsetType = UNSET
+    sandbox: SandboxFacts | UnsetType = UNSET
+    changed_by: tuple[str, ...] | UnsetType = UNSET
+    result: str | UnsetType = UNSET
+    text_ref: str | UnsetType = UNSET
+    text_bytes: int | UnsetType = UNSET
+    artifact_id: str | UnsetType = UNSET
+
+
+class ToolCallNow(Response, frozen=True, kw_only=True):
+    """One attempt at a tool call, as it stands."""
+
+    call: ToolCallRecord
+
+
+class ToolCalls(Response, frozen=True, kw_only=True):
+    """Tool calls, the newest first."""
+
+    calls: tuple[ToolCallSummary, ...]
+    has_more: bool

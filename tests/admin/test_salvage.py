@@ -25,7 +25,7 @@ from nousd.admin.vacuum import vacuum
 from nousd.daemon.clock import SystemClock
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
-from nousd.daemon.recovery import close_open_runs
+from nousd.daemon.recovery import close_what_is_open
 from nousd.errors import StoreError, StoreTooNew
 from nousd.places.locks import lock_state_folder
 from nousd.store import sqlite
@@ -50,7 +50,7 @@ async def start_a_daemon_on(path: Path) -> None:
     async with sqlite.open_store(path) as store:
         clock = SystemClock()
         head = store.head
-        await close_open_runs(store, Log(store, Hub(store), clock), clock)
+        await close_what_is_open(store, Log(store, Hub(store), clock), clock)
         assert await store.open_runs() == ()
         await append(store, created("after"), *a_run("after", "after"))
         assert store.head > head

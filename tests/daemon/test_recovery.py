@@ -12,7 +12,7 @@ from msgspec import UNSET
 from nousd.daemon import recovery
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
-from nousd.daemon.recovery import close_open_runs
+from nousd.daemon.recovery import close_what_is_open
 from nousd.machine.queue import pending_counts
 from nousd.store import memory, sqlite
 from nousd.store.interface import EventFilter, Store
@@ -37,7 +37,7 @@ class Bench:
         await self.log.submit(self.log.encode(happened)).wait_committed()
 
     async def recover(self, **session: str) -> int:
-        return await close_open_runs(self.store, self.log, self.clock, **session)
+        return await close_what_is_open(self.store, self.log, self.clock, **session)
 
     async def types_after(self, seq: int) -> list[str]:
         stored = await self.store.events_after(seq, EventFilter(), limit=1000, bytes_max=2**20)
@@ -252,7 +252,7 @@ async def test_a_call_that_may_have_had_an_effect_has_a_result_that_says_so(benc
     await bench.write(started() + turn() + tool())
     await bench.recover()
     leaf = await bench.leaf("s")
-    assert (leaf.id, leaf.parent_id) == ("c.0.result", "user-s")
+    assert (leaf.id, leaf.parent_id) == ("c.0.result.2", "user-s")
     assert (leaf.text, leaf.is_error, leaf.executed) == ("tool_error: interrupted", True, True)
 
 

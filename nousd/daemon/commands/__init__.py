@@ -21,6 +21,7 @@ from nousd.daemon.commands import (
     sessions,
     settings,
     todos,
+    tool_calls,
     trust,
 )
 from nousd.daemon.core import Core, Reply
@@ -63,6 +64,10 @@ HANDLERS: Final[dict[str, Handler]] = {
     "list_models": models.list_models,
     "set_permission_mode": permissions.set_permission_mode,
     "confirm_tool": permissions.confirm_tool,
+    "call_tool": tool_calls.call_tool,
+    "cancel_tool_call": tool_calls.cancel_tool_call,
+    "get_tool_call": tool_calls.get_tool_call,
+    "list_tool_calls": tool_calls.list_tool_calls,
     "list_permissions": permissions.list_permissions,
     "revoke_permission": permissions.revoke_permission,
     "trust": trust.trust,

@@ -104,6 +104,7 @@ async def _below(core: Core, live: LiveSession) -> list[LiveSession]:
 
 def _delete(core: Core, live: LiveSession) -> Ticket:
     ticket = core.sessions.delete(live)
+    core.calls.stop("aborted", lambda call: call.live is live)
 
     def settled(ticket: Ticket) -> None:
         if ticket.failure is None:

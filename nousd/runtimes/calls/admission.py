@@ -3,8 +3,8 @@
 What they say stands in the log in their order (``tool_call_policy_evaluated``). Nobody is asked here
 and nothing is run.
 
-Hooks look first, since they may change the arguments: the rules judge, and the hash covers, what is left of
-them. What hooks said stands last all the same, also behind a rule that denies.
+Hooks look first, since they may change the arguments: the rules judge, and the hash covers, what is
+left of them. What hooks said stands last all the same, also behind a rule that denies.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 
 from nousd.errors import ToolArgumentsInvalid
 from nousd.machine.permission import Judgement
+from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult, again
 from nousd.runtimes.calls.hooks import CallHooks, Opinion, Remark
 from nousd.runtimes.calls.host import CallHost
 from nousd.tools.interface import Tool, ToolContext
@@ -37,12 +38,16 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """A call that may run, unless somebody has to be asked, with its arguments ready to run with."""
+    """A call that may run, unless somebody has to be asked, with its arguments ready to run with.
+
+    Where it has a ``result`` already, that is given and nothing runs.
+    """
 
     tool: Tool
     args: Any
     access: Access
     judgement: Judgement
+    result: StoredResult | None = None
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -50,6 +55,7 @@ class Admission(msgspec.Struct, frozen=True):
 
     Args:
         input_hash: of the tool's name and the arguments as they would run.
+        attempt: how often the very call has been requested, this time included.
         opinions: what hooks said.
         remarks: what went wrong with hooks.
     """
@@ -59,6 +65,7 @@ class Admission(msgspec.Struct, frozen=True):
     input_hash: str
     opinions: tuple[Opinion, ...] = ()
     remarks: tuple[Remark, ...] = ()
+    attempt: int = 1
 
 
 async def admit(
@@ -67,38 +74,54 @@ async def admit(
     call: ToolCall,
     context: ToolContext,
     hooks: CallHooks,
+    *,
+    earlier: Earlier = NEVER_SEEN,
 ) -> Admission:
     """Returns whether a call may run, as the daemon and its session are now."""
+    attempt = earlier.attempts + 1
     case = _Case(tools, host, call)
     sources: list[PolicySource] = []
     for source, reason, look in _SOURCES:
         refused = look(case)
         if refused is not None:
             sources.append(PolicySource(source=source, decision="deny", reason=refused.message))
-            return Admission(tuple(sources), refused, input_hash(call.name, call.args))
+            unread = input_hash(call.name, call.args)
+            return Admission(tuple(sources), refused, unread, attempt=attempt)
         sources.append(PolicySource(source=source, decision="allow", reason=reason))
     tool = tools[call.name]
     looked = await hooks.before(host, tool, call, case.args)
     access = await tool.access(looked.args, context)
-    judgement = await host.judge(tool, access)
-    verdict: Admitted | Refused = Admitted(tool, looked.args, access, judgement)
+    hashed = input_hash(call.name, msgspec.to_builtins(looked.args))
+    judgement, stored = again(earlier, tool, hashed, await host.judge(tool, access))
+    verdict: Admitted | Refused = Admitted(tool, looked.args, access, judgement, stored)
     if judgement.verdict == "deny":
         verdict = Refused("tool_blocked", f"tool_blocked: {judgement.reason}")
     elif looked.blocked:
         verdict = Refused("tool_blocked", f"tool_blocked: {looked.blocked}", by="extension")
-    final = msgspec.to_builtins(looked.args)
     return Admission(
         (*sources, *judgement.sources),
         verdict,
-        input_hash(call.name, final),
+        hashed,
         looked.opinions,
         looked.remarks,
+        attempt,
     )
 
 
 def input_hash(tool: str, args: Mapping[str, Any]) -> str:
     """Returns the hash of what a call is: the tool's name and its arguments."""
     return hash_of(expressible({"args": args, "tool": tool}))
+
+
+def hash_of_request(tools: Mapping[str, Tool], call: ToolCall) -> str:
+    """Returns the hash of a call before anybody has looked at it; of what would run, if it fits."""
+    tool = tools.get(call.name)
+    if tool is None:
+        return input_hash(call.name, call.args)
+    try:
+        return input_hash(call.name, msgspec.to_builtins(tool.validated(call.args)))
+    except ToolArgumentsInvalid:
+        return input_hash(call.name, call.args)
 
 
 class _Case(msgspec.Struct):

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,6 +14,7 @@ from nousd.machine.lifecycle import tool_result_entry
 from nousd.machine.long_texts import beginning, deltas
 from nousd.runtimes.calls.admission import Admission, Admitted, Refused
 from nousd.runtimes.calls.hooks import Remark, Shown
+from nousd.runtimes.calls.host import CallHost
 from nousd.runtimes.interface import TurnHost
 from nousd.tools.interface import ToolResult
 from nousd.wire import events
@@ -21,17 +22,16 @@ from nousd.wire.entries import ToolCall
 from nousd.wire.optional import or_unset
 from nousd.wire.tool_events import PolicySnapshot, PolicySource
 
-_ATTEMPT: Final = 1
-"""Nothing runs a call a second time yet."""
-
 
 class CallEvents:
-    """Makes the events of one call."""
+    """Makes the events of one call of a client's own, whose request is in the log already."""
 
-    def __init__(self, host: TurnHost, call: ToolCall, admission: Admission) -> None:
+    def __init__(self, host: CallHost, call: ToolCall, admission: Admission) -> None:
         self._host = host
         self._call = call
         self._admission = admission
+        self.answered: PolicySource | None = None
+        """What the user said of it, once he was asked."""
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class CallEvents:
             **self._host.where,
             "tool_call_id": self._call.tool_call_id,
             "tool_name": self._call.name,
-            "attempt": _ATTEMPT,
+            "attempt": self._admission.attempt,
             "input_hash": self._admission.input_hash,
         }
 
@@ -55,14 +55,7 @@ class CallEvents:
 
     def requested(self) -> list[events.Event]:
         """The call begins, and what every source that was asked says of it."""
-        call = self._call
-        own: dict[str, Any] = {
-            "args": call.args,
-            "runtime_tool_call_id": call.runtime_tool_call_id,
-        }
         return [
-            events.ToolExecutionStart(**self.keys, **own),
-            events.ToolCallRequested(**self.keys, **own),
             *[self._evaluated(said) for said in self._admission.sources],
             *[self._evaluated(said.source, said.args) for said in self._admission.opinions],
             *self.remarks(self._admission.remarks),
@@ -80,14 +73,19 @@ class CallEvents:
 
     def remarks(self, remarks: Iterable[Remark]) -> list[events.Event]:
         """What went wrong with hooks."""
-        return [self.warning(Refused(said.code, said.message)) for said in remarks]
+        return [
+            warning
+            for said in remarks
+            for warning in self.warnings(Refused(said.code, said.message))
+        ]
 
     def started(self, reason: str) -> list[events.Event]:
         """The call may run, and runs."""
-        return [
-            events.ToolCallApproved(**self.keys, by="policy", reason=beginning(reason)),
-            self.begun(),
-        ]
+        return [self.approved(reason), self.begun()]
+
+    def approved(self, reason: str) -> events.Event:
+        """The call may run, and nobody had to be asked."""
+        return events.ToolCallApproved(**self.keys, by="policy", reason=beginning(reason))
 
     def begun(self) -> events.Event:
         """The call, which was approved, runs."""
@@ -98,13 +96,11 @@ class CallEvents:
 
     def updates(self, text: str) -> list[events.Event]:
         """The call says something, in pieces that are small enough for an event."""
-        return [events.ToolExecutionUpdate(**self.keys, delta=delta) for delta in deltas(text)]
+        return [events.ToolCallOutput(**self.keys, delta=delta) for delta in deltas(text)]
 
-    def warning(self, refused: Refused) -> events.Event:
-        """What went wrong; the whole of a long text is in the call's result."""
-        return events.Warning(
-            **self._host.ledger.where, code=refused.code, message=beginning(refused.message)
-        )
+    def warnings(self, _refused: Refused) -> list[events.Event]:
+        """What went wrong; a warning belongs to a run, and a call without one says it in its end."""
+        return []
 
     def completed(
         self, shown: Shown, seconds: float, artifact_id: str | UnsetType = UNSET
@@ -121,17 +117,69 @@ class CallEvents:
             executed_by=verdict.tool.executed_by,
             execution_env=result.execution_env,
             policy_snapshot=PolicySnapshot(
-                permission_mode=self._host.permission_mode,
-                sources=(
-                    *self._admission.sources,
-                    *[said.source for said in self._admission.opinions],
-                ),
+                permission_mode=self._host.permission_mode, sources=self._said
             ),
             sandbox=or_unset(result.sandbox),
             changed_by=changed_by,
+            result=self._told(result),
         )
         ends = self.ends(result, executed=True, artifact_id=artifact_id, changed_by=changed_by)
         return [completed, *ends]
+
+    @property
+    def _said(self) -> tuple[PolicySource, ...]:
+        """What every source said, in the order in which the log tells it."""
+        opinions = [said.source for said in self._admission.opinions]
+        answered = () if self.answered is None else (self.answered,)
+        return (*self._admission.sources, *opinions, *answered)
+
+    def _told(self, result: ToolResult) -> str | UnsetType:
+        """Returns the result for the event that completes the call, if it has no other place."""
+        return result.text
+
+    def ends(
+        self,
+        result: ToolResult,  # noqa: ARG002
+        *,
+        executed: bool,  # noqa: ARG002
+        artifact_id: str | UnsetType = UNSET,  # noqa: ARG002
+        changed_by: tuple[str, ...] | UnsetType = UNSET,  # noqa: ARG002
+    ) -> list[events.Event]:
+        """The call is over, and its result stands in the transcript, if it has one."""
+        return []
+
+
+class TurnCallEvents(CallEvents):
+    """Makes the events of one call of a turn: every client is told of it, and the transcript has it."""
+
+    def __init__(self, turn: TurnHost, call: ToolCall, admission: Admission) -> None:
+        super().__init__(turn, call, admission)
+        self._turn = turn
+
+    def requested(self) -> list[events.Event]:
+        """See ``CallEvents.requested``."""
+        call = self._call
+        own: dict[str, Any] = {
+            "args": call.args,
+            "runtime_tool_call_id": call.runtime_tool_call_id,
+        }
+        return [
+            events.ToolExecutionStart(**self.keys, **own),
+            events.ToolCallRequested(**self.keys, **own),
+            *super().requested(),
+        ]
+
+    def updates(self, text: str) -> list[events.Event]:
+        """See ``CallEvents.updates``."""
+        return [events.ToolExecutionUpdate(**self.keys, delta=delta) for delta in deltas(text)]
+
+    def warnings(self, refused: Refused) -> list[events.Event]:
+        """See ``CallEvents.warnings``; the whole of a long text is in the call's result."""
+        where = self._turn.ledger.where
+        return [events.Warning(**where, code=refused.code, message=beginning(refused.message))]
+
+    def _told(self, _result: ToolResult) -> UnsetType:
+        return UNSET
 
     def ends(
         self,
@@ -141,8 +189,8 @@ class CallEvents:
         artifact_id: str | UnsetType = UNSET,
         changed_by: tuple[str, ...] | UnsetType = UNSET,
     ) -> list[events.Event]:
-        """The call is over, and its result stands in the transcript."""
-        host = self._host
+        """See ``CallEvents.ends``."""
+        turn = self._turn
         end = events.ToolExecutionEnd(
             **self.keys,
             result=result.text,
@@ -153,12 +201,20 @@ class CallEvents:
         )
         entry = tool_result_entry(
             end,
-            parent_id=host.leaf_id,
-            turn_kind=host.ledger.turn_kind,
+            parent_id=turn.leaf_id,
+            turn_kind=turn.ledger.turn_kind,
             text=result.text,
-            now=host.now(),
+            now=turn.now(),
         )
         appended = events.EntryAppended(
-            session_id=host.ledger.session_id, run_id=host.ledger.run_id, entry=entry
+            session_id=turn.ledger.session_id, run_id=turn.ledger.run_id, entry=entry
         )
         return [end, appended]
+
+
+def events_of(host: CallHost, call: ToolCall, admission: Admission) -> CallEvents:
+    """Returns what makes the events of a call, as it belongs to a turn or to a client."""
+    turn = host.turn
+    if turn is None:
+        return CallEvents(host, call, admission)
+    return TurnCallEvents(turn, call, admission)

@@ -6,7 +6,7 @@ A run is such a host, and so is a call that a client makes itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -16,6 +16,9 @@ from nousd.tools.spool import Spool
 from nousd.wire.access import Access
 from nousd.wire.entries import PermissionMode
 from nousd.wire.events import Event
+
+if TYPE_CHECKING:
+    from nousd.runtimes.interface import TurnHost
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +47,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 class CallHost(Protocol):
     """The daemon's side of one tool call."""
+
+    @property
+    def turn(self) -> TurnHost | None:
+        """The turn that the call belongs to, whose transcript gets its result; None for a call that a
+        client makes itself.
+        """
+        ...
 
     @property
     def where(self) -> Mapping[str, Any]:

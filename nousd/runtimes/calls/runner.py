@@ -18,15 +18,17 @@ from msgspec import UNSET, UnsetType
 from nousd.errors import StoreError, StoreFull, ToolError
 from nousd.machine.closed_places import Closed
 from nousd.runtimes.calls.admission import Admission, Admitted, Refused, admit, input_hash
-from nousd.runtimes.calls.call_events import CallEvents
+from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult
+from nousd.runtimes.calls.call_events import CallEvents, events_of
 from nousd.runtimes.calls.hooks import NO_CALL_HOOKS, CallHooks, Shown
-from nousd.runtimes.calls.host import Question
+from nousd.runtimes.calls.host import CallHost, Question
 from nousd.runtimes.interface import TurnHost
 from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.tools.spool import Spool
 from nousd.wire import events
 from nousd.wire.codec import scrub
 from nousd.wire.entries import ToolCall
+from nousd.wire.tool_events import PolicySource
 
 _OUTPUT_TYPE: Final = "text/plain; charset=utf-8"
 
@@ -47,20 +49,27 @@ class CallRunner:
         self._tools = tools
         self._hooks = hooks
 
-    async def skip(self, host: TurnHost, call: ToolCall) -> None:
+    async def skip(self, host: TurnHost, call: ToolCall, earlier: Earlier = NEVER_SEEN) -> None:
         """Tells that a call was not begun because the user said something else meanwhile."""
-        admission = Admission((), _SKIPPED, input_hash(call.name, call.args))
+        hashed, attempt = input_hash(call.name, call.args), earlier.attempts + 1
+        admission = Admission((), _SKIPPED, hashed, attempt=attempt)
         await _Call(host, call, admission).refuse(_SKIPPED, shown=True)
 
-    async def execute(self, host: TurnHost, call: ToolCall) -> None:
-        """Runs a call, or tells why it is not run."""
+    async def execute(self, host: CallHost, call: ToolCall, earlier: Earlier = NEVER_SEEN) -> None:
+        """Runs a call, or tells why it is not run.
+
+        Args:
+            earlier: what is known of attempts before.
+        """
         output = _Output(host)
         context = host.tool_context(call.tool_call_id, output.emit)
-        admission = await admit(self._tools, host, call, context, self._hooks)
+        admission = await admit(self._tools, host, call, context, self._hooks, earlier=earlier)
         carried = _Call(host, call, admission, self._hooks)
         match admission.verdict:
             case Refused() as refused:
                 await carried.refuse(refused, shown=False)
+            case Admitted(result=StoredResult() as result):
+                await carried.give_again(result)
             case Admitted(judgement=judgement) as admitted:
                 if judgement.verdict == "allow":
                     await carried.start(judgement.reason)
@@ -81,7 +90,7 @@ def _restricted(context: ToolContext, closed: Closed) -> ToolContext:
 class _Output:
     """Streams what a tool says while it runs."""
 
-    def __init__(self, host: TurnHost) -> None:
+    def __init__(self, host: CallHost) -> None:
         self._host = host
         self.events: CallEvents | None = None
         self.is_shown = False
@@ -97,13 +106,13 @@ class _Call:
 
     def __init__(
         self,
-        host: TurnHost,
+        host: CallHost,
         call: ToolCall,
         admission: Admission,
         hooks: CallHooks = NO_CALL_HOOKS,
     ) -> None:
         self.host = host
-        self.events = CallEvents(host, call, admission)
+        self.events = events_of(host, call, admission)
         self._call = call
         self._hooks = hooks
         self._started_at = 0.0
@@ -114,7 +123,7 @@ class _Call:
         await self.host.commit(
             *self.events.requested(),
             self.events.denied(refused),
-            self.events.warning(refused),
+            *self.events.warnings(refused),
             *updates,
             *self.events.ends(ToolResult(text, is_error=True), executed=False),
         )
@@ -122,6 +131,15 @@ class _Call:
     async def start(self, reason: str) -> None:
         await self.host.commit(*self.events.requested(), *self.events.started(reason))
         self._started_at = trio.current_time()
+
+    async def give_again(self, stored: StoredResult) -> None:
+        """Answers a call with what it gave before; nothing runs."""
+        result = ToolResult(stored.text, stored.is_error)
+        await self.host.commit(
+            *self.events.requested(),
+            self.events.approved("its stored result is given again"),
+            *self.events.ends(result, executed=False, artifact_id=stored.artifact_id),
+        )
 
     async def may_run(self, admitted: Admitted) -> bool:
         """Asks whether the call may run, and starts it if so; else it is over."""
@@ -135,13 +153,16 @@ class _Call:
                 rule=admitted.judgement.rule,
             )
         )
+        self.events.answered = PolicySource(
+            source="user", decision="allow" if answer.allows else "deny", reason=answer.reason
+        )
         if answer.allows:
             await self.host.commit(self.events.begun())
             self._started_at = trio.current_time()
             return True
         refused = Refused("tool_blocked", f"tool_blocked: {answer.reason}", by=answer.by)
         await self.host.commit(
-            self.events.warning(refused),
+            *self.events.warnings(refused),
             *self.events.ends(
                 ToolResult(f"tool_error: {refused.message}", is_error=True), executed=False
             ),
@@ -166,7 +187,7 @@ class _Call:
             ToolResult(f"tool_error: {failure.message}", is_error=True)
         )
         await self.host.commit(
-            self.events.warning(failure),
+            *self.events.warnings(failure),
             *self.events.remarks(shown.remarks),
             *self.events.completed(shown, seconds, artifact_id),
         )
@@ -176,7 +197,7 @@ class _Call:
         result, artifact_id = await self._keep(result)
         remarks: list[events.Event] = []
         if result.is_error:
-            remarks.append(self.events.warning(Refused(ToolError.code, result.text)))
+            remarks += self.events.warnings(Refused(ToolError.code, result.text))
             result = msgspec.structs.replace(result, text=f"tool_error: {result.text}")
         elif result.text and not is_shown:
             remarks += self.events.updates(result.text)

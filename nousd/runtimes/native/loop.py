@@ -7,8 +7,9 @@ up the log.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -26,8 +27,10 @@ from nousd.machine.compile import (
     what_is_largest,
 )
 from nousd.machine.model_input import ModelChoice, ToolSpec, UserMessage
+from nousd.machine.transcript import owed_calls
 from nousd.machine.usage import CallFigures
 from nousd.providers.models import Models
+from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier
 from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.interface import Report, Tell, TurnHost
 from nousd.runtimes.native.answer import ask_model, provider_failed
@@ -84,6 +87,8 @@ class NativeRuntime:
         calls_max = self._settings.model_calls_max
         if host.model_calls_left is not None:
             calls_max = min(calls_max, host.model_calls_left)
+        if not await self._carry_out_owed(host):
+            return
         for _ in range(calls_max):
             calls = await self._answer(host, remarks)
             if not await self._carry_out(host, calls):
@@ -95,15 +100,33 @@ class NativeRuntime:
             f"more than {calls_max} model calls in one turn",
         )
 
-    async def _carry_out(self, host: TurnHost, calls: Sequence[ToolCall]) -> bool:
-        """Runs the calls one after another; returns whether the model is to be asked again."""
+    async def _carry_out(
+        self,
+        host: TurnHost,
+        calls: Sequence[ToolCall],
+        earlier: Mapping[str, Earlier] = MappingProxyType({}),
+    ) -> bool:
+        """Runs the calls one after another; returns whether the model is to be asked again.
+
+        Args:
+            earlier: what is known of those that were seen before, by their ids.
+        """
         for index, call in enumerate(calls):
             if host.steer_bites():
                 for skipped in calls[index:]:
-                    await self._calls.skip(host, skipped)
+                    seen = earlier.get(skipped.tool_call_id, NEVER_SEEN)
+                    await self._calls.skip(host, skipped, seen)
                 return False
-            await self._calls.execute(host, call)
+            await self._calls.execute(host, call, earlier.get(call.tool_call_id, NEVER_SEEN))
         return bool(calls) and not host.steer_bites()
+
+    async def _carry_out_owed(self, host: TurnHost) -> bool:
+        """Runs the calls that an earlier run left without a result, as far as they may run; returns
+        whether the model is to be asked.
+        """
+        owed = owed_calls(await host.context())
+        earlier = {call.tool_call_id: await host.earlier(call) for call in owed}
+        return not owed or await self._carry_out(host, owed, earlier)
 
     async def _answer(
         self, host: TurnHost, remarks: tuple[events.Event, ...]

@@ -1,0 +1,72 @@
+"""Commands about tool calls: making one without a model, stopping it, and reading what became of any."""
+
+from __future__ import annotations
+
+from nousd.daemon.core import Core, Reply
+from nousd.errors import CommandRejected
+from nousd.store.interface import ToolCallRow
+from nousd.wire import commands
+from nousd.wire.optional import or_unset
+from nousd.wire.responses import Accepted, ToolCallNow, ToolCalls, ToolCallSummary
+from nousd.wire.subscribe import cursor, cursor_seq
+
+_BEHIND_ALL = 2**63 - 1
+
+
+async def call_tool(core: Core, command: commands.CallTool) -> Reply:
+    """Starts a call, unless the same one was started already."""
+    live = await core.sessions.require(command.session_id)
+    known = await core.calls.acknowledged(live, command.client_call_id)
+    if known is not None:
+        return known
+    return core.calls.start(live, command.tool, command.args, command.client_call_id)
+
+
+async def cancel_tool_call(core: Core, command: commands.CancelToolCall) -> Reply:
+    """Stops a client's call; what it leaves is told in its end."""
+    driver = core.calls.find(command.tool_call_id)
+    if driver is None:
+        row = await core.store.tool_call(command.tool_call_id, None)
+        raise CommandRejected(_why_not(row))
+    driver.stop("aborted")
+    return Accepted(command="cancel_tool_call", tool_call_id=command.tool_call_id)
+
+
+def _why_not(row: ToolCallRow | None) -> str:
+    if row is None:
+        return "tool_call_not_found"
+    # A run's call is stopped with its run.
+    return "tool_call_ended" if row.ended_at is not None else "tool_call_not_cancellable"
+
+
+async def get_tool_call(core: Core, command: commands.GetToolCall) -> Reply:
+    """Reads everything about one attempt."""
+    return ToolCallNow(call=await core.call_records.record(command.tool_call_id, command.attempt))
+
+
+async def list_tool_calls(core: Core, command: commands.ListToolCalls) -> Reply:
+    """Lists attempts, the newest first."""
+    before = _BEHIND_ALL if command.before is None else cursor_seq(command.before)
+    rows = await core.store.tool_calls(
+        command.session_id, command.run_id, limit=command.limit + 1, before=before
+    )
+    shown = rows[: command.limit]
+    return ToolCalls(calls=tuple(map(_summary, shown)), has_more=len(rows) > len(shown))
+
+
+def _summary(row: ToolCallRow) -> ToolCallSummary:
+    return ToolCallSummary(
+        tool_call_id=row.tool_call_id,
+        attempt=row.attempt,
+        session_id=row.session_id,
+        run_id=or_unset(row.run_id),
+        tool_name=row.tool_name,
+        state=row.state,
+        executed=row.started,
+        event=cursor(row.seq),
+        requested_at=row.requested_at,
+        client_call_id=or_unset(row.client_call_id),
+        ended_at=or_unset(row.ended_at),
+        is_error=or_unset(row.is_error),
+        decided_by=or_unset(row.by),
+    )

@@ -1,0 +1,79 @@
+"""A call that a client makes itself: which events it may have next, and which ends it owes.
+
+Such a call belongs to no run: it is its own bracket, from ``tool_call_requested`` to
+``tool_call_denied`` or ``tool_call_completed``. As with runs (``lifecycle``), the daemon walks its
+events while it makes them, and the next start walks those that a killed process left in the log: there
+is one way to end it early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from nousd.machine.lifecycle import Phase, rejected
+from nousd.wire import events
+
+_DECIDING: Final = (Phase.BEFORE, Phase.REQUESTED)
+
+CALL_TRANSITIONS: Final[Mapping[Phase, Mapping[type[events.Event], Phase]]] = {
+    Phase.BEFORE: {events.ToolCallRequested: Phase.REQUESTED},
+    Phase.REQUESTED: {
+        events.ToolCallPolicyEvaluated: Phase.REQUESTED,
+        events.PermissionRequested: Phase.REQUESTED,
+        events.ToolCallApproved: Phase.APPROVED,
+        events.ToolCallDenied: Phase.ENDED,
+    },
+    # Without a start it is completed if it is stopped just then.
+    Phase.APPROVED: {
+        events.ToolCallStarted: Phase.EXECUTING,
+        events.ToolCallCompleted: Phase.ENDED,
+    },
+    Phase.EXECUTING: {
+        events.ToolCallOutput: Phase.EXECUTING,
+        events.QuestionAsked: Phase.EXECUTING,
+        events.QuestionAnswered: Phase.EXECUTING,
+        events.QuestionRejected: Phase.EXECUTING,
+        events.ToolCallCompleted: Phase.ENDED,
+    },
+    Phase.ENDED: {},
+}
+"""What a client's call may have next."""
+
+
+class CallLedger:
+    """Walks the events of one call and knows what is open."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.BEFORE
+        self.call: dict[str, Any] = {}
+        """The keys by which its events name it."""
+        self._questions: dict[str, events.QuestionAsked] = {}
+
+    def note(self, event: events.Event) -> None:
+        """Follows one event; what is no step of a call changes nothing.
+
+        Raises:
+            AssertionError: the event cannot come here.
+        """
+        if not isinstance(event, events.ToolCallEvent):
+            return
+        after = CALL_TRANSITIONS[self.phase].get(type(event))
+        assert after is not None, f"{type(event).__name__} in {self.phase}"
+        self.phase = after
+        self.call = event.call
+        if isinstance(event, events.QuestionAsked):
+            self._questions[event.question_id] = event
+        elif isinstance(event, events.QuestionAnswered | events.QuestionRejected):
+            self._questions.pop(event.question_id, None)
+
+    def owed_ends(self, reason: events.CutOff) -> tuple[events.Event, ...]:
+        """Returns the events that close the call, which has been requested; none if it is over."""
+        if self.phase is Phase.ENDED:
+            return ()
+        if self.phase in _DECIDING:
+            return (events.ToolCallDenied(**self.call, by="stop", reason=reason),)
+        completed = events.ToolCallCompleted(
+            **self.call, is_error=True, stop_reason=reason, result=f"tool_error: {reason}"
+        )
+        return (*[rejected(asked, reason) for asked in self._questions.values()], completed)

@@ -1,0 +1,77 @@
+"""The same call, seen again: whether it may run once more, or is answered with what it gave before.
+
+It is the same call if it stands at the same index of the same entry; equal arguments do not make it the
+same. What may have had an effect never runs again without a new word of the user, whatever the mode.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.machine.permission import Judgement
+from nousd.tools.interface import Tool
+from nousd.wire.tool_events import PolicyDecision, PolicySource
+
+_SOURCE: Final = "replay"
+
+
+class StoredResult(msgspec.Struct, frozen=True):
+    """What the model was told of an attempt that came to its end."""
+
+    text: str
+    is_error: bool
+    artifact_id: str | UnsetType = UNSET
+
+
+class Earlier(msgspec.Struct, frozen=True):
+    """What is known of the attempts before.
+
+    Args:
+        attempts: how many there were.
+        may_have_run: whether one of them may have had an effect.
+        input_hash: of the one that ``result`` is of.
+        result: of the last one that came to its end.
+    """
+
+    attempts: int = 0
+    may_have_run: bool = False
+    input_hash: str | None = None
+    result: StoredResult | None = None
+
+
+NEVER_SEEN: Final = Earlier()
+"""Of a call that is requested for the first time."""
+
+
+class Again(NamedTuple):
+    """What follows for a call from the attempts before.
+
+    Args:
+        judgement: what the rules and the mode say, and this as a further source.
+        result: given in the place of a run, if it is there.
+    """
+
+    judgement: Judgement
+    result: StoredResult | None = None
+
+
+def again(earlier: Earlier, tool: Tool, input_hash: str, judgement: Judgement) -> Again:
+    """Returns whether the call runs, somebody is asked, or its stored result stands for it."""
+    if earlier == NEVER_SEEN or judgement.verdict == "deny":
+        return Again(judgement)
+    if not earlier.may_have_run:
+        return Again(_said(judgement, "allow", "nothing of it has run before"))
+    if tool.is_read_only and earlier.result is not None and earlier.input_hash == input_hash:
+        reason = "it only reads, and its result is stored"
+        return Again(_said(judgement, "allow", reason)._replace(verdict="allow"), earlier.result)
+    reason = "it may have run before, and is not run again without a new word"
+    asks = _said(judgement, "ask", reason)
+    return Again(asks._replace(verdict="ask", reason=reason))
+
+
+def _said(judgement: Judgement, decision: PolicyDecision, reason: str) -> Judgement:
+    source = PolicySource(source=_SOURCE, decision=decision, reason=reason)
+    return judgement._replace(sources=(*judgement.sources, source))
