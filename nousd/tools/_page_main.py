@@ -1,6 +1,6 @@
 """The process that makes text of an HTML page: ``python -I _page_main.py FORMAT CHARSET``.
 
-Reads the page on stdin and prints the text. A program of its own because parsing computes: in a thread
+Reads the page on stdin and prints the text, and a NUL when that is all. A program of its own because parsing computes: in a thread
 it would hold up the event loop, and a page that is made to be slow could not be stopped. Where the page
 came from is not known here.
 """
@@ -26,7 +26,7 @@ def main(form: str, charset: str) -> None:
     # It finds the encoding in the bytes itself, as browsers do, where none is named.
     page = JustHTML(sys.stdin.buffer.read(), encoding=charset or None)
     text = page.to_text(separator="\n") if form == "text" else page.to_markdown()
-    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+    sys.stdout.buffer.write(text.replace("\0", "").encode("utf-8", "replace") + b"\0")
 
 
 if __name__ == "__main__":

@@ -112,8 +112,9 @@ async def _of_html(page: Page, form: Form) -> str:
 
 
 async def _extracted(page: Page, form: Form) -> str | None:
+    """Returns the text, None if the process has not come to its end."""
     argv = [sys.executable, "-I", "-W", "ignore", str(_PROGRAM), form, _known(page.charset) or ""]
-    text = bytearray()
+    text, last = bytearray(), b""
     async with supervised_conversation(argv, cwd=Path("/"), env=allowed_environment()) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -121,9 +122,10 @@ async def _extracted(page: Page, form: Form) -> str | None:
             nursery.start_soon(_send, process.stdin, page.body[:HTML_BYTES_MAX])
             async for chunk in process.stdout:
                 text += chunk[: TEXT_BYTES_MAX - len(text)]
+                last = bytes(chunk[-1:])
             nursery.cancel_scope.cancel()
-        code = await process.wait()
-    return None if code else text.decode("utf-8", "ignore")
+    is_whole = last == b"\0"
+    return text.decode("utf-8", "ignore").rstrip("\0") if is_whole else None
 
 
 async def _send(stream: trio.abc.SendStream, data: bytes) -> None:

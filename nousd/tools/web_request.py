@@ -16,7 +16,7 @@ import re
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
@@ -150,7 +150,7 @@ async def fetch(text: str, reach: Reach) -> Page:
         try:
             return await _followed(target_of(text), reach)
         except httpx2.HTTPError as error:
-            raise _failed(f"{_what(error)}: {shown(str(error))}") from error
+            raise _failed(f"{_what(error)}: {shown(_reason(error))}") from error
         except OSError as error:
             raise _failed(f"the host cannot be found: {error.strerror or error}") from error
     raise _failed(f"it took longer than {TOTAL_SECONDS:g} seconds")
@@ -265,13 +265,29 @@ async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
     """Returns the body, or its beginning, decompressed."""
     inflate = _decoder(response.headers.get("content-encoding", ""))
     received, body = 0, bytearray()
-    async for chunk in response.aiter_raw():
-        received += len(chunk)
-        # One byte more than wanted tells that there is more.
-        body += inflate(chunk, BODY_BYTES_MAX + 1 - len(body))
-        if len(body) > BODY_BYTES_MAX or received > BODY_BYTES_MAX:
-            return bytes(body[:BODY_BYTES_MAX]), True
+    async with _chunks(response) as chunks:
+        async for chunk in chunks:
+            received += len(chunk)
+            # One byte more than wanted tells that there is more.
+            body += inflate(chunk, BODY_BYTES_MAX + 1 - len(body))
+            if len(body) > BODY_BYTES_MAX or received > BODY_BYTES_MAX:
+                return bytes(body[:BODY_BYTES_MAX]), True
     return bytes(body), False
+
+
+@asynccontextmanager
+async def _chunks(response: httpx2.Response) -> AsyncIterator[AsyncIterator[bytes]]:
+    """Reads what is received. Left early, reading is cancelled: only an exception that comes out of the
+    library's inner generators closes them.
+    """
+    async with aclosing(response.aiter_raw()) as chunks:
+        try:
+            yield chunks
+        finally:
+            with trio.CancelScope() as leaving:
+                leaving.cancel()
+                async for _ in chunks:
+                    pass
 
 
 Inflate = Callable[[bytes, int], bytes]
@@ -315,6 +331,16 @@ def _what(error: httpx2.HTTPError) -> str:
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         return "the server cannot be reached"
     return "the connection broke"
+
+
+def _reason(error: BaseException) -> str:
+    """Returns what the system, or TLS, said of a failure; the library's own words often say nothing."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return str(error) or type(error).__name__
 
 
 def _refused(what: str) -> ToolError:
