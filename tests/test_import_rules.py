@@ -59,9 +59,10 @@ ROOMS: dict[str, Room] = {
         "msgspec apsw trio httpx2",
     ),
     "client": room("wire errors places", "anyio msgspec"),
+    "mcp_host": room("client wire errors", "mcp mcp_types anyio"),
     "bridge": room("client views wire errors", "starlette hypercorn anyio trio prometheus_client"),
     "sdk": room("client views wire errors", "anyio"),
-    "cli": room("client sdk admin replay errors places config", "typer anyio"),
+    "cli": room("client sdk mcp_host admin replay errors places config", "typer anyio"),
     "tui": room("client", "textual"),
 }
 """room -> what it may import, besides itself and the standard library."""
@@ -71,7 +72,7 @@ ALONE: dict[str, frozenset[str]] = {
 }
 """The one module that may start the daemon, and only inside of its functions."""
 
-LAZY = frozenset({"admin", "daemon", "bridge", "config", "replay"})
+LAZY = frozenset({"admin", "daemon", "mcp_host", "bridge", "config", "replay"})
 """Rooms that ``cli`` may only import inside of functions, so that ``nousctl ping`` starts fast."""
 
 

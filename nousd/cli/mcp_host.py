@@ -1,0 +1,45 @@
+"""``nousd mcp``: from arguments to a server of our tools."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nousd.errors import ConfigError
+
+
+def mcp(
+    *,
+    socket: Annotated[
+        Path | None, typer.Option("--socket", help="The daemon's socket. [env: NOUSD_SOCKET]")
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option("--session", help="Where calls are made. [default: a new one]")
+    ] = None,
+    tools: Annotated[
+        str | None, typer.Option("--tools", help="Only these tools, with commas between them.")
+    ] = None,
+    serve_options: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- SERVE_OPTIONS...]",
+            help="For nousd serve, if no daemon answers: one is started, and ends with this.",
+        ),
+    ] = None,
+) -> None:
+    """Serves our tools over standard input and output until the input ends."""
+    if importlib.util.find_spec("mcp") is None:
+        raise ConfigError("nousd mcp needs the extra mcp: pip install 'nousd[mcp]'")
+    from nousd.config.settings import resolve_socket
+    from nousd.mcp_host.host import serve
+
+    serve(
+        socket or resolve_socket(os.environ),
+        session_id=session,
+        tools=None if tools is None else tools.split(","),
+        serve_options=serve_options or (),
+    )

@@ -1,0 +1,1 @@
+"""Our own tools, served to clients of the Model Context Protocol; see ``host``."""

@@ -1,0 +1,83 @@
+"""A running daemon for as long as it is needed: the one there is, or one of our own.
+
+One that was started here is a child: it ends when the block is left. Its words go to standard error,
+because standard output belongs to the protocol.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.abc
+
+from nousd.client.connection import connect
+from nousd.errors import DaemonUnreachable
+
+START_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 15.0
+_RETRY_SECONDS: Final = 0.05
+
+
+@asynccontextmanager
+async def running_daemon(socket_path: Path, serve_options: Sequence[str]) -> AsyncIterator[None]:
+    """Makes sure that a daemon answers on the socket.
+
+    Args:
+        serve_options: for ``nousd serve``, should one have to be started.
+
+    Raises:
+        DaemonUnreachable: none answers, and none could be started.
+    """
+    if await _answers(socket_path):
+        yield
+        return
+    command = [sys.executable, "-m", "nousd", "serve", "--socket", str(socket_path), *serve_options]
+    # A signal from the terminal is for us: the daemon ends when we do.
+    process = await anyio.open_process(
+        command, stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=None, start_new_session=True
+    )
+    try:
+        await _wait_until_ready(process, socket_path)
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _stop(process)
+
+
+async def _answers(socket_path: Path) -> bool:
+    try:
+        async with connect(socket_path) as daemon:
+            await daemon.request("ping", {})
+    except DaemonUnreachable:
+        return False
+    return True
+
+
+async def _wait_until_ready(process: anyio.abc.Process, socket_path: Path) -> None:
+    with anyio.move_on_after(START_SECONDS):
+        # Another one may have been started meanwhile, and have the lock: then that one answers.
+        while not await _answers(socket_path):
+            if process.returncode is not None:
+                raise DaemonUnreachable(
+                    f"no daemon answers on {socket_path}, and one could not be started: it says why "
+                    "above"
+                )
+            await anyio.sleep(_RETRY_SECONDS)
+        return
+    raise DaemonUnreachable(f"the daemon did not answer within {START_SECONDS:g} seconds")
+
+
+async def _stop(process: anyio.abc.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+        with anyio.move_on_after(_STOP_SECONDS):
+            await process.wait()
+    if process.returncode is None:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,108 @@
+"""``nousd mcp``: the daemon's own tools for any MCP client, over standard input and output.
+
+It is a client of the daemon like any other: each call goes through the daemon's gate, is in its log, and
+is confined as it says. A client of MCP cannot be asked; where somebody has to be, another client of the
+daemon answers, and where there is none the call is refused at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import mcp_types as types
+from mcp import MCPError
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+from nousd import __version__
+from nousd.errors import ClientError
+from nousd.mcp_host.calls import CallEnd, DaemonTools
+from nousd.mcp_host.daemon_process import running_daemon
+
+_SHOWN_CHARS_MAX: Final = 2000
+"""Of one piece of output that is told as progress."""
+
+Context = ServerRequestContext[dict[str, Any]]
+
+
+def serve(
+    socket_path: Path,
+    *,
+    session_id: str | None,
+    tools: Sequence[str] | None,
+    serve_options: Sequence[str],
+) -> None:
+    """Serves until standard input ends.
+
+    Raises:
+        DaemonUnreachable: there is no daemon, and none could be started.
+    """
+    anyio.run(partial(_serve, socket_path, session_id, tools, serve_options), backend="trio")
+
+
+async def _serve(
+    socket_path: Path,
+    session_id: str | None,
+    tools: Sequence[str] | None,
+    serve_options: Sequence[str],
+) -> None:
+    server = make_server(DaemonTools(socket_path, session_id=session_id, names=tools))
+    async with running_daemon(socket_path, serve_options), stdio_server() as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+def make_server(tools: DaemonTools) -> Server[dict[str, Any]]:
+    """Returns the server that offers these tools."""
+
+    async def list_tools(
+        _context: Context, _params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        try:
+            listed = await tools.listed()
+        except ClientError as error:
+            raise MCPError(code=types.INTERNAL_ERROR, message=str(error)) from None
+        return types.ListToolsResult(tools=[_tool(tool) for tool in listed])
+
+    async def call_tool(
+        context: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        progress = _Progress(context)
+        try:
+            end = await tools.call(params.name, params.arguments or {}, progress.show)
+        except ClientError as error:
+            end = CallEnd(str(error), is_error=True)
+        return _result(end)
+
+    return Server("nousd", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def _tool(tool: dict[str, Any]) -> types.Tool:
+    return types.Tool(
+        name=tool["name"], description=tool["description"], input_schema=tool["parameters"]
+    )
+
+
+def _result(end: CallEnd) -> types.CallToolResult:
+    refusal = {"ok": False, "error": end.text, "policy_snapshot": end.policy}
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=end.text)],
+        is_error=end.is_error,
+        structured_content=refusal if end.policy is not None else None,
+    )
+
+
+class _Progress:
+    """Tells a client what a call says, if it wants to know."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._pieces = 0
+
+    async def show(self, piece: str) -> None:
+        self._pieces += 1
+        await self._context.session.report_progress(self._pieces, message=piece[:_SHOWN_CHARS_MAX])
