@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from nousd.cli import watch
+from nousd.cli import mcp_servers, watch
 from nousd.cli.arguments import Argument, function_of, given_values
 from nousd.cli.asking import ASKING
 from nousd.cli.output import ending_in_order
@@ -253,6 +253,9 @@ WATCHES: Final[dict[str, Watch]] = {
             ),
         ),
         _raw,
+    ),
+    "mcp": Watch(
+        "List MCP servers, or add, remove or restart one.", mcp_servers.ARGUMENTS, mcp_servers.run
     ),
     "chat": Watch("Talk to the daemon line by line.", (), _chat),
     **ASKING,

@@ -213,6 +213,18 @@ def _tools(payload: Payload) -> Iterator[str]:
         yield f"{mark} {tool['name']} ({tool['source']}): {snippet(tool['description'])}"
 
 
+def _mcp_servers(payload: Payload) -> Iterator[str]:
+    for server in payload["servers"]:
+        where = server.get("url") or " ".join(server.get("command", ()))
+        count = len(server["tools"])
+        yield f"{server['name']}  {server['state']}  {count} tools  {snippet(where)}".rstrip()
+        for reason in (server.get("error"), *server.get("left_out", ())):
+            if reason:
+                yield f"  {snippet(reason)}"
+    if not payload["servers"]:
+        yield "no MCP servers"
+
+
 def _models(payload: Payload) -> Iterator[str]:
     for model in payload["models"]:
         mark = "*" if model["is_default"] else " "
@@ -266,6 +278,7 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "queue": _queue,
     "tools": _tools,
     "agents": _agents,
+    "mcp_servers": _mcp_servers,
     "models": _models,
     "upload": _upload,
     "artifact": _artifact,

@@ -1,0 +1,97 @@
+"""The verb ``nousctl mcp``: which MCP servers there are, and adding and removing them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import typer
+
+from nousd.cli.arguments import Argument
+from nousd.cli.render import as_text
+from nousd.cli.watch import DONE, Options, shown
+from nousd.client.blocking import Connection
+
+_COMMANDS: Final = {"add": "add_mcp", "remove": "remove_mcp", "restart": "restart_mcp"}
+
+
+def _option(key: str, flag: str, help: str, *, metavar: str | None = None) -> Argument:
+    return Argument(key, Annotated[str | None, typer.Option(flag, metavar=metavar, help=help)])
+
+
+def _options(key: str, flag: str, help: str, metavar: str, convert: Any = list) -> Argument:
+    annotation = Annotated[list[str] | None, typer.Option(flag, metavar=metavar, help=help)]
+    return Argument(key, annotation, convert=convert)
+
+
+def _table(items: list[str]) -> dict[str, str]:
+    pairs = [item.partition("=") for item in items]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise typer.BadParameter(f"{name} needs a value, as in NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _classes(words: list[str]) -> list[str]:
+    return [] if words == ["none"] else words
+
+
+ARGUMENTS: Final = (
+    Argument(
+        "action",
+        Annotated[
+            Literal["list", "add", "remove", "restart"],
+            typer.Argument(metavar="[list|add|remove|restart]", help="What to do."),
+        ],
+        "list",
+    ),
+    Argument("name", Annotated[str | None, typer.Argument(metavar="[NAME]", help="The server.")]),
+    Argument(
+        "command",
+        Annotated[
+            list[str] | None,
+            typer.Argument(
+                metavar="[-- COMMAND...]", help="The program to add, and its arguments."
+            ),
+        ],
+        convert=list,
+    ),
+    _option("url", "--url", "Where it answers, instead of a program."),
+    _options(
+        "env", "--env", "Variable of the program, such as KEY='${MY_KEY}'.", "NAME=VALUE", _table
+    ),
+    _options(
+        "headers",
+        "--header",
+        "Sent to the URL: Authorization='Bearer ${KEY}'.",
+        "NAME=VALUE",
+        _table,
+    ),
+    Argument(
+        "cwd",
+        Annotated[Path | None, typer.Option("--cwd", help="Where the program starts.")],
+        convert=lambda path: str(path.absolute()),
+    ),
+    _options("classes", "--class", "What its tools may do; as often as needed.", "CLASS", _classes),
+    _options("tools", "--tool", "Only this tool; as often as needed.", "TOOL"),
+    Argument(
+        "timeout_ms",
+        Annotated[int | None, typer.Option("--timeout-ms", help="How long a call may take.")],
+    ),
+)
+
+
+def run(options: Options, values: dict[str, Any]) -> int:
+    """Does what the verb was asked for."""
+    action = values.pop("action")
+    if action != "list" and "name" not in values:
+        raise typer.BadParameter(f"{action} needs the name of a server")
+    given = {} if action == "list" else {key: value for key, value in values.items() if value}
+    with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
+        answer = daemon.request(_COMMANDS.get(action, "list_mcp"), given)
+    if options.json:
+        print(json.dumps(answer.payload, ensure_ascii=False))
+    else:
+        print(*map(shown, as_text(answer)), sep="\n")
+    return DONE
