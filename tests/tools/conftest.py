@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.bench import Bench, Lifeline, lifeline
+from tests.tools.sandbox_bench import BACKENDS, SandboxBench
 
 
 @pytest.fixture
@@ -16,4 +17,21 @@ def bench(tmp_path: Path) -> Bench:
 @pytest.fixture
 def line(tmp_path: Path) -> Iterator[Lifeline]:
     with lifeline(tmp_path / "lifeline") as found:
+        yield found
+
+
+@pytest.fixture(params=BACKENDS)
+def held(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> SandboxBench:
+    """One of each sandbox that works here, with a home in which there are secrets."""
+    bench = SandboxBench(tmp_path, request.param)
+    monkeypatch.setenv("HOME", str(bench.home))
+    return bench
+
+
+@pytest.fixture
+def held_line(held: SandboxBench) -> Iterator[Lifeline]:
+    """A lifeline that commands in the sandbox can hold."""
+    with lifeline(held.work / "lifeline") as found:
         yield found

@@ -17,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import marshal
 import os
+import signal
 import struct
 import sys
 from typing import Any
@@ -45,6 +46,9 @@ def main(arguments: list[str]) -> None:
     with open(int(arguments[0]), "rb") as file:  # noqa: PTH123
         plan: dict[str, Any] = marshal.load(file)  # noqa: S302 - of our own parent
     program = arguments[1:]
+    # Python ignores these two; a command expects to die of them.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
         ruleset = _ruleset(plan)
         _drop_capabilities()

@@ -1,0 +1,91 @@
+"""Programs that try to get out of each sandbox of this machine, and say what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from nousd.tools.interface import ToolResult
+from nousd.tools.sandbox.detect import Detector, SandboxName
+from nousd.tools.sandbox.limits import MEBIBYTE, Limits
+from nousd.tools.sandbox.places import Chosen
+from tests.tools.bench import SECRET, Bench
+
+PYTHON = os.path.realpath(sys.executable)
+
+CHOSEN = Chosen(
+    read_paths=(Path(sys.base_prefix),),
+    protected=("AGENTS.md", "opencode.json*", ".github/instructions"),
+    reserved=(".nousd",),
+    limits=Limits(memory_bytes=256 * MEBIBYTE, processes=64, file_bytes=64 * MEBIBYTE),
+)
+
+BACKENDS: tuple[SandboxName, ...] = ("bubblewrap", "landlock")
+
+_TRYING = """
+import json, os, sys
+def tried(what, attempt):
+    try:
+        result = attempt()
+    except BaseException as error:
+        result = f"{type(error).__name__}: {error}"
+        print(what, "->", result, file=sys.stderr)
+        outcomes[what] = getattr(error, "errno", None) or type(error).__name__
+    else:
+        print(what, "->", "done:", repr(result)[:100], file=sys.stderr)
+        outcomes[what] = "done"
+outcomes = {}
+"""
+
+_TELLING = """
+json.dump(outcomes, open("outcomes.json", "w"))
+"""
+
+
+def show(text: str) -> None:
+    """Puts something into the output of the test."""
+    print(text)  # noqa: T201
+
+
+class SandboxBench(Bench):
+    """A bench whose commands are in a sandbox, with a repository and a home beside it.
+
+    Args:
+        name: which one; the test is skipped where it does not work.
+    """
+
+    def __init__(self, root: Path, name: SandboxName, chosen: Chosen = CHOSEN) -> None:
+        super().__init__(root)
+        self.name = name
+        self.is_bubblewrap = name == "bubblewrap"
+        self.find = Detector(name, chosen)
+        if self.find() is None:
+            pytest.skip("; ".join(finding.reason for finding in self.find.findings()))
+        self.home = root / "home"
+        self.home.mkdir()
+        (self.home / ".ssh").mkdir()
+        (self.home / ".ssh" / "id").write_text(SECRET)
+        (self.work / "outcomes.json").touch()
+        self.context = msgspec.structs.replace(self.context, sandbox=self.find)
+
+    async def attack(self, script: str, **arguments: Any) -> dict[str, Any]:
+        """Runs a script of attempts ``tried(what, attempt)``. Returns what came of each: ``done``, the
+        number of an error, or the type of one that has none.
+        """
+        result = await self.run_python(_TRYING + script + _TELLING, **arguments)
+        assert not result.is_error, result.text
+        outcomes: dict[str, Any] = json.loads((self.work / "outcomes.json").read_text())
+        return outcomes
+
+    async def run_python(self, script: str, **arguments: Any) -> ToolResult:
+        """Runs a script in the sandbox, and shows what it said in the output of the test."""
+        (self.work / "attack.py").write_text(script)
+        result = await self.call("bash", command=f"{PYTHON} -I attack.py", **arguments)
+        show(f"--- in {self.name}: {result.sandbox and result.sandbox.limits}\n{result.text}")
+        return result

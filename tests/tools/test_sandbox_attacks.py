@@ -1,0 +1,398 @@
+"""Programs in a sandbox that try to do what they must not. Each says in the output what it tried.
+
+Every one runs in each sandbox of this machine, and touches nothing but folders of its test.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from nousd.tools.sandbox.interface import no_sandbox
+from tests.tools.bench import SECRET, Lifeline
+from tests.tools.sandbox_bench import SandboxBench, show
+
+REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.EXDEV, errno.EBUSY}
+
+
+def assert_refused(outcomes: dict[str, object]) -> None:
+    assert outcomes
+    assert {what: got for what, got in outcomes.items() if got not in REFUSED} == {}
+
+
+async def test_writes_outside_of_the_workdir_are_refused(held: SandboxBench) -> None:
+    places = [
+        *(held.outside, held.home, held.hidden),
+        *(
+            Path(name)
+            for name in ("/", "/etc", "/usr", "/opt", "/home", "/run", "/var", "/var/tmp")
+        ),
+        Path("/proc/sys/kernel"),
+        Path("/dev"),
+    ]
+    outcomes = await held.attack(f"""
+for folder in {[str(place) for place in places]}:
+    tried("write in " + folder, lambda: open(folder + "/nousd-attack", "w").write("x"))
+tried("change a file outside", lambda: open({str(held.outside / "secret.txt")!r}, "a").write("x"))
+os.symlink({str(held.outside)!r}, os.environ["TMPDIR"] + "/link")
+tried("write through a link", lambda: open(os.environ["TMPDIR"] + "/link/x", "w"))
+tried("write by ..", lambda: open("../outside/x", "w"))
+tried("write by /proc", lambda: open("/proc/self/root" + {str(held.outside)!r} + "/x", "w"))
+tried("remove the workdir", lambda: os.rmdir(os.getcwd()))
+""")
+    assert_refused(outcomes)
+    assert [path.name for path in held.outside.iterdir()] == ["secret.txt"]
+    assert (held.outside / "secret.txt").read_text() == SECRET
+
+
+async def test_home_other_files_and_our_own_state_cannot_be_read(held: SandboxBench) -> None:
+    (held.hidden / "socket-token").write_text(SECRET)
+    files = [
+        held.home / ".ssh" / "id",
+        held.outside / "secret.txt",
+        held.hidden / "log.db",
+        held.hidden / "socket-token",
+        Path("/etc/shadow"),
+        Path("/proc/1/environ") if not held.is_bubblewrap else Path("/etc/sudoers"),
+        Path(f"/proc/{os.getpid()}/environ"),
+        Path(f"/proc/{os.getpid()}/root/etc/passwd"),
+        Path(f"/proc/{os.getpid()}/mem"),
+        Path("/dev/mem"),
+    ]
+    outcomes = await held.attack(f"""
+for file in {[str(file) for file in files]}:
+    tried("read " + file, lambda: open(file).read())
+for folder in {[str(held.home), str(held.outside), "/var/lib"]}:
+    tried("list " + folder, lambda: os.listdir(folder))
+""")
+    assert_refused(outcomes)
+
+
+async def test_the_kept_state_stays_as_it_is_when_it_is_attacked(held: SandboxBench) -> None:
+    await held.attack("""
+for attempt in (
+    lambda: os.rename(".state", "elsewhere"),
+    lambda: os.remove(".state/log.db"),
+    lambda: open(".state/log.db", "w").write("x"),
+    lambda: open(".state/new", "w").write("x"),
+    lambda: os.link(".state/log.db", "outcomes2.json"),
+    lambda: os.chmod(".state", 0o777),
+):
+    tried(str(attempt), attempt)
+""")
+    assert {path.name: path.read_text() for path in held.hidden.iterdir()} == {"log.db": SECRET}
+    assert "elsewhere" not in held.names()
+
+
+CONNECTING = """
+import socket
+def connect(family, address):
+    with socket.socket(family) as attempt:
+        attempt.settimeout(5)
+        attempt.connect(address)
+        return attempt.recv(10)
+"""
+
+
+async def test_no_server_of_this_machine_can_be_reached(held: SandboxBench) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        outcomes = await held.attack(f"""{CONNECTING}
+port = {server.getsockname()[1]}
+tried("IPv4 loopback", lambda: connect(socket.AF_INET, ("127.0.0.1", port)))
+tried("IPv4 any", lambda: connect(socket.AF_INET, ("0.0.0.0", port)))
+tried("IPv6 mapped", lambda: connect(socket.AF_INET6, ("::ffff:127.0.0.1", port)))
+tried("the metadata server", lambda: connect(socket.AF_INET, ("169.254.169.254", 80)))
+""")
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    unreachable = {errno.ECONNREFUSED, errno.ENETUNREACH, errno.EPERM}
+    assert set(outcomes.values()) <= unreachable
+
+
+async def test_no_unix_socket_can_be_reached_wherever_it_lies(held: SandboxBench) -> None:
+    names = [str(held.hidden / "s"), str(held.work / "s"), str(held.outside / "s")]
+    abstract = f"\0nousd-test-{os.getpid()}"
+    servers = []
+    for name in (*names, abstract):
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(name)
+        server.listen()
+        server.setblocking(False)
+        servers.append(server)
+    try:
+        outcomes = await held.attack(f"""{CONNECTING}
+for name in {names}:
+    tried("connect " + name, lambda: connect(socket.AF_UNIX, name))
+tried("an abstract name", lambda: connect(socket.AF_UNIX, {abstract!r}))
+tried("a socket of packets", lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+tried("netlink", lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW))
+tried("vsock", lambda: socket.socket(socket.AF_VSOCK))
+""")
+        assert set(outcomes.values()) == {errno.EPERM}
+        for server in servers:
+            with pytest.raises(BlockingIOError):
+                server.accept()
+    finally:
+        for server in servers:
+            server.close()
+
+
+async def test_a_network_is_there_only_for_who_asks_for_it(held: SandboxBench) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        script = f"""{CONNECTING}
+tried("loopback", lambda: socket.create_connection(("127.0.0.1", {server.getsockname()[1]})))
+tried("a unix socket", lambda: socket.socket(socket.AF_UNIX))
+"""
+        assert (await held.attack(script))["loopback"] != "done"
+        outcomes = await held.attack(script, network=True)
+    assert outcomes == {"loopback": "done", "a unix socket": errno.EPERM}
+
+
+async def test_a_fork_bomb_is_ended_at_the_limit(held: SandboxBench, held_line: Lifeline) -> None:
+    result = await held.run_python(f"""
+import os, time
+hold = os.open({str(held_line.path)!r}, os.O_WRONLY)
+for number in range(500):
+    try:
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(1000)
+    except OSError as error:
+        print("fork", number, error)
+        break
+print("forked", flush=True)
+time.sleep(1000)
+""")
+    assert result.is_error
+    assert result.text.endswith("Command was ended: it went beyond the limit processes of 64")
+    assert held_line.is_gone()
+
+
+async def test_a_bomb_that_doubles_and_hides_is_ended(
+    held: SandboxBench, held_line: Lifeline
+) -> None:
+    result = await held.run_python(f"""
+import os, time
+hold = os.open({str(held_line.path)!r}, os.O_WRONLY)
+for generation in range(9):
+    try:
+        if os.fork() == 0:
+            os.setsid()
+    except OSError:
+        pass
+time.sleep(1000)
+""")
+    assert result.is_error
+    assert held_line.is_gone()
+
+
+FLOODS = {
+    "private memory": "data = [bytearray(1 << 20) for _ in range(1024)]",
+    "one large piece": "data = bytearray(1 << 30)",
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
+async def test_memory_has_a_limit_for_each_process(flood: str, held: SandboxBench) -> None:
+    result = await held.run_python(flood)
+    assert result.is_error
+    assert "MemoryError" in result.text
+
+
+async def test_shared_memory_counts_as_well(held: SandboxBench) -> None:
+    result = await held.run_python("""
+import mmap, time
+data = mmap.mmap(-1, 320 << 20)
+for offset in range(0, len(data), 4096):
+    data[offset] = 1
+print("written", flush=True)
+time.sleep(1000)
+""")
+    assert result.text.endswith("it went beyond the limit memory_bytes of 268435456")
+
+
+async def test_a_file_has_a_limit(held: SandboxBench) -> None:
+    result = await held.run_python("""
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with open("outcomes.json", "wb") as file:
+    for _ in range(100):
+        file.write(bytes(1 << 20))
+""")
+    assert "File too large" in result.text
+    assert (held.work / "outcomes.json").stat().st_size <= 64 << 20
+
+
+async def test_an_output_flood_is_cut_and_the_limit_is_told(held: SandboxBench) -> None:
+    result = await held.call("bash", command="yes | head -c 20000000")
+    assert "20000000 bytes in all" in result.text
+    assert len(result.text) < 60_000
+    assert result.sandbox is not None
+    assert result.sandbox.limits["output_bytes"] == 256 << 20
+
+
+async def test_what_is_left_in_the_background_goes_with_the_call(
+    held: SandboxBench, held_line: Lifeline
+) -> None:
+    hold = f'exec 9>"{held_line.path}"; '
+    hiding = "setsid sh -c '(setsid sleep 1000 &); sleep 1000' &"
+    result = await held.call("bash", command=f"{hold}{hiding} nohup sleep 1000 & echo done")
+    assert (result.text, result.is_error) == ("done", False)
+    assert held_line.is_gone()
+
+
+async def test_an_abort_lets_a_command_clear_up_and_then_ends_all_of_it(
+    held: SandboxBench, held_line: Lifeline
+) -> None:
+    script = f"""exec 9>"{held_line.path}"
+trap 'echo cleared > outcomes.json; exit' TERM
+setsid sh -c 'trap "" TERM; echo ready >&9; sleep 1000; sleep 1000' &
+echo ready >&9; sleep 1000 & wait"""
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: held.call("bash", command=script))
+            await held_line.wait_ready(2)
+            nursery.cancel_scope.cancel()
+    assert held_line.is_gone()
+    assert (held.work / "outcomes.json").read_text() == "cleared\n"
+
+
+async def test_a_command_can_signal_neither_us_nor_its_supervisor(held: SandboxBench) -> None:
+    received: list[int] = []
+    usual = signal.signal(signal.SIGUSR1, lambda number, _: received.append(number))
+    try:
+        outcomes = await held.attack(f"""
+import signal
+tried("signal the daemon", lambda: os.kill({os.getpid()}, signal.SIGUSR1))
+tried("signal everybody", lambda: os.kill(-1, signal.SIGUSR1))
+tried("signal the parent", lambda: os.kill(os.getppid(), 0) if os.getppid() > 1 else os.kill(0x3ffff, 0))
+""")
+    finally:
+        signal.signal(signal.SIGUSR1, usual)
+    assert outcomes["signal the daemon"] in (errno.EPERM, errno.ESRCH)
+    assert not received
+
+
+FORBIDDEN_CALLS = """
+import ctypes, fcntl, platform
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    if libc.syscall(*arguments) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+number = 0 if platform.machine() == "x86_64" else 1
+tried("unshare user", lambda: call((272, 97)[number], 0x10000000))
+tried("unshare net", lambda: call((272, 97)[number], 0x40000000))
+tried("clone into namespaces", lambda: call((56, 220)[number], 0x10000000 | 17, 0, 0, 0, 0))
+tried("setns", lambda: call((308, 268)[number], 0, 0))
+tried("mount", lambda: call((165, 40)[number], b"none", b"/tmp", b"tmpfs", 0, None))
+tried("umount", lambda: call((166, 39)[number], b"/usr", 2))
+tried("pivot_root", lambda: call((155, 41)[number], b".", b"."))
+tried("chroot", lambda: os.chroot("."))
+tried("ptrace", lambda: call((101, 117)[number], 0, 0, 0, 0))
+tried("process_vm_readv", lambda: call((310, 270)[number], os.getppid(), 0, 0, 0, 0, 0))
+tried("keyctl", lambda: call((250, 219)[number], 0, -3, 0))
+tried("add_key", lambda: call((248, 217)[number], b"user", b"x", b"y", 1, -3))
+tried("bpf", lambda: call((321, 280)[number], 0, 0, 0))
+tried("perf_event_open", lambda: call((298, 241)[number], 0, 0, -1, -1, 0))
+tried("userfaultfd", lambda: call((323, 282)[number], 1))
+tried("io_uring_setup", lambda: call(425, 1, 0))
+tried("kexec_load", lambda: call((246, 104)[number], 0, 0, 0, 0))
+tried("init_module", lambda: call((175, 105)[number], 0, 0, b""))
+tried("open_by_handle_at", lambda: call((304, 265)[number], -100, 0, 0))
+tried("type into a terminal", lambda: fcntl.ioctl(0, 0x5412, b"x"))
+tried("select a terminal", lambda: fcntl.ioctl(0, 0x541C, b"x"))
+if number == 0:
+    tried("an x32 call", lambda: call(0x40000000 + 39))
+"""
+
+
+async def test_system_calls_by_which_one_leaves_are_refused(held: SandboxBench) -> None:
+    outcomes = await held.attack(FORBIDDEN_CALLS)
+    assert len(outcomes) > 20
+    assert set(outcomes.values()) == {errno.EPERM}
+
+
+async def test_no_program_gains_rights(held: SandboxBench) -> None:
+    result = await held.call(
+        "bash", command="grep -E '^(CapPrm|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status"
+    )
+    show(result.text)
+    facts = dict(line.split() for line in result.text.replace(":", " ").splitlines())
+    assert {int(facts[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")} == {0} or (
+        os.getuid() != 0 and int(facts["CapEff"], 16) == 0
+    )
+    assert (facts["NoNewPrivs"], facts["Seccomp"]) == ("1", "2")
+
+
+async def test_a_command_has_only_allowed_variables_and_a_home_of_its_own(
+    held: SandboxBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "SSH_AUTH_SOCK", "DOCKER_HOST", "LD_PRELOAD_X"):
+        monkeypatch.setenv(name, SECRET)
+    text = await held.text(
+        "bash", command='env; touch "$HOME/x" "$TMPDIR/y"; ls -a "$HOME" "$TMPDIR"'
+    )
+    assert SECRET not in text
+    assert f"HOME={held.home}\n" not in text
+    private = next(line.partition("=")[2] for line in text.splitlines() if "TMPDIR=" in line)
+    second = await held.text("bash", command='ls "$TMPDIR"')
+    assert "x" not in second.split()
+    assert "y" not in second.split()
+    assert held.is_bubblewrap or not os.path.lexists(private)  # noqa: ASYNC240
+
+
+async def test_a_sandbox_of_the_caller_is_needed_for_none_of_this(held: SandboxBench) -> None:
+    """The same attempt succeeds without one: what these tests see is the sandbox's doing."""
+    held.context = held.context.__class__(
+        confinement=held.context.confinement, emit=held.context.emit, sandbox=no_sandbox
+    )
+    outcomes = await held.attack(f"""
+tried("read", lambda: open({str(held.home / ".ssh" / "id")!r}).read())
+tried("write", lambda: open({str(held.outside / "x")!r}, "w"))
+""")
+    assert set(outcomes.values()) == {"done"}
+
+
+DAEMON = """
+import sys, trio
+from pathlib import Path
+from nousd.tools.confine import Confinement
+from nousd.tools.builtins import builtin_tools
+from nousd.tools.interface import ToolContext
+from nousd.tools.sandbox.detect import Detector
+from nousd.tools.sandbox.places import Chosen
+async def emit(_): pass
+bash = next(tool for tool in builtin_tools(allow_exec=True) if tool.name == "bash")
+context = ToolContext(
+    confinement=Confinement(Path(sys.argv[2])), emit=emit, sandbox=Detector(sys.argv[1], Chosen())
+)
+trio.run(bash.run, bash.validated({"command": sys.argv[3]}), context)
+"""
+
+
+async def test_no_child_survives_the_daemon(held: SandboxBench, held_line: Lifeline) -> None:
+    script = f"""exec 9>'{held_line.path}'
+(setsid sh -c 'trap "" TERM HUP; echo ready >&9; while :; do sleep 1000; done' &)
+setsid sh -c 'setsid sh -c "echo ready >&9; sleep 1000" & sleep 1000' &
+echo ready >&9; while :; do sleep 1000; done"""
+    daemon = await trio.lowlevel.open_process(
+        [sys.executable, "-c", DAEMON, held.name, str(held.work), script],
+        cwd=Path(__file__).parents[2],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        await held_line.wait_ready(3)
+        daemon.kill()
+        await held_line.wait_gone()
+    finally:
+        daemon.kill()
+        await daemon.wait()
