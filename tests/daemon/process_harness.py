@@ -38,6 +38,7 @@ class Place:
     umask: int = 0o022
     allow_exec: bool = True
     permission_mode: str = "yolo"
+    sandbox: str = "none"
     _streams: list[trio.abc.Stream] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -78,6 +79,7 @@ class Place:
             "HOME": str(self.folder),
             "XDG_CONFIG_HOME": str(self.folder),
             "NOUSD_PERMISSION_MODE": self.permission_mode,
+            "NOUSD_SANDBOX": self.sandbox,
             **more,
         }
 

@@ -101,7 +101,8 @@ def steps(run: list[Event]) -> list[str]:
 
 
 RAN = [
-    *("execution_start", "requested", "policy_evaluated", "policy_evaluated", "policy_evaluated"),
+    *("execution_start", "requested"),
+    *["policy_evaluated" for _ in range(5)],
     *("approved", "started", "execution_update", "completed", "execution_end"),
 ]
 
@@ -123,12 +124,24 @@ async def test_a_call_that_runs_is_told_from_request_to_completion(
     assert [
         (evaluated["source"], evaluated["decision"])
         for evaluated in of_type(run, "tool_call_policy_evaluated")
-    ] == [("registry", "allow"), ("session", "allow"), ("arguments", "allow")]
+    ] == [
+        *(("registry", "allow"), ("session", "allow"), ("arguments", "allow")),
+        *(("rules", "abstain"), ("mode", "allow")),
+    ]
     [approved] = of_type(run, "tool_call_approved")
-    assert (approved["by"], approved["reason"]) == ("policy", "every source allows it")
+    assert (approved["by"], approved["reason"]) == ("policy", "the mode yolo asks nobody")
     [completed] = of_type(run, "tool_call_completed")
     assert completed["is_error"] is False
     assert completed["duration_ms"] >= 0
+    assert (completed["executed_by"], completed["execution_env"]) == ("nousd", "host")
+    snapshot = completed["policy_snapshot"]
+    assert snapshot["permission_mode"] == "yolo"
+    assert [said["source"] for said in snapshot["sources"]] == [
+        *("registry", "session", "arguments", "rules", "mode")
+    ]
+    everything = [e["payload"] for e in run if e["type"].startswith(STEPS)]
+    assert len({call["input_hash"] for call in everything}) == 1
+    assert {call["attempt"] for call in everything} == {1}
 
 
 @pytest.mark.parametrize(
