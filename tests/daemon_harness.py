@@ -37,6 +37,7 @@ from nousd.daemon.core import Core, ExtensionHandler
 from nousd.daemon.feed import serve_events
 from nousd.daemon.instructions import ReadInstructions, no_instructions
 from nousd.daemon.permissions import Permissions, RulePermissions
+from nousd.daemon.project import Project
 from nousd.daemon.sockets import open_listeners
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.providers.interface import Provider
@@ -408,6 +409,7 @@ def make_parts(
     models: Models | None = None,
     read_instructions: ReadInstructions = no_instructions,
     permissions: Permissions | None = None,
+    project: Project | None = None,
     approval_timeout_seconds: float = 900.0,
     sandbox: FindSandbox = no_sandbox,
     hooks: Hooks = NO_HOOKS,
@@ -427,7 +429,8 @@ def make_parts(
         hooks=hooks,
         native=native or NativeSettings(),
         read_instructions=read_instructions,
-        permissions=permissions or RulePermissions("yolo"),
+        permissions=permissions or RulePermissions("yolo", (), project),
+        project=project or Project(),
         approval_timeout_seconds=approval_timeout_seconds,
         sandbox=sandbox,
         command_timeout=command_timeout,

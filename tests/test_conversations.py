@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 
+from nousd.daemon.project import Project, reader
 from nousd.extensions.loader import load_extensions
 from nousd.machine.model_input import ModelInput, UserMessage
 from nousd.providers.interface import NO_BLOBS, Blobs, Provider, Receive
@@ -23,6 +24,7 @@ from tests.validation import check_event, check_response
 
 FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "conversations"
 EXTENSIONS = FOLDER.parent / "extensions"
+PROJECTS = FOLDER.parent / "projects"
 CONVERSATIONS = [load(path) for path in sorted(FOLDER.glob("*.ndjson"))]
 
 WAYS: list[tuple[str, Pace]] = [
@@ -117,6 +119,16 @@ class Connected:
         return line
 
 
+def project_of(name: str | None, folder: Path) -> Project | None:
+    """Returns the project with the settings that lie in the fixture of that name."""
+    if name is None:
+        return None
+    root = folder / "project"
+    (root / ".nousd").mkdir(parents=True)
+    (root / ".nousd" / "config.toml").write_bytes((PROJECTS / name).read_bytes())
+    return Project(root, reader(root))
+
+
 @asynccontextmanager
 async def connected(
     transport: str, conversation: Conversation, folder: Path
@@ -135,6 +147,7 @@ async def connected(
         tools=extensions.tools,
         extension_commands=extensions.commands,
         hooks=extensions.hooks,
+        project=project_of(settings.get("project"), folder),
     ) as daemon:
         events, client = await daemon.watch(), await daemon.connect()
         async with events.stream, client.stream:

@@ -26,7 +26,7 @@ from nousd.machine.model_input import ModelInput, UserMessage
 from nousd.providers.interface import NO_BLOBS, Blobs, Receive
 from tests.daemon.asking_bench import Fetched, calls
 from tests.daemon.scripted import Outcome, says
-from tests.daemon_harness import Client, Daemon, Event, Events, Payload, memory_daemon
+from tests.daemon_harness import Client, Daemon, Event, Events, Payload, memory_daemon, of_type
 
 
 class PlannedModel:
@@ -110,13 +110,8 @@ class TaskBench:
 
 def result_of(run: list[Event], tool: str = "task") -> Payload:
     """Returns the end of the one call of a tool."""
-    ends = [
-        event["payload"]
-        for event in run
-        if event["type"] == "tool_execution_end" and event["payload"]["tool_name"] == tool
-    ]
-    assert len(ends) == 1, ends
-    return ends[0]
+    [end] = [end for end in of_type(run, "tool_execution_end") if end["tool_name"] == tool]
+    return end
 
 
 def of_run(run: list[Event], run_id: str) -> list[Event]:
@@ -126,11 +121,7 @@ def of_run(run: list[Event], run_id: str) -> list[Event]:
 
 def children_of(run: list[Event]) -> list[Payload]:
     """Returns what is told of the sessions of tasks when they are made."""
-    return [
-        event["payload"]
-        for event in run
-        if event["type"] == "session_created" and "origin" in event["payload"]
-    ]
+    return [created for created in of_type(run, "session_created") if "origin" in created]
 
 
 @asynccontextmanager

@@ -31,6 +31,7 @@ from nousd.extensions.hooks import (
     ToolCalled,
     ToolReturned,
 )
+from nousd.machine.rules import rules_of
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.runtimes.calls.admission import input_hash
 from nousd.store import memory
@@ -440,17 +441,21 @@ async def test_what_a_hook_makes_of_the_arguments_is_judged_hashed_and_run(tmp_p
     assert hashes == {input_hash("write", said["args"])}
 
 
-async def test_a_rule_that_denies_what_a_hook_made_of_a_call_wins(tmp_path: Path) -> None:
-    async with open_bench(
-        tmp_path,
-        on("tool_call", lambda call: ChangeArgs({**call.args, "path": "../out.txt"})),
-        permissions=RulePermissions("auto"),
-        approval_timeout_seconds=0.01,
-    ) as bench:
+@pytest.mark.parametrize("blocks", [False, True])
+async def test_a_rule_judges_what_a_hook_made_of_a_call_and_both_are_told(
+    tmp_path: Path, blocks: bool
+) -> None:
+    registers = [on("tool_call", lambda call: ChangeArgs({**call.args, "path": "b.txt"}))]
+    if blocks:
+        registers.append(on("tool_call", lambda call: BlockCall("not now")))
+    rules = rules_of("deny", ("write(b.txt)",), "the settings")
+    permissions = RulePermissions("yolo", rules)
+    async with open_bench(tmp_path, *registers, permissions=permissions) as bench:
         run = await bench.run(WRITE, says("done"))
-    assert of_type(run, "tool_call_started") == [] or not (tmp_path.parent / "out.txt").exists()
-    assert evaluated(run)[-1] == ("extension", "abstain")
-    assert not (tmp_path / "a.txt").exists()
+    assert not any((tmp_path / name).exists() for name in ("a.txt", "b.txt"))
+    told = [("rules", "deny"), ("extension", "abstain")]
+    assert evaluated(run)[3:] == (told if not blocks else [*told, ("extension", "deny")])
+    assert of_type(run, "tool_call_denied")[0]["by"] == "policy"
 
 
 async def test_a_guard_that_fails_blocks_if_it_said_so(tmp_path: Path) -> None:

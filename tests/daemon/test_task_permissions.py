@@ -41,8 +41,10 @@ def _of_worker(run: list[Event]) -> list[Payload]:
     ]
 
 
-TABLE: list[tuple[PermissionMode, dict[str, list[str]], dict[str, Any], tuple[str, str], str]] = [
-    # parent's mode, rules of the user, the worker's permissions, the call, what it comes to
+Row = tuple[PermissionMode, dict[str, list[str]], dict[str, Any], tuple[str, str], str]
+"""The parent's mode, rules of the user, the worker's permissions, the call, what it comes to."""
+
+TABLE: list[Row] = [
     ("auto", {}, {}, WRITE, RUNS),
     ("auto", {}, {}, FETCH, ASKS),
     ("ask", {}, {}, READ, ASKS),
@@ -78,15 +80,9 @@ TABLE: list[tuple[PermissionMode, dict[str, list[str]], dict[str, Any], tuple[st
 
 
 @pytest.mark.behaviour("a_task_may_no_more_than_its_parents")
-@pytest.mark.parametrize(("mode", "rules", "permissions", "call", "outcome"), TABLE)
-async def test_what_a_call_of_a_task_comes_to(
-    tmp_path: Path,
-    mode: PermissionMode,
-    rules: dict[str, list[str]],
-    permissions: dict[str, Any],
-    call: tuple[str, str],
-    outcome: str,
-) -> None:
+@pytest.mark.parametrize("row", TABLE, ids=str)
+async def test_what_a_call_of_a_task_comes_to(tmp_path: Path, row: Row) -> None:
+    mode, rules, permissions, call, outcome = row
     (tmp_path / "there").write_text("text")
     fetched = Fetched()
     in_force = [

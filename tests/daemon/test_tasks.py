@@ -140,7 +140,7 @@ async def test_long_results_are_cut_for_the_model_and_whole_in_an_artifact(tmp_p
         text = b64decode(whole["data"]).decode()
         assert long in text
         assert text.endswith("short")
-        told = bench.model.requests["go"][1].messages[-1].text  # type: ignore[union-attr]
+        told = bench.model.requests["go"][1].messages[-1].text
         assert "xxx\n[Cut: the first " in told
         assert "of 100000 bytes.]" in told
         assert "short" in told

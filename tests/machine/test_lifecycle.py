@@ -89,6 +89,7 @@ EVENTS: dict[str, events.Event] = {
     "session_updated": events.SessionUpdated(session_id="s", leaf_id="e"),
     "session_activated": events.SessionActivated(session_id="s"),
     "session_deleted": events.SessionDeleted(session_id="s"),
+    "trust_updated": events.TrustUpdated(session_id="", path="/p", hash=None),
 }
 
 CALLED = ["agent_start", "turn_start", "tool_execution_start"]
@@ -140,6 +141,7 @@ session_updated            before>before
 session_created
 session_activated
 session_deleted
+trust_updated
 """
 """event: phase>the phase after it, for each phase in which it can come; ``*`` stands for every phase
 inside of a run, which it does not change. A prompt's own acceptance (and the move to its leaf) come
