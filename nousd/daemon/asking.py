@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from nousd.daemon.requests import status_of
 from nousd.wire import events
@@ -38,6 +39,17 @@ def id_of(event: Told) -> str:
     if isinstance(event, events.QuestionAsked | events.QuestionAnswered | events.QuestionRejected):
         return event.question_id
     return event.tool_call_id
+
+
+def is_of_task(event: Event) -> bool:
+    """Whether a run tells an event because a task below it asked."""
+    if isinstance(event, events.Status):
+        name, _, facts = event.message.partition(": ")
+        return name in _ASKING and isinstance(msgspec.json.decode(facts).get("origin"), dict)
+    return isinstance(event, ASKS + ENDS) and event.origin is not UNSET
+
+
+_ASKING: Final = tuple(events.EVENT_TYPES[kind] for kind in ASKS)
 
 
 def at_root(event: Told, where: TurnKey) -> list[Event]:

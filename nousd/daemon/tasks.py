@@ -1,10 +1,9 @@
 """Tasks: sessions that calls of the tool ``task`` make, and the runs in them.
 
 A task is an ordinary session with an ordinary run, which is on the log, can be watched, steered and
-aborted by its id, and is closed by the next start if the process dies. What is particular: it is bound to
-the call that made it. It ends when that call is cancelled; what it asks is also told on the run at the
-top, since that is what people look at; and its calls are judged by its parents' bounds as well
-(``cut_permissions``).
+aborted by its id, and is closed by the next start if the process dies. What is particular: it is bound
+to the call that made it, and ends when that is cancelled. That what it asks is also told on the run at
+the top is ``task_tree``'s; that its parents' bounds hold for it, ``cut_permissions``'s.
 """
 
 from __future__ import annotations

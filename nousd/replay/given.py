@@ -17,7 +17,8 @@ from nousd.machine.sources import SourceText, system_prompt, system_text
 from nousd.replay.recorded import RecordedRun
 from nousd.wire import events
 
-_FIRST_KIND: Final = "system_prompt"
+_FIRST_KINDS: Final = ("system_prompt", "agent_prompt")
+"""One of them is what the others stand behind."""
 
 
 class Given(msgspec.Struct, frozen=True):
@@ -61,13 +62,13 @@ def _told_apart(text: str, sources: Iterable[events.Source], tools: dict[str, To
     """Takes a system prompt apart into its sources. The first of the instructions gets the text of all,
     with the headings of the others in it, because where each ends is not known.
     """
-    prompt = next((source for source in sources if source.kind == _FIRST_KIND), None)
+    prompt = next((source for source in sources if source.kind in _FIRST_KINDS), None)
     size = 0 if prompt is None or prompt.bytes is UNSET else prompt.bytes
     system = text.encode()[:size].decode(errors="ignore")
     rest = text.removeprefix(system).removeprefix("\n\n")
     instructions = []
     for source in sources:
-        if source.kind == _FIRST_KIND:
+        if source.kind in _FIRST_KINDS:
             continue
         mine, rest = ("", rest) if source.hash is UNSET else (rest, "")
         heading = system_text([SourceText(source, "x")]).removesuffix("x")

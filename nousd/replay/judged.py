@@ -50,6 +50,9 @@ class JudgedCall(msgspec.Struct):
         elif self.asked:
             verdict = "ask"
         reason = self.sources[-1].reason if self.sources else _ALLOWED_BEFORE_RULES
+        if verdict == "allow" and self.decision is not None:
+            # Where several sources allow a call, the last one need not be what is named.
+            reason = self.decision.reason
         return Judgement(verdict, reason, tuple(self.sources), "")
 
 

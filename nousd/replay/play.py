@@ -232,6 +232,8 @@ def _furniture(run: RecordedRun) -> Iterator[Event]:
         model=or_unset(state.model),
         thinking=or_unset(state.thinking),
         permission_mode=or_unset(state.permission_mode),
+        # Without the call that it was made for: what its parents allow is on the record.
+        worker=or_unset(state.worker),
     )
     for entry in run.path:
         yield events.EntryAppended(session_id=state.session_id, entry=entry)

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 from msgspec import UNSET
 
+from nousd.daemon.asking import is_of_task
 from nousd.errors import NotReplayable
 from nousd.machine import long_texts
 from nousd.machine import session as machine
@@ -105,7 +106,9 @@ def read_run(log: RunLog, run_id: str) -> RecordedRun:
     if span is None:
         raise NotReplayable(f"the log has no run {run_id}")
     session_id = span.session_id
-    own = tuple(log.events(session_id, span.first, span.last))
+    # What tasks asked is told for people; in a play there are none, and no tasks either.
+    told = log.events(session_id, span.first, span.last)
+    own = tuple(event for event in told if not is_of_task(event))
     _require_whole(run_id, own)
     before = SessionState(session_id=session_id)
     for event in log.events(session_id, 0, span.first - 1, _STATE_TYPES):
