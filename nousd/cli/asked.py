@@ -37,7 +37,7 @@ def permissions(payload: Payload) -> Iterator[str]:
         yield f"          until {request['expires_at']}, in {request['session_id']}"
     for expired in payload["expired"]:
         request = expired["request"]
-        yield f"expired   {request['tool_call_id']} {_call(request)}: {expired['reason']}"
+        yield f"expired   {request['tool_call_id']} {_call(request)} ({expired['by']})"
     if payload.get("truncated"):
         yield "(there is more: name a session)"
 

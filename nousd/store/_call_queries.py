@@ -10,7 +10,7 @@ from nousd.store.interface import ToolCallRow
 
 _CALLS: Final = """
     SELECT tool_call_id, attempt, session_id, run_id, seq, last_seq, tool_name, input_hash,
-        client_call_id, state, requested_at, started, ended_at, is_error, decided_by
+        client_call_id, state, requested_at, started, ended_at, is_error, decided_by, asked_seq
     FROM tool_calls
 """
 _LAST: Final = _CALLS + "WHERE tool_call_id = ? ORDER BY attempt DESC LIMIT 1"
@@ -23,6 +23,10 @@ _OF_SESSION: Final = _CALLS + (
 _OF_RUN: Final = _CALLS + (
     "WHERE run_id = :run_id AND seq < :before "
     "AND (:session_id IS NULL OR session_id = :session_id) ORDER BY seq DESC LIMIT :limit"
+)
+_UNANSWERED: Final = _CALLS + (
+    "WHERE asked_seq IS NOT NULL AND state = 'denied' AND decided_by <> 'user' "
+    "AND (:session_id IS NULL OR session_id = :session_id) ORDER BY asked_seq DESC LIMIT :limit"
 )
 _OPEN: Final = _CALLS + "WHERE run_id IS NULL AND ended_at IS NULL ORDER BY seq"
 
@@ -51,6 +55,13 @@ def tool_calls(
     query = _OF_RUN if run_id is not None else _ALL if session_id is None else _OF_SESSION
     values = {"session_id": session_id, "run_id": run_id, "limit": limit, "before": before}
     return tuple(_row(row) for row in connection.execute(query, values))
+
+
+def unanswered_calls(
+    connection: apsw.Connection, session_id: str | None, limit: int
+) -> tuple[ToolCallRow, ...]:
+    values = {"session_id": session_id, "limit": limit}
+    return tuple(_row(row) for row in connection.execute(_UNANSWERED, values))
 
 
 def open_client_calls(connection: apsw.Connection) -> tuple[ToolCallRow, ...]:

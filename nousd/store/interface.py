@@ -204,6 +204,7 @@ class ToolCallRow(msgspec.Struct, frozen=True, kw_only=True):
         last_seq: of the newest event that is known to be its own.
         started: whether it may have had an effect.
         by: who decided on it.
+        asked_seq: of the event that asked whether it may run; None if nobody was asked.
     """
 
     tool_call_id: str
@@ -221,6 +222,7 @@ class ToolCallRow(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: str | None = None
     is_error: bool | None = None
     by: str | None = None
+    asked_seq: int | None = None
 
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,9 +242,9 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     thinking: Thinking | None = None
     granted: tuple[str, ...] = ()
     mcp_servers: tuple[McpServer, ...] = ()
-
-
     trusted: Mapping[str, str] = {}
+
+
 class Path(msgspec.Struct, frozen=True):
     """A stretch of the way from the root to a leaf, oldest first; ``has_more`` towards the root."""
 
@@ -383,6 +385,14 @@ class Store(Protocol):
         self, session_id: str | None, run_id: str | None, *, limit: int, before: int
     ) -> tuple[ToolCallRow, ...]:
         """Newest first, of those that were requested before the event with the number ``before``."""
+        ...
+
+    async def unanswered_calls(
+        self, session_id: str | None, *, limit: int
+    ) -> tuple[ToolCallRow, ...]:
+        """Calls about which somebody was asked who did not answer, so that they were denied; those
+        that were asked about last come first.
+        """
         ...
 
     async def open_client_calls(self) -> tuple[ToolCallRow, ...]:

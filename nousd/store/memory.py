@@ -329,6 +329,21 @@ class MemoryStore:
         )
         return tuple(islice(wanted, limit))
 
+    async def unanswered_calls(
+        self, session_id: str | None, *, limit: int
+    ) -> tuple[ToolCallRow, ...]:
+        await trio.lowlevel.checkpoint()
+        asked = [
+            (call.asked_seq, call)
+            for call in self._rows.tool_calls.values()
+            if call.asked_seq is not None
+            and call.state == "denied"
+            and call.by != "user"
+            and session_id in (None, call.session_id)
+        ]
+        asked.sort(key=lambda each: each[0], reverse=True)
+        return tuple(call for _, call in asked[:limit])
+
     async def open_client_calls(self) -> tuple[ToolCallRow, ...]:
         await trio.lowlevel.checkpoint()
         calls = self._rows.tool_calls.values()

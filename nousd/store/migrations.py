@@ -281,7 +281,8 @@ _TOOL_CALLS: Final = (
         started INTEGER NOT NULL DEFAULT 0,
         ended_at TEXT,
         is_error INTEGER,
-        decided_by TEXT
+        decided_by TEXT,
+        asked_seq INTEGER
     ) STRICT
     """,
     "CREATE UNIQUE INDEX tool_calls_by_id ON tool_calls (tool_call_id, attempt)",
@@ -294,6 +295,7 @@ _TOOL_CALLS: Final = (
     """
     CREATE INDEX tool_calls_open ON tool_calls (seq) WHERE run_id IS NULL AND ended_at IS NULL
     """,
+    "CREATE INDEX tool_calls_asked ON tool_calls (asked_seq) WHERE asked_seq IS NOT NULL",
     """
     CREATE TEMP TABLE told AS
     SELECT

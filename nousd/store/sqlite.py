@@ -377,6 +377,13 @@ class SqliteStore:
             lambda rows: _call_queries.tool_calls(rows, session_id, run_id, limit, before)
         )
 
+    async def unanswered_calls(
+        self, session_id: str | None, *, limit: int
+    ) -> tuple[ToolCallRow, ...]:
+        return await self._readers.read(
+            lambda rows: _call_queries.unanswered_calls(rows, session_id, limit)
+        )
+
     async def open_client_calls(self) -> tuple[ToolCallRow, ...]:
         return await self._readers.read(_call_queries.open_client_calls)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from msgspec import UNSET
 
 from nousd.daemon import grants
@@ -14,16 +15,19 @@ from nousd.daemon.requests import page_of
 from nousd.errors import CommandRejected, InvalidPayload, RuleInvalid
 from nousd.machine.rules import allowed, rules_of
 from nousd.runtimes.calls.host import Answer, Question
+from nousd.store.interface import EventFilter
 from nousd.wire import commands
-from nousd.wire.limits import RULE_CHARS_MAX
+from nousd.wire.codec import decode_event
+from nousd.wire.events import PermissionRequested
+from nousd.wire.limits import EXPIRED_LISTED_MAX, RULE_CHARS_MAX
 from nousd.wire.optional import or_unset
 from nousd.wire.responses import Accepted, Permissions
 from nousd.wire.subscribe import cursor
+from nousd.wire.tool_responses import ExpiredRequest, RuleInForce
 
 _SAID: Final = {
     "once": "the user allowed it",
     "session": "the user allowed it, and {rule} for the session",
-from nousd.wire.tool_responses import ExpiredRequest, RuleInForce
     "always": "the user allowed it, and {rule} from now on",
     "deny": "the user said no",
 }
@@ -65,11 +69,28 @@ async def _waiting(core: Core, command: commands.ConfirmTool) -> Waiting:
     if waiting is not None:
         return waiting
     decided = core.approvals.requests.ended(call_id)
-    if decided is None:
+    known = await _in_log(core, call_id) if decided is None else (decided.attempt, decided.details)
+    if known is None:
         raise CommandRejected("tool_call_not_found")
-    if decided.attempt != attempt:
-        raise CommandRejected("attempt_mismatch", details={"attempt": decided.attempt})
-    raise CommandRejected("already_decided", details=decided.details)
+    last, details = known
+    if last != attempt:
+        raise CommandRejected("attempt_mismatch", details={"attempt": last})
+    if not details:
+        raise CommandRejected("tool_call_not_pending")
+    raise CommandRejected("already_decided", details=details)
+
+
+async def _in_log(core: Core, tool_call_id: str) -> tuple[int, dict[str, Any]] | None:
+    """Returns the last attempt at a call and what was decided about it, if anything; None if there is
+    no such call.
+    """
+    row = await core.store.tool_call(tool_call_id, None)
+    if row is None:
+        return None
+    if row.by is None:
+        return row.attempt, {}
+    decision = "denied" if row.state == "denied" else "approved"
+    return row.attempt, {"decision": decision, "by": row.by}
 
 
 def _rule_to_grant(question: Question, command: commands.ConfirmTool) -> str | None:
@@ -98,6 +119,7 @@ async def list_permissions(core: Core, command: commands.ListPermissions) -> Rep
     """Lists what waits, what nobody answered, and what is permitted."""
     live = await core.sessions.target(command.session_id)
     state = core.sessions.without_session() if live is None else live.committed
+    expired = await _expired(core, command.session_id)
     waiting = core.approvals.requests.shown(command.session_id)
     pending, told = page_of(waiting), page_of(expired)
     return Permissions(
@@ -117,12 +139,6 @@ async def list_permissions(core: Core, command: commands.ListPermissions) -> Rep
     )
 
 
-async def revoke_permission(core: Core, command: commands.RevokePermission) -> Reply:
-    """Takes back a rule that was granted; a call that it let run goes on."""
-    live = None if command.session_id is None else await core.sessions.get(command.session_id)
-    ticket = grants.revoke(core.sessions, live, command.rule)
-    return Deferred(ticket, Accepted(command="revoke_permission", rule=command.rule))
-    expired = await _expired(core, command.session_id)
 async def _expired(core: Core, session_id: str | None) -> list[ExpiredRequest]:
     """Returns the requests that nobody answered, the newest first."""
     expired = []
@@ -140,3 +156,8 @@ async def _expired(core: Core, session_id: str | None) -> list[ExpiredRequest]:
     return expired
 
 
+async def revoke_permission(core: Core, command: commands.RevokePermission) -> Reply:
+    """Takes back a rule that was granted; a call that it let run goes on."""
+    live = None if command.session_id is None else await core.sessions.get(command.session_id)
+    ticket = grants.revoke(core.sessions, live, command.rule)
+    return Deferred(ticket, Accepted(command="revoke_permission", rule=command.rule))
