@@ -1,0 +1,205 @@
+"""MCP servers of a daemon: their tools in runs, through the one gate, and what is kept of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from nousd.daemon.permissions import RulePermissions
+from nousd.providers.interface import Provider
+from nousd.tools.mcp import server as server_module
+from nousd.tools.mcp.spec import ServerSpec
+from tests.daemon_harness import Client, Event, Events, of_type, socket_daemon
+from tests.stub_model import StubModel, text_reply, tool_reply
+
+STUB = Path(__file__).parent.parent / "tools" / "stub_mcp_server.py"
+COMMAND = (sys.executable, "-S", str(STUB))
+SPEC = ServerSpec(name="stub", command=COMMAND)
+
+
+class Kit:
+    def __init__(self, client: Client, statuses: Events, events: Events, stub: StubModel) -> None:
+        self.client = client
+        self.statuses = statuses
+        self.events = events
+        self.stub = stub
+
+    async def until(self, state: str, **keys: Any) -> Event:
+        return await self.statuses.until("mcp_server_status", state=state, **keys)
+
+    async def calls(self, tool: str, **args: Any) -> list[Event]:
+        """Has the model call a tool of the server; returns the run's events."""
+        self.stub.script(tool_reply((f"mcp__stub__{tool}", args)), text_reply("done"))
+        await self.client.request("prompt", text="go", wait=False)
+        return await self.events.run()
+
+    async def asked(self, decision: str, tool: str, **args: Any) -> list[Event]:
+        """Does the same where the user is asked, and decides."""
+        self.stub.script(tool_reply((f"mcp__stub__{tool}", args)), text_reply("done"))
+        await self.client.request("prompt", text="go", wait=False)
+        request = (await self.events.until("permission_requested"))["payload"]
+        named = {key: request[key] for key in ("tool_call_id", "attempt", "input_hash")}
+        await self.client.request("confirm_tool", **named, decision=decision)
+        return await self.events.run()
+
+    async def names(self) -> list[str]:
+        tools = (await self.client.request("list_tools"))["tools"]
+        return [tool["name"] for tool in tools if tool["source"] == "mcp:stub"]
+
+
+@asynccontextmanager
+async def served(
+    folder: Path, provider: Provider, stub: StubModel, *, confirms: bool = False, **options: Any
+) -> AsyncIterator[Kit]:
+    with trio.fail_after(60):
+        async with socket_daemon(folder, provider=provider, **options) as daemon:
+            # From the beginning: a server may be ready before anybody watches.
+            statuses = await daemon.watch(after="evt-0", types=["mcp_server_status"])
+            events = await daemon.watch(types="all", confirms=confirms)
+            yield Kit(await daemon.connect(), statuses, events, stub)
+
+
+def result_of(run: list[Event]) -> Event:
+    (end,) = of_type(run, "tool_execution_end")
+    return end
+
+
+@pytest.mark.behaviour("mcp_tools_go_through_the_gate")
+async def test_a_model_calls_a_servers_tool_like_any_other(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    async with served(short_folder, provider, stub, mcp_servers=(SPEC,)) as kit:
+        await kit.until("ready")
+        run = await kit.calls("echo", text="hello")
+        assert result_of(run)["result"] == "hello"
+        (completed,) = of_type(run, "tool_call_completed")
+        assert (completed["executed_by"], completed["execution_env"]) == ("mcp", "unknown")
+        offered = [tool["function"]["name"] for tool in stub.requests[0].json["tools"]]
+        assert "mcp__stub__echo" in offered
+        assert "mcp__stub__echo" in of_type(run, "model_input")[0]["tools"]
+
+
+@pytest.mark.behaviour("mcp_tools_go_through_the_gate")
+async def test_what_may_do_anything_is_not_run_unasked_whatever_the_server_says(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    permissions = RulePermissions("auto")
+    async with served(
+        short_folder, provider, stub, mcp_servers=(SPEC,), permissions=permissions
+    ) as kit:
+        await kit.until("ready")
+        run = await kit.calls("echo", text="hello")  # which says that it only reads
+        assert not result_of(run)["executed"]
+        assert of_type(run, "tool_call_denied") != []
+
+
+@pytest.mark.behaviour("mcp_permissions_fall_with_the_definition")
+async def test_a_permission_falls_when_the_server_says_something_else_of_the_tool(
+    short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "REFRESH_SECONDS", 0)
+    spec = ServerSpec(name="stub", command=COMMAND, tool_classes={"change": frozenset({"read"})})
+    permissions = RulePermissions("auto")
+    async with served(
+        short_folder, provider, stub, confirms=True, mcp_servers=(spec,), permissions=permissions
+    ) as kit:
+        await kit.until("ready")
+        run = await kit.asked("always", "echo", text="asked")
+        assert result_of(run)["result"] == "asked"
+        run = await kit.calls("echo", text="not asked")
+        assert result_of(run)["result"] == "not asked"
+        assert result_of(await kit.calls("change"))["executed"]
+        await kit.until("ready")
+        run = await kit.asked("deny", "echo", text="asked again")
+        assert not result_of(run)["executed"]
+
+
+@pytest.mark.behaviour("a_bad_mcp_server_costs_its_own_calls")
+async def test_a_server_that_dies_is_told_of_and_the_run_goes_on(
+    short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "FIRST_PAUSE_SECONDS", 0.01)
+    async with served(short_folder, provider, stub, mcp_servers=(SPEC,)) as kit:
+        await kit.until("ready")
+        run = await kit.calls("die")
+        (warning,) = of_type(run, "warning")
+        assert warning["code"] == "mcp_server_failed"
+        assert result_of(run)["is_error"]
+        assert run[-1]["payload"]["status"] == "completed"
+        failed = await kit.until("backoff")
+        assert failed["payload"]["error"] == "it ended"
+        await kit.until("ready")
+        assert result_of(await kit.calls("echo", text="back"))["result"] == "back"
+
+
+@pytest.mark.behaviour("a_bad_mcp_server_costs_its_own_calls")
+async def test_an_abort_ends_a_call_that_is_never_answered(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    async with served(short_folder, provider, stub, mcp_servers=(SPEC,)) as kit:
+        await kit.until("ready")
+        stub.script(tool_reply(("mcp__stub__hang", {})))
+        await kit.client.request("prompt", text="go", wait=False)
+        await kit.events.until("tool_call_started")
+        await kit.client.request("abort")
+        run = await kit.events.run()
+        assert run[-1]["payload"]["status"] == "cancelled"
+        assert result_of(await kit.calls("cancelled"))["result"] != "[]"
+
+
+@pytest.mark.behaviour("mcp_servers_are_added_for_good")
+async def test_a_server_that_was_added_is_there_after_a_restart_until_it_is_removed(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    async with served(short_folder, provider, stub) as kit:
+        await kit.client.request("add_mcp", name="stub", command=list(COMMAND), tools=["echo"])
+        await kit.until("ready")
+        assert await kit.names() == ["mcp__stub__echo"]
+        await kit.client.request("add_mcp", name="stub", command=list(COMMAND), tools=["env"])
+        await kit.until("ready", tools=["mcp__stub__env"])
+        assert await kit.names() == ["mcp__stub__env"]
+    async with served(short_folder, provider, stub) as kit:
+        (server,) = (await kit.client.request("list_mcp"))["servers"]
+        assert server["origin"] == "add_mcp"
+        await kit.client.request("remove_mcp", name="stub")
+        assert (await kit.client.request("list_mcp"))["servers"] == []
+    async with served(short_folder, provider, stub) as kit:
+        assert (await kit.client.request("list_mcp"))["servers"] == []
+        assert await kit.names() == []
+
+
+@pytest.mark.behaviour("mcp_servers_are_taken_away")
+async def test_a_server_of_the_settings_is_changed_only_there(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    async with served(short_folder, provider, stub, mcp_servers=(SPEC,)) as kit:
+        for asked in ({"type": "remove_mcp"}, {"type": "add_mcp", "command": ["other"]}):
+            refused = await kit.client.refusal(**asked, name="stub")
+            assert refused["message"] == "mcp_server_is_configured"
+
+
+@pytest.mark.behaviour("mcp_servers_are_restarted")
+async def test_a_server_that_was_given_up_is_tried_again_when_somebody_asks(
+    short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "ATTEMPTS_MAX", 1)
+    program = short_folder / "program"
+    async with served(
+        short_folder,
+        provider,
+        stub,
+        mcp_servers=(ServerSpec(name="stub", command=(str(program),)),),
+    ) as kit:
+        failed = await kit.until("failed")
+        assert failed["payload"]["tools"] == []
+        program.write_text(f"#!/bin/sh\nexec {sys.executable} -S {STUB}\n")
+        program.chmod(0o700)
+        await kit.client.request("restart_mcp", name="stub")
+        await kit.until("ready")
+        assert "mcp__stub__echo" in await kit.names()
