@@ -120,8 +120,10 @@ async def list_permissions(core: Core, command: commands.ListPermissions) -> Rep
     live = await core.sessions.target(command.session_id)
     state = core.sessions.without_session() if live is None else live.committed
     expired = await _expired(core, command.session_id)
+    rules = await core.runs.permissions.rules_of(state)
     waiting = core.approvals.requests.shown(command.session_id)
-    pending, told = page_of(waiting), page_of(expired)
+    pending, told, listed = page_of(waiting), page_of(expired), page_of(rules)
+    is_whole = (pending, told, listed) == (waiting, tuple(expired), tuple(rules))
     return Permissions(
         session_id=state.session_id,
         mode=core.runs.permissions.mode_of(state),
@@ -132,10 +134,10 @@ async def list_permissions(core: Core, command: commands.ListPermissions) -> Rep
         granted_everywhere=core.sessions.defaults.granted,
         rules=tuple(
             RuleInForce(decision=rule.decision, rule=rule.text, origin=rule.origin)
-            for rule in await core.runs.permissions.rules_of(state)
+            for rule in listed
         ),
         cursor=cursor(core.hub.head),
-        truncated=UNSET if (len(pending), len(told)) == (len(waiting), len(expired)) else True,
+        truncated=UNSET if is_whole else True,
     )
 
 
