@@ -52,6 +52,7 @@ from nousd.tools.mcp.server import Surroundings
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.registry import ToolRegistry
 from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
+from nousd.tools.secrets import NO_SECRETS, Secrets
 from nousd.wire.limits import LINE_BYTES_MAX
 
 _CONTEXT_WINDOWS_READ: Final = 4
@@ -88,6 +89,8 @@ class Parts(msgspec.Struct, kw_only=True):
     stale_seconds: float = 120.0
     delta_retention_days: int = 7
     line_bytes_max: int = LINE_BYTES_MAX
+    secrets: Secrets = NO_SECRETS
+    """What no tool may tell of."""
     spool_folder: Path | None = None
     """On whose filesystem long outputs and uploads lie meanwhile; None: where temporary files do."""
 
@@ -135,6 +138,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
                 ToolContext,
                 parts.confinement,
                 spool_folder=parts.spool_folder,
+                secrets=parts.secrets,
                 sandbox=parts.sandbox,
             ),
             hooks=parts.hooks,

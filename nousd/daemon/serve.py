@@ -49,7 +49,7 @@ from nousd.errors import CommandRejected, ConfigError
 from nousd.places import locations
 from nousd.places.folders import prepare_chosen_folder, prepare_own_folder
 from nousd.places.locks import lock_socket, lock_state_folder, socket_lock_file
-from nousd.redaction import Redactor
+from nousd.redaction import Redactor, secret_variables
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.sqlite import open_store
 from nousd.tools.mcp.server import Surroundings
@@ -93,7 +93,12 @@ async def _serve(settings: Settings) -> None:
     notifier = take_notifier()
     passed = take_passed_sockets()
     keys = (provider.api_key for provider in settings.providers.values())
-    redactor = Redactor(key.reveal() for key in keys if key is not None)
+    redactor = Redactor(
+        (
+            *(key.reveal() for key in keys if key is not None),
+            *secret_variables(os.environ),
+        )
+    )
     async with AsyncExitStack() as stack:
         # From the first moment on: a signal that comes while we start is obeyed once we have.
         signals = stack.enter_context(trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
@@ -193,6 +198,7 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
                 stale_seconds=settings.run_stale_ms / 1000,
                 delta_retention_days=settings.delta_retention_days,
                 line_bytes_max=settings.line_bytes_max,
+                secrets=redactor,
                 spool_folder=settings.state_dir,
             )
         finally:

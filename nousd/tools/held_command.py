@@ -70,8 +70,12 @@ async def run_command(command: Command, context: ToolContext) -> Ran:
     """
     collector = OutputCollector(context.spool_folder)
     stream = OutputStream(context.emit)
+    secrets = context.secrets.stream()
 
     def take(chunk: bytes) -> None:
+        tell(secrets.feed(chunk))
+
+    def tell(chunk: bytes) -> None:
         collector.feed(chunk)
         stream.feed(chunk)
 
@@ -86,6 +90,7 @@ async def run_command(command: Command, context: ToolContext) -> Ran:
             timeout_seconds=command.timeout_seconds,
             held=held,
         )
+        tell(secrets.finish())
         stream.finish()
     await collector.finish()
     result = collector.tail()

@@ -16,6 +16,7 @@ import msgspec
 from nousd.errors import ToolError, Unanswered
 from nousd.tools.confine import Confinement
 from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
+from nousd.tools.secrets import NO_SECRETS, Secrets
 from nousd.tools.spool import Spool
 from nousd.tools.task_runner import TaskRunner
 from nousd.wire.access import Access
@@ -69,6 +70,7 @@ class ToolContext(msgspec.Struct, frozen=True):
         expect_quiet: a tool that ends by itself after a time says so here when it begins; one that
             says nothing, neither here nor with ``emit``, is given up with its run after a while.
         spool_folder: on whose filesystem long outputs are kept meanwhile; None: the usual one.
+        secrets: takes the daemon's own out of what programs say. What a tool returns or emits is seen to.
         sandbox: finds what holds the programs of the call; blocks when it is first called.
         set_todos: replaces the list of things to do of the call's session.
         tasks: carries out tasks for the call; None where nobody can.
@@ -79,6 +81,7 @@ class ToolContext(msgspec.Struct, frozen=True):
     emit: Emit
     expect_quiet: ExpectQuiet = nobody_waits
     spool_folder: Path | None = None
+    secrets: Secrets = NO_SECRETS
     sandbox: FindSandbox = no_sandbox
     set_todos: SetTodos = no_list
     tasks: TaskRunner | None = None

@@ -54,6 +54,7 @@ async def search(
     """
     context.expect_quiet(seconds_max)
     collector = OutputCollector(context.spool_folder)
+    secrets = context.secrets.stream()
     ended = await run_supervised(
         [
             sys.executable,
@@ -66,10 +67,11 @@ async def search(
         ],
         cwd=context.workdir,
         env=allowed_environment(),
-        on_output=collector.feed,
+        on_output=lambda chunk: collector.feed(secrets.feed(chunk)),
         wait_room=collector.wait_room,
         timeout_seconds=seconds_max,
     )
+    collector.feed(secrets.finish())
     await collector.finish()
     result = collector.head()
     if ended.timed_out:

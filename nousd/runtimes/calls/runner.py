@@ -24,6 +24,7 @@ from nousd.runtimes.calls.hooks import NO_CALL_HOOKS, CallHooks, Shown
 from nousd.runtimes.calls.host import CallHost, Question
 from nousd.runtimes.interface import TurnHost
 from nousd.tools.interface import Tool, ToolContext, ToolResult
+from nousd.tools.secrets import NO_SECRETS
 from nousd.tools.spool import Spool
 from nousd.wire import events
 from nousd.wire.codec import scrub
@@ -63,6 +64,7 @@ class CallRunner:
         """
         output = _Output(host)
         context = host.tool_context(call.tool_call_id, output.emit)
+        output.secrets = context.secrets
         admission = await admit(self._tools, host, call, context, self._hooks, earlier=earlier)
         carried = _Call(host, call, admission, self._hooks)
         match admission.verdict:
@@ -93,12 +95,24 @@ class _Output:
     def __init__(self, host: CallHost) -> None:
         self._host = host
         self.events: CallEvents | None = None
+        self.secrets = NO_SECRETS
         self.is_shown = False
 
     async def emit(self, delta: str) -> None:
         if delta and self.events is not None:
             self.is_shown = True
-            await self._host.stream(*self.events.updates(scrub(delta)))
+            await self._host.stream(*self.events.updates(self.clean(delta)))
+
+    def clean(self, text: str) -> str:
+        """Returns what may be told of a text."""
+        return self.secrets.redact(scrub(text))
+
+    def cleaned(self, result: ToolResult) -> ToolResult:
+        """Returns a result as it may be told. A long output in a file was clean when it was written."""
+        full = result.full
+        if isinstance(full, bytes):
+            full = self.secrets.redact_bytes(full)
+        return msgspec.structs.replace(result, text=self.clean(result.text), full=full)
 
 
 class _Call:
@@ -173,13 +187,12 @@ class _Call:
         try:
             result = await admitted.tool.run(admitted.args, context)
         except ToolError as error:
-            await self._fail(Refused(error.code, scrub(str(error))))
+            await self._fail(Refused(error.code, output.clean(str(error))))
         except OSError as error:
-            text = scrub(f"{admitted.tool.name}_failed: {error.strerror or error}")
+            text = output.clean(f"{admitted.tool.name}_failed: {error.strerror or error}")
             await self._fail(Refused(ToolError.code, text))
         else:
-            result = msgspec.structs.replace(result, text=scrub(result.text))
-            await self._complete(result, is_shown=output.is_shown)
+            await self._complete(output.cleaned(result), is_shown=output.is_shown)
 
     async def _fail(self, failure: Refused) -> None:
         seconds = self._seconds

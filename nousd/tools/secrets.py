@@ -1,0 +1,59 @@
+"""What tools say is told without the secrets that the daemon holds.
+
+A tool has no business with a key of the daemon's; should it come across one (in a file, in the
+environment of a process), neither the model nor the log is told. What a tool or a user wrote is else
+left as it is. Which secrets there are, and how they are found, is not known here.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+
+class SecretsInStream(Protocol):
+    """Takes secrets out of bytes as they come, also those that lie across two pieces."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Returns what can be told by now: a piece that may be the beginning of a secret waits."""
+        ...
+
+    def finish(self) -> bytes:
+        """Returns the rest."""
+        ...
+
+
+class Secrets(Protocol):
+    """Knows the daemon's secrets."""
+
+    def redact(self, text: str) -> str:
+        """Returns the text without them."""
+        ...
+
+    def redact_bytes(self, data: bytes) -> bytes:
+        """Returns bytes without them; for texts in UTF-8."""
+        ...
+
+    def stream(self) -> SecretsInStream:
+        """Returns what takes them out of one stream."""
+        ...
+
+
+class _NoSecrets:
+    def redact(self, text: str) -> str:
+        return text
+
+    def redact_bytes(self, data: bytes) -> bytes:
+        return data
+
+    def stream(self) -> _NoSecrets:
+        return self
+
+    def feed(self, chunk: bytes) -> bytes:
+        return chunk
+
+    def finish(self) -> bytes:
+        return b""
+
+
+NO_SECRETS: Final[Secrets] = _NoSecrets()
+"""Of a daemon that holds none."""
