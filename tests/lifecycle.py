@@ -74,6 +74,9 @@ class LifecycleChecker:
     def __init__(self, *, complete_after: int | None = None) -> None:
         self._complete_after = complete_after
         self._runs: dict[str, _Run] = {}
+        self._client_calls: dict[str, tuple[str, str]] = {}
+        """The session of each client's call that is open, and where it stands."""
+        self._client_call_ids: set[str] = set()
         self._last_seq = -1
 
     def feed(self, line: bytes) -> None:
@@ -85,9 +88,30 @@ class LifecycleChecker:
             raise AssertionError(f"{error}, at {line.decode().rstrip()}") from None
 
     def finish(self) -> None:
-        """Asserts that every run that was started has ended."""
+        """Asserts that every run that was started has ended, and every call that a client made."""
         open_runs = sorted(run_id for run_id, run in self._runs.items() if not run.ended)
         assert not open_runs, f"agent_start without agent_end: {', '.join(open_runs)}"
+        assert not self._client_calls, f"calls without an end: {', '.join(self._client_calls)}"
+
+    def _feed_client_call(self, type_: str, payload: Payload) -> None:
+        """Takes a step of a call that a client made itself: a bracket of its own."""
+        call_id = payload["tool_call_id"]
+        after = _CLIENT_CALL[type_]
+        if type_ == "tool_call_requested":
+            assert call_id not in self._client_call_ids, "a tool_call_id was used twice"
+            self._client_call_ids.add(call_id)
+        else:
+            assert call_id in self._client_calls, f"{type_} of a call that is not open"
+            _, before = self._client_calls[call_id]
+            allowed = _CLIENT_CALL_MAY[before]
+            assert type_ in allowed, f"{type_} of a client's call that is {before}"
+            if type_ == "tool_call_completed" and before == "approved":
+                assert "stop_reason" in payload, "a call is completed that was not started"
+            after = after or before
+        assert payload["attempt"] == 1, "a client's call is requested once"
+        self._client_calls[call_id] = (payload["session_id"], after)
+        if after == "ended":
+            del self._client_calls[call_id]
 
     @property
     def ended_runs(self) -> int:
@@ -100,6 +124,13 @@ class LifecycleChecker:
         self._last_seq = seq
         payload, type_ = event["payload"], event["type"]
         run_id = payload.get("run_id")
+        if type_ == "session_deleted":
+            for call_id, (of, _) in list(self._client_calls.items()):
+                if of == payload["session_id"]:
+                    del self._client_calls[call_id]
+        if run_id is None and type_ in _CLIENT_CALL:
+            self._feed_client_call(type_, payload)
+            return
         if run_id is None:
             # A summary that was asked for by hand belongs to no run.
             by_hand = type_ == "model_input" and payload.get("purpose") == "summary"
@@ -342,3 +373,30 @@ _RULES: dict[str, Callable[[_Run, Payload], object]] = {
 
 Additions that have no rule here (a usage report, a queue change) may stand anywhere.
 """
+
+_CLIENT_CALL: dict[str, str] = {
+    "tool_call_requested": "requested",
+    "tool_call_policy_evaluated": "",
+    "permission_requested": "",
+    "tool_call_approved": "approved",
+    "tool_call_denied": "ended",
+    "tool_call_started": "started",
+    "tool_call_output": "",
+    "question_asked": "",
+    "question_answered": "",
+    "question_rejected": "",
+    "tool_call_completed": "ended",
+}
+"""Each step of a call that a client makes -> where the call stands after it; "" leaves it."""
+
+_QUESTIONS = {"question_asked", "question_answered", "question_rejected"}
+
+_CLIENT_CALL_MAY: dict[str, set[str]] = {
+    "requested": {
+        *("tool_call_policy_evaluated", "permission_requested"),
+        *("tool_call_approved", "tool_call_denied"),
+    },
+    "approved": {"tool_call_started", "tool_call_completed"},
+    "started": {"tool_call_output", "tool_call_completed"} | _QUESTIONS,
+}
+"""Where a client's call stands -> what may come next."""
