@@ -8,10 +8,12 @@ from typing import Final
 
 from nousd.config.settings import Settings
 from nousd.errors import ConfigError
-from nousd.machine.protected import PROTECTED_PLACES
+from nousd.machine.closed_places import closed_places
+from nousd.machine.protected import PROTECTED_PLACES, PROTECTION
 from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, Limits
 from nousd.tools.sandbox.places import Chosen
+from nousd.wire.access import Access
 
 _RESERVED: Final = (".nousd",)
 """What this daemon obeys."""
@@ -42,6 +44,7 @@ def detector(settings: Settings, hidden: Sequence[Path]) -> Detector:
         read_paths=settings.sandbox_paths,
         write_paths=settings.sandbox_write_paths,
         protected=tuple(name for name in PROTECTED_PLACES if name not in (_OF_GIT, *_RESERVED)),
+        known=closed_places((), PROTECTION, "", Access()).writing,
         reserved=_RESERVED,
         limits=limits,
     )

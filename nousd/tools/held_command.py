@@ -119,6 +119,8 @@ async def _held(command: Command, context: ToolContext) -> AsyncIterator[Held]:
             env=env,
             workdir=context.workdir,
             hidden=context.confinement.hidden,
+            reading=context.confinement.restrictions.reading,
+            writing=context.confinement.restrictions.writing,
             opened=command.opened,
             is_read_only=command.is_read_only,
             network=command.network or command.sandbox.has_network,

@@ -8,6 +8,7 @@ stands around all of them and knows none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -28,6 +29,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
             the sandbox.
         workdir: where it starts, and the folder it may use; resolved.
         hidden: what it may neither see nor make, also inside of the workdir.
+        reading, writing: patterns of places in the workdir, with slashes from there, that rules close.
         opened: what it may change although it is protected, with all in it.
         is_read_only: whether it may not even write in the workdir.
         network: whether it may reach one.
@@ -37,6 +39,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     workdir: Path
     hidden: tuple[Path, ...] = ()
+    reading: tuple[re.Pattern[str], ...] = ()
+    writing: tuple[re.Pattern[str], ...] = ()
     opened: tuple[Path, ...] = ()
     is_read_only: bool = False
     network: bool = False

@@ -6,8 +6,11 @@ A list of what is shown, not of what is hidden: what nobody thought of stays out
 
 from __future__ import annotations
 
+import fnmatch
+import re
 import stat
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +20,7 @@ from nousd.errors import ToolError
 from nousd.tools.sandbox.git_folders import closed_in, outer_git_folders
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, MEMORY_MB, PROCESSES_MAX, Limits
+from nousd.tools.sandbox.rule_walk import closed_by
 from nousd.tools.sandbox.watched import Watched
 
 SYSTEM_FOLDERS: Final = (
@@ -74,6 +78,9 @@ ETC: Final = tuple(
 )
 """What programs need to know of a machine, and no keys."""
 
+SHOWN_MAX: Final = 64
+"""Closed places that an event names."""
+
 ETC_OF_A_NETWORK: Final = ("/etc/gai.conf", "/etc/resolv.conf")
 
 
@@ -84,8 +91,9 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
         network: whether programs reach one without asking.
         read_paths: what they may read beside the folders of the system and the workdir.
         write_paths: what they may also write.
-        protected: what they may not change or make in a workdir, beside what git runs: names from
-            there, with ``*`` in the last part, in any case.
+        protected: what they may not change in a workdir, nor make at its top, beside what git runs:
+            names in any folder, or from the workdir, with ``*`` in the last part, in any case.
+        known: patterns of a request that say no more than that.
         reserved: the same for names that must not even be there while a command runs.
     """
 
@@ -93,10 +101,22 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     read_paths: tuple[Path, ...] = ()
     write_paths: tuple[Path, ...] = ()
     protected: tuple[str, ...] = ()
+    known: tuple[re.Pattern[str], ...] = ()
     reserved: tuple[str, ...] = ()
     limits: Limits = Limits(
         memory_bytes=MEMORY_MB * MEBIBYTE, processes=PROCESSES_MAX, file_bytes=FILE_BYTES_MAX
     )
+
+    @property
+    def names(self) -> re.Pattern[str]:
+        """Matches the protected names that are meant in any folder."""
+        return _names(self.protected)
+
+
+@lru_cache(maxsize=8)
+def _names(protected: tuple[str, ...]) -> re.Pattern[str]:
+    anywhere = (".git", *(name for name in protected if "/" not in name))
+    return re.compile("|".join(map(fnmatch.translate, anywhere)), re.IGNORECASE)
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,12 +148,12 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
                 found.append(path)
 
     def shown(self, temporary: str) -> tuple[str, ...]:
-        """Returns what is told of it in an event."""
+        """Returns what is told of it in an event; of many closed places only the first."""
         return (
             *(f"{path}:ro" for path in self.readable if not path.is_relative_to("/etc")),
             *(f"{path}:rw" for path in self.writable),
-            *(f"{path}:ro" for path in self.protected),
             f"{temporary}:rw",
+            *(f"{path}:ro" for path in self.protected[:SHOWN_MAX]),
         )
 
 
@@ -153,10 +173,14 @@ def places_of(request: Request, chosen: Chosen) -> Places:
     writable = [path.resolve() for path in chosen.write_paths if path.exists()]
     (readable if request.is_read_only else writable).extend(own)
     watched = Watched(workdir, chosen.protected)
+    writing = [pattern for pattern in request.writing if pattern not in chosen.known]
+    by_rules = closed_by(workdir, request.reading, writing, chosen.names)
     protected = [*watched.found(), *(workdir / name for name in chosen.reserved)]
-    for folder in own:
+    for folder in (*own, *(path.parent for path in by_rules.protected if path.name == ".git")):
         protected += closed_in(folder)
-    hidden = tuple(dict.fromkeys(_hidden(request.hidden, [*readable, *writable])))
+    protected += [path for path in by_rules.protected if path.name != ".git"]
+    closed = _hidden((*request.hidden, *by_rules.hidden), [*readable, *writable])
+    hidden = tuple(dict.fromkeys(closed))
     return Places(
         readable=tuple(readable),
         writable=tuple(writable),
