@@ -10,6 +10,7 @@ Exit codes: 0 with the result printed; 2 with the reason why the search is impos
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import resource
@@ -104,15 +105,20 @@ Hit = list[Line]
 def grep(confinement: Confinement, request: Request) -> Iterator[str]:
     """Yields ``path:line: text`` for matching lines, ``path-line- text`` for those around them."""
     matches_left = request["limit"]
-    for hit in _hits(confinement, request):
+    left_out: list[Parts] = []
+    for hit in _hits(confinement, request, left_out):
         matches_left -= hit[-1].is_match
         if matches_left < 0:
             yield f"\n[The first {request['limit']} matches are shown; raise limit or narrow pattern.]"
             return
         yield from map(str, hit)
+    if left_out:
+        count = "1 file was" if len(left_out) == 1 else f"{len(left_out)} files were"
+        yield f"\n[{count} not searched: several names each (hard links).]"
 
 
-def _hits(confinement: Confinement, request: Request) -> Iterator[Hit]:
+def _hits(confinement: Confinement, request: Request, left_out: list[Parts]) -> Iterator[Hit]:
+    """Yields what matches; adds to ``left_out`` the files with several names."""
     search = _expression(request).search
     given, context = request["path"], request["context"]
     with confinement.locate(given) as place:
@@ -130,8 +136,9 @@ def _hits(confinement: Confinement, request: Request) -> Iterator[Hit]:
                 with tree.open_file(item.parts) as file:
                     label = _prefix(given) + "/".join(item.parts)
                     yield from _hits_in(file, label, search, context)
-            except OSError:  # gone meanwhile, not readable, a link, no regular file
-                continue
+            except OSError as error:  # gone meanwhile, not readable, a link, no regular file
+                if error.errno == errno.EMLINK:
+                    left_out.append(item.parts)
 
 
 def _hits_in(

@@ -73,7 +73,7 @@ class Confinement:
         self.workdir = workdir.resolve()
         self.spelled = workdir.absolute()
         self.hidden = hidden
-        self.restrictions = Restrictions(hard_links=hard_links)
+        self.restrictions = Restrictions(hard_links=hard_links, own=hidden)
         if not self.workdir.is_dir():
             raise ConfigError(f"workdir: {workdir} is not a folder")
         # The folder may be reached by a link; paths spelled that way are inside as well.
@@ -136,6 +136,11 @@ class Confinement:
                 ``path_denied`` if a folder that is missing may not be made.
             OSError: what the operating system says of a folder on the way.
         """
+        if create_parents:
+            # Nothing is made on the way to what may not be made in the end.
+            real = self.real(given)
+            if self.restrictions.close_to_writing(tuple(real.split("/"))):
+                raise denied(given, "writing")
         names = self.names_of(_expanded(given), given)
         with self._walked(names, given, create_parents=create_parents) as place:
             yield place

@@ -9,8 +9,9 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from nousd.tools.path_errors import denied
@@ -31,12 +32,15 @@ class Restrictions(NamedTuple):
         reading: patterns of places that are neither read nor listed. They match whole places, with
             slashes from the workdir, ``.`` for the workdir itself; a folder is meant with all in it.
         writing: the same for places that are neither made, changed nor removed.
-        hard_links: whether files with several names are opened all the same.
+        hard_links: whether files with several names are opened all the same, if they are none of
+            ``own``.
+        own: files and folders of the daemon.
     """
 
     reading: tuple[re.Pattern[str], ...] = ()
     writing: tuple[re.Pattern[str], ...] = ()
     hard_links: bool = False
+    own: tuple[Path, ...] = ()
 
     def close_to_reading(self, parts: tuple[str, ...]) -> bool:
         """Whether the real place ``parts`` may be neither read nor listed."""
@@ -49,8 +53,22 @@ class Restrictions(NamedTuple):
     def refuse(self, status: os.stat_result) -> None:
         """Raises OSError for everything but a regular file with one name."""
         refuse_irregular(status)
-        if status.st_nlink > 1 and not self.hard_links:
+        if status.st_nlink > 1 and not (self.hard_links and self._is_foreign(status)):
             raise OSError(errno.EMLINK, SEVERAL_NAMES)
+
+    def _is_foreign(self, status: os.stat_result) -> bool:
+        """Whether a file is none of the daemon's under another name."""
+        return not any(os.path.samestat(status, own) for own in _files(self.own))
+
+
+def _files(places: Iterable[Path]) -> Iterator[os.stat_result]:
+    """Yields what the system says of files, and of all files in folders, that are there."""
+    for place in places:
+        with suppress(OSError):
+            if not place.is_dir():
+                yield os.stat(place)
+            for folder, _, names in os.walk(place):
+                yield from (os.lstat(os.path.join(folder, name)) for name in names)  # noqa: PTH118
 
 
 def _matches(patterns: tuple[re.Pattern[str], ...], parts: tuple[str, ...]) -> bool:

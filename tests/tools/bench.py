@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import trio
 
 from nousd.tools.builtins import builtin_tools
@@ -55,6 +57,13 @@ class Bench:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content.encode() if isinstance(content, str) else content)
         return target
+
+    def close(self, *, reading: Iterable[str] = (), writing: Iterable[str] = ()) -> None:
+        """Closes places to the calls from here on."""
+        confinement = self.context.confinement.closed_to(
+            reading=map(re.compile, reading), writing=map(re.compile, writing)
+        )
+        self.context = msgspec.structs.replace(self.context, confinement=confinement)
 
     def names(self) -> set[str]:
         return {path.name for path in self.work.iterdir()}

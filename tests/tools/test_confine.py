@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from nousd.errors import ConfigError, ToolError
 from nousd.tools.confine import Confinement
+from nousd.tools.function_tool import real_path
 from nousd.tools.walk import open_tree
 from tests.tools.bench import SECRET, Bench
 
@@ -281,3 +283,167 @@ def test_no_descriptor_is_left_open(bench: Bench) -> None:
         except (OSError, ToolError):
             assert path != "a/b/c/d.txt"
     assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+# --- real places -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "real"),
+    [
+        (".", "."),
+        ("sub/..", "."),
+        ("sub/a.txt", "sub/a.txt"),
+        ("./sub//a.txt", "sub/a.txt"),
+        ("link/a.txt", "sub/a.txt"),
+        ("link", "sub"),
+        ("sub/../link/./new", "sub/new"),
+        ("{work}/link/a.txt", "sub/a.txt"),
+        ("new/folder/file", "new/folder/file"),
+        ("new/../sub/a.txt", "sub/a.txt"),
+        ("new/../link/deep/er", "sub/deep/er"),
+        ("new/a/../../link/x", "sub/x"),
+        ("dangling", "not/there"),
+        ("dangling/x", "not/there/x"),
+        ("$HERE/new/x", "sub/new/x"),
+    ],
+)
+def test_the_real_place_of_a_path_is_known_before_it_is_there(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, given: str, real: str
+) -> None:
+    bench.put("sub/a.txt", "")
+    (bench.work / "link").symlink_to("sub")
+    (bench.work / "dangling").symlink_to("not/there")
+    monkeypatch.setenv("TMPDIR", str(bench.work / "sub"))
+    path = given.format(work=bench.work).replace("$HERE", "$TMPDIR")
+    names = bench.names()
+    assert bench.context.confinement.real(path) == real
+    assert bench.names() == names
+
+
+@pytest.mark.parametrize("given", ["new/../..", "new/../../outside/x", ".state/new/x", "a/" * 200])
+def test_what_has_no_real_place_inside_is_refused(bench: Bench, given: str) -> None:
+    with pytest.raises(ToolError, match=r"^path_(outside_workdir|invalid): "):
+        bench.context.confinement.real(given)
+
+
+@pytest.mark.parametrize("given", ["../x", "/etc/passwd", "new/../../x", "a\0b"])
+def test_the_facts_of_a_call_have_the_path_as_it_was_given_if_it_leads_out(
+    bench: Bench, given: str
+) -> None:
+    assert real_path(given, bench.context) == given.replace("\0", "\\0")
+
+
+async def test_nothing_is_made_on_the_way_to_what_may_not_be_made(bench: Bench) -> None:
+    bench.close(writing=["new/folder/secret"])
+    for path in ("new/folder/secret", "new/x/../../../outside/x", "new/../.state/x"):
+        with pytest.raises(ToolError, match=r"^path_"):
+            await bench.call("write", path=path, content="")
+    assert bench.names() == {".state"}
+
+
+# --- places that are closed to a call --------------------------------------------------------
+
+CLOSED_USES = {
+    "read": {},
+    "edit": {"oldText": "secret", "newText": "x"},
+    "grep": {"pattern": "secret"},
+}
+
+
+@pytest.fixture
+def closed(bench: Bench) -> Bench:
+    bench.put("secret/key.txt", "secret")
+    bench.put("src/.env", "secret")
+    bench.put("src/main.py", "secret")
+    (bench.work / "link").symlink_to("secret")
+    bench.close(reading=["secret", r"(?:.*/)?\.env"])
+    return bench
+
+
+@pytest.mark.parametrize("tool", CLOSED_USES)
+async def test_a_place_that_is_closed_to_reading_is_not_read(tool: str, closed: Bench) -> None:
+    for path in ("secret/key.txt", "link/key.txt", "src/.env", "src/../src/.env"):
+        with pytest.raises(ToolError) as caught:
+            await closed.call(tool, path=path, **CLOSED_USES[tool])
+        assert str(caught.value) == f"path_denied: {path}: reading it is not allowed"
+    assert "src/main.py" in await closed.text("grep", pattern="secret")
+
+
+@pytest.mark.parametrize("tool", ["ls", "find", "grep"])
+async def test_a_folder_that_is_closed_is_not_listed(tool: str, closed: Bench) -> None:
+    args = {} if tool == "ls" else {"pattern": "secret" if tool == "grep" else "*"}
+    for path in ("secret", "link"):
+        with pytest.raises(ToolError, match=rf"^path_denied: {path}: reading it is not allowed$"):
+            await closed.call(tool, path=path, **args)
+
+
+async def test_what_is_closed_to_reading_is_not_seen_in_lists_and_searches(closed: Bench) -> None:
+    assert await closed.text("ls") == "link\nsrc/"
+    assert await closed.text("find", pattern="*") == "link\nsrc/\nsrc/main.py"
+    assert await closed.text("grep", pattern="secret") == "src/main.py:1: secret"
+    assert await closed.text("ls", path="src") == "main.py"
+
+
+async def test_what_is_closed_to_reading_can_be_written(closed: Bench) -> None:
+    await closed.call("write", path="src/.env", content="new")
+    assert (closed.work / "src/.env").read_text() == "new"
+
+
+async def test_what_is_closed_to_writing_can_be_read_and_nothing_else(bench: Bench) -> None:
+    file = bench.put(".git/config", "old\n")
+    bench.put("mine", "old\n")
+    bench.close(writing=[r"\.git"])
+    assert await bench.text("read", path=".git/config") == "old"
+    changing = "--- PATH\n+++ PATH\n@@ -1 +1 @@\n-old\n+new\n"
+    moving = "diff --git a/x b/x\nrename from mine\nrename to .git/new\n"
+    removing = "--- .git/config\n+++ /dev/null\n@@ -1 +0,0 @@\n-old\n"
+    for tool, args in (
+        ("write", {"path": ".git/config", "content": "new"}),
+        ("write", {"path": ".git/hooks/new", "content": "new"}),
+        ("edit", {"path": ".git/config", "oldText": "old", "newText": "new"}),
+        ("patch", {"patch": changing.replace("PATH", ".git/config")}),
+        ("patch", {"patch": removing}),
+        ("patch", {"patch": moving}),
+        ("patch", {"patch": changing.replace("PATH", "mine") + removing}),
+    ):
+        with pytest.raises(ToolError, match=r"^path_denied: \.git/\S+: writing it is not allowed$"):
+            await bench.call(tool, **args)
+    assert file.read_text() == "old\n"
+    assert [path.name for path in file.parent.iterdir()] == ["config"]
+    assert (bench.work / "mine").read_text() == "old\n"
+
+
+def test_what_is_closed_stays_closed_in_a_further_copy(bench: Bench) -> None:
+    first = bench.context.confinement.closed_to(reading=[re.compile("a")])
+    second = first.closed_to(reading=[re.compile("b")], writing=[re.compile("c")])
+    assert [second.is_seen((name,)) for name in ("a", "b", "c")] == [False, False, True]
+    assert first.is_seen(("b",))
+    assert bench.context.confinement.is_seen(("a",))
+
+
+async def test_patterns_of_any_length_and_with_flags_reach_a_search(bench: Bench) -> None:
+    bench.put("Secret", "x")
+    bench.put("other", "x")
+    long = re.compile("y" * 200_000)
+    bench.context = bench.context.__class__(
+        confinement=bench.context.confinement.closed_to(
+            reading=[long, re.compile("secret", re.IGNORECASE)]
+        ),
+        emit=bench.context.emit,
+    )
+    assert await bench.text("grep", pattern="x") == "other:1: x"
+
+
+def test_a_folder_that_becomes_a_link_to_a_closed_place_is_not_read_through(bench: Bench) -> None:
+    """The rule was asked of what the path led to before."""
+    bench.put("secret/key.txt", "secret")
+    bench.put("open/key.txt", "open")
+    confinement = bench.context.confinement.closed_to(reading=[re.compile("secret")])
+    assert confinement.real("open/key.txt") == "open/key.txt"
+    exchange_for_link(bench.work / "open", bench.work / "secret")
+    with (
+        pytest.raises(ToolError, match=r"^path_denied: open/key\.txt"),
+        confinement.locate("open/key.txt") as place,
+    ):
+        place.open_file()
