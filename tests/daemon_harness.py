@@ -30,6 +30,7 @@ import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from nousd.daemon.accept import serve_connections
+from nousd.daemon.agents import ReadAgents, no_agents
 from nousd.daemon.app import Parts, open_core, shut_down
 from nousd.daemon.clock import Clock, SystemClock
 from nousd.daemon.connection import serve_commands
@@ -408,6 +409,7 @@ def make_parts(
     clock: Clock | None = None,
     models: Models | None = None,
     read_instructions: ReadInstructions = no_instructions,
+    read_agents: ReadAgents = no_agents,
     permissions: Permissions | None = None,
     project: Project | None = None,
     approval_timeout_seconds: float = 900.0,
@@ -429,6 +431,7 @@ def make_parts(
         hooks=hooks,
         native=native or NativeSettings(),
         read_instructions=read_instructions,
+        read_agents=read_agents,
         permissions=permissions or RulePermissions("yolo", (), project),
         project=project or Project(),
         approval_timeout_seconds=approval_timeout_seconds,

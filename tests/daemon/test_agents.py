@@ -1,0 +1,162 @@
+"""Agents as files: where they are found, what of them counts, and how tasks name them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nousd.daemon.agents import AgentPlaces, read_agents, reader
+from tests.daemon.asking_bench import calls
+from tests.daemon.scripted import says
+from tests.daemon.task_bench import children_of, result_of, task_daemon, tasks
+from tests.daemon_harness import of_type
+
+DENIES = "---\ndescription: Reads.\npermissions:\n  deny: [write]\n---\nYou read."
+WIDENS = "---\nmodel: other\npermissions:\n  allow: [write]\n  mode: ask\n---\nYou write."
+
+
+def put(folder: Path, name: str, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def places(folder: Path, *, trusted: bool = False) -> AgentPlaces:
+    return AgentPlaces(folder / "user", folder / "project", (), lambda _path, _hash: trusted)
+
+
+def project(folder: Path) -> Path:
+    return folder / "project" / ".nousd" / "agents"
+
+
+@pytest.mark.behaviour("agents_are_listed_with_what_is_wrong")
+async def test_agents_are_listed_with_their_problems(tmp_path: Path) -> None:
+    put(tmp_path / "user", "mine.md", "Do it.")
+    bad = put(tmp_path / "user", "bad.md", "---\ntols: [read]\n---\n")
+    put(tmp_path / "user", "notes.txt", "not looked at")
+    theirs = put(project(tmp_path), "theirs.md", WIDENS)
+    async with task_daemon(tmp_path, read_agents=reader(places(tmp_path))) as bench:
+        answer = await bench.client.request("list_agents")
+        agents = {agent["name"]: agent for agent in answer["agents"]}
+        assert list(agents) == ["bad", "mine", "theirs"]
+        assert agents["bad"]["problems"] == ["unknown key tols: nearest is tools"]
+        assert (agents["bad"]["usable"], agents["bad"]["path"]) == (False, str(bad))
+        assert agents["mine"]["worker"] == {"name": "mine", "prompt": "Do it."}
+        assert (agents["mine"]["usable"], agents["mine"]["trusted"]) == (True, True)
+        assert (agents["theirs"]["source"], agents["theirs"]["path"]) == ("project", str(theirs))
+        assert agents["theirs"]["hash"].startswith("sha256:")
+        assert answer["session_id"] == ""
+
+
+@pytest.mark.behaviour("agents_of_a_project_only_narrow")
+@pytest.mark.parametrize("trusted", [False, True])
+def test_of_a_project_counts_what_narrows_and_the_rest_if_it_is_trusted(
+    tmp_path: Path, trusted: bool
+) -> None:
+    put(project(tmp_path), "theirs.md", WIDENS)
+    [agent] = read_agents(places(tmp_path, trusted=trusted)).agents
+    assert agent.worker is not None
+    assert agent.trusted is trusted
+    assert bool(agent.worker.model) is trusted
+    assert bool(agent.worker.permissions.allow) is trusted
+    assert bool(agent.worker.permissions.mode) is trusted
+    assert (agent.worker.prompt, bool(agent.problems)) == ("You write.", not trusted)
+
+
+async def test_a_task_names_an_agent_and_the_model_is_told_which_there_are(tmp_path: Path) -> None:
+    put(project(tmp_path), "reader.md", DENIES)
+    async with task_daemon(tmp_path, read_agents=reader(places(tmp_path))) as bench:
+        bench.on("go", tasks({"prompt": "look", "agent": "reader"}), says("done"))
+        bench.on("look", calls(("write", '{"path": "a", "content": "b"}')), says("seen"))
+        run = await bench.run()
+        [child] = children_of(run)
+        assert child["worker"] == {
+            "name": "reader",
+            "description": "Reads.",
+            "prompt": "You read.",
+            "permissions": {"deny": ["write"]},
+        }
+        assert not (tmp_path / "a").exists()
+        system = bench.model.requests["go"][0].system
+        assert "# Agents that the tool task can name\n\n- reader: Reads." in system
+        assert bench.model.requests["look"][0].system.startswith("You read.")
+        told = of_type(run, "model_input")[0]["sources"]
+        assert [source["kind"] for source in told if "hash" in source] == ["agents"]
+        # Who cannot call the tool is not told of them.
+        await bench.client.request("set_active_tools", tools=["read"])
+        bench.on("more", says("done"))
+        told = of_type(await bench.run("more"), "model_input")[0]["sources"]
+        assert "agents" not in [source["kind"] for source in told]
+
+
+async def test_an_unknown_agent_is_told_with_the_nearest(tmp_path: Path) -> None:
+    put(tmp_path / "user", "reviewer.md", "Review.")
+    async with task_daemon(tmp_path, read_agents=reader(places(tmp_path))) as bench:
+        bench.on("go", tasks({"prompt": "look", "agent": "reviwer"}), says("done"))
+        result = result_of(await bench.run())["result"]
+        assert "agent_not_found: reviwer; nearest: reviewer; there are: reviewer" in result
+
+
+@pytest.mark.behaviour("agents_are_read_once_for_a_session")
+async def test_what_is_written_during_a_session_does_not_count_in_it(tmp_path: Path) -> None:
+    path = put(project(tmp_path), "reader.md", DENIES)
+    async with task_daemon(tmp_path, read_agents=reader(places(tmp_path))) as bench:
+        bench.on("go", says("done"))
+        await bench.run()
+        path.write_text("Anything goes.")
+        put(project(tmp_path), "late.md", "Late.")
+        bench.on("go", tasks({"prompt": "look", "agent": "reader"}), says("done"))
+        run = await bench.run("again")
+        [child] = children_of(run)
+        assert child["worker"]["permissions"] == {"deny": ["write"]}
+        own = await bench.client.request("list_agents")
+        assert [agent["name"] for agent in own["agents"]] == ["reader"]
+        await bench.client.request("new_session")
+        fresh = await bench.client.request("list_agents")
+        assert [agent["name"] for agent in fresh["agents"]] == ["late", "reader"]
+
+
+def test_of_one_name_the_users_own_counts(tmp_path: Path) -> None:
+    put(tmp_path / "user", "a.md", "Mine.")
+    put(tmp_path / "user", "b.md", "---\nname: a\n---\nAlso mine.")
+    put(project(tmp_path), "a.md", "Theirs.")
+    catalogue = read_agents(places(tmp_path))
+    found = catalogue.find("a")
+    assert found is not None
+    assert found.prompt == "Mine."
+    assert catalogue.names == ("a",)
+    taken = f"the name a is that of {tmp_path / 'user' / 'a.md'}"
+    assert [agent.problems for agent in catalogue.agents] == [(), (taken,), (taken,)]
+
+
+@pytest.mark.parametrize("kind", ["link out", "fifo", "folder", "bytes", "rule", "hidden"])
+def test_a_file_that_cannot_be_used_stops_nothing(tmp_path: Path, kind: str) -> None:
+    folder = project(tmp_path)
+    good, bad = put(folder, "good.md", "Good."), folder / "bad.md"
+    if kind == "link out":
+        bad.symlink_to(put(tmp_path / "elsewhere", "secret.md", "A secret."))
+    elif kind == "fifo":
+        os.mkfifo(bad)
+    elif kind == "folder":
+        bad.mkdir()
+    elif kind == "bytes":
+        bad.write_bytes(b"\xff\xfe")
+    elif kind == "rule":
+        bad.write_text("---\npermissions:\n  deny: ['bash(rm']\n---\n")
+    else:
+        bad.write_text("Ours.")
+    hidden = (bad,) if kind == "hidden" else ()
+    catalogue = read_agents(AgentPlaces(None, tmp_path / "project", hidden))
+    assert catalogue.names == ("good",)
+    [unusable] = [agent for agent in catalogue.agents if agent.path != str(good)]
+    assert (unusable.name, unusable.worker) == ("bad", None)
+    assert len(unusable.problems) == 1
+    assert "secret" not in unusable.problems[0]
+
+
+async def test_without_folders_there_are_none(tmp_path: Path) -> None:
+    assert (await reader(places(tmp_path))()).agents == ()
+    assert (await reader(AgentPlaces(None, None))()).agents == ()
