@@ -116,7 +116,9 @@ async def _end(daemon: Connection, call_id: str) -> CallEnd:
     call = (await daemon.request("get_tool_call", {"tool_call_id": call_id})).payload["call"]
     if call["executed"]:
         return CallEnd(await _text(daemon, call), is_error=bool(call.get("is_error")))
-    policy = {"permission_mode": call.get("permission_mode"), "sources": call.get("sources", [])}
+    wanted = {"session_id": call["session_id"]}
+    mode = (await daemon.request("list_permissions", wanted)).payload["mode"]
+    policy = {"permission_mode": mode, "sources": call.get("sources", [])}
     reason = call.get("decision", {}).get("reason", "the call was stopped before it began")
     return CallEnd(reason, is_error=True, policy=policy)
 

@@ -6,6 +6,8 @@ because standard output belongs to the protocol.
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -42,12 +44,23 @@ async def running_daemon(socket_path: Path, serve_options: Sequence[str]) -> Asy
     process = await anyio.open_process(
         command, stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=None, start_new_session=True
     )
-    try:
-        await _wait_until_ready(process, socket_path)
-        yield
-    finally:
-        with anyio.CancelScope(shield=True):
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_stop_when_told_to, process)
+        try:
+            await _wait_until_ready(process, socket_path)
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _stop(process)
+            tasks.cancel_scope.cancel()
+
+
+async def _stop_when_told_to(process: anyio.abc.Process) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        async for number in signals:
             await _stop(process)
+            # A thread that waits for standard input would keep this process until that ends.
+            os._exit(128 + number)
 
 
 async def _answers(socket_path: Path) -> bool:
