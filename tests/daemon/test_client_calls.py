@@ -357,7 +357,7 @@ async def test_equal_arguments_alone_are_two_calls(bench: Bench) -> None:
 async def test_it_is_known_again_after_a_restart(tmp_path: Path) -> None:
     tool, clock = ScriptedTool(), FakeClock()
     async with memory.open_store() as store:
-        ids = []
+        ids: list[str] = []
         for _ in range(2):
             async with memory_daemon(
                 workdir=tmp_path,
@@ -480,19 +480,21 @@ async def test_a_full_disk_ends_a_call_and_what_is_owed_is_written_when_there_is
         if is_full:
             raise StoreFull("the disk is full")
 
-    async with memory.open_store(before_commit=before_commit) as store:
-        async with open_bench(tmp_path, fetched, store=store) as bench:
-            call_id = await bench.call()
-            await bench.tool.calls.wait_waiting()
-            driver = bench.daemon.core.calls.find(call_id)
-            assert driver is not None
-            is_full = True
-            bench.tool.finish(gives())
-            with trio.fail_after(10):
-                await driver.ended.wait()
-            is_full = False
-            completed = (await bench.ended(call_id))[-1]["payload"]
-            assert (completed["stop_reason"], completed["is_error"]) == ("interrupted", True)
+    async with (
+        memory.open_store(before_commit=before_commit) as store,
+        open_bench(tmp_path, fetched, store=store) as bench,
+    ):
+        call_id = await bench.call()
+        await bench.tool.calls.wait_waiting()
+        driver = bench.daemon.core.calls.find(call_id)
+        assert driver is not None
+        is_full = True
+        bench.tool.finish(gives())
+        with trio.fail_after(10):
+            await driver.ended.wait()
+        is_full = False
+        completed = (await bench.ended(call_id))[-1]["payload"]
+        assert (completed["stop_reason"], completed["is_error"]) == ("interrupted", True)
 
 
 # --- crashes ---------------------------------------------------------------------------------
