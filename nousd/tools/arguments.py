@@ -26,6 +26,8 @@ FOLDER_ALIASES: Final = PATH_ALIASES | dict.fromkeys(("directory", "dir", "folde
 INTEGER_MAX: Final = 2**31 - 1
 """The largest line number or count that a tool takes."""
 
+_NO_UNICODE: Final = "must be valid Unicode"
+
 _INTEGER_TEXT: Final = re.compile(r"\s*[+-]?[0-9]{1,18}\s*", re.ASCII)
 _BOOLEAN_TEXTS: Final = {"true": True, "false": False}
 
@@ -164,6 +166,8 @@ def _fault(rules: Mapping[str, Any], value: object) -> str | None:
         return "must be " + " or ".join(_KINDS[name][0] for name in types)
     if isinstance(value, str):
         return _text_fault(rules, value)
+    if isinstance(value, list | tuple | Mapping):
+        return None if _is_unicode(value) else _NO_UNICODE
     if isinstance(value, int | float):
         if "minimum" in rules and value < rules["minimum"]:
             return f"must be at least {rules['minimum']}"
@@ -179,15 +183,22 @@ def _is_a(name: str, value: object) -> bool:
     return isinstance(value, _KINDS[name][1])
 
 
+def _is_unicode(value: object) -> bool:
+    """Whether every text in a value can be sent and stored."""
+    try:
+        msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _text_fault(rules: Mapping[str, Any], text: str) -> str | None:
     if len(text) < rules.get("minLength", 0):
         return f"must have at least {rules['minLength']} characters" if text else "is required"
     if len(text) > rules.get("maxLength", len(text)):
         return f"must have at most {rules['maxLength']} characters"
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return "must be valid Unicode"
+    if not _is_unicode(text):
+        return _NO_UNICODE
     if "enum" in rules and text not in rules["enum"]:
         return "must be one of " + ", ".join(map(str, rules["enum"]))
     return None

@@ -18,9 +18,14 @@ MINIMAL: dict[str, dict[str, Any]] = {
     "read": {"path": "a.txt"},
     "write": {"path": "a.txt", "content": ""},
     "edit": {"path": "a.txt", "oldText": "a", "newText": "b"},
+    "patch": {"patch": "--- a\n+++ b\n"},
     "ls": {},
     "find": {"pattern": "*"},
     "grep": {"pattern": "x"},
+    "web_fetch": {"url": "https://example.com/"},
+    "todo": {"todos": [{"content": "x"}]},
+    "task": {"tasks": [{"prompt": "x"}]},
+    "question": {"questions": [{"question": "x?"}]},
     "bash": {"command": "true"},
     "git": {"subcommand": "status"},
     "demo.echo": {"text": "hi"},
@@ -36,7 +41,7 @@ def test_these_are_the_tools() -> None:
 
 def test_without_execution_there_is_no_bash() -> None:
     names = [tool.name for tool in builtin_tools(allow_exec=False)]
-    assert names == ["read", "write", "edit", "ls", "find", "grep"]
+    assert names == [name for name in MINIMAL if name not in {"bash", "git", "demo.echo"}]
 
 
 @every_tool
@@ -73,9 +78,10 @@ def test_each_required_argument_is_missed_by_name(tool: Tool) -> None:
 
 @every_tool
 def test_an_argument_of_the_wrong_type_is_named(tool: Tool) -> None:
-    for field in tool.parameters["properties"]:
+    for field, rules in tool.parameters["properties"].items():
+        wrong = "no" if rules.get("type") == "array" else ["no"]
         with pytest.raises(ToolArgumentsInvalid) as caught:
-            tool.validated(MINIMAL[tool.name] | {field: ["no"]})
+            tool.validated(MINIMAL[tool.name] | {field: wrong})
         assert str(caught.value).startswith(f"validation_failed: {tool.name}.{field} must be ")
 
 
@@ -94,6 +100,7 @@ def test_arguments_that_are_no_object_are_refused(tool: Tool) -> None:
 
 @every_tool
 def test_text_that_is_no_unicode_is_refused(tool: Tool) -> None:
-    field = next((n for n, v in MINIMAL[tool.name].items() if isinstance(v, str)), "path")
-    with pytest.raises(ToolArgumentsInvalid, match="must be valid Unicode"):
-        tool.validated(MINIMAL[tool.name] | {field: "\ud800"})
+    field, value = next(iter(MINIMAL[tool.name].items()), ("path", "."))
+    bad = "\ud800" if isinstance(value, str) else [dict.fromkeys(value[0], "\ud800")]
+    with pytest.raises(ToolArgumentsInvalid, match=f"{field} must be valid Unicode"):
+        tool.validated(MINIMAL[tool.name] | {field: bad})
