@@ -15,7 +15,18 @@ import msgspec
 import pytest
 
 from nousd.machine.model_input import AssistantMessage, ToolResultMessage, UserMessage
-from nousd.wire import commands, entries, events, extension_events, mcp, responses, trust, workers
+from nousd.wire import (
+    commands,
+    entries,
+    events,
+    extension_events,
+    mcp,
+    questions,
+    responses,
+    tool_responses,
+    trust,
+    workers,
+)
 from nousd.wire.codec import decode_payload, decode_request
 from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS
@@ -51,6 +62,11 @@ OBJECTS: dict[str, type[Any]] = {
     "Model": responses.ModelSummary,
     "Prices": responses.Prices,
     "Unlisted provider": responses.ProviderUnlisted,
+    "Expired request": tool_responses.ExpiredRequest,
+    "Rule in force": tool_responses.RuleInForce,
+    "User question": questions.UserQuestion,
+    "Question option": questions.QuestionOption,
+    "Question answer": questions.QuestionAnswer,
     "Flat event": responses.FlatEvent,
     "Agent": responses.AgentSummary,
     "Project file": trust.ProjectFile,
