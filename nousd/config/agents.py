@@ -17,7 +17,7 @@ the files are, and who trusts them, is not known here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -42,7 +42,7 @@ class Agent(NamedTuple):
     """What a file says.
 
     Args:
-        worker: as it may be used; None if the file cannot be.
+        worker: as the file describes it; None if that cannot be used.
         hash: of the file's bytes; "" if they could not be read.
         problems: what is wrong with it, or not in force, for people.
     """
@@ -56,10 +56,21 @@ class Agent(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
+Trusts = Callable[[str, str], bool]
+
+
 class Catalogue(NamedTuple):
     """The agents that a session has, in the order in which they are listed."""
 
     agents: tuple[Agent, ...] = ()
+
+    def in_force(self, trusts: Trusts) -> Catalogue:
+        """Returns the agents with nothing but what counts of each.
+
+        Args:
+            trusts: whether the user trusts a file of a project with that path and hash.
+        """
+        return Catalogue(tuple(_in_force(agent, trusts) for agent in self.agents))
 
     def find(self, name: str) -> WorkerSpec | None:
         """Returns the worker of that name, if there is one that can be used."""
@@ -80,6 +91,14 @@ class Catalogue(NamedTuple):
     def names(self) -> tuple[str, ...]:
         """The names of those."""
         return tuple(agent.name for agent in self.usable)
+
+
+def _in_force(agent: Agent, trusts: Trusts) -> Agent:
+    trusted = agent.source == "user" or trusts(agent.path, agent.hash)
+    if agent.worker is None or trusted:
+        return agent._replace(trusted=trusted)
+    worker, left_out = narrowed(agent.worker)
+    return agent._replace(worker=worker, problems=(*agent.problems, *left_out))
 
 
 def parse_agent(text: str, name: str) -> WorkerSpec:

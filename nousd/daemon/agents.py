@@ -1,8 +1,8 @@
 """Reads the agents that there are: the user's own, beside the settings, and those of the project.
 
 What lies in a project was perhaps written by somebody else, as with instructions: only regular files
-that really lie inside count, and of a file that the user does not trust only what narrows. A file that
-cannot be used is listed with the reason, and stops nothing.
+that really lie inside count. What of them is in force is not decided here. A file that cannot be used
+is listed with the reason, and stops nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import trio
 
-from nousd.config.agents import Agent, AgentSource, Catalogue, narrowed, parse_agent
+from nousd.config.agents import Agent, AgentSource, Catalogue, parse_agent
 from nousd.errors import ConfigError, RuleInvalid, ToolError
 from nousd.machine.workers import check_rules
 from nousd.places.filesystems import is_local
@@ -74,10 +74,10 @@ def read_agents(places: AgentPlaces) -> Catalogue:
     """Returns the user's own and then the project's, each by file name; of a name the first counts."""
     found: list[Agent] = []
     if places.user_folder is not None:
-        found += _in_folder("user", places.user_folder, places.user_folder, places)
+        found += _in_folder("user", places.user_folder, places.user_folder, ())
     if places.project_root is not None:
         folder = _project_folder(places.project_root)
-        found += _in_folder("project", places.project_root, folder, places)
+        found += _in_folder("project", places.project_root, folder, places.hidden)
     return Catalogue(tuple(_without_doubles(found)))
 
 
@@ -92,23 +92,20 @@ def _without_doubles(agents: list[Agent]) -> Iterator[Agent]:
 
 
 def _in_folder(
-    source: AgentSource, root: Path, folder: Path, places: AgentPlaces
+    source: AgentSource, root: Path, folder: Path, hidden: tuple[Path, ...]
 ) -> Iterator[Agent]:
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(".md"))  # noqa: PTH208
     except OSError:
         return
-    hidden = () if source == "user" else places.hidden
     for name in names[:AGENTS_MAX]:
-        yield _agent(source, root, folder / name, hidden, places)
+        yield _agent(source, root, folder / name, hidden)
     for name in names[AGENTS_MAX:]:
         path = folder / name
         yield _unusable(source, path, f"more than {AGENTS_MAX} files are in this folder")
 
 
-def _agent(
-    source: AgentSource, root: Path, path: Path, hidden: tuple[Path, ...], places: AgentPlaces
-) -> Agent:
+def _agent(source: AgentSource, root: Path, path: Path, hidden: tuple[Path, ...]) -> Agent:
     try:
         with Confinement(root, hidden).locate(str(path)) as place, place.open_file() as file:
             data = file.read(AGENT_FILE_BYTES_MAX + 1)
@@ -122,12 +119,7 @@ def _agent(
         return _unusable(source, path, error.strerror or "it cannot be read")
     except UnicodeDecodeError:
         return _unusable(source, path, "not UTF-8")
-    file_hash = digest(data)
-    trusted = source == "user" or places.trusts(path, file_hash)
-    problems: tuple[str, ...] = ()
-    if not trusted:
-        worker, problems = narrowed(worker)
-    return Agent(worker.name, source, str(path), worker, file_hash, trusted, problems)
+    return Agent(worker.name, source, str(path), worker, digest(data))
 
 
 def _unusable(source: AgentSource, path: Path, problem: str) -> Agent:

@@ -131,10 +131,12 @@ class Runs:
         return tool is not None and tool.source != "builtin"
 
     async def agents_of(self, live: LiveSession) -> Catalogue:
-        """Returns the agents that a session has: those that there were when it first asked."""
+        """Returns the agents that a session has: those that there were when it first asked, and of each
+        what the user's trust lets count now.
+        """
         if live.agents is None:
             live.agents = await self.read_agents()
-        return live.agents
+        return live.agents.in_force(self.project.trust.trusts)
 
     async def judge(self, state: SessionState, tool: Tool, access: Access) -> Judgement:
         """Returns what the rules in force and a session's mode say of a call."""

@@ -44,7 +44,6 @@ from nousd.daemon.systemd import (
     take_notifier,
     take_passed_sockets,
 )
-from nousd.daemon.trust import Trust
 from nousd.errors import CommandRejected, ConfigError
 from nousd.places import locations
 from nousd.places.folders import prepare_chosen_folder, prepare_own_folder
@@ -184,7 +183,7 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
                 hooks=extensions.hooks,
                 native=_native_settings(settings),
                 read_instructions=reader(_instruction_places(settings)),
-                read_agents=agents.reader(_agent_places(settings, project.trust)),
+                read_agents=agents.reader(_agent_places(settings)),
                 permissions=RulePermissions(settings.permission_mode, rules, project),
                 project=project,
                 approval_timeout_seconds=settings.approval_timeout_ms / 1000,
@@ -251,10 +250,9 @@ def _instruction_places(settings: Settings) -> Places:
     )
 
 
-def _agent_places(settings: Settings, trust: Trust) -> agents.AgentPlaces:
+def _agent_places(settings: Settings) -> agents.AgentPlaces:
     root = project_root(settings.workdir) if settings.project_instructions else None
-    hidden = _out_of_reach(settings)
-    return agents.AgentPlaces(locations.user_agents_folder(), root, hidden, trust.trusts)
+    return agents.AgentPlaces(locations.user_agents_folder(), root, _out_of_reach(settings))
 
 
 def _project(settings: Settings) -> Project:

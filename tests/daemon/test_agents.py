@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nousd.daemon.agents import AgentPlaces, read_agents, reader
+from nousd.daemon.project import Project
 from tests.daemon.asking_bench import calls
 from tests.daemon.scripted import says
 from tests.daemon.task_bench import children_of, result_of, task_daemon, tasks
-from tests.daemon_harness import of_type
+from tests.daemon_harness import Payload, of_type
 
 DENIES = "---\ndescription: Reads.\npermissions:\n  deny: [write]\n---\nYou read."
 WIDENS = "---\nmodel: other\npermissions:\n  allow: [write]\n  mode: ask\n---\nYou write."
@@ -24,8 +26,8 @@ def put(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def places(folder: Path, *, trusted: bool = False) -> AgentPlaces:
-    return AgentPlaces(folder / "user", folder / "project", (), lambda _path, _hash: trusted)
+def places(folder: Path) -> AgentPlaces:
+    return AgentPlaces(folder / "user", folder / "project")
 
 
 def project(folder: Path) -> Path:
@@ -52,18 +54,41 @@ async def test_agents_are_listed_with_their_problems(tmp_path: Path) -> None:
 
 
 @pytest.mark.behaviour("agents_of_a_project_only_narrow")
-@pytest.mark.parametrize("trusted", [False, True])
-def test_of_a_project_counts_what_narrows_and_the_rest_if_it_is_trusted(
-    tmp_path: Path, trusted: bool
+async def test_of_a_project_counts_what_narrows_and_the_rest_if_the_file_is_trusted(
+    tmp_path: Path,
 ) -> None:
-    put(project(tmp_path), "theirs.md", WIDENS)
-    [agent] = read_agents(places(tmp_path, trusted=trusted)).agents
-    assert agent.worker is not None
-    assert agent.trusted is trusted
-    assert bool(agent.worker.model) is trusted
-    assert bool(agent.worker.permissions.allow) is trusted
-    assert bool(agent.worker.permissions.mode) is trusted
-    assert (agent.worker.prompt, bool(agent.problems)) == ("You write.", not trusted)
+    path = put(project(tmp_path), "theirs.md", WIDENS)
+    options: dict[str, Any] = {
+        "read_agents": reader(places(tmp_path)),
+        "project": Project(tmp_path / "project"),
+    }
+    async with task_daemon(tmp_path, **options) as bench:
+
+        async def agent() -> Payload:
+            [listed] = (await bench.client.request("list_agents"))["agents"]
+            found: Payload = listed
+            return found
+
+        await bench.client.request("new_session")
+        narrow = await agent()
+        assert (narrow["trusted"], narrow["usable"]) == (False, True)
+        assert narrow["worker"] == {"name": "theirs", "prompt": "You write."}
+        assert len(narrow["problems"]) == 3
+        named = {"path": ".nousd/agents/theirs.md"}
+        await bench.client.request("trust", **named, hash=narrow["hash"])
+        whole = await agent()
+        assert (whole["trusted"], "problems" in whole) == (True, False)
+        assert whole["worker"]["model"] == "other"
+        assert whole["worker"]["permissions"] == {"allow": ["write"], "mode": "ask"}
+        bench.on("go", tasks({"prompt": "look", "agent": "theirs"}), says("done"))
+        bench.on("look", says("seen"))
+        [child] = children_of(await bench.run())
+        assert (child["model"], child["permission_mode"]) == ("other", "ask")
+        # Trust is in what the file said, not in its name.
+        path.write_text(WIDENS + " Much.")
+        await bench.client.request("new_session")
+        assert not (await agent())["trusted"]
+        await bench.client.request("untrust", **named)
 
 
 async def test_a_task_names_an_agent_and_the_model_is_told_which_there_are(tmp_path: Path) -> None:

@@ -13,7 +13,10 @@ from nousd.wire.responses import AgentSummary
 async def list_agents(core: Core, command: commands.ListAgents) -> Reply:
     """Lists the agents of a session, as it found them; without one, those that there are now."""
     live = await core.sessions.target(command.session_id)
-    catalogue = await (core.runs.read_agents() if live is None else core.runs.agents_of(live))
+    if live is None:
+        catalogue = (await core.runs.read_agents()).in_force(core.project.trust.trusts)
+    else:
+        catalogue = await core.runs.agents_of(live)
     return responses.Agents(
         session_id="" if live is None else live.session_id,
         agents=tuple(map(_summary, catalogue.agents)),
