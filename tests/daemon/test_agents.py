@@ -72,7 +72,7 @@ async def test_of_a_project_counts_what_narrows_and_the_rest_if_the_file_is_trus
         await bench.client.request("new_session")
         narrow = await agent()
         assert (narrow["trusted"], narrow["usable"]) == (False, True)
-        assert narrow["worker"] == {"name": "theirs", "prompt": "You write."}
+        assert narrow["worker"] == {"name": "theirs", "prompt": "You write.", "permissions": {}}
         assert len(narrow["problems"]) == 3
         named = {"path": ".nousd/agents/theirs.md"}
         await bench.client.request("trust", **named, hash=narrow["hash"])
