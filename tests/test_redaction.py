@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.errors import ConfigError
-from nousd.redaction import RULES, SECRET_CHARS_MIN, Redactor, user_rules
+from nousd.redaction import RULES, SECRET_CHARS_MIN, Redactor, secret_variables, user_rules
 from tests.planted import HARMLESS, MARK, PLANTED, Planted
 
 
@@ -218,3 +218,45 @@ def test_no_text_is_looked_at_for_long(unit: str) -> None:
     began = time.process_time()
     with_all.redact(text)
     assert time.process_time() - began < 40 * short + 0.5
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+
+SECRETS = ["sk-first-key", "pass word/with?signs", "k\u00e4se-schl\u00fcssel"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 11, 64, 4096])
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_secret_is_found_however_a_stream_is_cut(secret: str, size: int) -> None:
+    data = f"a {secret}{secret} b sk-first-ke {secret}".encode()
+    stream = Redactor(SECRETS).stream()
+    told = b"".join(stream.feed(data[at : at + size]) for at in range(0, len(data), size))
+    assert (told + stream.finish()).decode() == "a [redacted][redacted] b sk-first-ke [redacted]"
+
+
+def test_only_what_may_be_a_beginning_waits() -> None:
+    stream = Redactor(["sk-first-key"]).stream()
+    assert stream.feed(b"hello sk-fi") == b"hello "
+    assert stream.feed(b"sh") == b"sk-fish"
+    assert stream.feed(b"sk-first-key") == b"[redacted]"
+    assert stream.feed(b"s") == b""
+    assert stream.finish() == b"s"
+
+
+def test_a_stream_knows_what_was_known_when_it_began_and_nothing_without_secrets() -> None:
+    assert Redactor().stream().feed(b"\xff\x00abc") == b"\xff\x00abc"
+    assert Redactor().redact_bytes(b"\xff\x00abc") == b"\xff\x00abc"
+    assert Redactor(["abcdefg"]).redact_bytes(b"\xffabcdefg\x00") == b"\xff[redacted]\x00"
+
+
+def test_variables_that_sound_like_secrets_are_secrets_unless_they_are_places_or_words() -> None:
+    environ = {
+        "DEPLOY_TOKEN": "t-0123456789",
+        "DB_PASSWORD": "correct horse battery",
+        "SHORT_TOKEN": "test",
+        "GOOGLE_APPLICATION_CREDENTIALS": "/home/me/credentials.json",
+        "SSH_KEY": "~/.ssh/id_ed25519",
+        "EDITOR": "an-editor-with-a-long-name",
+    }
+    assert list(secret_variables(environ)) == ["t-0123456789", "correct horse battery"]

@@ -1,0 +1,315 @@
+"""Secrets that the daemon holds are planted wherever they may come along, and looked for wherever they
+may end up: in events, answers, the database, artifacts, the log file, and what is seen of processes.
+
+What a user writes is his own; see the last tests.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import trio
+
+from tests.daemon.process_harness import Place, Process, running
+from tests.daemon_harness import Client, Event, Events, of_type
+from tests.stub_model import Reply, StubModel, error_reply, text_reply, tool_reply
+
+REDACTED: Final = "[redacted]"
+
+
+def planted(prefix: str) -> str:
+    return f"{prefix}-{secrets.token_hex(12)}"
+
+
+@dataclass
+class PlantedPlace(Place):
+    """A daemon's place with a secret in each of the places where one belongs.
+
+    Args:
+        in_file: a provider's key in the settings file.
+        in_environment: the key in the environment of the provider that is asked.
+        of_deployment: a variable that no setting knows, and that sounds like a secret.
+        printed: the key that a provider's program prints.
+    """
+
+    in_file: str = field(default_factory=lambda: planted("sk-file"))
+    in_environment: str = field(default_factory=lambda: planted("sk-env"))
+    of_deployment: str = field(default_factory=lambda: planted("deploy"))
+    printed: str = field(default_factory=lambda: planted("printed"))
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return (self.in_file, self.in_environment, self.of_deployment, self.printed)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        return super().environment(
+            OPENAI_API_KEY=self.in_environment, DEPLOY_TOKEN=self.of_deployment, **more
+        )
+
+    def prepare(self) -> None:
+        """Writes the settings, and an extension that tells all it knows when it fails."""
+        program = self.folder / "print-key"
+        program.write_text(f"#!/bin/sh\necho {self.printed}\n")
+        program.chmod(0o700)
+        assert self.stub is not None
+        folder = self.folder / "nousd"
+        folder.mkdir()
+        settings = folder / "config.toml"
+        settings.write_text(
+            f"""
+            [providers.other]
+            dialect = "openai"
+            api_base = "{self.stub.api_base}"
+            api_key = "{self.in_file}"
+            model = "m"
+            [providers.third]
+            dialect = "openai"
+            api_base = "{self.stub.api_base}"
+            api_key_command = ["{program}"]
+            model = "m"
+            """
+        )
+        settings.chmod(0o600)
+        extension = self.folder / "telltale.py"
+        extension.write_text(
+            "import os\n"
+            "def fail(*_):\n"
+            "    raise ValueError(f'cannot use {dict(os.environ)}')\n"
+            "def register(api):\n"
+            "    for name in ('turn_start', 'tool_call', 'run_end', 'session_before_switch'):\n"
+            "        api.hook(name, fail)\n"
+            "    api.tool('telltale', 'Fails.', {'type': 'object'}, fail)\n"
+            "    api.tool('says', 'Says.', {'type': 'object'}, lambda *_: str(dict(os.environ)))\n"
+            "    api.command('telltale', fail)\n"
+        )
+        self.options = (
+            *("--permission-mode", "yolo", "--verbose", "--extension", str(extension)),
+            *("--log-file", str(self.log_file), "--run-stale-ms", "30000"),
+        )
+
+    @property
+    def log_file(self) -> Path:
+        return self.folder / "nousd.log"
+
+
+@dataclass
+class Watched:
+    """A daemon, and everything that anybody heard of it."""
+
+    place: PlantedPlace
+    process: Process
+    stub: StubModel
+    client: Client
+    events: Events
+    heard: list[Any] = field(default_factory=list)
+
+    async def ask(self, type: str, **payload: Any) -> dict[str, Any]:
+        answer = await self.client.answer(await self.client.ask(type, **payload))
+        self.heard.append(answer)
+        return answer
+
+    async def run(self, *replies: Reply, text: str = "go", **prompt: Any) -> list[Event]:
+        self.stub.script(*replies)
+        await self.ask("prompt", text=text, wait=False, **prompt)
+        run = await self.events.run()
+        self.heard += run
+        return run
+
+    async def call(self, *calls: tuple[str, dict[str, Any]]) -> list[Event]:
+        """Runs those calls, one after the other, as a model's."""
+        return await self.run(tool_reply(*calls), text_reply("done"))
+
+
+@pytest.fixture
+def place(stub: StubModel) -> Iterator[PlantedPlace]:
+    with tempfile.TemporaryDirectory(prefix="nousd-", dir="/tmp") as folder:
+        place = PlantedPlace(Path(folder), stub)
+        place.prepare()
+        (place.work / "leak.txt").write_text("".join(f"key: {each}\n" for each in place.secrets))
+        yield place
+
+
+@pytest.fixture
+async def watched(place: PlantedPlace, stub: StubModel) -> AsyncIterator[Watched]:
+    """A daemon that knows all its secrets; what is left of it in the end holds none of them."""
+    async with running(place) as process:
+        client, events = await place.connect(), await place.watch(types="all")
+        watched = Watched(place, process, stub, client, events)
+        # A key that a program prints is known once it was used.
+        await watched.ask("set_model", model="third/m")
+        await watched.run(text_reply("hello"))
+        await watched.ask("set_model", model="openai/m")
+        yield watched
+        await watched.ask("get_events", after="evt-0")
+        artifacts = await _artifacts(watched)
+        await process.stop()
+    for name, text in (
+        ("answers and events", repr(watched.heard)),
+        ("artifacts", artifacts.decode(errors="replace")),
+        ("the daemon's log", place.log_file.read_text()),
+        ("standard error", (place.folder / "daemon.log").read_text()),
+        *((path.name, path.read_bytes().decode(errors="replace")) for path in _state(place)),
+    ):
+        assert [each for each in place.secrets if each in text] == [], name
+
+
+def _state(place: Place) -> list[Path]:
+    return [path for path in place.state.rglob("*") if path.is_file()]
+
+
+async def _artifacts(watched: Watched) -> bytes:
+    """Returns the bytes of every artifact that anything that was heard names."""
+    names = {word for word in repr(watched.heard).split("'") if word.startswith("sha256:")}
+    parts = []
+    for name in sorted(names):
+        answer = await watched.client.answer(
+            await watched.client.ask("get_artifact", artifact_id=name)
+        )
+        # Hashes are not all of artifacts.
+        if answer["ok"]:
+            parts.append(base64.b64decode(answer["payload"]["data"]))
+    return b"\n".join(parts)
+
+
+async def test_tools_that_come_across_a_key_do_not_tell_it(watched: Watched) -> None:
+    run = await watched.call(
+        ("read", {"path": "leak.txt"}),
+        ("grep", {"pattern": "key"}),
+        ("bash", {"command": "cat leak.txt; cat leak.txt >&2; exit 3"}),
+    )
+    for end in of_type(run, "tool_execution_end"):
+        assert end["result"].count(REDACTED) >= len(watched.place.secrets), end
+
+
+async def test_a_key_that_a_program_prints_in_pieces_is_found(watched: Watched) -> None:
+    key = watched.place.in_environment
+    (watched.place.work / "slow.sh").write_text(
+        "".join(f"printf '%s' '{letter}'; sleep 0.01\n" for letter in key) + "echo; echo done\n"
+    )
+    run = await watched.call(("bash", {"command": "sh slow.sh"}))
+    [end] = of_type(run, "tool_execution_end")
+    assert REDACTED in end["result"]
+    told = "".join(update["delta"] for update in of_type(run, "tool_execution_update"))
+    assert f"{REDACTED}\ndone" in told
+
+
+async def test_a_long_output_is_kept_without_keys(watched: Watched) -> None:
+    run = await watched.call(
+        ("bash", {"command": 'yes "$(cat leak.txt)" | head -c 3000000'}),
+    )
+    [end] = of_type(run, "tool_execution_end")
+    answer = await watched.ask("get_artifact", artifact_id=end["artifact_id"])
+    assert REDACTED.encode() in base64.b64decode(answer["payload"]["data"])
+
+
+async def test_programs_get_none_of_the_daemons_variables(watched: Watched) -> None:
+    run = await watched.call(("bash", {"command": "env; tr '\\0' '\\n' < /proc/$PPID/environ"}))
+    [end] = of_type(run, "tool_execution_end")
+    assert "OPENAI_API_KEY" not in end["result"].split("PWD=")[0]
+    assert "PATH=" in end["result"]
+
+
+async def test_no_process_shows_a_key(watched: Watched) -> None:
+    watched.stub.script(
+        tool_reply(("bash", {"command": "echo begun; sleep 30"})), text_reply("done")
+    )
+    await watched.ask("prompt", text="go", wait=False)
+    await watched.events.until("tool_execution_update")
+    seen = list(_processes(watched.process.pid))
+    assert len(seen) >= 3, "the daemon, what holds the command, the command"
+    keys = watched.place.secrets
+    for pid, command_line, environment in seen:
+        assert not any(key in command_line for key in keys), command_line
+        if pid != watched.process.pid:
+            assert not any(key in environment for key in keys), command_line
+    await watched.ask("abort")
+    watched.heard += await watched.events.run()
+
+
+def _processes(root: int) -> Iterator[tuple[int, str, str]]:
+    """Yields a process and all below it: pid, command line, environment."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                stat = (entry / "stat").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    wanted = {root}
+    while more := {pid for pid, parent in parents.items() if parent in wanted} - wanted:
+        wanted |= more
+    for pid in wanted:
+        folder = Path(f"/proc/{pid}")
+        try:
+            command_line = (folder / "cmdline").read_bytes()
+            environment = (folder / "environ").read_bytes()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+        yield pid, os.fsdecode(command_line), os.fsdecode(environment)
+
+
+@pytest.mark.parametrize(
+    ("model", "key"),
+    [("openai/m", "in_environment"), ("other/m", "in_file"), ("third/m", "printed")],
+)
+@pytest.mark.parametrize("status", [400, 500])
+async def test_an_error_of_a_server_is_told_without_the_key_that_it_repeats(
+    watched: Watched, model: str, key: str, status: int
+) -> None:
+    await watched.ask("set_model", model=model)
+    said = f"Incorrect API key provided: {getattr(watched.place, key)}" + "x" * 20_000
+    run = await watched.run(*[error_reply(status, said, retry_after="0")] * 3)
+    [error] = of_type(run, "error")
+    assert f"Incorrect API key provided: {REDACTED}" in error["cause"]
+
+
+async def test_an_extension_that_fails_is_told_of_without_what_it_knows(watched: Watched) -> None:
+    run = await watched.call(("telltale", {}), ("says", {}))
+    codes = [warning["code"] for warning in of_type(run, "warning")]
+    assert codes.count("extension_hook_error") >= 3
+    assert all(REDACTED in end["result"] for end in of_type(run, "tool_execution_end"))
+    failed = await watched.ask("extension_command", name="telltale")
+    assert REDACTED in failed["error"]["cause"]
+    selected = await watched.ask("new_session")
+    assert REDACTED in selected["payload"]["warnings"][0]["message"]
+
+
+async def test_a_call_of_a_clients_own_tells_no_key(watched: Watched) -> None:
+    accepted = await watched.ask("call_tool", tool="read", args={"path": "leak.txt"})
+    call_id = accepted["payload"]["tool_call_id"]
+    completed = await watched.events.until("tool_call_completed", tool_call_id=call_id)
+    watched.heard.append(completed)
+    assert completed["payload"]["result"].count(REDACTED) == len(watched.place.secrets)
+    found = await watched.ask("get_tool_call", tool_call_id=call_id)
+    assert REDACTED in repr(found)
+
+
+# --- what is the user's --------------------------------------------------------------------------
+
+
+async def test_what_the_user_writes_is_kept_as_it_is(place: PlantedPlace, stub: StubModel) -> None:
+    async with running(place):
+        client, events = await place.connect(), await place.watch(types="all")
+        stub.script(text_reply("I see"))
+        text = f"my key is {place.in_environment}"
+        await client.request("prompt", text=text, wait=False)
+        run = await events.run()
+        assert of_type(run, "message_start")[0]["text"] == text
+        assert stub.requests[-1].json["messages"][-1]["content"] == text
+
+
+async def test_what_a_tool_finds_in_the_workdir_is_kept_as_it_is(watched: Watched) -> None:
+    foreign = "ghp_0123456789abcdefghijklmnopqrstuvwxyz"
+    await trio.Path(watched.place.work / "notes.txt").write_text(foreign)
+    run = await watched.call(("read", {"path": "notes.txt"}))
+    [end] = of_type(run, "tool_execution_end")
+    assert foreign in end["result"]
