@@ -419,7 +419,8 @@ async def test_the_sources_of_the_system_prompt_are_told(tmp_path: Path) -> None
         assert request.system == f"Be kind.\n\n# Instructions of the project ({path})\n\nuse tabs"
 
 
-async def test_instructions_are_read_once_in_a_run_and_anew_in_the_next(tmp_path: Path) -> None:
+@pytest.mark.behaviour("a_project_is_read_once")
+async def test_instructions_are_read_once_in_a_session_and_anew_in_the_next(tmp_path: Path) -> None:
     reads = 0
 
     async def read() -> Sequence[SourceText]:
@@ -428,12 +429,14 @@ async def test_instructions_are_read_once_in_a_run_and_anew_in_the_next(tmp_path
         return (of_file("project_instructions", "/AGENTS.md", f"version {reads}"),)
 
     async with opened(tmp_path, read_instructions=read) as bench:
-        bench.model.answer(asks_for_tools(), says("one"), says("two"))
+        bench.model.answer(asks_for_tools(), says("one"), says("two"), says("three"))
         bench.tool.finish(gives())
         await bench.run()
         await bench.run()
+        await bench.client.request("new_session")
+        await bench.run()
         assert [request.system[-9:] for request in bench.model.requests] == [
-            *("version 1", "version 1", "version 2"),
+            *("version 1", "version 1", "version 1", "version 2"),
         ]
 
 
