@@ -1,0 +1,166 @@
+"""What rules deny, or ask about, is out of reach on every other way to it as well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from nousd.daemon.permissions import RulePermissions
+from nousd.machine.rules import rules_of
+from nousd.wire.entries import PermissionMode
+from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
+from tests.daemon_harness import of_type
+
+KEY = "topsecret"
+
+pytestmark = pytest.mark.behaviour("denied_places_are_closed_on_every_way")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for folder in ("secret/deep", "public", ".git/hooks", "folder"):
+        (tmp_path / folder).mkdir(parents=True)
+    for file in ("secret/key", "secret/deep/key", "public/key", "folder/key"):
+        (tmp_path / file).write_text(KEY)
+    (tmp_path / ".git" / "key").write_text("as it was")
+    (tmp_path / "link").symlink_to("secret")
+    (tmp_path / "public" / "link").symlink_to("../secret/key")
+    return tmp_path
+
+
+@asynccontextmanager
+async def daemon_in(
+    root: Path,
+    mode: PermissionMode,
+    *,
+    deny: tuple[str, ...] = (),
+    ask: tuple[str, ...] = (),
+) -> AsyncIterator[Bench]:
+    rules = (*rules_of("deny", deny, "a test"), *rules_of("ask", ask, "a test"))
+    async with asking_daemon(root, permissions=RulePermissions(mode, rules)) as bench:
+        yield bench
+
+
+async def result_of(bench: Bench, tool: str, **args: object) -> str:
+    """Returns what the model is told of a call that nobody is asked about."""
+    (end,) = of_type(await bench.run(calls((tool, json.dumps(args)))), "tool_execution_end")
+    return str(end["result"])
+
+
+SEARCHES = [
+    ("grep", {"pattern": "."}),
+    ("grep", {"pattern": ".", "path": "."}),
+    ("find", {"pattern": "*"}),
+    ("find", {"pattern": "**/key"}),
+    ("ls", {"path": "."}),
+]
+
+
+@pytest.mark.parametrize(
+    "rule", ["read(secret)", "read(secret/**)", "*(secret/**)", "read(SECRET/**)"]
+)
+@pytest.mark.parametrize(("tool", "args"), SEARCHES)
+@pytest.mark.parametrize("mode", ["auto", "yolo"])
+async def test_a_search_of_everything_does_not_see_what_is_denied(
+    root: Path, mode: PermissionMode, tool: str, args: dict[str, str], rule: str
+) -> None:
+    async with daemon_in(root, mode, deny=(rule,)) as bench:
+        result = await result_of(bench, tool, **args)
+    assert "secret/" not in result
+    assert "public" in result
+
+
+@pytest.mark.parametrize("path", ["secret/key", "link/key", "public/link", "public/../secret/key"])
+@pytest.mark.parametrize("tool", ["read", "grep"])
+async def test_no_way_to_a_denied_file_is_open(root: Path, tool: str, path: str) -> None:
+    args = {"path": path} if tool == "read" else {"path": path, "pattern": "."}
+    async with daemon_in(root, "yolo", deny=("read(secret/**)",)) as bench:
+        result = await result_of(bench, tool, **args)
+    assert result.startswith("tool_error: tool_blocked")
+    assert KEY not in result
+
+
+async def test_what_is_asked_about_is_not_read_by_a_search_that_nobody_was_asked_about(
+    root: Path,
+) -> None:
+    async with daemon_in(root, "auto", ask=("read(secret/**)",)) as bench:
+        result = await result_of(bench, "grep", pattern=".")
+        assert "public/key" in result
+        assert "secret/key" not in result
+        request = await bench.asked(calls(("grep", '{"pattern": ".", "path": "secret"}')))
+        await bench.client.request("confirm_tool", **naming(request, "once"))
+        end = (await bench.events.until("tool_execution_end"))["payload"]
+        assert "secret/deep/key" in end["result"]
+
+
+# --- what changes between the question and the call ----------------------------------------------
+
+
+async def approved_after(bench: Bench, root: Path, tool: str, **args: str) -> str:
+    """Returns the result of a call whose folder becomes a link while the user is asked."""
+    request = await bench.asked(calls((tool, json.dumps(args))))
+    (root / "folder").rename(root / "elsewhere")
+    (root / "folder").symlink_to(TARGETS[tool])
+    await bench.client.request("confirm_tool", **naming(request, "once"))
+    return str((await bench.events.until("tool_execution_end"))["payload"]["result"])
+
+
+TARGETS = {"read": "secret", "grep": "secret", "write": ".git", "edit": ".git"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "args"),
+    [
+        ("read", {"path": "folder/key"}),
+        ("grep", {"path": "folder/key", "pattern": "."}),
+        ("grep", {"path": "folder", "pattern": "."}),
+    ],
+)
+async def test_a_link_that_came_behind_the_question_leads_to_nothing_denied(
+    root: Path, tool: str, args: dict[str, str]
+) -> None:
+    async with daemon_in(root, "ask", deny=("read(secret/**)",)) as bench:
+        result = await approved_after(bench, root, tool, **args)
+    assert "path_denied" in result
+    assert KEY not in result
+
+
+@pytest.mark.parametrize(
+    ("tool", "args"),
+    [
+        ("write", {"path": "folder/key", "content": "changed"}),
+        ("write", {"path": "folder/hooks/post-commit", "content": "changed"}),
+        ("write", {"path": "folder/new/file", "content": "changed"}),
+        ("edit", {"path": "folder/key", "old_text": "as it was", "new_text": "changed"}),
+    ],
+)
+async def test_a_link_that_came_behind_the_question_leads_to_no_protected_place(
+    root: Path, tool: str, args: dict[str, str]
+) -> None:
+    async with daemon_in(root, "ask") as bench:
+        result = await approved_after(bench, root, tool, **args)
+    assert "path_denied" in result
+    assert (root / ".git" / "key").read_text() == "as it was"
+    assert sorted(path.name for path in (root / ".git").rglob("*")) == ["hooks", "key"]
+
+
+async def test_a_protected_place_that_was_approved_opens_no_other(root: Path) -> None:
+    (root / "AGENTS.md").write_text("as it was")
+    async with daemon_in(root, "auto") as bench:
+        args = json.dumps({"path": "AGENTS.md", "content": "changed"})
+        request = await bench.asked(calls(("write", args)))
+        (root / "AGENTS.md").unlink()
+        (root / "AGENTS.md").symlink_to(".git/key")
+        await bench.client.request("confirm_tool", **naming(request, "once"))
+        end = (await bench.events.until("tool_execution_end"))["payload"]
+        assert "path_denied" in end["result"]
+        (root / "AGENTS.md").unlink()
+        request = await bench.asked(calls(("write", args)))
+        await bench.client.request("confirm_tool", **naming(request, "once"))
+        await bench.events.until("tool_execution_end")
+    assert (root / "AGENTS.md").read_text() == "changed"
+    assert (root / ".git" / "key").read_text() == "as it was"
