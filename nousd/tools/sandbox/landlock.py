@@ -24,7 +24,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -159,8 +159,10 @@ def _rules(places: Places) -> list[Rule]:
     for root in shown:
         for path, is_whole in _opened(root, places.hidden):
             rules.append((str(path), READ if is_whole else _READ_FOLDER))
+    # Rights are of what is really there: of a link, where it leads.
+    closed = {path for given in places.protected for path in (given, given.resolve())}
+    closed |= set(places.hidden)
     for root in places.writable:
-        closed = (*places.hidden, *places.protected)
         rules += [(str(path), WRITE) for path, is_whole in _opened(root, closed) if is_whole]
     if len(rules) > ENTRIES_MAX:
         raise ToolError(
@@ -170,7 +172,7 @@ def _rules(places: Places) -> list[Rule]:
     return rules
 
 
-def _opened(path: Path, closed: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+def _opened(path: Path, closed: Collection[Path]) -> Iterator[tuple[Path, bool]]:
     """Yields what can be opened as a whole below a path, and the folders that cannot."""
     if any(path.is_relative_to(place) for place in closed):
         return

@@ -1,0 +1,212 @@
+"""The tool ``git`` on real repositories, some of which would like to run programs."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nousd.errors import ToolArgumentsInvalid, ToolError
+from nousd.tools.builtins import builtin_tools
+from nousd.wire.access import Access
+from tests.tools.bench import Bench
+from tests.tools.sandbox_bench import SandboxBench
+
+IDENTITY = ("-c", "user.name=Ann", "-c", "user.email=a@b")
+
+
+def git(folder: Path, *arguments: str) -> None:
+    subprocess.run(
+        ["git", *IDENTITY, "-C", str(folder), *arguments], check=True, capture_output=True
+    )
+
+
+@pytest.fixture
+def repository(held: SandboxBench) -> SandboxBench:
+    git(held.work, "init", "-q", "-b", "main")
+    held.put(".gitignore", ".state\noutcomes.json\n")
+    held.put("a.txt", "one\n")
+    git(held.work, "add", ".")
+    git(held.work, "commit", "-qm", "first")
+    return held
+
+
+async def test_status_log_and_diff_show_the_repository(repository: SandboxBench) -> None:
+    repository.put("a.txt", "two\n")
+    repository.put("new.txt", "x")
+    assert await repository.text("git", subcommand="status") == "## main\n M a.txt\n?? new.txt"
+    assert "Ann (HEAD -> main) first" in await repository.text("git", subcommand="log")
+    diff = await repository.text("git", subcommand="diff")
+    assert "-one\n+two" in diff
+    assert await repository.text("git", subcommand="diff", staged=True) == "(nothing)"
+    git(repository.work, "add", "a.txt")
+    assert "+two" in await repository.text("git", subcommand="diff", staged=True)
+    assert "+two" in await repository.text("git", subcommand="diff", ref="HEAD", path="a.txt")
+    assert (
+        await repository.text("git", subcommand="diff", ref="HEAD", path="new.txt") == "(nothing)"
+    )
+    stat = await repository.text("git", subcommand="diff", ref="HEAD", stat=True)
+    assert "1 file changed, 1 insertion(+), 1 deletion(-)" in stat
+
+
+async def test_log_shows_so_many_commits_of_a_range_or_path(repository: SandboxBench) -> None:
+    for number in range(3):
+        repository.put("b.txt", str(number))
+        git(repository.work, "add", "b.txt")
+        git(repository.work, "commit", "-qm", f"commit {number}")
+    assert len((await repository.text("git", subcommand="log", max_count=2)).splitlines()) == 2
+    ranged = await repository.text("git", subcommand="log", ref="HEAD~1..HEAD")
+    assert ranged.endswith("commit 2")
+    assert (await repository.text("git", subcommand="log", path="a.txt")).endswith("first")
+
+
+async def test_a_branch_is_created_listed_and_deleted(repository: SandboxBench) -> None:
+    await repository.call("git", subcommand="branch", action="create", name="topic", ref="main")
+    assert "topic" in await repository.text("git", subcommand="branch")
+    deleted = await repository.call("git", subcommand="branch", action="delete", name="topic")
+    assert deleted.is_error is not repository.is_bubblewrap, deleted.text
+    there = "topic" in await repository.text("git", subcommand="branch")
+    assert there is not repository.is_bubblewrap
+
+
+async def test_a_worktree_is_made_inside_of_the_workdir_and_removed(
+    repository: SandboxBench,
+) -> None:
+    made = await repository.call("git", subcommand="worktree", action="create", name="topic")
+    if not repository.is_bubblewrap:
+        assert made.is_error
+        assert "Permission denied" in made.text
+        return
+    assert (repository.work / ".worktrees" / "topic" / "a.txt").read_text() == "one\n"
+    assert ".worktrees/topic" in await repository.text("git", subcommand="worktree")
+    assert await repository.text("git", subcommand="status") == "## main"
+    commit = (
+        "cd .worktrees/topic && echo b > b && git add b && git -c user.name=a -c user.email=a@b"
+    )
+    done = await repository.call("bash", command=f"{commit} commit -qm b && git status --short")
+    assert not done.is_error, done.text
+    removed = await repository.call("git", subcommand="worktree", action="delete", name="topic")
+    assert not removed.is_error, removed.text
+    assert not (repository.work / ".worktrees" / "topic").exists()
+
+
+async def test_a_failure_of_git_is_told_in_its_words(repository: SandboxBench) -> None:
+    result = await repository.call("git", subcommand="log", ref="no-such-branch")
+    assert result.is_error
+    assert "'no-such-branch'" in result.text
+
+
+async def test_a_folder_that_is_no_repository_is_told_as_such(held: SandboxBench) -> None:
+    result = await held.call("git", subcommand="status")
+    assert result.is_error
+    assert "not a git repository" in result.text
+
+
+async def test_what_a_repository_makes_git_run_finds_itself_in_the_sandbox(
+    repository: SandboxBench,
+) -> None:
+    escape = f"touch {repository.outside}/escaped; touch {repository.work}/ran; cat"
+    config = {
+        "core.fsmonitor": f"sh -c '{escape}'",
+        "core.sshCommand": escape,
+        "core.pager": escape,
+        "diff.external": f"sh -c '{escape}'",
+        "diff.evil.textconv": f"sh -c '{escape}'",
+        "diff.evil.command": f"sh -c '{escape}'",
+        "filter.evil.clean": escape,
+        "filter.evil.smudge": escape,
+        "gpg.program": escape,
+        "alias.status": f"!{escape}",
+    }
+    for name, value in config.items():
+        git(repository.work, "config", name, value)
+    repository.put(".gitattributes", "*.txt filter=evil diff=evil\n")
+    repository.put("a.txt", "two\n")
+    for number, hook in enumerate(("post-checkout", "reference-transaction", "post-index-change")):
+        path = repository.put(f".git/hooks/{hook}", f"#!/bin/sh\n{escape} # {number}\n")
+        path.chmod(0o755)
+    for arguments in (
+        *({"subcommand": name} for name in ("status", "log", "diff", "branch", "worktree")),
+        {"subcommand": "branch", "action": "create", "name": "b"},
+        {"subcommand": "worktree", "action": "create", "name": "w"},
+    ):
+        await repository.call("git", **arguments)
+    assert [path.name for path in repository.outside.iterdir()] == ["secret.txt"]
+
+
+async def test_looking_changes_nothing_in_the_workdir(repository: SandboxBench) -> None:
+    git(repository.work, "config", "filter.evil.clean", "touch ran; cat")
+    repository.put(".gitattributes", "*.txt filter=evil\n")
+    repository.put("a.txt", "two\n")
+    index = (repository.work / ".git" / "index").read_bytes()
+    names = repository.names()
+    await repository.call("git", subcommand="status")
+    await repository.call("git", subcommand="diff")
+    assert (repository.work / ".git" / "index").read_bytes() == index
+    assert repository.names() == names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"subcommand": "log", "ref": "--output=x"}, "git.ref must match"),
+        ({"subcommand": "log", "ref": "a b"}, "git.ref must match"),
+        ({"subcommand": "log", "ref": "main\n"}, "git.ref must match"),
+        ({"subcommand": "log", "ref": "HEAD:secret"}, "git.ref must match"),
+        ({"subcommand": "branch", "action": "create"}, "git.name is required"),
+        ({"subcommand": "branch", "action": "create", "name": "-D"}, "git.name must match"),
+        ({"subcommand": "worktree", "action": "create", "name": ".."}, "git.name must match"),
+        ({"subcommand": "worktree", "action": "create", "name": "a/b"}, "git.name must match"),
+        ({"subcommand": "worktree", "action": "delete", "name": "../x"}, "git.name must match"),
+        ({"subcommand": "status", "action": "delete"}, "git.action must be list with status"),
+        ({"subcommand": "diff", "path": "a\0b"}, "git.path must not hold a NUL character"),
+    ],
+)
+async def test_what_git_could_take_for_an_option_is_refused(
+    arguments: dict[str, Any], message: str, bench: Bench
+) -> None:
+    with pytest.raises(ToolArgumentsInvalid, match=f"^validation_failed: {message}"):
+        await bench.call("git", **arguments)
+
+
+def test_another_subcommand_is_refused() -> None:
+    tool = next(tool for tool in builtin_tools(allow_exec=True) if tool.name == "git")
+    with pytest.raises(ToolArgumentsInvalid, match="must be one of branch, diff, log, status, wor"):
+        tool.validated({"subcommand": "push"})
+
+
+async def test_a_path_is_never_an_option_or_magic(repository: SandboxBench) -> None:
+    for path in ("--output=stolen", ":(top)a.txt"):
+        assert await repository.text("git", subcommand="diff", path=path) == "(nothing)"
+    assert "stolen" not in repository.names()
+
+
+async def test_what_a_call_touches_is_told(bench: Bench) -> None:
+    tool = bench.registry.get("git")
+    assert tool is not None
+
+    async def facts(**arguments: Any) -> Access:
+        return await tool.access(tool.validated(arguments), bench.context)
+
+    assert await facts(subcommand="status") == Access(classes=frozenset({"read"}), is_confined=True)
+    assert (await facts(subcommand="diff", path="x/../a")).paths == ("a",)
+    change = await facts(subcommand="worktree", action="create", name="w")
+    assert change == Access(
+        classes=frozenset({"write", "exec"}), paths=(".worktrees/w",), is_confined=True
+    )
+
+
+async def test_without_a_sandbox_git_is_not_run(bench: Bench) -> None:
+    git(bench.work, "init", "-q")
+    git(bench.work, "config", "core.fsmonitor", f"touch {bench.outside}/ran")
+    with pytest.raises(
+        ToolError, match=r"^git_failed: no sandbox works on this machine, and a rep"
+    ):
+        await bench.call("git", subcommand="status")
+    assert not (bench.outside / "ran").exists()
+
+
+def test_without_execution_there_is_no_git() -> None:
+    assert "git" not in {tool.name for tool in builtin_tools(allow_exec=False)}

@@ -1,0 +1,353 @@
+"""What a command in a sandbox may do all the same, what is closed to it, and what is told of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+
+from nousd.errors import ToolError
+from nousd.tools.sandbox import rule_walk
+from nousd.tools.sandbox.interface import Request
+from nousd.tools.sandbox.places import Chosen, places_of
+from nousd.wire.access import Access
+from tests.tools.bench import SECRET, Bench, Lifeline
+from tests.tools.sandbox_bench import CHOSEN, SandboxBench
+
+REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV, errno.EISDIR}
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
+    subprocess.run(
+        ["git", *identity, "-C", str(folder), *arguments], check=True, capture_output=True
+    )
+
+
+@pytest.fixture
+def repository(held: SandboxBench) -> SandboxBench:
+    """A bench whose workdir is a repository with a hook, a folder, and rules for agents."""
+    git(held.work, "init", "-q")
+    (held.work / ".git" / "hooks" / "post-commit").write_text("#!/bin/sh\n")
+    held.put("src/a.py", "a\n")
+    held.put("AGENTS.md", "be good\n")
+    git(held.work, "add", "src", "AGENTS.md")
+    git(held.work, "commit", "-qm", "first")
+    return held
+
+
+# --- what may be done ----------------------------------------------------------------------------
+
+
+async def test_a_command_reads_and_writes_in_the_workdir(held: SandboxBench) -> None:
+    held.put("src/old", "old\n")
+    command = "cat src/old; echo new > src/new; mkdir src/deep; mv src/old src/deep; rm -r src/deep"
+    assert await held.text("bash", command=command) == "old"
+    assert (held.work / "src" / "new").read_text() == "new\n"
+    assert {path.name for path in (held.work / "src").iterdir()} == {"new"}
+
+
+async def test_usual_programs_work(held: SandboxBench) -> None:
+    command = """set -e
+echo data | tee "$TMPDIR/t" | sort | head -n 1
+diff <(echo 1) <(echo 1) && ls /usr/bin >/dev/null && id -u && sh -c 'sleep 0 & wait'
+head -c 4 /dev/urandom | wc -c; test -c /dev/null; echo x >/dev/null; getent passwd root
+"""
+    result = await held.call("bash", command=command)
+    assert not result.is_error, result.text
+    assert result.text.startswith("data\n")
+
+
+async def test_programs_of_one_command_may_talk_to_each_other(held: SandboxBench) -> None:
+    outcomes = await held.attack("""
+import socket
+def over_loopback():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return socket.create_connection(server.getsockname())
+one, other = socket.socketpair()
+tried("a pair", lambda: one.sendall(b"x"))
+tried("loopback", over_loopback)
+""")
+    assert outcomes == {"a pair": "done", "loopback": "done" if held.is_bubblewrap else errno.EPERM}
+
+
+async def test_paths_that_the_user_chose_are_there_and_found_from_home(
+    held: SandboxBench, tmp_path: Path
+) -> None:
+    tools, cache = held.home / ".tools", held.home / ".cache"
+    for folder in (tools, cache):
+        folder.mkdir()
+        (folder / "file").write_text("here\n")
+    chosen = msgspec.structs.replace(
+        CHOSEN, read_paths=(*CHOSEN.read_paths, tools), write_paths=(cache,)
+    )
+    (tmp_path / "other").mkdir()
+    bench = SandboxBench(tmp_path / "other", held.name, chosen)
+    outcomes = await bench.attack(f"""
+home = os.path.expanduser("~")
+tried("read by name", lambda: open({str(tools / "file")!r}).read())
+tried("read from home", lambda: open(home + "/.tools/file").read())
+tried("write the cache", lambda: open(home + "/.cache/new", "w").write("x"))
+tried("write the tools", lambda: open(home + "/.tools/new", "w"))
+tried("read beside them", lambda: open({str(held.home / ".ssh" / "id")!r}).read())
+""")
+    assert outcomes.pop("write the tools") in {errno.EROFS, errno.EACCES}
+    assert outcomes.pop("read beside them") in {errno.ENOENT, errno.EACCES}
+    assert set(outcomes.values()) == {"done"}
+    assert (cache / "new").exists()
+
+
+async def test_commits_are_made_where_a_sandbox_can_allow_it(repository: SandboxBench) -> None:
+    result = await repository.call(
+        "bash",
+        command="echo b >> src/a.py; git -c user.name=a -c user.email=a@b commit -qam second;"
+        " git log --oneline | wc -l",
+    )
+    lines = result.text.splitlines()
+    assert lines[-1] == ("2" if repository.is_bubblewrap else "1")
+
+
+# --- what is closed ------------------------------------------------------------------------------
+
+CHANGING = """
+import shutil
+def write(name):
+    with open(name, "a") as file:
+        file.write("attack")
+def replace(name):
+    with open("outcomes2", "w") as file:
+        file.write("attack")
+    os.replace("outcomes2", name)
+"""
+
+
+async def test_what_git_runs_and_agents_obey_cannot_be_changed(repository: SandboxBench) -> None:
+    before = {
+        name: (repository.work / name).read_bytes()
+        for name in (".git/config", ".git/hooks/post-commit", "AGENTS.md")
+    }
+    (repository.work / "outcomes2").touch()
+    outcomes = await repository.attack(f"""{CHANGING}
+for name in {list(before)}:
+    tried("write " + name, lambda: write(name))
+    tried("replace " + name, lambda: replace(name))
+    tried("remove " + name, lambda: os.remove(name))
+    tried("make executable " + name, lambda: os.link(name, "other"))
+tried("make a hook", lambda: write(".git/hooks/pre-commit"))
+tried("make hooks aside", lambda: os.rename(".git/hooks", ".git/old"))
+tried("make another .git", lambda: os.rename(".git", "old"))
+tried("remove .git", lambda: os.rmdir(".git"))
+tried("a config of a worktree", lambda: write(".git/config.worktree"))
+tried("a module", lambda: os.makedirs(".git/modules/m/hooks"))
+tried("our config", lambda: os.makedirs(".nousd/x"))
+tried("write our config", lambda: write(".nousd/config.toml"))
+""")
+    assert {
+        what: got for what, got in outcomes.items() if got not in REFUSED | {errno.ENOENT}
+    } == {}
+    for name, content in before.items():
+        assert (repository.work / name).read_bytes() == content
+    assert not (repository.work / ".git" / "hooks" / "pre-commit").exists()
+
+
+async def test_nothing_is_left_of_what_stood_in_for_closed_places(
+    repository: SandboxBench,
+) -> None:
+    before = {path for path in repository.work.rglob("*") if "objects" not in path.parts}
+    await repository.call("bash", command="true")
+    assert {path for path in repository.work.rglob("*") if "objects" not in path.parts} == before
+
+
+async def test_what_stands_in_stays_while_another_command_needs_it(
+    repository: SandboxBench,
+) -> None:
+    if not repository.is_bubblewrap:
+        pytest.skip("this sandbox needs none")
+    gate = repository.work / "gate"
+    os.mkfifo(gate)
+    slow = "cat gate; mkdir -p .nousd/x && echo made || echo refused"
+    texts: list[str] = []
+
+    async def run_slow() -> None:
+        texts.append(await repository.text("bash", command=slow))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_slow)
+        with trio.fail_after(20):
+            opened = await trio.to_thread.run_sync(lambda: gate.open("w"))
+        await repository.call("bash", command="true")
+        assert (repository.work / ".nousd").exists()
+        opened.close()
+    assert texts[0].endswith("refused")
+    assert not (repository.work / ".nousd").exists()
+
+
+async def test_a_file_for_agents_that_turns_up_is_set_aside_and_told(held: SandboxBench) -> None:
+    result = await held.call("bash", command="echo obey > OpenCode.jsonc; echo done")
+    if not held.is_bubblewrap:
+        assert "Permission denied" in result.text
+        assert "OpenCode.jsonc" not in held.names()
+        return
+    assert result.text.startswith("done\n\n[OpenCode.jsonc is a file that agents and tools obey;")
+    (aside,) = held.names() & set(re.findall(r"set-aside\.\S+\.jsonc", result.text))
+    assert (held.work / aside).read_text() == "obey\n"
+    assert "OpenCode.jsonc" not in held.names()
+
+
+async def test_a_closed_link_is_what_it_was_when_the_command_has_ended(
+    held: SandboxBench,
+) -> None:
+    held.put("docs/rules.md", "good\n")
+    (held.work / "AGENTS.md").symlink_to("docs/rules.md")
+    await held.call("bash", command="echo bad >> AGENTS.md")
+    await held.call("bash", command="rm AGENTS.md; echo bad > AGENTS.md")
+    await held.call("bash", command="rm AGENTS.md; mkdir AGENTS.md")
+    assert (held.work / "AGENTS.md").readlink() == Path("docs/rules.md")
+    assert (held.work / "docs" / "rules.md").read_text() == "good\n"
+
+
+async def test_a_repository_further_down_is_closed_in_the_same_way(held: SandboxBench) -> None:
+    (held.work / "sub").mkdir()
+    git(held.work / "sub", "init", "-q")
+    before = (held.work / "sub" / ".git" / "config").read_bytes()
+    outcomes = await held.attack("""
+tried("its config", lambda: open("sub/.git/config", "a").write("x"))
+tried("its hooks", lambda: open("sub/.git/hooks/pre-commit", "w"))
+tried("all of it", lambda: os.rename("sub/.git", "sub/old"))
+""")
+    assert set(outcomes.values()) <= REFUSED
+    assert (held.work / "sub" / ".git" / "config").read_bytes() == before
+
+
+async def test_what_rules_deny_is_closed_to_commands(held: SandboxBench) -> None:
+    held.put("secrets/key", SECRET)
+    held.put("src/deep/.env", SECRET)
+    held.put("migrations/1.sql", "kept")
+    restricted = held.context.confinement.closed_to(
+        reading=[re.compile("secrets(/.*)?"), re.compile(r"(.*/)?\.env")],
+        writing=[re.compile("migrations(/.*)?")],
+    )
+    held.context = msgspec.structs.replace(held.context, confinement=restricted)
+    outcomes = await held.attack(
+        """
+tried("read", lambda: open("secrets/key").read())
+tried("read by a link", lambda: (os.symlink(os.getcwd() + "/secrets", os.environ["TMPDIR"] + "/l"),
+    open(os.environ["TMPDIR"] + "/l/key").read()))
+tried("make another", lambda: open("secrets/new", "w"))
+tried("rename", lambda: os.rename("secrets", "public"))
+tried("change", lambda: open("migrations/1.sql", "a").write("x"))
+tried("rename a file above", lambda: os.rename("src/deep", "src/other"))
+tried("read deep", lambda: None if SECRET in open("src/deep/.env").read() else os.stat("/none"))
+""".replace("SECRET", repr(SECRET))
+    )
+    assert {
+        what: got for what, got in outcomes.items() if got not in REFUSED | {errno.ENOENT}
+    } == {}
+    assert (held.work / "migrations" / "1.sql").read_text() == "kept"
+
+
+def test_a_workdir_in_which_denied_places_cannot_be_found_in_time_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        (tmp_path / "folder" / str(number)).mkdir(parents=True)
+    request = Request(argv=["/x"], env={}, workdir=tmp_path, reading=(re.compile("secret"),))
+    monkeypatch.setattr(rule_walk, "DENYING_ENTRIES_MAX", 5)
+    places_of(request, CHOSEN)
+    monkeypatch.setattr(rule_walk, "DENYING_ENTRIES_MAX", 4)
+    with pytest.raises(
+        ToolError, match=r"^sandbox_failed: rules deny reading in this workdir, and"
+    ):
+        places_of(request, CHOSEN)
+
+
+def test_the_whole_machine_is_no_workdir() -> None:
+    with pytest.raises(ToolError, match=r"^sandbox_failed: the workdir is the root folder$"):
+        places_of(Request(argv=["/x"], env={}, workdir=Path("/")), Chosen())
+
+
+def test_a_file_that_names_a_folder_of_git_opens_only_what_names_it_back(tmp_path: Path) -> None:
+    main, tree = tmp_path / "main", tmp_path / "tree"
+    main.mkdir()
+    git(main, "init", "-q")
+    git(main, "commit", "-q", "--allow-empty", "-m", "first")
+    git(main, "worktree", "add", "-q", str(tree))
+    request = Request(argv=["/x"], env={}, workdir=tree)
+    assert {main / ".git", main / ".git" / "worktrees" / "tree"} <= set(
+        places_of(request, CHOSEN).writable
+    )
+    assert main / ".git" / "hooks" in places_of(request, CHOSEN).protected
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    for target in (main / ".git", main / ".git" / "worktrees" / "tree", tmp_path):
+        (foreign / ".git").write_text(f"gitdir: {target}\n")
+        request = Request(argv=["/x"], env={}, workdir=foreign)
+        assert places_of(request, CHOSEN).writable == (foreign,)
+
+
+# --- what is told, and what is asked -----------------------------------------------------------
+
+
+async def test_the_result_says_where_it_ran_and_which_limits_held(held: SandboxBench) -> None:
+    result = await held.call("bash", command="true", timeout=7)
+    facts = result.sandbox
+    assert facts is not None
+    assert (result.execution_env, facts.backend, facts.network) == ("sandbox", held.name, False)
+    assert {"/usr:ro", f"{held.work}:rw"} <= set(facts.mounts)
+    limits = {
+        "time_ms": 7000,
+        "output_bytes": 256 << 20,
+        "memory_bytes": 256 << 20,
+        "processes": 64,
+    }
+    assert facts.limits.items() >= limits.items()
+
+
+async def test_without_a_sandbox_the_result_says_so(bench: Bench) -> None:
+    result = await bench.call("bash", command="true")
+    assert (result.execution_env, result.sandbox) == ("host", None)
+
+
+async def test_leaving_the_sandbox_is_said_in_the_arguments(held: SandboxBench) -> None:
+    bash = held.registry.get("bash")
+    assert bash is not None
+
+    async def facts(**arguments: object) -> Access:
+        return await bash.access(bash.validated({"command": "x"} | arguments), held.context)
+
+    alone = Access(classes=frozenset({"exec"}), command="x", is_confined=True)
+    outside = Access(classes=frozenset({"exec", "network"}), command="x")
+    assert await facts() == alone
+    assert await facts(network=True) == outside
+    assert await facts(unsandboxed=True) == outside
+    result = await held.call("bash", command=f"cat {held.outside}/secret.txt", unsandboxed=True)
+    assert (result.text, result.execution_env) == (SECRET, "host")
+
+
+async def test_a_timeout_is_told_as_without_a_sandbox(
+    held: SandboxBench, held_line: Lifeline
+) -> None:
+    command = f'exec 9>"{held_line.path}"; echo begun; sleep 1000'
+    result = await held.call("bash", command=command, timeout=1)
+    assert result.text == "begun\n\nCommand timed out after 1 seconds"
+    assert held_line.is_gone()
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        ("exit 3", "(no output)\n\nCommand exited with code 3"),
+        ("kill -9 $$", "(no output)\n\nCommand exited with code 137"),
+        ("echo a; echo b >&2; exit 1", "a\nb\n\nCommand exited with code 1"),
+    ],
+)
+async def test_an_exit_code_is_told_as_without_a_sandbox(
+    command: str, text: str, held: SandboxBench
+) -> None:
+    assert await held.text("bash", command=command) == text

@@ -1,0 +1,149 @@
+"""The filter of system calls, carried out step by step, for every machine that there is one for."""
+
+from __future__ import annotations
+
+import errno
+import platform
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from nousd.tools.sandbox import seccomp
+
+ALLOWED = "allowed"
+NUMBERS = {**seccomp.REFUSED, **seccomp.SHARED_MEMORY_AND_QUEUES}
+CALLS = {
+    "read": (0, 63),
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "unshare": (272, 97),
+    "ioctl": (16, 29),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+    "execve": (59, 221),
+}
+
+every_machine = pytest.mark.parametrize("machine", seccomp.ARCHITECTURES)
+
+
+def decided(
+    program: bytes, machine: str, name: str, *arguments: int, architecture: int | None = None
+) -> object:
+    """Returns what the filter says of a call: allowed, or the number of an error."""
+    usual, column = seccomp.ARCHITECTURES[machine]
+    number = (NUMBERS | CALLS)[name][column]
+    assert number is not None
+    return verdict(program, number, architecture or usual, *arguments)
+
+
+def verdict(program: bytes, number: int, architecture: int, *arguments: int) -> object:
+    given = (*arguments, *[0] * (6 - len(arguments)))
+    data = struct.pack("=iIQ6Q", number, architecture, 0, *given)
+    steps = list(struct.iter_unpack("=HBBI", program))
+    place = loaded = 0
+    while True:
+        code, then, otherwise, value = steps[place]
+        place += 1
+        if code == 0x06:
+            error: int = value & 0xFFFF
+            return ALLOWED if value == 0x7FFF0000 else error
+        if code == 0x20:
+            (loaded,) = struct.unpack_from("=I", data, value)
+        else:
+            holds = {0x15: loaded == value, 0x35: loaded >= value, 0x45: bool(loaded & value)}
+            place += then if holds[code] else otherwise
+
+
+@every_machine
+def test_what_leaves_a_sandbox_is_refused(machine: str) -> None:
+    program = seccomp.program(families=(), machine=machine)
+    column = seccomp.ARCHITECTURES[machine][1]
+    refused = [name for name, numbers in seccomp.REFUSED.items() if numbers[column] is not None]
+    assert len(refused) > 40
+    assert {decided(program, machine, name) for name in refused} == {errno.EPERM}
+    for name in ("read", "execve", "socketpair"):
+        assert decided(program, machine, name) == ALLOWED
+
+
+@every_machine
+@pytest.mark.parametrize("name", ["clone", "unshare"])
+def test_only_what_makes_no_namespace_may_be_cloned(machine: str, name: str) -> None:
+    program = seccomp.program(families=(), machine=machine)
+    thread = 0x003D0F00
+    assert decided(program, machine, name, thread) == ALLOWED
+    for bit in (17, 25, 26, 27, 28, 29, 30):
+        assert decided(program, machine, name, thread | 1 << bit) == errno.EPERM
+    assert decided(program, machine, "clone3") == errno.ENOSYS
+
+
+@every_machine
+def test_sockets_are_only_of_the_families_that_are_named(machine: str) -> None:
+    every = [value for name, value in vars(socket).items() if name.startswith("AF_")]
+    none = seccomp.program(families=(), machine=machine)
+    assert {decided(none, machine, "socket", family) for family in every} == {errno.EPERM}
+    some = seccomp.program(families=seccomp.INTERNET, machine=machine)
+    allowed = {family for family in every if decided(some, machine, "socket", family) == ALLOWED}
+    assert allowed == {socket.AF_INET, socket.AF_INET6}
+
+
+@every_machine
+def test_nothing_is_typed_into_a_terminal(machine: str) -> None:
+    program = seccomp.program(families=(), machine=machine)
+    assert decided(program, machine, "ioctl", 0, 0x5412) == errno.EPERM
+    assert decided(program, machine, "ioctl", 0, 0x541C) == errno.EPERM
+    # Only the lower half of a request counts for the kernel.
+    assert decided(program, machine, "ioctl", 0, 0x5412 | 1 << 32) == errno.EPERM
+    assert decided(program, machine, "ioctl", 0, 0x5401) == ALLOWED
+
+
+@every_machine
+def test_calls_in_the_manner_of_another_machine_are_refused(machine: str) -> None:
+    program = seccomp.program(families=seccomp.INTERNET, machine=machine)
+    for architecture in (0x40000003, 0x40000028, 0xC00000B7, 0xC000003E):
+        if architecture != seccomp.ARCHITECTURES[machine][0]:
+            got = decided(program, machine, "read", architecture=architecture)
+            assert got == errno.EPERM
+    ours = seccomp.ARCHITECTURES[machine][0]
+    assert verdict(program, 0x40000000 + 41, ours, socket.AF_UNIX) == errno.EPERM
+
+
+@every_machine
+def test_what_processes_share_without_files_is_refused_where_it_is_the_machines(
+    machine: str,
+) -> None:
+    own = seccomp.program(families=(), machine=machine)
+    shared = seccomp.program(families=(), shares_ipc=True, machine=machine)
+    for name in seccomp.SHARED_MEMORY_AND_QUEUES:
+        assert decided(own, machine, name) == ALLOWED
+        assert decided(shared, machine, name) == errno.EPERM
+
+
+def test_another_machine_has_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert platform.machine() not in seccomp.ARCHITECTURES or seccomp.why_not() is None
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    assert seccomp.why_not() == "there are no numbers of system calls for riscv64"
+
+
+HEADERS = {
+    "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
+    "aarch64": Path("/usr/include/asm-generic/unistd.h"),
+}
+
+
+@every_machine
+def test_the_numbers_are_those_of_the_kernel(machine: str) -> None:
+    header = HEADERS[machine]
+    if not header.exists():
+        pytest.skip(f"{header} is not installed")
+    words = [line.split() for line in header.read_text().splitlines()]
+    known = {
+        line[1].removeprefix("__NR_").removeprefix("__NR3264_"): int(line[2])
+        for line in words
+        if len(line) >= 3 and line[0] == "#define" and line[2].isdigit()
+    }
+    column = seccomp.ARCHITECTURES[machine][1]
+    for name, numbers in (NUMBERS | CALLS).items():
+        if numbers[column] is not None:
+            assert known[name] == numbers[column], name
