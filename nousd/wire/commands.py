@@ -401,6 +401,10 @@ MESSAGES: Final[dict[tuple[type[Command], str], tuple[str, str]]] = {
     (SetSteeringMode, "mode"): ("mode is required", "mode must be one-at-a-time or all"),
     (SetFollowUpMode, "mode"): ("mode is required", "mode must be one-at-a-time or all"),
     (SetPermissionMode, "mode"): ("mode is required", "mode must be ask, auto or yolo"),
+    (ConfirmTool, "decision"): (
+        "decision is required",
+        "decision must be once, session, always or deny",
+    ),
     (SetThinking, "level"): ("level is required", "level must be off, low, medium, high or null"),
     (PutArtifact, "data"): ("data is required", "data must be base64"),
     (PutArtifact, "media_type"): (

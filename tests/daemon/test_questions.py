@@ -205,6 +205,7 @@ async def test_an_abort_ends_the_question(bench: Bench) -> None:
     assert (error["message"], error["details"]["by"]) == ("already_answered", "stop")
 
 
+@pytest.mark.behaviour("questions_that_wait_are_listed")
 async def test_a_question_is_listed_for_its_session_until_it_is_over(bench: Bench) -> None:
     shown = await asked(bench, NAME)
     other = await session(bench)

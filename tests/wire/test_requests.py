@@ -290,7 +290,71 @@ ATTACHMENT_FAULTS: Faults = [
     ({"attachments": [{"artifact_id": ""}]}, "attachments[0].artifact_id must be a string"),
 ]
 
+CONFIRMED: dict[str, Any] = {
+    "tool_call_id": "c",
+    "attempt": 1,
+    "input_hash": "h",
+    "decision": "once",
+}
+CONFIRM_FAULTS: Faults = [
+    ({}, "tool_call_id is required"),
+    *[(CONFIRMED | {"tool_call_id": value}, "tool_call_id is required") for value in NO_NAMES],
+    *[(CONFIRMED | {"input_hash": value}, "input_hash is required") for value in NO_NAMES],
+    *[(CONFIRMED | {"attempt": value}, "attempt must be an integer") for value in NO_INTEGERS],
+    (CONFIRMED | {"attempt": 0}, "attempt must be at least 1"),
+    (CONFIRMED | {"attempt": 2**53 + 1}, "attempt must be at most 9007199254740992"),
+    *[(CONFIRMED | {"decision": value}, "decision is required") for value in NO_MODES],
+    *[
+        (
+            CONFIRMED | {"decision": value},
+            "decision must be once, session, always or deny",
+        )
+        for value in ("ONCE", "yes")
+    ],
+    (CONFIRMED | {"reason": 4}, "reason must be a string"),
+    (CONFIRMED | {"rule": 4}, "rule must be a string"),
+    (CONFIRMED | {"rule": "r" * 4097}, "rule is too long: at most 4096"),
+    (CONFIRMED | {"reason": "r" * 4097}, "reason is too long: at most 4096"),
+]
+ANSWER_FAULTS: Faults = [
+    ({}, "question_id is required"),
+    ({"question_id": "q"}, "answers is required"),
+    *[
+        ({"question_id": "q", "answers": answers}, message)
+        for answers, message in [
+            (4, "answers must be an array"),
+            (["x"], "answers must be an array"),
+            ([{}] * 5, "answers is too long: at most 4"),
+            ([{"chosen": 4}], "answers[0].chosen must be an array"),
+            ([{"chosen": ["a"] * 17}], "answers[0].chosen is too long: at most 16"),
+            ([{}, {"text": 4}], "answers[1].text must be a string"),
+            ([{"text": "x" * 4097}], "answers[0].text is too long: at most 4096"),
+        ]
+    ],
+]
+
 FAULTS: dict[str, Faults] = {
+    "set_permission_mode": [
+        ({}, "mode is required"),
+        *[({"mode": value}, "mode is required") for value in NO_MODES],
+        *[({"mode": value}, "mode must be ask, auto or yolo") for value in ("x", "ASK")],
+        *with_required("mode", "ask", SESSION_FAULTS),
+    ],
+    "confirm_tool": CONFIRM_FAULTS,
+    "list_permissions": SESSION_FAULTS,
+    "revoke_permission": [
+        ({}, "rule is required"),
+        *[({"rule": value}, "rule is required") for value in NO_NAMES],
+        ({"rule": "r" * 4097}, "rule is too long: at most 4096"),
+        *with_required("rule", "r", SESSION_FAULTS),
+    ],
+    "list_questions": SESSION_FAULTS,
+    "answer_question": ANSWER_FAULTS,
+    "reject_question": [
+        ({}, "question_id is required"),
+        *with_required("question_id", "q", [({"reason": 4}, "reason must be a string")]),
+        ({"question_id": "q", "reason": "r" * 4097}, "reason is too long: at most 4096"),
+    ],
     "prompt": [
         *TEXT_FAULTS,
         *with_required("text", "a", ATTACHMENT_FAULTS),
