@@ -158,6 +158,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             disabled=parts.mcp_disabled,
             around=parts.mcp_surroundings,
             tools=tools,
+            project=parts.project,
             sessions=sessions,
             log=log,
             nursery=nursery,

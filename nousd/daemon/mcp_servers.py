@@ -1,4 +1,5 @@
-"""The MCP servers of one daemon: those of the settings, and those that a client added since.
+"""The MCP servers of one daemon: those of the settings, those that a client added since, and those of a
+project that the user trusts. Of one name, the first of these counts.
 
 What a server is and how it is kept alive is ``tools.mcp``'s; here is which there are, who said so, and
 what the log is told of them.
@@ -8,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import trio
 from msgspec import UNSET
 
 from nousd.daemon import boundary
 from nousd.daemon.log import Log, Ticket
-from nousd.daemon.mcp_specs import checked_server, spec_of
+from nousd.daemon.mcp_specs import checked_server, spec_of, specs_of_project
+from nousd.daemon.project import Project
 from nousd.daemon.sessions import Sessions
 from nousd.errors import CommandRejected, ConfigError
 from nousd.tools.mcp.server import McpServer, Status, Surroundings, require_sdk
@@ -25,7 +27,7 @@ from nousd.wire import mcp
 from nousd.wire.limits import MCP_SERVERS_MAX
 from nousd.wire.optional import or_unset
 
-Origin = Literal["config", "add_mcp"]
+Origin = Literal["config", "add_mcp", "project"]
 """Where a server is said to be."""
 
 
@@ -52,6 +54,7 @@ class McpServers:
         disabled: Sequence[ServerSpec],
         around: Surroundings | None,
         tools: ToolRegistry,
+        project: Project,
         sessions: Sessions,
         log: Log,
         nursery: trio.Nursery,
@@ -60,10 +63,13 @@ class McpServers:
         self._disabled = {spec.name: spec for spec in disabled}
         self._around = around
         self._tools = tools
+        self._project = project
         self._sessions = sessions
         self._log = log
         self._nursery = nursery
         self._kept: dict[str, _Kept] = {}
+        self._of_project: dict[str, ServerSpec] = {}
+        self._reading = trio.Lock()
 
     def start(self) -> None:
         """Connects to all there are."""
@@ -74,6 +80,29 @@ class McpServers:
         for server in self._sessions.defaults.mcp_servers:
             if server.name not in self._names_of_the_settings:
                 self._keep(spec_of(server))
+        self.reread_project()
+
+    def reread_project(self) -> None:
+        """Looks at what the project says now, as far as it is trusted."""
+        if self._around is not None:
+            read = partial(boundary.contained, self._read_project, "the MCP servers of a project")
+            self._nursery.start_soon(read)
+
+    async def _read_project(self) -> None:
+        around = self._around
+        assert around is not None
+        async with self._reading:
+            settings = await self._project.trusted()
+            added = {server.name for server in self._sessions.defaults.mcp_servers}
+            taken = self._names_of_the_settings | added
+            specs = specs_of_project(settings, around.secret)
+            wanted = {spec.name: spec for spec in specs if spec.name not in taken}
+            for name in self._of_project.keys() - wanted.keys() - taken:
+                self._take_away(name)
+            for name, spec in wanted.items():
+                if self._of_project.get(name) != spec or name not in self._kept:
+                    self._keep(spec)
+            self._of_project = wanted
 
     @property
     def _names_of_the_settings(self) -> set[str]:
@@ -117,7 +146,12 @@ class McpServers:
         if len(others) == len(self._sessions.defaults.mcp_servers):
             raise CommandRejected("mcp_server_not_found", details={"name": name})
         ticket = self._sessions.update(None, mcp_servers=others)
-        self._when_committed(ticket, partial(self._drop, name))
+
+        def removed() -> None:
+            self._take_away(name)
+            self.reread_project()
+
+        self._when_committed(ticket, removed)
         return ticket
 
     def restart(self, name: str) -> None:
@@ -145,14 +179,18 @@ class McpServers:
             )
             for spec in self._disabled.values()
         ]
+        order = get_args(Origin)
         return tuple(
-            sorted((*kept, *disabled), key=lambda each: (each.origin != "config", each.name))
+            sorted((*kept, *disabled), key=lambda each: (order.index(each.origin), each.name))
         )
 
     # --- what runs -------------------------------------------------------------------------------
 
     def _origin(self, name: str) -> Origin:
-        return "config" if name in self._configured else "add_mcp"
+        if name in self._configured:
+            return "config"
+        added = {server.name for server in self._sessions.defaults.mcp_servers}
+        return "add_mcp" if name in added else "project"
 
     def _added_without(self, name: str) -> tuple[mcp.McpServer, ...]:
         added = self._sessions.defaults.mcp_servers
@@ -181,6 +219,12 @@ class McpServers:
             kept.scope.cancel()
         return kept
 
+    def _take_away(self, name: str) -> None:
+        """Keeps a server no more, and says so."""
+        kept = self._drop(name)
+        if kept is not None:
+            self._tell(kept.server.spec, Status(restarts=kept.server.status.restarts), "removed")
+
     async def _run(self, kept: _Kept, before: _Kept | None) -> None:
         try:
             with kept.scope:
@@ -192,12 +236,14 @@ class McpServers:
         finally:
             kept.ended.set()
 
-    def _tell(self, spec: ServerSpec, status: Status) -> None:
+    def _tell(
+        self, spec: ServerSpec, status: Status, state: Literal["removed"] | None = None
+    ) -> None:
         event = mcp.McpServerStatus(
             session_id="",
             name=spec.name,
             transport=spec.transport,
-            state=status.state,
+            state=state or status.state,
             restarts=status.restarts,
             tools=status.tools,
             error=or_unset(status.error or None),

@@ -6,6 +6,7 @@ the daemon's environment.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.config.mcp_file import ConfiguredMcpServer, names_secret
-from nousd.errors import InvalidPayload
+from nousd.config.config_file import ConfigFile
+from nousd.config.mcp_file import ConfiguredMcpServer, names_secret, read_mcp_file
+from nousd.config.project_file import ProjectSettings
+from nousd.errors import ConfigError, InvalidPayload
 from nousd.redaction import RULES, Redactor
 from nousd.tools.mcp.server import require_sdk
 from nousd.tools.mcp.spec import (
@@ -26,6 +29,8 @@ from nousd.tools.mcp.spec import (
     without_references,
 )
 from nousd.wire import mcp
+
+_log: Final = logging.getLogger(__name__)
 
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -133,6 +138,25 @@ def specs_of_settings(
     for server in servers:
         specs[server.table.enabled].append(_spec_of_settings(server, secret))
     return OfSettings(tuple(specs[True]), tuple(specs[False]))
+
+
+def specs_of_project(
+    settings: ProjectSettings, secret: Callable[[str], None]
+) -> tuple[ServerSpec, ...]:
+    """Returns the servers of a project that the user trusts, as they are run. What cannot be one is told
+    in the daemon's log, and stops nobody.
+    """
+    specs = []
+    for name, table in settings.mcp.items():
+        file = ConfigFile(Path(settings.path), "project", {"mcp": {name: table}})
+        try:
+            (server,) = read_mcp_file(file)
+        except ConfigError as error:
+            _log.warning("%s", error)
+        else:
+            if server.table.enabled:
+                specs.append(_spec_of_settings(server, secret))
+    return tuple(specs)
 
 
 def _spec_of_settings(server: ConfiguredMcpServer, secret: Callable[[str], None]) -> ServerSpec:

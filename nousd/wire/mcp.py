@@ -25,7 +25,7 @@ Classes = Annotated[tuple[ToolClass, ...], Meta(max_length=4)]
 ClassesOfTools = Annotated[dict[Value, Classes], Meta(max_length=MCP_VALUES_MAX)]
 TimeoutMs = Annotated[int, Meta(ge=1, le=MCP_TIMEOUT_MS_MAX)]
 
-McpState = Literal["connecting", "ready", "backoff", "failed", "disabled"]
+McpState = Literal["connecting", "ready", "backoff", "failed"]
 """``backoff``: it failed and is tried again by itself. ``failed``: it is not, before ``restart_mcp``."""
 
 
@@ -89,7 +89,7 @@ class McpServerStatus(Event, frozen=True, kw_only=True):
 
     name: str
     transport: Literal["stdio", "http"]
-    state: McpState
+    state: McpState | Literal["removed"]
     restarts: int
     tools: tuple[str, ...]
     error: str | UnsetType = UNSET
@@ -98,15 +98,15 @@ class McpServerStatus(Event, frozen=True, kw_only=True):
 
 
 class McpServerSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A server and how it is. ``origin`` says where it is said to be: ``config`` or ``add_mcp``.
+    """A server and how it is. ``origin`` says where it is said to be.
 
     ``command`` and ``url`` are shown; values of ``env`` and ``headers`` are not.
     """
 
     name: str
-    origin: Literal["config", "add_mcp"]
+    origin: Literal["config", "add_mcp", "project"]
     transport: Literal["stdio", "http"]
-    state: McpState
+    state: McpState | Literal["disabled"]
     restarts: int
     tools: tuple[str, ...]
     command: tuple[str, ...] | UnsetType = UNSET

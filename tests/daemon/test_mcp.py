@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,8 @@ import pytest
 import trio
 
 from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.project import Project, reader
+from nousd.daemon.trust import Trust
 from nousd.providers.interface import Provider
 from nousd.tools.mcp import server as server_module
 from nousd.tools.mcp.spec import ServerSpec
@@ -203,3 +206,31 @@ async def test_a_server_that_was_given_up_is_tried_again_when_somebody_asks(
         await kit.client.request("restart_mcp", name="stub")
         await kit.until("ready")
         assert "mcp__stub__echo" in await kit.names()
+
+
+@pytest.mark.behaviour("a_project_names_mcp_servers_once_it_is_trusted")
+async def test_a_server_of_a_project_runs_only_while_the_user_trusts_its_file(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    root = short_folder / "work"
+    settings = root / ".nousd" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f"[mcp.stub]\ncommand = {json.dumps(COMMAND)}\n\n[mcp.Bad]\nurl = 5\n")
+    async with served(
+        short_folder, provider, stub, project=Project(root, reader(root), Trust())
+    ) as kit:
+        assert (await kit.client.request("list_mcp"))["servers"] == []
+        (file,) = (await kit.client.request("list_trust"))["files"]
+        await kit.client.request("trust", hash=file["hash"])
+        await kit.until("ready")
+        (server,) = (await kit.client.request("list_mcp"))["servers"]
+        assert (server["name"], server["origin"]) == ("stub", "project")
+        # What the user says himself of one of that name counts.
+        await kit.client.request("add_mcp", name="stub", command=list(COMMAND), tools=["env"])
+        await kit.until("ready", tools=["mcp__stub__env"])
+        await kit.client.request("remove_mcp", name="stub")
+        await kit.until("removed")
+        await kit.until("ready")
+        await kit.client.request("untrust")
+        await kit.until("removed")
+        assert (await kit.client.request("list_mcp"))["servers"] == []

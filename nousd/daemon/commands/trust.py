@@ -29,6 +29,7 @@ async def trust(core: Core, command: commands.Trust) -> Reply:
     if found != command.hash:
         raise CommandRejected("hash_mismatch", details={"hash": found})
     ticket = core.project.trust.update(core.runs.log, str(path), found)
+    ticket.when_settled(lambda _: core.mcp.reread_project())
     return Deferred(ticket, Accepted(command="trust", path=str(path)))
 
 
@@ -39,6 +40,7 @@ async def untrust(core: Core, command: commands.Untrust) -> Reply:
     if path not in core.project.trust.paths():
         raise CommandRejected("not_trusted")
     ticket = core.project.trust.update(core.runs.log, path, None)
+    ticket.when_settled(lambda _: core.mcp.reread_project())
     return Deferred(ticket, Accepted(command="untrust", path=path))
 
 
