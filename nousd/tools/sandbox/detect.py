@@ -129,7 +129,9 @@ def _trial(sandbox: Sandbox) -> Finding:
     try:
         with tempfile.TemporaryDirectory(prefix="nousd-") as folder:
             reason = _reason_against(sandbox, Path(folder).resolve())
-    except (OSError, ToolError, subprocess.SubprocessError) as error:
+    except subprocess.TimeoutExpired:
+        reason = f"a program that does nothing did not end within {TRIAL_SECONDS:g} seconds"
+    except (OSError, ToolError) as error:
         reason = str(error)
     usable = sandbox if not reason else None
     return Finding(name=sandbox.name, sandbox=usable, reason=reason[:REASON_CHARS_MAX])

@@ -72,12 +72,17 @@ def why_not() -> str | None:
     """Returns why Landlock is no sandbox on this machine, None if it is one."""
     if (reason := seccomp.why_not()) is not None:
         return reason
-    abi = ctypes.CDLL(None, use_errno=True).syscall(_CREATE_RULESET, None, 0, _ABI_VERSION)
+    abi = _abi()
     if abi < 0:
         return "the kernel has no Landlock, or it is switched off"
     if abi < ABI_MIN:
         return f"the kernel's Landlock has ABI {abi}, and {ABI_MIN} (Linux 6.12) is needed"
     return None
+
+
+def _abi() -> int:
+    version: int = ctypes.CDLL(None).syscall(_CREATE_RULESET, None, 0, _ABI_VERSION)
+    return version
 
 
 class Landlock:
