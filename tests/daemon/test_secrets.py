@@ -11,6 +11,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -38,16 +39,18 @@ class PlantedPlace(Place):
         in_environment: the key in the environment of the provider that is asked.
         of_deployment: a variable that no setting knows, and that sounds like a secret.
         printed: the key that a provider's program prints.
+        of_mcp: what MCP servers are given, if there is one.
     """
 
     in_file: str = field(default_factory=lambda: planted("sk-file"))
     in_environment: str = field(default_factory=lambda: planted("sk-env"))
     of_deployment: str = field(default_factory=lambda: planted("deploy"))
     printed: str = field(default_factory=lambda: planted("printed"))
+    of_mcp: tuple[str, ...] = ()
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        return (self.in_file, self.in_environment, self.of_deployment, self.printed)
+        return (self.in_file, self.in_environment, self.of_deployment, self.printed, *self.of_mcp)
 
     def environment(self, **more: str) -> dict[str, str]:
         return super().environment(
@@ -139,7 +142,14 @@ def place(stub: StubModel) -> Iterator[PlantedPlace]:
 
 @pytest.fixture
 async def watched(place: PlantedPlace, stub: StubModel) -> AsyncIterator[Watched]:
-    """A daemon that knows all its secrets; what is left of it in the end holds none of them."""
+    """See ``watching``."""
+    async with watching(place, stub) as watched:
+        yield watched
+
+
+@asynccontextmanager
+async def watching(place: PlantedPlace, stub: StubModel) -> AsyncIterator[Watched]:
+    """Runs a daemon that knows all its secrets; what is left of it in the end holds none of them."""
     async with running(place) as process:
         client, events = await place.connect(), await place.watch(types="all")
         watched = Watched(place, process, stub, client, events)
@@ -281,6 +291,24 @@ async def test_an_extension_that_fails_is_told_of_without_what_it_knows(watched:
     assert REDACTED in failed["error"]["cause"]
     selected = await watched.ask("new_session")
     assert REDACTED in selected["payload"]["warnings"][0]["message"]
+
+
+async def test_an_mcp_server_that_dies_complaining_is_told_of_without_its_key(
+    place: PlantedPlace, stub: StubModel
+) -> None:
+    pytest.importorskip("mcp", reason="the extra nousd[mcp] is not installed")
+    place.of_mcp = (planted("mcp"),)
+    with (place.folder / "nousd" / "config.toml").open("a") as settings:
+        command = '["sh", "-c", "echo my key is $API_KEY >&2; echo $API_KEY; exit 1"]'
+        settings.write(f"[mcp.broken]\ncommand = {command}\nenv.API_KEY = '{place.of_mcp[0]}'\n")
+    async with watching(place, stub) as watched:
+        await watched.events.subscribe(after="evt-0", types=["mcp_server_status"])
+        status = await watched.events.next()
+        while status["payload"]["state"] == "connecting":
+            status = await watched.events.next()
+        watched.heard.append(status)
+        [server] = (await watched.ask("list_mcp"))["payload"]["servers"]
+        assert REDACTED in server["error"]
 
 
 async def test_a_call_of_a_clients_own_tells_no_key(watched: Watched) -> None:
