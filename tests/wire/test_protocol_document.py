@@ -23,6 +23,7 @@ from nousd.wire import (
     mcp,
     questions,
     responses,
+    tool_events,
     tool_responses,
     trust,
     workers,
@@ -45,6 +46,12 @@ OBJECTS: dict[str, type[Any]] = {
     "Tool call": entries.ToolCall,
     "Omitted entry": events.Omitted,
     "Source": events.Source,
+    "Tool call record": tool_responses.ToolCallRecord,
+    "Tool call summary": tool_responses.ToolCallSummary,
+    "Call decision": tool_responses.CallDecision,
+    "Policy source": tool_events.PolicySource,
+    "Policy snapshot": tool_events.PolicySnapshot,
+    "Sandbox facts": tool_events.SandboxFacts,
     "Usage": entries.Usage,
     "Usage totals": entries.UsageTotals,
     "Attachment": entries.Attachment,
@@ -135,7 +142,8 @@ def test_a_table_lists_the_keys_of_its_struct(section: str) -> None:
 )
 def test_what_a_model_is_given_lists_the_keys_of_each_message(message: type[Any]) -> None:
     role = message.__struct_config__.tag
-    [told] = re.findall(rf"^\| `{role}` \| (.*) \|$", DOCUMENT, re.MULTILINE)
+    section = SECTIONS["Lifecycle/What a model is given"]
+    [told] = re.findall(rf"^\| `{role}` \| (.*) \|$", section, re.MULTILINE)
     named = re.findall(r"`(\w+)`", re.sub(r"\(array.*?\)(?=,|$)|\(the.*?\)", "", told))
     assert named == [field.encode_name for field in msgspec.structs.fields(message)]
 

@@ -27,16 +27,13 @@ async def cancel_tool_call(core: Core, command: commands.CancelToolCall) -> Repl
     driver = core.calls.find(command.tool_call_id)
     if driver is None:
         row = await core.store.tool_call(command.tool_call_id, None)
-        raise CommandRejected(_why_not(row))
+        if row is None:
+            raise CommandRejected("tool_call_not_found")
+        is_over = row.run_id is None or row.ended_at is not None
+        # A run's call is stopped with its run.
+        raise CommandRejected("tool_call_ended" if is_over else "tool_call_not_cancellable")
     driver.stop("aborted")
     return Accepted(command="cancel_tool_call", tool_call_id=command.tool_call_id)
-
-
-def _why_not(row: ToolCallRow | None) -> str:
-    if row is None:
-        return "tool_call_not_found"
-    # A run's call is stopped with its run.
-    return "tool_call_ended" if row.ended_at is not None else "tool_call_not_cancellable"
 
 
 async def get_tool_call(core: Core, command: commands.GetToolCall) -> Reply:
