@@ -222,6 +222,21 @@ CHOICES_MAX: Final = 16
 ANSWER_CHARS_MAX: Final = 4096
 """Characters of an answer in the user's own words."""
 
+PATCH_CHARS_MAX: Final = 2 * 1024 * 1024
+"""Characters of one patch."""
+
+PATCH_FILES_MAX: Final = 500
+"""Files in one patch."""
+
+PATCHED_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Bytes of all files of one patch, as they are and as they will be: they are held in memory."""
+
+WEB_PAGE_BYTES_MAX: Final = 5 * 1024 * 1024
+"""Bytes of a page that ``web_fetch`` reads, decompressed; and of what it receives for it."""
+
+WEB_REDIRECTS_MAX: Final = 5
+"""Redirects that one ``web_fetch`` follows."""
+
 TODOS_MAX: Final = 100
 """Items of a session's list of things to do."""
 
@@ -357,15 +372,18 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
         INSTRUCTIONS_BYTES_MAX,
         "a source of `model_input` whose `reason` is `cut` or `no_room`",
     ),
+    "rules_max": (
+        RULES_MAX,
+        "the daemon does not start; of a project's file a problem that is told",
+    ),
+    "project_file_bytes_max": (PROJECT_FILE_BYTES_MAX, "a problem in `list_trust`; nothing counts"),
+    "trusted_files_max": (TRUSTED_FILES_MAX, "command_rejected: too_many_trusted_files"),
     "client_calls_max": (CLIENT_CALLS_MAX, "command_rejected: too_many_calls"),
     "waiting_requests_max": (
         WAITING_REQUESTS_MAX,
         "a denial whose reason says that too many wait",
     ),
     "granted_rules_max": (GRANTED_RULES_MAX, "command_rejected: too_many_rules"),
-    "rules_max": (RULES_MAX, "the daemon does not start; of a project's file a problem that is told"),
-    "project_file_bytes_max": (PROJECT_FILE_BYTES_MAX, "a problem in `list_trust`; nothing counts"),
-    "trusted_files_max": (TRUSTED_FILES_MAX, "command_rejected: too_many_trusted_files"),
     "rule_chars_max": (
         RULE_CHARS_MAX,
         "invalid_payload: rule is too long: at most 4096; a request without `rule`",
@@ -373,10 +391,27 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
     "reason_chars_max": (REASON_CHARS_MAX, "invalid_payload: reason is too long: at most 4096"),
     "expired_listed_max": (EXPIRED_LISTED_MAX, "the older ones are not listed"),
     "answers_max": (ANSWERS_MAX, "invalid_payload: answers is too long: at most 4"),
-    "choices_max": (CHOICES_MAX, "invalid_payload: answers[<index>].chosen is too long: at most 16"),
+    "choices_max": (
+        CHOICES_MAX,
+        "invalid_payload: answers[<index>].chosen is too long: at most 16",
+    ),
     "answer_chars_max": (
         ANSWER_CHARS_MAX,
         "invalid_payload: answers[<index>].text is too long: at most 4096",
+    ),
+    "patch_chars_max": (
+        PATCH_CHARS_MAX,
+        "a result `validation_failed: patch.patch must have at most 2097152 characters`",
+    ),
+    "patch_files_max": (PATCH_FILES_MAX, "a result `patch_failed: more than 500 files`"),
+    "patched_bytes_max": (
+        PATCHED_BYTES_MAX,
+        "a result `patch_failed: the files are larger than 134217728 bytes together`",
+    ),
+    "web_page_bytes_max": (WEB_PAGE_BYTES_MAX, "a result that is cut and says so"),
+    "web_redirects_max": (
+        WEB_REDIRECTS_MAX,
+        "a result `web_fetch_failed: more than 5 redirects`",
     ),
     "todos_max": (TODOS_MAX, "a result `validation_failed: todo: ...`; the list stays as it was"),
     "todo_chars_max": (

@@ -37,7 +37,10 @@ from nousd.store.interface import EventFilter
 from nousd.tools import output, whole_output
 from nousd.tools.interface import Tool
 from nousd.wire.limits import LIMITS, LONG_LINE_BYTES
+from tests.daemon.rule_limits import RULE_PLAYS
+from tests.daemon.mcp_limits import MCP_PLAYS
 from tests.daemon.task_limits import TASK_PLAYS
+from tests.daemon.tool_limits import TOOL_PLAYS
 from tests.daemon_harness import Client, Daemon, Event, Events, Payload, of_type, socket_daemon
 from tests.stub_model import Reply, StubModel, hanging_reply, text_reply, tool_reply, whole_reply
 
@@ -636,6 +639,7 @@ PLAYS: dict[str, Play] = {
     "attachment_bytes_max": attachment_bytes,
     "attachments_bytes_max": attachments_bytes,
     "tools_max": tools,
+    **MCP_PLAYS,
     "models_listed_max": models_listed,
     "types_max": types,
     "cursor_digits_max": cursor_digits,
@@ -666,6 +670,8 @@ PLAYS: dict[str, Play] = {
     "omitted_max": omitted,
     "instructions_file_bytes_max": instructions_file_bytes,
     "instructions_bytes_max": instructions_bytes,
+    **RULE_PLAYS,
+    **TOOL_PLAYS,
     **TASK_PLAYS,
     "summary_chars_max": summary_chars,
 }

@@ -354,6 +354,7 @@ FOR_THE_FIRST = [
 ]
 
 
+@pytest.mark.behaviour("a_rule_for_one_command_allows_no_other")
 @pytest.mark.parametrize(("pattern", "line"), FOR_THE_FIRST)
 def test_a_permission_for_the_first_command_allows_no_second(pattern: str, line: str) -> None:
     assert verdict(line, allow=[f"bash({pattern})"]) == "ask"

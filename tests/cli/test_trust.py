@@ -1,0 +1,133 @@
+"""``nousctl trust`` shows what a project adds, asks, and trusts what it has shown."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from nousd.wire.canonical import digest
+from nousd.wire.limits import PROJECT_FILE_BYTES_MAX
+from tests.cli.conftest import Nousctl
+from tests.fake_daemon import FakeDaemon, ok, refused
+
+OWN = {
+    "path": "/app/.nousd/config.toml",
+    "hash": "sha256:1",
+    "trusted": False,
+    "restricts": ["deny read(a)"],
+    "adds": ["allow bash(npm test *)\x1b[2J"],
+    "problems": ["sandbox: a project cannot set this"],
+}
+
+
+@pytest.fixture(autouse=True)
+def project(daemon: FakeDaemon) -> None:
+    listed = {"root": "/app", "files": [OWN], "cursor": "evt-1"}
+    daemon.on["list_trust"] = ok("project_files", listed)
+    for command in ("trust", "untrust"):
+        daemon.on[command] = ok("accepted", {"command": command, "path": OWN["path"]})
+
+
+def sent(daemon: FakeDaemon, command: str) -> list[object]:
+    return [request["payload"] for request in daemon.heard if request["type"] == command]
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_a_project_adds_is_shown_before_it_is_trusted(
+    nousctl: Nousctl, daemon: FakeDaemon
+) -> None:
+    outcome = nousctl("trust", "--yes")
+    assert (outcome.code, outcome.out) == (0, "trusted: /app/.nousd/config.toml\n")
+    for line in (
+        "/app/.nousd/config.toml: not trusted",
+        "counts in any case: deny read(a)",
+        "counts if trusted: allow bash(npm test *)",
+        "never counts: sandbox: a project cannot set this",
+    ):
+        assert line in outcome.err
+    assert "\x1b" not in outcome.err
+    assert sent(daemon, "trust") == [{"path": OWN["path"], "hash": "sha256:1"}]
+
+
+@pytest.mark.parametrize(("typed", "is_sent"), [("y\n", True), ("YES\n", True), ("n\n", False)])
+def test_at_a_terminal_the_user_is_asked(
+    nousctl: Nousctl,
+    daemon: FakeDaemon,
+    monkeypatch: pytest.MonkeyPatch,
+    typed: str,
+    is_sent: bool,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", _Terminal(typed))
+    outcome = nousctl("trust")
+    assert outcome.code == (0 if is_sent else 1)
+    assert "[y/N]" in outcome.err
+    assert bool(sent(daemon, "trust")) == is_sent
+
+
+@pytest.mark.parametrize("typed", ["", "\n"])
+def test_silence_is_no_trust(
+    nousctl: Nousctl, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", _Terminal(typed))
+    assert nousctl("trust").code == 1
+    assert sent(daemon, "trust") == []
+
+
+def test_where_nobody_can_be_asked_nothing_is_trusted(nousctl: Nousctl, daemon: FakeDaemon) -> None:
+    outcome = nousctl("trust", input="y\n")
+    assert outcome.code == 1
+    assert "--yes" in outcome.err
+    assert sent(daemon, "trust") == []
+
+
+def test_a_project_without_settings_has_nothing_to_trust(
+    nousctl: Nousctl, daemon: FakeDaemon
+) -> None:
+    daemon.on["list_trust"] = ok("project_files", {"root": "/app", "files": [], "cursor": "evt-1"})
+    outcome = nousctl("trust", "--yes")
+    assert (outcome.code, sent(daemon, "trust")) == (1, [])
+    assert "/app" in outcome.err
+    assert "no settings" in nousctl("trust", "--list").out
+
+
+def test_a_file_that_is_named_is_shown_whole_and_trusted_as_it_was_shown(
+    nousctl: Nousctl, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    file = tmp_path / "agent.md"
+    file.write_text("You are kind.\n")
+    outcome = nousctl("trust", str(file), "--yes")
+    assert outcome.code == 0
+    assert "  You are kind." in outcome.err
+    assert sent(daemon, "trust") == [{"path": str(file), "hash": digest(b"You are kind.\n")}]
+
+
+def test_a_file_that_cannot_be_shown_is_not_trusted(
+    nousctl: Nousctl, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    assert "cannot be read" in nousctl("trust", str(tmp_path / "none"), "--yes").err
+    (tmp_path / "long").write_bytes(b"x" * (PROJECT_FILE_BYTES_MAX + 1))
+    assert "longer than" in nousctl("trust", str(tmp_path / "long"), "--yes").err
+    assert sent(daemon, "trust") == []
+
+
+def test_the_list_can_be_had_alone_also_as_the_daemon_sent_it(
+    nousctl: Nousctl, daemon: FakeDaemon
+) -> None:
+    assert "not trusted" in nousctl("trust", "--list").out
+    assert '"root": "/app"' in nousctl("trust", "--list", "--json").out
+    assert sent(daemon, "trust") == []
+
+
+def test_trust_is_taken_back(nousctl: Nousctl, daemon: FakeDaemon, tmp_path: Path) -> None:
+    assert nousctl("untrust").out == "not trusted any more: /app/.nousd/config.toml\n"
+    assert nousctl("untrust", str(tmp_path / "a")).code == 0
+    assert sent(daemon, "untrust") == [{}, {"path": str(tmp_path / "a")}]
+    daemon.on["untrust"] = refused("command_rejected", "not_trusted")
+    assert nousctl("untrust").code == 1
