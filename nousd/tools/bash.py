@@ -28,6 +28,9 @@ TIMEOUT_SECONDS: Final = 120
 TIMEOUT_SECONDS_MAX: Final = 3600
 """The longest that a command may ask for."""
 
+ANY_HOST: Final = ("*",)
+"""What a command can reach that asks for more than the sandbox gives."""
+
 COMMAND_BYTES_MAX: Final = 128 * 1024 - 1
 """What the kernel takes as one argument of a program."""
 
@@ -70,13 +73,16 @@ def _sandbox(args: Bash, context: ToolContext) -> Sandbox | None:
 
 
 def _access(args: Bash, context: ToolContext) -> Access:
-    sandbox = _sandbox(args, context)
-    has_network = sandbox is None or sandbox.has_network or args.network
+    sandbox = context.sandbox()
+    asks_for_more = sandbox is not None and (args.unsandboxed or args.network)
+    has_network = sandbox is None or sandbox.has_network or asks_for_more
     classes: set[ToolClass] = {"exec", "network"} if has_network else {"exec"}
     return Access(
         classes=frozenset(classes),
         command=args.command,
-        is_confined=sandbox is not None and not has_network,
+        # A rule that allows a command says nothing of how it is held: this is for no such rule to allow.
+        hosts=ANY_HOST if asks_for_more else (),
+        is_confined=not has_network,
     )
 
 

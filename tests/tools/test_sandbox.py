@@ -322,7 +322,7 @@ async def test_leaving_the_sandbox_is_said_in_the_arguments(held: SandboxBench) 
         return await bash.access(bash.validated({"command": "x"} | arguments), held.context)
 
     alone = Access(classes=frozenset({"exec"}), command="x", is_confined=True)
-    outside = Access(classes=frozenset({"exec", "network"}), command="x")
+    outside = Access(classes=frozenset({"exec", "network"}), command="x", hosts=("*",))
     assert await facts() == alone
     assert await facts(network=True) == outside
     assert await facts(unsandboxed=True) == outside
