@@ -281,7 +281,7 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
     "mcp_values_max": (MCP_VALUES_MAX, "invalid_payload: command is too long: at most 64"),
     "mcp_value_chars_max": (
         MCP_VALUE_CHARS_MAX,
-        "invalid_payload: url is too long: at most 4096 characters",
+        "invalid_payload: url is too long: at most 4096",
     ),
     "mcp_timeout_ms_max": (
         MCP_TIMEOUT_MS_MAX,
