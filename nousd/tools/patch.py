@@ -26,15 +26,7 @@ from nousd.tools.place import Place
 from nousd.tools.text_files import TEXT_BYTES_MAX, WRITING, binary_kind, runnable
 from nousd.tools.unified_diff import FileDiff, parse
 from nousd.wire.access import Access
-
-PATCH_CHARS_MAX: Final = 2 * 1024 * 1024
-"""Characters of one patch."""
-
-PATCH_FILES_MAX: Final = 500
-"""Files in one patch."""
-
-PATCHED_BYTES_MAX: Final = 128 * 1024 * 1024
-"""Bytes of all files of one patch together, which are held in memory."""
+from nousd.wire.limits import PATCH_CHARS_MAX, PATCH_FILES_MAX, PATCHED_BYTES_MAX
 
 _STRIP_MAX: Final = 16
 

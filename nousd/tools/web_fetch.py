@@ -18,7 +18,6 @@ from nousd.tools.output import head_of
 from nousd.tools.path_errors import shown
 from nousd.tools.web_page import EXTRACT_SECONDS_MAX, HTML_BYTES_MAX, Form, text_of
 from nousd.tools.web_request import (
-    BODY_BYTES_MAX,
     TOTAL_SECONDS,
     URL_CHARS_MAX,
     Page,
@@ -28,7 +27,7 @@ from nousd.tools.web_request import (
     target_of,
 )
 from nousd.wire.access import Access
-from nousd.wire.limits import TOOL_RESULT_BYTES_MAX
+from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, WEB_PAGE_BYTES_MAX
 
 _ERROR_STATUS: Final = 400
 
@@ -98,7 +97,9 @@ def _notes(page: Page, args: WebFetch) -> list[str]:
     if is_html and len(page.body) > HTML_BYTES_MAX:
         return [f"[Only the first {HTML_BYTES_MAX} bytes of the page were read.]"]
     return (
-        [f"[Only the first {BODY_BYTES_MAX} bytes of the page were read.]"] if page.is_cut else []
+        [f"[Only the first {WEB_PAGE_BYTES_MAX} bytes of the page were read.]"]
+        if page.is_cut
+        else []
     )
 
 

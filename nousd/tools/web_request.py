@@ -27,6 +27,7 @@ from nousd import __version__
 from nousd.errors import ToolError
 from nousd.tools.path_errors import shown
 from nousd.tools.web_addresses import Address, WebAllow, literal
+from nousd.wire.limits import WEB_PAGE_BYTES_MAX, WEB_REDIRECTS_MAX
 
 if TYPE_CHECKING:
     import httpx2
@@ -39,11 +40,6 @@ CONNECT_SECONDS: Final = 10.0
 
 ADDRESSES_MAX: Final = 4
 """Addresses of a host that are tried."""
-
-REDIRECTS_MAX: Final = 5
-
-BODY_BYTES_MAX: Final = 5 * 1024 * 1024
-"""Of a page, decompressed; and of what is received for it. What is longer is cut."""
 
 URL_CHARS_MAX: Final = 8192
 
@@ -157,7 +153,7 @@ async def fetch(text: str, reach: Reach) -> Page:
 
 
 async def _followed(url: httpx2.URL, reach: Reach) -> Page:
-    for _ in range(REDIRECTS_MAX + 1):
+    for _ in range(WEB_REDIRECTS_MAX + 1):
         async with _asked(url, reach) as response:
             after = _redirected(url, response)
             if after is None:
@@ -165,7 +161,7 @@ async def _followed(url: httpx2.URL, reach: Reach) -> Page:
             if host_of(after) != host_of(url):
                 return _moved(url, response.status_code, after, reach)
             url = after
-    raise _failed(f"more than {REDIRECTS_MAX} redirects")
+    raise _failed(f"more than {WEB_REDIRECTS_MAX} redirects")
 
 
 def _redirected(url: httpx2.URL, response: httpx2.Response) -> httpx2.URL | None:
@@ -269,9 +265,9 @@ async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
         async for chunk in chunks:
             received += len(chunk)
             # One byte more than wanted tells that there is more.
-            body += inflate(chunk, BODY_BYTES_MAX + 1 - len(body))
-            if len(body) > BODY_BYTES_MAX or received > BODY_BYTES_MAX:
-                return bytes(body[:BODY_BYTES_MAX]), True
+            body += inflate(chunk, WEB_PAGE_BYTES_MAX + 1 - len(body))
+            if len(body) > WEB_PAGE_BYTES_MAX or received > WEB_PAGE_BYTES_MAX:
+                return bytes(body[:WEB_PAGE_BYTES_MAX]), True
     return bytes(body), False
 
 

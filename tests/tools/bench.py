@@ -28,7 +28,7 @@ class Bench:
         self.work = root / "work"
         self.hidden = self.work / ".state"
         for folder in (self.outside, self.work, self.hidden):
-            folder.mkdir()
+            folder.mkdir(parents=True)
         (self.outside / "secret.txt").write_text(SECRET)
         (self.hidden / "log.db").write_text(SECRET)
         self.registry = ToolRegistry(builtin_tools(allow_exec=True))

@@ -413,8 +413,8 @@ async def test_a_compressed_page_is_read(bench: Bench, coding: str) -> None:
 async def test_a_bomb_of_compression_is_cut_at_the_bound(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web_request, "BODY_BYTES_MAX", 64 * 1024)
-    monkeypatch.setattr(web_fetch, "BODY_BYTES_MAX", 64 * 1024)
+    monkeypatch.setattr(web_request, "WEB_PAGE_BYTES_MAX", 64 * 1024)
+    monkeypatch.setattr(web_fetch, "WEB_PAGE_BYTES_MAX", 64 * 1024)
     async with web(page(gzip.compress(b"x" * 50_000_000), Content_Encoding="gzip")) as server:
         result = await fetch(bench, server.url())
         assert "[Only the first 65536 bytes of the page were read.]" in result.text
@@ -425,7 +425,7 @@ async def test_a_bomb_of_compression_is_cut_at_the_bound(
 async def test_a_page_without_an_end_is_cut_at_the_bound(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web_request, "BODY_BYTES_MAX", 64 * 1024)
+    monkeypatch.setattr(web_request, "WEB_PAGE_BYTES_MAX", 64 * 1024)
 
     async def endless(stream: trio.SocketStream, _head: str) -> None:
         await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n")
@@ -440,8 +440,8 @@ async def test_a_page_without_an_end_is_cut_at_the_bound(
 async def test_a_page_is_cut_one_byte_behind_the_bound(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, over: int, is_cut: bool
 ) -> None:
-    monkeypatch.setattr(web_request, "BODY_BYTES_MAX", 1000)
-    monkeypatch.setattr(web_fetch, "BODY_BYTES_MAX", 1000)
+    monkeypatch.setattr(web_request, "WEB_PAGE_BYTES_MAX", 1000)
+    monkeypatch.setattr(web_fetch, "WEB_PAGE_BYTES_MAX", 1000)
     async with web(page("x" * (1000 + over))) as server:
         text = (await fetch(bench, server.url())).text
         assert ("[Only the first 1000 bytes" in text) is is_cut
@@ -451,7 +451,7 @@ async def test_a_page_is_cut_one_byte_behind_the_bound(
 async def test_a_stream_that_decompresses_to_nothing_is_bounded_too(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web_request, "BODY_BYTES_MAX", 64 * 1024)
+    monkeypatch.setattr(web_request, "WEB_PAGE_BYTES_MAX", 64 * 1024)
     empty_blocks = b"\x00\x00\x00\xff\xff" * 2000
 
     async def nothing(stream: trio.SocketStream, _head: str) -> None:
