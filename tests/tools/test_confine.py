@@ -361,6 +361,7 @@ def closed(bench: Bench) -> Bench:
     return bench
 
 
+@pytest.mark.behaviour("a_closed_place_is_closed_where_it_is_opened")
 @pytest.mark.parametrize("tool", CLOSED_USES)
 async def test_a_place_that_is_closed_to_reading_is_not_read(tool: str, closed: Bench) -> None:
     for path in ("secret/key.txt", "link/key.txt", "src/.env", "src/../src/.env"):

@@ -317,6 +317,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.behaviour("a_patch_is_applied_whole_or_not_at_all")
 @pytest.mark.parametrize("case", FAULTS)
 async def test_a_fault_anywhere_changes_nothing(bench: Bench, case: str) -> None:
     bench.put("numbers", NUMBERS)

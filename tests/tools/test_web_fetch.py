@@ -208,6 +208,7 @@ async def test_a_name_that_leads_to_a_private_address_is_refused(bench: Bench) -
         assert server.requests == []
 
 
+@pytest.mark.behaviour("a_page_comes_from_an_address_that_was_judged")
 async def test_a_name_is_resolved_once_and_what_was_judged_is_connected_to(bench: Bench) -> None:
     """The second answer would lead to another address, which a second question would take."""
     async with web(page("hello")) as server:
@@ -410,6 +411,7 @@ async def test_a_compressed_page_is_read(bench: Bench, coding: str) -> None:
         assert (await fetch(bench, server.url())).text.endswith("\n\nhello")
 
 
+@pytest.mark.behaviour("a_page_is_bounded")
 async def test_a_bomb_of_compression_is_cut_at_the_bound(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
