@@ -1,0 +1,145 @@
+"""What the mode auto makes of commands, with a sandbox and without: through the whole daemon."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from nousd.config.settings import Settings
+from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.sandboxing import detector
+from nousd.errors import ConfigError
+from nousd.machine.rules import rules_of
+from nousd.providers.interface import Finished, Receive, ToolCallPiece
+from nousd.tools.sandbox.interface import FindSandbox, Held, Request, no_sandbox
+from nousd.wire.tool_events import SandboxFacts
+from tests.daemon.scripted import ScriptedProvider, says
+from tests.daemon_harness import Payload, memory_daemon, of_type
+
+
+class OpenSandbox:
+    """Holds nothing, and says that it does."""
+
+    name = "open"
+
+    def __init__(self, *, has_network: bool = False) -> None:
+        self.has_network = has_network
+
+    @contextmanager
+    def hold(self, request: Request) -> Iterator[Held]:
+        facts = SandboxFacts(
+            backend=self.name, network=request.network, mounts=("/w:rw",), limits={"x": 1}
+        )
+        yield Held(argv=request.argv, env=request.env, facts=facts)
+
+
+CLOSED: FindSandbox = OpenSandbox
+ONLINE: FindSandbox = partial(OpenSandbox, has_network=True)
+
+
+async def call(
+    workdir: Path, sandbox: FindSandbox, tool: str = "bash", allow: str = "", **args: Any
+) -> dict[str, Payload]:
+    """Lets a model call a tool while nobody can be asked. Returns the last event of each type."""
+
+    async def asks(receive: Receive) -> None:
+        await receive(ToolCallPiece("own", tool, json.dumps(args)))
+        await receive(Finished("tool_use"))
+
+    provider = ScriptedProvider()
+    provider.answer(asks, says("done"))
+    rules = rules_of("allow", [allow] if allow else [], "the test")
+    async with memory_daemon(
+        workdir=workdir,
+        provider=provider,
+        permissions=RulePermissions("auto", rules),
+        sandbox=sandbox,
+    ) as daemon:
+        events, client = await daemon.watch(types="all"), await daemon.connect()
+        await client.request("prompt", text="go", wait=False)
+        run = await events.run()
+    return {event["type"]: payload for event in run for payload in [event["payload"]]} | {
+        "mode": next(
+            said for said in of_type(run, "tool_call_policy_evaluated") if said["source"] == "mode"
+        )
+    }
+
+
+async def test_auto_lets_a_command_run_in_the_sandbox_and_the_event_tells_of_it(
+    tmp_path: Path,
+) -> None:
+    told = await call(tmp_path, CLOSED, command="touch ran")
+    assert told["mode"]["decision"] == "allow"
+    completed = told["tool_call_completed"]
+    assert completed["execution_env"] == "sandbox"
+    assert completed["sandbox"]["backend"] == "open"
+    assert completed["sandbox"]["limits"]["time_ms"] == 120_000
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "more"),
+    [
+        (no_sandbox, {}),
+        (ONLINE, {}),
+        (CLOSED, {"network": True}),
+        (CLOSED, {"unsandboxed": True}),
+    ],
+    ids=["no sandbox", "a network for all", "a network", "none wanted"],
+)
+async def test_auto_asks_about_every_other_command(
+    sandbox: FindSandbox, more: dict[str, Any], tmp_path: Path
+) -> None:
+    told = await call(tmp_path, sandbox, command="touch ran", **more)
+    assert told["mode"]["decision"] == "ask"
+    assert "tool_call_denied" in told
+    assert "tool_call_started" not in told
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_without_a_sandbox_a_rule_may_allow_a_command(tmp_path: Path) -> None:
+    told = await call(tmp_path, no_sandbox, allow="bash(touch ran)", command="touch ran")
+    assert told["tool_call_completed"]["execution_env"] == "host"
+    assert "sandbox" not in told["tool_call_completed"]
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("more", [{"network": True}, {"unsandboxed": True}])
+@pytest.mark.parametrize("rule", ["bash(touch ran)", "bash(=touch ran)", "bash(touch *)"])
+async def test_a_rule_that_allows_a_command_does_not_let_it_out_of_the_sandbox(
+    rule: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    told = await call(tmp_path, CLOSED, allow=rule, command="touch ran", **more)
+    assert "tool_call_denied" in told
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_git_runs_in_a_sandbox_or_not_at_all(tmp_path: Path) -> None:
+    told = await call(tmp_path, no_sandbox, tool="git", subcommand="status")
+    assert told["tool_execution_end"]["is_error"]
+    assert "no sandbox works on this machine" in told["tool_execution_end"]["result"]
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["sandbox_paths", "sandbox_write_paths"])
+def test_no_path_may_show_programs_what_is_the_daemons(name: str, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    for path in (tmp_path, state, state / "deeper", Path("/")):
+        settings = replace(Settings(), **{name: (path,)})
+        with pytest.raises(ConfigError, match=f"^{name}: "):
+            detector(settings, [state])
+    detector(replace(Settings(), **{name: (tmp_path / "beside",)}), [state])
+
+
+def test_no_sandbox_is_looked_for_when_none_is_wanted(tmp_path: Path) -> None:
+    assert detector(Settings(sandbox="none"), [tmp_path])() is None
