@@ -137,14 +137,24 @@ class _Talk:
             order[1](text)
 
     def _prompt(self, text: str) -> None:
-        run_id = self._ask_here("prompt", {"text": text, "wait": False}).payload["run_id"]
+        accepted = self._hand_in("prompt", {"text": text, "wait": False})
         with self._changed:
-            if run_id not in self._ended:
-                self._running = run_id
+            if accepted and accepted["run_id"] not in self._ended:
+                self._running = accepted["run_id"]
 
     def _follow(self, text: str) -> None:
-        self._ask_here("follow_up", {"text": text})
-        self._say("(a run is going on: this comes after it; /steer TEXT goes first)")
+        if self._hand_in("follow_up", {"text": text}):
+            self._say("(a run is going on: this comes after it; /steer TEXT goes first)")
+
+    def _hand_in(self, command: str, payload: dict[str, Any]) -> Mapping[str, Any] | None:
+        """Returns the answer to a text, None if an extension dealt with it: then its reply is shown."""
+        answer = self._ask_here(command, payload).payload
+        for warning in answer.get("warnings", ()):
+            self._say(f"warning: {warning['code']}: {warning['message']}")
+        if "handled_by" not in answer:
+            return answer
+        print(shown(answer["reply"]), flush=True)
+        return None
 
     def _interrupt(self) -> None:
         if self._lost is not None:
@@ -167,10 +177,10 @@ class _Talk:
     # --- commands ------------------------------------------------------------------------------
 
     def steer(self, text: str) -> None:
-        self._ask_here("steer", {"text": text})
+        self._hand_in("steer", {"text": text})
 
     def follow_up(self, text: str) -> None:
-        self._ask_here("follow_up", {"text": text})
+        self._hand_in("follow_up", {"text": text})
 
     def abort(self, _rest: str) -> None:
         self._show(self._ask_here("abort", {}))

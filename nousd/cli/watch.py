@@ -65,13 +65,26 @@ def prompt_stream(options: Options, payload: Mapping[str, Any]) -> int:
         _subscription(options, {"types": "v1"}) as events,
         Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon,
     ):
-        accepted = daemon.request("prompt", payload_of(daemon, {**payload, "wait": False})).payload
-        run_id = accepted["run_id"]
+        answer = daemon.request("prompt", payload_of(daemon, {**payload, "wait": False}))
+        tell_hooks(answer.payload)
+        if "handled_by" in answer.payload:
+            if options.json:
+                print(json.dumps(answer.payload))
+            else:
+                print(harmless(answer.payload["reply"]))
+            return DONE
+        run_id = answer.payload["run_id"]
         try:
             return _shown_to_the_end(_of_run(events, run_id), options)
         except KeyboardInterrupt:
             say(f"\n{run_id} goes on; nousctl abort stops it")
             raise
+
+
+def tell_hooks(payload: Mapping[str, Any]) -> None:
+    """Says what went wrong with extensions."""
+    for warning in payload.get("warnings", ()):
+        say(f"warning: {warning['code']}: {warning['message']}")
 
 
 def _of_run(events: Iterable[ReceivedEvent], run_id: str) -> Iterator[ReceivedEvent]:

@@ -75,6 +75,19 @@ def test_a_line_is_a_prompt_and_its_answer_is_shown_before_the_end(
     assert sent(daemon) == [("prompt", {"text": "hello there", "wait": False, "session_id": "s"})]
 
 
+def test_what_an_extension_deals_with_is_shown_and_starts_no_run(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    warnings = [{"code": "extension_timeout", "message": "guard: input: did not return"}]
+    handled = {"command": "prompt", "handled_by": "house", "reply": "42 lines"}
+    daemon.on["prompt"] = ok("accepted", {**handled, "warnings": warnings})
+    outcome = nousctl("chat", input="count\ncount\n")
+    assert outcome.code == 0
+    assert outcome.out.count("42 lines\n") == 2
+    assert "warning: extension_timeout: guard: input: did not return" in outcome.out + outcome.err
+    assert [command for command, _ in sent(daemon)] == ["prompt", "prompt"]
+
+
 def test_events_are_followed_from_where_the_state_was_read(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:

@@ -59,6 +59,21 @@ def test_prompt_stream_shows_the_run_as_it_goes(daemon: FakeDaemon, nousctl: Nou
     ]
 
 
+HANDLED = {"command": "prompt", "handled_by": "house", "reply": "42 lines"}
+
+
+def test_prompt_stream_shows_what_an_extension_replies(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    warnings = [{"code": "extension_hook_error", "message": "guard: input: ValueError"}]
+    daemon.on["prompt"] = ok("accepted", {**HANDLED, "warnings": warnings})
+    outcome = nousctl("prompt_stream", "/count")
+    assert (outcome.code, outcome.out) == (0, "42 lines\n")
+    assert outcome.err == "warning: extension_hook_error: guard: input: ValueError\n"
+    daemon.on["prompt"] = ok("accepted", HANDLED)
+    assert json.loads(nousctl("--json", "prompt_stream", "/count").out) == HANDLED
+
+
 def test_prompt_stream_subscribes_before_it_asks(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     start_a_run(daemon)
     nousctl("prompt_stream", "hi")
