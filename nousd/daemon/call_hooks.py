@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -16,6 +17,8 @@ from nousd.tools.output import head_of
 from nousd.wire.codec import scrub
 from nousd.wire.entries import ToolCall
 from nousd.wire.tool_events import PolicySource
+
+_log: Final = logging.getLogger(__name__)
 
 
 class ExtensionCallHooks:
@@ -42,7 +45,7 @@ class ExtensionCallHooks:
             fitted.args,
             tuple(map(_opinion, outcome.verdicts)),
             _blocked(outcome),
-            _remarks(outcome.failures),
+            _remarks(host, outcome.failures),
         )
 
     async def after(
@@ -58,7 +61,7 @@ class ExtensionCallHooks:
             )
         )
         host.expect_quiet(0.0)
-        remarks = _remarks(outcome.failures)
+        remarks = _remarks(host, outcome.failures)
         if not outcome.changed_by:
             return Shown(result, remarks=remarks)
         changed = msgspec.structs.replace(
@@ -110,5 +113,9 @@ def _blocked(outcome: CallOutcome) -> str:
     return next((_said(verdict) for verdict in outcome.verdicts if verdict.blocks), "")
 
 
-def _remarks(failures: Iterable[Failure]) -> tuple[Remark, ...]:
+def _remarks(host: CallHost, failures: Iterable[Failure]) -> tuple[Remark, ...]:
+    """Returns what the call's run is warned of; without a run it is in the daemon's log."""
+    if host.turn is None:
+        for failure in failures:
+            _log.warning("%s: %s", failure.code, failure.message)
     return tuple(Remark(failure.code, failure.message) for failure in failures)

@@ -540,6 +540,44 @@ async def test_calls_that_do_not_fit_are_shown_to_no_hook(tmp_path: Path) -> Non
     assert len(of_type(run, "tool_call_denied")) == 2
 
 
+async def test_a_call_of_a_clients_own_goes_through_the_same_hooks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[ToolCalled] = []
+
+    def guard(call: ToolCalled) -> BlockCall | None:
+        seen.append(call)
+        return BlockCall("not that file") if call.args["path"] == "a.txt" else None
+
+    registers = [on("tool_call", guard), on("tool_result", failing)]
+    async with open_bench(tmp_path, *registers) as bench:
+        await bench.client.request("new_session")
+        for path, outcome in (("a.txt", "tool_call_denied"), ("b.txt", "tool_call_completed")):
+            args = {"path": path, "content": "x"}
+            call = await bench.client.request("call_tool", tool="write", args=args)
+            told = await bench.events.until(outcome, tool_call_id=call["tool_call_id"])
+            assert told["payload"].get("by") == ("extension" if path == "a.txt" else None)
+    assert (tmp_path / "b.txt").exists()
+    assert not (tmp_path / "a.txt").exists()
+    assert [(call.run_id, call.turn_id, call.tool) for call in seen] == [("", "", "write")] * 2
+    assert "two: tool_result: ValueError: no idea" in caplog.text
+
+
+async def test_a_task_goes_through_the_same_hooks(tmp_path: Path) -> None:
+    seen: list[ToolCalled] = []
+
+    def guard(call: ToolCalled) -> BlockCall | None:
+        seen.append(call)
+        return BlockCall("not here") if call.tool == "write" else None
+
+    task = '{"tasks": [{"prompt": "write it", "description": "w"}]}'
+    async with open_bench(tmp_path, on("tool_call", guard)) as bench:
+        await bench.run(calls("task", task), WRITE, says("I could not"), says("done"))
+    assert [call.tool for call in seen] == ["task", "write"]
+    assert seen[0].session_id != seen[1].session_id
+    assert not (tmp_path / "a.txt").exists()
+
+
 # --- sessions ------------------------------------------------------------------------------------
 
 
