@@ -1,0 +1,377 @@
+"""The same call, seen again: what never began is carried out, what may have run is not run again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from nousd.daemon.permissions import RulePermissions
+from nousd.machine.model_input import ToolResultMessage
+from nousd.machine.rules import rules_of
+from nousd.providers.interface import Finished, Receive, ToolCallPiece
+from nousd.tools.arguments import struct_arguments
+from nousd.tools.function_tool import FunctionTool
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.wire.access import TOUCHES_NOTHING
+from nousd.wire.entries import PermissionMode
+from tests.daemon.asking_bench import naming
+from tests.daemon.process_harness import Place, running
+from tests.daemon.scripted import Outcome, ScriptedProvider, ScriptedTool, gives, says
+from tests.daemon_harness import (
+    Client,
+    Daemon,
+    Event,
+    Events,
+    memory_daemon,
+    of_type,
+    types,
+)
+from tests.stub_model import StubModel, text_reply, tool_reply
+from tests.tools.bench import lifeline
+
+
+class _NoArguments(msgspec.Struct):
+    number: int = 0
+
+
+class Looks:
+    """A tool that only reads; ``count`` is how often it did."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.text = ""
+        self.tool = FunctionTool(
+            name="look",
+            description="Looks.",
+            source="scripted",
+            arguments=struct_arguments(_NoArguments),
+            function=self._run,
+            access_of=lambda _args, _context: TOUCHES_NOTHING,
+            is_read_only=True,
+        )
+
+    async def _run(self, _args: _NoArguments, _context: ToolContext) -> ToolResult:
+        self.count += 1
+        return ToolResult(self.text or f"look {self.count}")
+
+
+def asks(*names: str) -> Outcome:
+    async def play(receive: Receive) -> None:
+        for number, name in enumerate(names):
+            await receive(ToolCallPiece(f"own-{number}", name, "{}"))
+        await receive(Finished("tool_use"))
+
+    return play
+
+
+class Bench:
+    """A daemon with a tool that acts and one that looks, and a client that answers for calls."""
+
+    def __init__(self, daemon: Daemon, client: Client, events: Events) -> None:
+        self.daemon = daemon
+        self.client = client
+        self.events = events
+        self.provider = ScriptedProvider()
+        self.work = ScriptedTool()
+        self.look = Looks()
+
+    async def run(self, *outcomes: Outcome, text: str = "go") -> list[Event]:
+        self.provider.answer(*outcomes)
+        await self.client.request("prompt", text=text, wait=False)
+        return await self.events.run()
+
+    async def resume(self, *outcomes: Outcome) -> list[Event]:
+        self.provider.answer(*outcomes)
+        await self.client.request("resume")
+        return await self.events.run()
+
+    async def back_to_the_calls(self, run: list[Event]) -> str:
+        """Goes back to the answer that asked for calls; returns its id."""
+        [entry] = [
+            appended["entry"]
+            for appended in of_type(run, "entry_appended")
+            if "tool_calls" in appended["entry"]
+        ]
+        await self.client.request("set_leaf", leaf_id=entry["id"])
+        entry_id: str = entry["id"]
+        return entry_id
+
+    def told(self) -> list[ToolResultMessage]:
+        """Returns the results that the model was given last."""
+        messages = self.provider.requests[-1].messages
+        return [message for message in messages if isinstance(message, ToolResultMessage)]
+
+
+@asynccontextmanager
+async def open_bench(
+    workdir: Path, mode: PermissionMode = "yolo", *deny: str, confirms: bool = True, **more: Any
+) -> AsyncIterator[Bench]:
+    provider, work, look = ScriptedProvider(), ScriptedTool(), Looks()
+    rules = rules_of("deny", deny, "the settings")
+    async with memory_daemon(
+        workdir=workdir,
+        provider=provider,
+        tools=[work.tool, look.tool],
+        permissions=RulePermissions(mode, rules),
+        **more,
+    ) as daemon:
+        events = await daemon.watch(types="all", confirms=confirms)
+        bench = Bench(daemon, await daemon.connect(), events)
+        bench.provider, bench.work, bench.look = provider, work, look
+        yield bench
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with open_bench(tmp_path) as bench:
+        yield bench
+
+
+# --- what never began ------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("calls_that_never_began_are_carried_out")
+async def test_calls_behind_one_that_was_cut_off_are_carried_out_by_resume(bench: Bench) -> None:
+    bench.provider.answer(asks("work", "look", "look"))
+    await bench.client.request("prompt", text="go", wait=False)
+    await bench.events.until("tool_call_started")
+    await bench.client.request("abort")
+    await bench.events.run()
+    assert bench.look.count == 0
+    run = await bench.resume(says("done"))
+    assert [call["tool_name"] for call in of_type(run, "tool_call_started")] == ["look", "look"]
+    assert {call["attempt"] for call in of_type(run, "tool_call_requested")} == {1}
+    assert "replay" not in {e["source"] for e in of_type(run, "tool_call_policy_evaluated")}
+    assert [result.text for result in bench.told()] == [
+        *("tool_error: aborted", "look 1", "look 2"),
+    ]
+    assert types(run).index("tool_call_started") < types(run).index("model_input")
+
+
+async def test_a_text_of_the_user_s_goes_before_them_and_they_are_not_carried_out(
+    bench: Bench,
+) -> None:
+    bench.provider.answer(asks("work", "look"))
+    await bench.client.request("prompt", text="go", wait=False)
+    await bench.events.until("tool_call_started")
+    await bench.client.request("abort")
+    await bench.events.run()
+    run = await bench.run(says("done"), text="something else")
+    assert bench.look.count == 0
+    assert of_type(run, "tool_call_requested") == []
+    assert [result.text for result in bench.told()] == [
+        "tool_error: aborted",
+        "tool_error: interrupted",
+    ]
+
+
+async def test_a_steer_skips_them(bench: Bench) -> None:
+    bench.provider.answer(asks("work", "work", "look"))
+    await bench.client.request("prompt", text="go", wait=False)
+    await bench.events.until("tool_call_started")
+    await bench.client.request("abort")
+    await bench.events.run()
+    bench.provider.answer(says("steered"))
+    await bench.client.request("resume")
+    await bench.events.until("tool_call_started")
+    await bench.client.request("steer", text="stop")
+    bench.work.finish(gives("well"))
+    run = await bench.events.run()
+    [denied] = of_type(run, "tool_call_denied")
+    assert (denied["tool_name"], denied["by"], denied["attempt"]) == ("look", "steer", 1)
+    assert bench.look.count == 0
+
+
+# --- what may have run -----------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("a_call_that_is_seen_again_needs_a_new_word")
+async def test_a_call_that_may_have_run_is_asked_about_whatever_the_mode(bench: Bench) -> None:
+    bench.work.finish(gives("once"))
+    run = await bench.run(asks("work"), says("done"))
+    message_id = await bench.back_to_the_calls(run)
+    bench.provider.answer(says("done again"))
+    await bench.client.request("resume")
+    asked = (await bench.events.until("permission_requested"))["payload"]
+    assert (asked["tool_call_id"], asked["attempt"]) == (f"{message_id}.0", 2)
+    assert "may have run before" in asked["reason"]
+    assert not bench.work.waiting
+    wrong = await bench.client.refusal("confirm_tool", **{**naming(asked, "once"), "attempt": 1})
+    assert wrong["message"] == "attempt_mismatch"
+    bench.work.finish(gives("twice"))
+    await bench.client.request("confirm_tool", **naming(asked, "once"))
+    again = await bench.events.run()
+    [end] = of_type(again, "tool_execution_end")
+    assert (end["attempt"], end["executed"], end["result"]) == (2, True, "twice")
+    assert [result.text for result in bench.told()] == ["twice"]
+    said = of_type(again, "tool_call_policy_evaluated")
+    assert [(each["source"], each["decision"]) for each in said][-2:] == [
+        ("replay", "ask"),
+        ("user", "allow"),
+    ]
+    path = (await bench.client.request("get_messages"))["messages"]
+    assert [entry["id"] for entry in path if entry["role"] == "tool"] == [
+        f"{message_id}.0.result.2"
+    ]
+    first = await bench.client.request(
+        "get_tool_call", tool_call_id=asked["tool_call_id"], attempt=1
+    )
+    assert (first["call"]["result"], first["call"]["attempt"]) == ("once", 1)
+
+
+async def test_without_anybody_to_ask_it_is_denied_and_the_run_goes_on(tmp_path: Path) -> None:
+    async with open_bench(tmp_path, confirms=False) as bench:
+        bench.work.finish(gives("once"))
+        await bench.back_to_the_calls(await bench.run(asks("work"), says("done")))
+        run = await bench.resume(says("done again"))
+        [end] = of_type(run, "tool_execution_end")
+        assert (end["executed"], end["is_error"], end["attempt"]) == (False, True, 2)
+        assert run[-1]["payload"]["status"] == "completed"
+        # Nothing of the second attempt ran; of the first it did.
+        await bench.back_to_the_calls(await _asking(bench))
+        third = await bench.resume(says("done again"))
+        [requested] = of_type(third, "tool_call_requested")
+        assert requested["attempt"] == 3
+        assert of_type(third, "tool_call_denied")
+
+
+async def _asking(bench: Bench) -> list[Event]:
+    """Returns the event that holds the answer which asked for calls."""
+    events = await bench.client.request("get_events", after="evt-0", types="all", limit=1000)
+    return [
+        event
+        for event in events["events"]
+        if event["type"] == "entry_appended" and "tool_calls" in event["payload"]["entry"]
+    ]
+
+
+async def test_a_call_that_was_denied_before_may_run_when_it_is_allowed(bench: Bench) -> None:
+    await bench.client.request("new_session")
+    await bench.client.request("set_active_tools", tools=["read"])
+    run = await bench.run(asks("ls"), says("done"))
+    assert of_type(run, "tool_call_denied")
+    await bench.back_to_the_calls(run)
+    await bench.client.request("set_active_tools", tools=["ls"])
+    again = await bench.resume(says("done"))
+    [end] = of_type(again, "tool_execution_end")
+    assert (end["attempt"], end["executed"]) == (2, True)
+    said = of_type(again, "tool_call_policy_evaluated")[-1]
+    assert (said["source"], said["decision"]) == ("replay", "allow")
+
+
+# --- what only reads -------------------------------------------------------------------------
+
+
+async def test_a_tool_that_only_reads_gives_its_stored_result_and_does_not_run(
+    bench: Bench,
+) -> None:
+    message_id = await bench.back_to_the_calls(await bench.run(asks("look"), says("done")))
+    run = await bench.resume(says("done again"))
+    assert bench.look.count == 1
+    [end] = of_type(run, "tool_execution_end")
+    assert (end["attempt"], end["executed"], end["result"]) == (2, False, "look 1")
+    assert end["is_error"] is False
+    assert of_type(run, "tool_call_started") == []
+    assert len(of_type(run, "tool_call_approved")) == 1
+    assert [result.text for result in bench.told()] == ["look 1"]
+    call = await bench.client.request("get_tool_call", tool_call_id=f"{message_id}.0")
+    assert (call["call"]["state"], call["call"]["executed"]) == ("not_started", False)
+    # And once more: what was given again is not what is given.
+    await bench.back_to_the_calls(await _asking(bench))
+    third = await bench.resume(says("done again"))
+    [end] = of_type(third, "tool_execution_end")
+    assert (end["attempt"], end["result"], bench.look.count) == (3, "look 1", 1)
+
+
+async def test_a_long_stored_result_is_given_whole(bench: Bench) -> None:
+    bench.look.text = "long " * 20_000
+    await bench.back_to_the_calls(await bench.run(asks("look"), says("done")))
+    await bench.resume(says("done again"))
+    assert [result.text for result in bench.told()] == [bench.look.text]
+
+
+async def test_what_is_forbidden_by_now_is_not_given_again(tmp_path: Path) -> None:
+    async with open_bench(tmp_path) as bench:
+        await bench.back_to_the_calls(await bench.run(asks("look"), says("done")))
+        core = bench.daemon.core
+        rules = rules_of("deny", ["look"], "the settings")
+        core.runs.permissions = RulePermissions("yolo", rules)
+        run = await bench.resume(says("done again"))
+        [end] = of_type(run, "tool_execution_end")
+        assert (end["executed"], end["is_error"]) == (False, True)
+        assert "look 1" not in bench.told()[-1].text
+
+
+async def test_equal_arguments_alone_are_two_calls(bench: Bench) -> None:
+    run = await bench.run(asks("look", "look"), asks("look"), says("done"))
+    assert bench.look.count == 3
+    requested = of_type(run, "tool_call_requested")
+    assert {call["attempt"] for call in requested} == {1}
+    assert len({call["input_hash"] for call in requested}) == 1
+    assert len({call["tool_call_id"] for call in requested}) == 3
+
+
+# --- what nobody can say any more ------------------------------------------------------------
+
+
+async def test_a_branch_does_not_run_again_what_its_parent_ran(bench: Bench) -> None:
+    bench.work.finish(gives("once"))
+    message_id = await bench.back_to_the_calls(await bench.run(asks("work"), says("done")))
+    parent = (await bench.client.request("get_state"))["session_id"]
+    branch = (await bench.client.request("branch_session", session_id=parent))["session_id"]
+    bench.provider.answer(says("done again"))
+    await bench.client.request("resume", session_id=branch)
+    asked = (await bench.events.until("permission_requested"))["payload"]
+    assert (asked["tool_call_id"], asked["attempt"]) == (f"{message_id}.0", 2)
+    await bench.client.request("confirm_tool", **naming(asked, "deny"))
+    await bench.events.run()
+
+
+async def test_nor_does_it_when_its_parent_is_gone_and_nobody_can_say(bench: Bench) -> None:
+    bench.work.finish(gives("once"))
+    await bench.back_to_the_calls(await bench.run(asks("work"), says("done")))
+    parent = (await bench.client.request("get_state"))["session_id"]
+    branch = (await bench.client.request("branch_session", session_id=parent))["session_id"]
+    await bench.client.request("delete_session", session_id=parent)
+    bench.provider.answer(says("done again"))
+    await bench.client.request("resume", session_id=branch)
+    asked = (await bench.events.until("permission_requested"))["payload"]
+    assert asked["attempt"] == 1
+    assert not bench.work.waiting
+    await bench.client.request("confirm_tool", **naming(asked, "deny"))
+    await bench.events.run()
+
+
+# --- a kill ----------------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("no_tool_runs_twice")
+async def test_after_a_kill_what_ran_is_told_as_interrupted_and_what_never_began_is_carried_out(
+    short_folder: Path, stub: StubModel
+) -> None:
+    place = Place(short_folder, stub)
+    (place.work / "a.txt").write_text("alpha")
+    mark = place.work / "marks"
+    with lifeline(short_folder / "lifeline") as line:
+        script = f'echo once >> "{mark}"; exec 9>"{line.path}"; echo ready >&9; sleep 1000'
+        stub.script(tool_reply(("bash", {"command": script}), ("read", {"path": "a.txt"})))
+        async with running(place) as process:
+            client = await place.connect()
+            await client.request("prompt", text="go", wait=False)
+            await line.wait_ready(1)
+            await process.kill()
+            await line.wait_gone()
+    stub.script(text_reply("done"))
+    async with running(place):
+        events, client = await place.watch(types="all"), await place.connect()
+        await client.request("resume")
+        run = await events.run()
+    assert mark.read_text() == "once\n"
+    assert [call["tool_name"] for call in of_type(run, "tool_call_started")] == ["read"]
+    [end] = of_type(run, "tool_execution_end")
+    assert end["result"] == "alpha"
