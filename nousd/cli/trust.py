@@ -17,10 +17,11 @@ from nousd.cli.arguments import Argument
 from nousd.cli.verbs import Watch
 from nousd.cli.watch import DONE, FAILED, Options, say, shown
 from nousd.client.blocking import Connection
-from nousd.wire.canonical import digest
-from nousd.wire.limits import PROJECT_FILE_BYTES_MAX
 
 Payload = Mapping[str, Any]
+
+SHOWN_BYTES_MAX: Final = 256 * 1024
+"""Bytes of a file that a person is shown; the daemon takes no longer one."""
 
 
 def _trust(options: Options, values: dict[str, Any]) -> int:
@@ -53,20 +54,22 @@ def _own(daemon: Connection) -> Payload | None:
 
 def _named(given: str) -> Payload | None:
     """Shows a file; returns what to trust, if it can be read."""
+    from hashlib import sha256
+
     path = Path(given).absolute()
     try:
         with path.open("rb") as file:
-            data = file.read(PROJECT_FILE_BYTES_MAX + 1)
+            data = file.read(SHOWN_BYTES_MAX + 1)
     except OSError as error:
         say(f"{path} cannot be read: {error.strerror}")
         return None
-    if len(data) > PROJECT_FILE_BYTES_MAX:
-        say(f"{path} is longer than {PROJECT_FILE_BYTES_MAX} bytes")
+    if len(data) > SHOWN_BYTES_MAX:
+        say(f"{path} is longer than {SHOWN_BYTES_MAX} bytes")
         return None
     say(f"{path}:")
     for line in data.decode(errors="replace").splitlines():
         say(f"  {line}")
-    return {"path": str(path), "hash": digest(data)}
+    return {"path": str(path), "hash": f"sha256:{sha256(data).hexdigest()}"}
 
 
 def _is_wanted(*, yes: bool) -> bool:

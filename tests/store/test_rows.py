@@ -11,6 +11,7 @@ from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, Usage, UsageTotals
 from nousd.wire.limits import SNIPPET_BYTES_MAX
 from nousd.wire.responses import TreeNode
+from nousd.wire.workers import TaskOrigin, WorkerPermissions, WorkerSpec
 from tests.store.helpers import (
     NO_BOUND,
     TS,
@@ -121,6 +122,21 @@ async def test_the_last_settings_become_the_defaults_but_names_and_leaves_do_not
         steering_mode="all",
         follow_up_mode="all",
     )
+
+
+async def test_a_file_is_trusted_with_the_last_hash_until_it_is_not(store: Store) -> None:
+    def trust(path: str, file_hash: str | None) -> events.TrustUpdated:
+        return events.TrustUpdated(session_id="", path=path, hash=file_hash)
+
+    await append(store, trust('/a "b".c', "sha256:1"), trust("/$.x", "sha256:2"))
+    await append(store, updated("", model="m"))
+    assert await store.defaults() == Defaults(
+        model="m", trusted={'/a "b".c': "sha256:1", "/$.x": "sha256:2"}
+    )
+    await append(store, trust("/$.x", "sha256:3"), trust('/a "b".c', None), trust("/none", None))
+    assert (await store.defaults()).trusted == {"/$.x": "sha256:3"}
+    await append(store, trust("/$.x", None))
+    assert await store.defaults() == Defaults(model="m")
 
 
 async def test_the_active_session_is_the_last_one_that_was_activated(store: Store) -> None:
@@ -482,3 +498,42 @@ async def test_an_artifact_goes_with_the_last_session_that_refers_to_it(
         assert await store.artifact(ARTIFACT.id) == ARTIFACT
     await append(store, deleted("branch"))
     assert await store.artifact(ARTIFACT.id) is None
+
+
+# --- tasks -------------------------------------------------------------------------------------
+
+
+def _of_task(session_id: str, parent: str) -> events.SessionCreated:
+    origin = TaskOrigin(
+        session_id=parent,
+        run_id="r1",
+        tool_call_id="m.0",
+        root_session_id="s1",
+        root_run_id="r1",
+        depth=1,
+    )
+    worker = WorkerSpec(name="w", tools=("read",), permissions=WorkerPermissions(deny=("bash",)))
+    return created(session_id, origin=origin, worker=worker)
+
+
+async def test_sessions_of_tasks_keep_who_made_them_and_can_be_left_out(store: Store) -> None:
+    await append(store, created("s1"), _of_task("t1", "s1"), created("s2"), _of_task("t2", "s1"))
+    await append(store, _of_task("t3", "t1"), updated("t1", name="x"))
+    row = await store.session("t1")
+    assert row is not None
+    assert (row.name, row.origin, row.worker) == (
+        "x",
+        _of_task("t1", "s1").origin,
+        _of_task("t1", "s1").worker,
+    )
+    own = await store.sessions(limit=9, before=None, children=False)
+    assert [each.session_id for each in own] == ["s2", "s1"]
+    assert [
+        each.session_id for each in await store.sessions(limit=1, before="s2", children=False)
+    ] == ["s1"]
+    assert len(await store.sessions(limit=9, before=None)) == 5
+    assert await store.children("s1") == ("t1", "t2")
+    assert await store.children("t1") == ("t3",)
+    assert await store.children("nobody") == ()
+    await append(store, deleted("t1"))
+    assert await store.children("s1") == ("t2",)
