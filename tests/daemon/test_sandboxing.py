@@ -72,6 +72,7 @@ async def call(
     }
 
 
+@pytest.mark.behaviour("auto_asks_where_no_sandbox_holds")
 async def test_auto_lets_a_command_run_in_the_sandbox_and_the_event_tells_of_it(
     tmp_path: Path,
 ) -> None:
@@ -84,6 +85,7 @@ async def test_auto_lets_a_command_run_in_the_sandbox_and_the_event_tells_of_it(
     assert (tmp_path / "ran").exists()
 
 
+@pytest.mark.behaviour("auto_asks_where_no_sandbox_holds")
 @pytest.mark.parametrize(
     ("sandbox", "more"),
     [
@@ -121,6 +123,7 @@ async def test_a_rule_that_allows_a_command_does_not_let_it_out_of_the_sandbox(
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.behaviour("git_runs_in_the_sandbox_only")
 async def test_git_runs_in_a_sandbox_or_not_at_all(tmp_path: Path) -> None:
     told = await call(tmp_path, no_sandbox, tool="git", subcommand="status")
     assert told["tool_execution_end"]["is_error"]

@@ -28,6 +28,7 @@ def assert_refused(outcomes: dict[str, object]) -> None:
     assert {what: got for what, got in outcomes.items() if got not in REFUSED} == {}
 
 
+@pytest.mark.behaviour("commands_in_the_sandbox_reach_nothing_else")
 async def test_writes_outside_of_the_workdir_are_refused(held: SandboxBench) -> None:
     places = [
         *(held.outside, held.home, held.hidden),
@@ -53,6 +54,7 @@ tried("remove the workdir", lambda: os.rmdir(os.getcwd()))
     assert (held.outside / "secret.txt").read_text() == SECRET
 
 
+@pytest.mark.behaviour("commands_in_the_sandbox_reach_nothing_else")
 async def test_home_other_files_and_our_own_state_cannot_be_read(held: SandboxBench) -> None:
     (held.hidden / "socket-token").write_text(SECRET)
     files = [
@@ -102,6 +104,7 @@ def connect(family, address):
 """
 
 
+@pytest.mark.behaviour("commands_in_the_sandbox_reach_nothing_else")
 async def test_no_server_of_this_machine_can_be_reached(held: SandboxBench) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         outcomes = await held.attack(f"""{CONNECTING}
@@ -157,6 +160,7 @@ tried("a unix socket", lambda: socket.socket(socket.AF_UNIX))
     assert outcomes == {"loopback": "done", "a unix socket": errno.EPERM}
 
 
+@pytest.mark.behaviour("limits_of_the_sandbox_hold")
 async def test_a_fork_bomb_is_ended_at_the_limit(held: SandboxBench, held_line: Lifeline) -> None:
     result = await held.run_python(f"""
 import os, time
@@ -201,6 +205,7 @@ FLOODS = {
 }
 
 
+@pytest.mark.behaviour("limits_of_the_sandbox_hold")
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
 async def test_memory_has_a_limit_for_each_process(flood: str, held: SandboxBench) -> None:
     result = await held.run_python(flood)
