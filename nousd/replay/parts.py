@@ -143,6 +143,8 @@ class RecordedTool:
 
     async def run(self, args: Any, context: ToolContext) -> ToolResult:  # noqa: ARG002
         call = self._calls.pop(0) if self._calls else Call()
+        for todos in call.todos:
+            await context.set_todos(todos)
         for update in call.updates:
             await context.emit(update)
         if call.result is None:

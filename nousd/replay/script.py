@@ -34,6 +34,7 @@ from nousd.wire import events
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import CompactionEntry, MessageEntry, ReasoningBlock, Usage
 from nousd.wire.events import Event
+from nousd.wire.todos import Todo
 
 _RETRY: Final = re.compile(r"(\S+) retry attempt (\d+)/(\d+) after (.*)", re.DOTALL)
 _STOP_REASON: Final = "provider_stop_reason: "
@@ -74,6 +75,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         invalid: why the arguments did not fit.
+        todos: the session's lists of things to do that it wrote, before anything was shown.
         updates: what was shown while it ran.
         result: what the model was told; None of a call that was cut off.
         failed_as: the warning's code, of a call that failed.
@@ -81,6 +83,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     invalid: str | None = None
+    todos: tuple[tuple[Todo, ...], ...] = ()
     updates: tuple[str, ...] = ()
     result: str | None = None
     failed_as: str | None = None
@@ -127,6 +130,7 @@ class _Bracket(msgspec.Struct):
     name: str
     is_raw: bool
     started: bool = False
+    todos: list[tuple[Todo, ...]] = []
     updates: list[str] = []
     warning: events.Warning | None = None
     is_cut_off: bool = False
@@ -252,6 +256,10 @@ class _Reader:
         assert self._tool is not None
         self._tool.started = True
 
+    def todos_updated(self, event: events.TodoUpdated) -> None:
+        if self._tool is not None:
+            self._tool.todos.append(event.todos)
+
     def tool_update(self, event: events.ToolExecutionUpdate) -> None:
         assert self._tool is not None
         self._tool.updates.append(event.delta)
@@ -273,10 +281,12 @@ class _Reader:
         assert isinstance(whole, MessageEntry)
         is_error = entry.is_error is True
         if call.is_cut_off or (is_error and warning is None):
-            self.calls[call.name].append(Call(updates=tuple(call.updates)))
+            cut_off = Call(todos=tuple(call.todos), updates=tuple(call.updates))
+            self.calls[call.name].append(cut_off)
             return
         self.calls[call.name].append(
             Call(
+                todos=tuple(call.todos),
                 updates=tuple(call.updates),
                 result=whole.text.removeprefix(_ERROR) if is_error else whole.text,
                 failed_as=warning.code if is_error and warning is not None else None,
@@ -300,6 +310,7 @@ _READ: Final[dict[type[Event], Callable[[_Reader, Any], None]]] = {
     events.EntryAppended: _Reader.entry,
     events.ToolExecutionStart: _Reader.tool_start,
     events.ToolCallStarted: _Reader.tool_started,
+    events.TodoUpdated: _Reader.todos_updated,
     events.ToolExecutionUpdate: _Reader.tool_update,
     events.ToolCallCompleted: _Reader.tool_completed,
     events.AgentEnd: _Reader.end,

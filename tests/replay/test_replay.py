@@ -90,6 +90,7 @@ LOOK = (
         '[[tool bash {"command":"seq 1 20000"}]] [[then]] [[say 1]]',
         '[[tool read {"path":"../outside"}]] [[then]] [[say 1]]',
         "[[text   ]]",
+        '[[tool todo {"todos":[{"content":"look"}]}]] [[then]] [[tool todo {"todos":[]}]] [[say 1]]',
     ],
 )
 async def test_a_run_comes_out_the_same(text: str, tmp_path: Path) -> None:
