@@ -15,6 +15,7 @@ import httpx2
 import trio
 from mcp.client.streamable_http import streamable_http_client
 
+from nousd.tools.mcp.pace import Pace
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX
 
@@ -37,29 +38,37 @@ async def http_streams(
             trust_env=False,
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         ) as client,
+        # A farewell is not sent: a server may leave it unanswered for ever.
         streamable_http_client(
-            spec.url, http_client=client, max_sse_event_size=MCP_MESSAGE_BYTES_MAX
+            spec.url,
+            http_client=client,
+            max_sse_event_size=MCP_MESSAGE_BYTES_MAX,
+            terminate_on_close=False,
         ) as streams,
     ):
         yield streams
 
 
 class _Bounded(httpx2.AsyncBaseTransport):
-    """Cuts off an answer that is longer than a message may be; streams of events are the SDK's to
-    bound, one by one.
+    """Takes of a server what is bearable: no answer that is longer than a message may be, no more
+    requests and events in a second than messages of any other server.
     """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
         self._inner = inner
+        self._pace = Pace()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        await self._pace.take(0)
         response = await self._inner.handle_async_request(request)
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
             raise httpx2.DecodingError("the answer is compressed, which was not asked for")
-        if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            response.stream = _BoundedStream(response.stream)
+        # The events of a stream are bounded one by one, by the SDK.
+        is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+        bound = None if is_stream else MCP_MESSAGE_BYTES_MAX
+        response.stream = _BoundedStream(response.stream, self._pace, bound)
         return response
 
     async def aclose(self) -> None:
@@ -67,15 +76,18 @@ class _Bounded(httpx2.AsyncBaseTransport):
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+    def __init__(self, inner: httpx2.AsyncByteStream, pace: Pace, bytes_max: int | None) -> None:
         self._inner = inner
+        self._pace = pace
+        self._bytes_max = bytes_max
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
         async for chunk in self._inner:
             size += len(chunk)
-            if size > MCP_MESSAGE_BYTES_MAX:
-                raise httpx2.ReadError(f"the answer has more than {MCP_MESSAGE_BYTES_MAX} bytes")
+            if self._bytes_max is not None and size > self._bytes_max:
+                raise httpx2.ReadError(f"the answer has more than {self._bytes_max} bytes")
+            await self._pace.take(len(chunk), messages=chunk.count(b"data:"))
             yield chunk
 
     async def aclose(self) -> None:

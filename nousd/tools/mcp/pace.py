@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
+from typing import Final
+
 import trio
+
+MESSAGES_PER_SECOND: Final = 1000
+BYTES_PER_SECOND: Final = 32 * 1024 * 1024
 
 
 class Pace:
-    """Lets so many messages, and bytes, through in a second; more of them wait."""
+    """Lets a second's worth of messages and bytes through at once; more of them wait their turn."""
 
-    def __init__(self, *, messages: int, size: int) -> None:
-        self._messages = messages
-        self._size = size
-        self._free_at = 0.0
+    def __init__(self) -> None:
+        self._free_at = -math.inf
 
-    async def take(self, size: int) -> None:
-        """Waits until one more message of that size may come."""
+    async def take(self, size: int, messages: int = 1) -> None:
+        """Waits until so many more messages, of that size together, may come."""
         now = trio.current_time()
-        # A second's worth is let through at once; beyond that, each has its share of time.
-        self._free_at = max(self._free_at, now - 1) + max(1 / self._messages, size / self._size)
+        self._free_at = max(self._free_at, now - 1) + max(
+            messages / MESSAGES_PER_SECOND, size / BYTES_PER_SECOND
+        )
         if self._free_at > now:
             await trio.sleep(self._free_at - now)

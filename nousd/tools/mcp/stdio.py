@@ -1,8 +1,8 @@
 """A server as a process of this machine: its messages are lines on its standard input and output.
 
-It is held by a supervisor, so it dies with the daemon and leaves nothing behind. It is read no faster
-than ``MESSAGES_PER_SECOND`` and ``BYTES_PER_SECOND``: who floods waits in his own pipe. What it
-writes to standard error goes to the daemon's log, the beginning of it.
+It is held by a supervisor, so it dies with the daemon and leaves nothing behind. It is read at a
+bounded pace: who floods waits in his own pipe. What it writes to standard error goes to the daemon's
+log, the beginning of it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,6 @@ from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.supervisor import supervised_conversation
 from nousd.wire.framing import LineSplitter, LineTooLong
 from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX
-
-MESSAGES_PER_SECOND: Final = 1000
-BYTES_PER_SECOND: Final = 32 * 1024 * 1024
-"""How fast a server is read. A larger message costs the pause that it is worth."""
 
 _WRITES_WAITING_MAX: Final = 64
 _WRITE_SECONDS: Final = 30.0
@@ -113,7 +109,7 @@ class _Server:
     async def read(self, to_session: FromServer) -> None:
         """Passes on messages until the server ends, which is a failure whenever it is."""
         lines = LineSplitter(MCP_MESSAGE_BYTES_MAX)
-        pace = Pace(messages=MESSAGES_PER_SECOND, size=BYTES_PER_SECOND)
+        pace = Pace()
         async for chunk in self._stdout:
             for line in lines.feed(chunk):
                 if isinstance(line, LineTooLong):

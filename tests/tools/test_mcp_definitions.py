@@ -1,0 +1,141 @@
+"""What is made of what MCP servers say of their tools, and how fast they are listened to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from nousd.errors import ConfigError, ToolArgumentsInvalid
+from nousd.tools.mcp.content import result_of
+from nousd.tools.mcp.definitions import Offered, definitions_of, tool_name
+from nousd.tools.mcp.pace import BYTES_PER_SECOND, MESSAGES_PER_SECOND, Pace
+from nousd.tools.mcp.spec import ServerSpec, filled_in
+from nousd.tools.registry import TOOL_NAME
+
+SPEC = ServerSpec(name="s", command=("program",))
+OBJECT: dict[str, Any] = {"type": "object"}
+
+
+def hash_of(spec: ServerSpec = SPEC, description: str = "d", **schema: Any) -> str:
+    (tool,) = definitions_of(spec, [Offered("t", description, {**OBJECT, **schema})]).usable
+    return tool.hash
+
+
+@pytest.mark.parametrize("name", ["t", "get-sum", "a.b", "x" * 61])
+def test_a_name_that_fits_is_kept(name: str) -> None:
+    assert tool_name("s", name)[:64].startswith(f"mcp__s__{name}"[:55])
+    assert TOOL_NAME.fullmatch(tool_name("s", name))
+
+
+@pytest.mark.parametrize("name", ["x" * 57, "a b", "a/b", "é", "", "a\nb", "\ud800"])
+def test_any_name_of_a_server_becomes_one_that_models_take(name: str) -> None:
+    assert TOOL_NAME.fullmatch(tool_name("s" * 32, name))
+
+
+def test_names_that_look_alike_when_they_are_shortened_stay_apart() -> None:
+    names = ["a b", "a_b", "a/b", "x" * 100, "x" * 101]
+    assert len({tool_name("s", name) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("schema", "fault"),
+    [
+        (None, "its arguments are no object"),
+        ([], "its arguments are no object"),
+        ({"type": "string"}, "its arguments are no object"),
+        ({"default": float("nan")}, "its schema cannot be written as JSON"),
+    ],
+)
+def test_a_tool_that_cannot_be_described_is_left_out_and_named(schema: Any, fault: str) -> None:
+    found = definitions_of(SPEC, [Offered("good", "", OBJECT), Offered("bad", "", schema)])
+    assert [tool.name for tool in found.usable] == ["mcp__s__good"]
+    assert found.left_out == (f"bad: {fault}",)
+
+
+def test_of_two_tools_of_one_name_the_first_counts() -> None:
+    found = definitions_of(SPEC, [Offered("t", "first", OBJECT), Offered("t", "second", OBJECT)])
+    assert [tool.description for tool in found.usable] == ["first"]
+    assert found.left_out == ("t: there are two of that name",)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": []},
+        {"properties": {"a": True}},
+        {"properties": {"a": {"type": 5, "minimum": "x", "maxLength": True, "enum": "no"}}},
+        {"properties": {"a": {"type": [1]}}, "required": "a"},
+        {"required": ["a", 5, None]},
+        {"properties": {"a": {"pattern": "(a+)+$"}}},
+    ],
+)
+def test_a_schema_that_makes_no_sense_lets_the_server_decide(schema: dict[str, Any]) -> None:
+    (tool,) = definitions_of(SPEC, [Offered("t", "", schema)]).usable
+    assert tool.arguments.checked("t", {"a": "a" * 40 + "b"}) == {"a": "a" * 40 + "b"}
+    assert tool.schema == {**schema, "type": "object"}
+
+
+def test_what_is_read_of_a_schema_is_checked() -> None:
+    schema = {"properties": {"n": {"type": "integer", "maximum": 5}}, "required": ["n"]}
+    (tool,) = definitions_of(SPEC, [Offered("t", "", schema)]).usable
+    assert tool.arguments.checked("t", {"n": 5, "more": 1}) == {"n": 5, "more": 1}
+    for wrong in ({}, {"n": 6}, {"n": "x"}):
+        with pytest.raises(ToolArgumentsInvalid):
+            tool.arguments.checked("t", wrong)
+
+
+def test_the_hash_is_of_all_that_is_said_and_of_who_says_it() -> None:
+    hashes = {
+        hash_of(),
+        hash_of(description="other"),
+        hash_of(properties={"a": {}}),
+        hash_of(ServerSpec(name="s", command=("other",))),
+        hash_of(ServerSpec(name="s", url="http://other")),
+    }
+    assert len(hashes) == 5
+    # What has nothing to do with what a call does changes nothing.
+    assert hash_of(ServerSpec(name="s", command=("program",), timeout_seconds=5)) == hash_of()
+    assert hash_of(a=1, b=2) == hash_of(b=2, a=1)
+
+
+def test_a_value_is_filled_in_and_what_stands_for_it_is_told() -> None:
+    known: list[str] = []
+    given = {"A": "Bearer ${TOKEN}", "B": "plain", "C": "${TOKEN}${OTHER}"}
+    environ = {"TOKEN": "t0ken", "OTHER": "0ther"}
+    assert filled_in(given, environ, known.append) == {
+        "A": "Bearer t0ken",
+        "B": "plain",
+        "C": "t0ken0ther",
+    }
+    assert set(known) == {"t0ken", "0ther"}
+    with pytest.raises(ConfigError, match="NONE is not set"):
+        filled_in({"A": "${NONE}"}, environ, known.append)
+
+
+def test_a_spec_shows_none_of_its_values() -> None:
+    spec = ServerSpec(name="s", env={"KEY": "s3cret"}, headers={"X": "s3cret"})
+    assert "s3cret" not in repr(spec)
+
+
+def test_a_block_of_a_kind_that_is_not_known_is_described() -> None:
+    blob = {"type": "resource", "resource": {"uri": "file:///a", "blob": "QUJD"}}
+    result = result_of([{"type": "audio", "data": "QUI="}, blob], None, is_error=False)
+    assert result.text.splitlines() == [
+        "[audio, 2 bytes; it stands in the artifact of this result]",
+        "[resource file:///a, 3 bytes; it stands in the artifact of this result]",
+    ]
+
+
+async def test_more_than_a_seconds_worth_waits(autojump_clock: trio.testing.MockClock) -> None:
+    pace = Pace()
+    began = trio.current_time()
+    for _ in range(MESSAGES_PER_SECOND):
+        await pace.take(1)
+    assert trio.current_time() - began < 0.01
+    for _ in range(MESSAGES_PER_SECOND * 2):
+        await pace.take(1)
+    assert trio.current_time() - began == pytest.approx(2, abs=0.01)
+    await pace.take(BYTES_PER_SECOND * 3)
+    assert trio.current_time() - began == pytest.approx(5, abs=0.01)
