@@ -128,7 +128,7 @@ _SESSIONS: Final = """
 """
 _CHILDREN: Final = """
     SELECT session_id FROM sessions
-    WHERE NOT deleted AND settings ->> '$.origin.session_id' = ? ORDER BY created_at, rowid
+    WHERE NOT deleted AND settings ->> '$.origin.session_id' = ? ORDER BY rowid
 """
 _SEQ_MAX: Final = 2**63 - 1
 

@@ -253,7 +253,7 @@ _SUMS_OF_USAGE: Final = (
 
 def m004_tool_calls(connection: apsw.Connection) -> None:
     """The lines of events have a fourth version (``nousd.wire.lifting``), and each attempt at a tool
-    call has a row (``store.interface.ToolCallRow``).
+    call has a row (``store.interface.ToolCallRow``). Sessions of tasks are found by who made them.
 
     ``seq`` is the number of the event that requested it. A client's own calls have no run; of their
     events the column ``run_id`` holds the call's id, so that they are found by it. Calls of which the
@@ -264,6 +264,10 @@ def m004_tool_calls(connection: apsw.Connection) -> None:
 
 
 _TOOL_CALLS: Final = (
+    """
+    CREATE INDEX sessions_of_tasks ON sessions (settings ->> '$.origin.session_id')
+    WHERE settings ->> '$.origin.session_id' IS NOT NULL
+    """,
     """
     CREATE TABLE tool_calls (
         seq INTEGER NOT NULL PRIMARY KEY,

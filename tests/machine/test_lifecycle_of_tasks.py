@@ -1,0 +1,76 @@
+"""What tasks ask, as the run at the top tells it: it changes nothing there, and gets its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nousd.machine.lifecycle import Ledger, Phase, owed_ends
+from nousd.wire import events
+from nousd.wire.workers import Origin
+
+TURN: events.TurnKey = {"session_id": "s", "run_id": "r", "turn_id": "1"}
+CALL: dict[str, Any] = {**TURN, "tool_call_id": "m.0", "attempt": 1, "tool_name": "task"}
+BELOW: dict[str, Any] = {
+    **TURN,
+    "tool_call_id": "n.0",
+    "attempt": 1,
+    "tool_name": "fetch",
+    "input_hash": "sha256:1",
+    "origin": Origin(session_id="below", run_id="r2"),
+}
+ASKS = events.PermissionRequested(**BELOW, args={}, reason="it asks", expires_at="later")
+APPROVED = events.ToolCallApproved(**BELOW, by="user", reason="yes")
+DENIED = events.ToolCallDenied(**BELOW, by="user", reason="no")
+QUESTION = events.QuestionAsked(**BELOW, question_id="q", questions=(), expires_at="later")
+ANSWERED = events.QuestionAnswered(**BELOW, question_id="q", answers=())
+
+
+def executing() -> Ledger:
+    """Returns a run whose call of ``task`` is being carried out."""
+    ledger = Ledger("s", "r")
+    for event in (
+        events.AgentStart(session_id="s", run_id="r", runtime="native", model="m"),
+        events.TurnStart(**TURN),
+        events.ToolExecutionStart(**TURN, tool_call_id="m.0", tool_name="task", args={}),
+        events.ToolCallRequested(**CALL, args={}),
+        events.ToolCallApproved(**CALL, by="policy", reason="it may"),
+        events.ToolCallStarted(**CALL),
+    ):
+        ledger.note(event)
+    return ledger
+
+
+def ends_of(ledger: Ledger) -> list[events.Event]:
+    return list(owed_ends(ledger, "interrupted", leaf_id=None, now="now"))
+
+
+@pytest.mark.parametrize("told", [(ASKS, APPROVED), (ASKS, DENIED), (QUESTION, ANSWERED)])
+def test_what_a_task_asks_and_is_answered_leaves_no_trace(told: tuple[events.Event, ...]) -> None:
+    ledger = executing()
+    plain = ends_of(ledger)
+    for event in told:
+        ledger.note(event)
+    assert ledger.phase is Phase.EXECUTING
+    assert ends_of(ledger) == plain
+
+
+def test_what_is_left_open_gets_its_end_before_the_calls() -> None:
+    ledger = executing()
+    plain = ends_of(ledger)
+    ledger.note(ASKS)
+    ledger.note(QUESTION)
+    rejected, denied, *rest = ends_of(ledger)
+    assert rest == plain
+    assert isinstance(rejected, events.QuestionRejected)
+    assert isinstance(denied, events.ToolCallDenied)
+    assert (denied.tool_call_id, denied.by, denied.origin) == ("n.0", "stop", BELOW["origin"])
+    assert (rejected.question_id, rejected.by, rejected.origin) == ("q", "stop", BELOW["origin"])
+
+
+def test_a_task_asks_only_while_its_call_is_carried_out() -> None:
+    ledger = Ledger("s", "r")
+    ledger.note(events.AgentStart(session_id="s", run_id="r", runtime="native", model="m"))
+    with pytest.raises(AssertionError, match="PermissionRequested of a task"):
+        ledger.note(ASKS)
