@@ -192,6 +192,14 @@ def _queue(payload: Payload) -> Iterator[str]:
         yield "nothing waits"
 
 
+def _todos(payload: Payload) -> Iterator[str]:
+    for todo in payload["todos"]:
+        priority = f" ({todo['priority']})" if "priority" in todo else ""
+        yield f"{todo['status']:11}  {todo['content']}{priority}"
+    if not payload["todos"]:
+        yield "nothing is on the list"
+
+
 def _input(waiting: Payload) -> str:
     return f"{waiting['input_id']} {waiting['kind']}: {snippet(waiting['text'])}"
 
@@ -276,6 +284,7 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "runs": _runs,
     "run": _run,
     "queue": _queue,
+    "todos": _todos,
     "tools": _tools,
     "agents": _agents,
     "mcp_servers": _mcp_servers,

@@ -144,6 +144,7 @@ VERBS: Final[dict[str, Verb]] = {
     "abort": Verb("abort", "Stop the run and take back what is queued.", (SESSION, EXPECTED_RUN)),
     "resume": Verb("resume", "Start a run on what is pending.", (SESSION,)),
     "queue": Verb("get_queue", "Show the texts that wait.", (SESSION,)),
+    "todos": Verb("get_todos", "Show what the session's model means to do.", (SESSION,)),
     "clear_queue": Verb(
         "clear_queue",
         "Take back the texts that wait.",

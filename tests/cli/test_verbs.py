@@ -50,6 +50,7 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("abort --expected-run r", "abort", {"expected_run_id": "r"}),
     ("resume", "resume", {}),
     ("queue --session s", "get_queue", {"session_id": "s"}),
+    ("todos", "get_todos", {}),
     ("clear_queue", "clear_queue", {}),
     ("clear_queue --kind steer", "clear_queue", {"kind": "steer"}),
     ("promote in-1", "promote", {"input_id": "in-1"}),
