@@ -280,16 +280,21 @@ async def test_a_hook_that_never_returns_does_not_hold_up_the_end_of_the_daemon(
         assert await daemon.stop() == 0
 
 
+@pytest.mark.parametrize("path", ["guard.py", "site/house_rules.py"])
 async def test_no_tool_can_change_an_extension_that_lies_in_the_workdir(
-    place: InstalledPlace,
+    place: InstalledPlace, path: str
 ) -> None:
     extension = place.work / "guard.py"
     extension.write_text("def register(api): pass")
     place.options = (*place.options, "--extension", str(extension))
-    call = '[[tool write {"path": "guard.py", "content": "x"}]]'
+    shutil.copytree(place.packages, place.work / "site")
+    place.packages = place.work / "site"
+    place.configure('extensions = ["house-rules"]')
+    before = (place.work / path).read_bytes()
+    calls = f'[[tool write {{"path": "{path}", "content": "x"}}]][[tool read {{"path": "{path}"}}]]'
     async with running(place):
         client = await place.connect()
-        done = await client.request("prompt", text=f"{call}[[then]][[text ok]]", wait=True)
-        [end] = [event for event in done["events"] if event["type"] == "tool_execution_end"]
-        assert end["is_error"] is True
-    assert extension.read_text() == "def register(api): pass"
+        done = await client.request("prompt", text=f"{calls}[[then]][[text ok]]", wait=True)
+        ends = [event for event in done["events"] if event["type"] == "tool_execution_end"]
+        assert [end["is_error"] for end in ends] == [True, True]
+    assert (place.work / path).read_bytes() == before
