@@ -37,7 +37,6 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, cast, get_args
 import msgspec
 from msgspec import Meta
 
-from nousd.config.checks import decide
 from nousd.config.config_file import ConfigFile
 from nousd.config.secret import Secret
 from nousd.config.values import Given, SettingInfo, describe, nearest, read_value
@@ -142,9 +141,12 @@ def _outer(file: ConfigFile, where: str, given: Mapping[str, Any]) -> McpTable:
     values = {
         key: read_value(infos[key], Given(item, origin, folder)) for key, item in given.items()
     }
-    if "url" in values:
-        # With what an address must be.
-        decide(SettingInfo("api_base", str, Meta()), Given(values["url"], origin, folder))
+    url = values.get("url", "http://")
+    if not url.startswith(("http://", "https://")) or "@" in url:
+        # Nothing of it is repeated: a part of it may be a secret.
+        raise ConfigError(
+            f"url must be one of http or https without a name or password in it ({origin})"
+        )
     return McpTable(**values)
 
 

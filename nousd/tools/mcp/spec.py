@@ -30,7 +30,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         env: variables of its process besides the allowed ones of the daemon's; ``${NAME}`` in a value
             stands for a variable of the daemon's. The same goes for ``headers``.
-        cwd: where its process starts; None: in the workdir.
+        cwd: where its process starts, from the workdir; None: there.
         classes: what its tools may do, whatever it says itself.
         tool_classes: the same for one of them, by the server's own name for it.
         tools: the tools that are offered, by the server's own names; None: all.
