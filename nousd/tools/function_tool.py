@@ -12,7 +12,7 @@ from nousd.errors import ToolError
 from nousd.tools.arguments import Arguments, struct_arguments
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.path_errors import shown
-from nousd.wire.access import Access, ToolClass
+from nousd.wire.access import TOUCHES_NOTHING, Access, ToolClass
 from nousd.wire.tool_events import ExecutedBy
 
 AccessOf = Callable[[Any, ToolContext], Access]
@@ -45,6 +45,9 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
         return checked
 
     async def access(self, args: Any, context: ToolContext) -> Access:
+        if self.access_of is touches_nothing:
+            # Nothing is looked at, so no thread has to be waited for.
+            return TOUCHES_NOTHING
         return await trio.to_thread.run_sync(self.access_of, args, context)
 
     async def run(self, args: Any, context: ToolContext) -> ToolResult:
@@ -71,6 +74,11 @@ def builtin(
         access_of=access_of,
         is_read_only=is_read_only,
     )
+
+
+def touches_nothing(_args: Any, _context: ToolContext) -> Access:
+    """The ``access_of`` of a tool that only talks to the user or to the daemon."""
+    return TOUCHES_NOTHING
 
 
 def touches(tool_class: ToolClass, path_argument: str = "path") -> AccessOf:

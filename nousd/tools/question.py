@@ -8,10 +8,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from nousd.tools.function_tool import builtin
+from nousd.tools.function_tool import builtin, touches_nothing
 from nousd.tools.interface import ToolContext, ToolResult, UserAnswers
 from nousd.tools.output import head_of
-from nousd.wire.access import TOUCHES_NOTHING
 from nousd.wire.questions import QuestionAnswer, UserQuestion, UserQuestions
 
 
@@ -51,6 +50,6 @@ QUESTION: Final = builtin(
     Question,
     _ask,
     {},
-    access_of=lambda _args, _context: TOUCHES_NOTHING,
+    access_of=touches_nothing,
     is_read_only=True,
 )

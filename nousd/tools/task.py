@@ -13,10 +13,9 @@ from msgspec import Meta
 
 from nousd.errors import ToolError
 from nousd.tools.arguments import struct_arguments
-from nousd.tools.function_tool import FunctionTool
+from nousd.tools.function_tool import FunctionTool, touches_nothing
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.task_runner import Task, TaskResult
-from nousd.wire.access import TOUCHES_NOTHING, Access
 from nousd.wire.canonical import digest
 from nousd.wire.limits import TASKS_PER_CALL_MAX, TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX
 
@@ -39,10 +38,6 @@ class _TaskTool(FunctionTool, frozen=True, kw_only=True):
         return super().validated(
             args if "tasks" in args or "prompt" not in args else {"tasks": [args]}
         )
-
-    async def access(self, args: Any, context: ToolContext) -> Access:
-        # Nothing has to be looked up, so no thread either.
-        return self.access_of(args, context)
 
 
 async def _run(args: TaskArguments, context: ToolContext) -> ToolResult:
@@ -94,5 +89,5 @@ TASK: Final = _TaskTool(
     source="builtin",
     arguments=struct_arguments(TaskArguments),
     function=_run,
-    access_of=lambda _args, _context: TOUCHES_NOTHING,
+    access_of=touches_nothing,
 )

@@ -12,9 +12,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from nousd.errors import ToolError
-from nousd.tools.function_tool import builtin
+from nousd.tools.function_tool import builtin, touches_nothing
 from nousd.tools.interface import ToolContext, ToolResult
-from nousd.wire.access import TOUCHES_NOTHING, Access
 from nousd.wire.limits import NAME_CHARS_MAX, TODO_CHARS_MAX, TODOS_MAX
 from nousd.wire.todos import Todo, TodoPriority, TodoStatus
 
@@ -90,10 +89,6 @@ def _line(todo: Todo) -> str:
     return f"{_MARKS[todo.status]} {todo.id}. {todo.content}"
 
 
-def _touches_nothing(_args: TodoList, _context: ToolContext) -> Access:
-    return TOUCHES_NOTHING
-
-
 TODO = builtin(
     "todo",
     "Replaces the list of what is to be done in this session, which the user sees. For work of several"
@@ -101,5 +96,5 @@ TODO = builtin(
     TodoList,
     _todo,
     dict.fromkeys(("items", "list", "tasks"), "todos"),
-    access_of=_touches_nothing,
+    access_of=touches_nothing,
 )

@@ -28,9 +28,8 @@ from nousd.providers.interface import (
     ToolCallPiece,
 )
 from nousd.tools.arguments import struct_arguments
-from nousd.tools.function_tool import FunctionTool
+from nousd.tools.function_tool import FunctionTool, touches_nothing
 from nousd.tools.interface import ToolContext, ToolResult
-from nousd.wire.access import TOUCHES_NOTHING
 
 T = TypeVar("T")
 
@@ -177,7 +176,7 @@ class ScriptedTool:
             source="scripted",
             arguments=struct_arguments(_NoArguments, {}),
             function=self._run,
-            access_of=lambda _args, _context: TOUCHES_NOTHING,
+            access_of=touches_nothing,
         )
 
     @property

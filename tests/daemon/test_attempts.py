@@ -15,9 +15,8 @@ from nousd.machine.model_input import ToolResultMessage
 from nousd.machine.rules import rules_of
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.tools.arguments import struct_arguments
-from nousd.tools.function_tool import FunctionTool
+from nousd.tools.function_tool import FunctionTool, touches_nothing
 from nousd.tools.interface import ToolContext, ToolResult
-from nousd.wire.access import TOUCHES_NOTHING
 from nousd.wire.entries import PermissionMode
 from tests.daemon.asking_bench import naming
 from tests.daemon.process_harness import Place, running
@@ -51,7 +50,7 @@ class Looks:
             source="scripted",
             arguments=struct_arguments(_NoArguments),
             function=self._run,
-            access_of=lambda _args, _context: TOUCHES_NOTHING,
+            access_of=touches_nothing,
             is_read_only=True,
         )
 

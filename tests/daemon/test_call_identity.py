@@ -1,0 +1,134 @@
+"""What a call is: its id, its attempt, and the hash of what runs. What is approved is what runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from nousd.runtimes.calls.admission import input_hash
+from nousd.tools.bash import BASH
+from nousd.tools.read import READ
+from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
+from tests.daemon.scripted import says
+from tests.daemon_harness import Event, of_type
+
+CALL_EVENTS = ("tool_call_", "tool_execution_", "permission_requested")
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with asking_daemon(tmp_path) as bench:
+        yield bench
+
+
+def hash_of(tool: Any, **args: Any) -> str:
+    """Returns the hash that a call with these arguments has, as its tool takes them."""
+    return input_hash(tool.name, msgspec.to_builtins(tool.validated(args)))
+
+
+def of_calls(events: list[Event]) -> list[dict[str, Any]]:
+    return [event["payload"] for event in events if event["type"].startswith(CALL_EVENTS)]
+
+
+def test_two_spellings_of_one_call_have_one_hash() -> None:
+    assert hash_of(READ, path="a.txt") == hash_of(READ, file_path="a.txt")
+    assert hash_of(BASH, command="ls") == hash_of(BASH, command="ls", network=False)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"command": "ls "}, {"network": True}, {"unsandboxed": True}, {"timeout": 7}],
+    ids=str,
+)
+def test_whatever_changes_what_runs_changes_the_hash(changed: dict[str, Any]) -> None:
+    assert hash_of(BASH, command="ls") != hash_of(BASH, **{"command": "ls", **changed})
+
+
+def test_the_tool_is_a_part_of_it() -> None:
+    assert input_hash("read", {"path": "a"}) != input_hash("write", {"path": "a"})
+
+
+@pytest.mark.behaviour("what_is_approved_is_what_runs")
+async def test_what_is_asked_about_is_what_runs_with_every_default(bench: Bench) -> None:
+    asked = await bench.asked(calls(("fetch", "{}")))
+    [requested] = [
+        event["payload"]
+        for event in (await bench.client.request("get_events", types=["tool_call_requested"]))[
+            "events"
+        ]
+    ]
+    assert requested["args"] == {}
+    assert asked["args"] == {"url": "https://example.org"}
+    assert asked["input_hash"] == input_hash("fetch", asked["args"])
+    await bench.client.request("confirm_tool", **naming(asked, "once"))
+    run = await bench.events.run()
+    assert bench.fetched.urls == [asked["args"]["url"]]
+    assert {call["input_hash"] for call in of_calls(run)} == {asked["input_hash"]}
+
+
+async def test_a_word_for_one_call_is_none_for_another(bench: Bench) -> None:
+    asked = await bench.asked(calls(("fetch", '{"url":"https://a.org"}')))
+    other = input_hash("fetch", {"url": "https://b.org"})
+    refused = await bench.client.refusal(
+        "confirm_tool", **{**naming(asked, "once"), "input_hash": other}
+    )
+    assert refused["message"] == "input_hash_mismatch"
+    assert bench.fetched.urls == []
+    assert [each["tool_call_id"] for each in await bench.pending()] == [asked["tool_call_id"]]
+    await bench.client.request("confirm_tool", **naming(asked, "deny"))
+    await bench.events.run()
+    assert bench.fetched.urls == []
+
+
+async def test_every_event_of_a_call_names_it_by_id_attempt_and_hash(bench: Bench) -> None:
+    """However the call goes: it runs, is refused, is denied, is cut off."""
+    run = await bench.run(calls(("ls", "{}"), ("nope", "{}"), ("read", "{}")))
+    asked = await bench.asked(calls(("fetch", "{}")))
+    await bench.client.request("abort")
+    run += await bench.events.run()
+    told = of_calls(run)
+    assert {call["tool_name"] for call in told} == {"ls", "nope", "read", "fetch"}
+    assert all(call["attempt"] == 1 for call in told)
+    by_call: dict[str, set[str]] = {}
+    for call in told:
+        by_call.setdefault(call["tool_call_id"], set()).add(call["input_hash"])
+    assert len(by_call) == 4
+    assert all(len(hashes) == 1 for hashes in by_call.values())
+    assert by_call[asked["tool_call_id"]] == {asked["input_hash"]}
+
+
+async def test_our_id_is_the_entry_and_the_index_and_the_model_s_stands_beside_it(
+    bench: Bench,
+) -> None:
+    run = await bench.run(calls(("ls", "{}"), ("ls", "{}")), says("done"))
+    [message] = [
+        entry["entry"] for entry in of_type(run, "entry_appended") if "tool_calls" in entry["entry"]
+    ]
+    requested = of_type(run, "tool_call_requested")
+    assert [call["tool_call_id"] for call in requested] == [
+        f"{message['id']}.0",
+        f"{message['id']}.1",
+    ]
+    assert [call["runtime_tool_call_id"] for call in requested] == ["own-0", "own-1"]
+
+
+async def test_a_tool_that_raises_leaves_balanced_ends_and_the_run_goes_on(bench: Bench) -> None:
+    run = await bench.run(calls(("read", '{"path":"nothing.txt"}'), ("ls", "{}")))
+    kinds = [event["type"] for event in run]
+    assert kinds.count("tool_call_started") == kinds.count("tool_call_completed") == 2
+    assert kinds.count("tool_execution_start") == kinds.count("tool_execution_end") == 2
+    assert run[-1]["payload"]["status"] == "completed"
+
+
+async def test_what_waits_is_over_when_its_run_is_stopped(bench: Bench) -> None:
+    asked = await bench.asked(calls(("fetch", "{}"), ("fetch", "{}")))
+    await bench.client.request("abort")
+    run = await bench.events.run()
+    [denied] = of_type(run, "tool_call_denied")
+    assert (denied["by"], denied["tool_call_id"]) == ("stop", asked["tool_call_id"])
+    assert await bench.pending() == []
+    assert bench.fetched.urls == []

@@ -1,0 +1,197 @@
+"""A tool that is forbidden leaves no side effect, whichever way its call came and whatever forbids it.
+
+``ROUTES`` are the ways, ``BARS`` what stands in them. Whoever adds a way to call a tool adds a row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from nousd.daemon.permissions import RulePermissions
+from nousd.machine.rules import rules_of
+from nousd.providers.interface import Finished, Receive, ToolCallPiece
+from nousd.tools.arguments import struct_arguments
+from nousd.tools.function_tool import FunctionTool
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.wire.access import Access
+from tests.daemon.asking_bench import naming
+from tests.daemon.scripted import Outcome, ScriptedProvider, says
+from tests.daemon_harness import Client, Daemon, Event, Events, memory_daemon, of_type
+
+TOOL = "mark"
+
+
+class _NoArguments(msgspec.Struct):
+    pass
+
+
+def marking(source: str) -> FunctionTool:
+    """A tool that leaves a file, and says that it would reach a network."""
+
+    async def run(_: _NoArguments, context: ToolContext) -> ToolResult:
+        (context.workdir / "marked").write_text("it ran")
+        return ToolResult("marked")
+
+    return FunctionTool(
+        name=TOOL,
+        description="Leaves a mark.",
+        source=source,
+        arguments=struct_arguments(_NoArguments),
+        function=run,
+        access_of=lambda _args, _context: Access(classes=frozenset({"network"}), hosts=("a.org",)),
+    )
+
+
+class Bench:
+    """A daemon with that tool, its model, and who watches and answers."""
+
+    def __init__(self, daemon: Daemon, client: Client, events: Events, workdir: Path) -> None:
+        self.daemon = daemon
+        self.client = client
+        self.events = events
+        self.provider = ScriptedProvider()
+        self.marked = workdir / "marked"
+
+    async def until_decided(self) -> list[Event]:
+        """Returns what was told up to the decision about the forbidden call."""
+        seen = []
+        while True:
+            seen.append(await self.events.next())
+            kind, payload = seen[-1]["type"], seen[-1]["payload"]
+            if payload.get("tool_name") == TOOL and kind in (
+                "tool_call_denied",
+                "tool_call_completed",
+            ):
+                return seen
+
+
+def asks(name: str, **args: Any) -> Outcome:
+    async def play(receive: Receive) -> None:
+        await receive(ToolCallPiece("own", name, json.dumps(args)))
+        await receive(Finished("tool_use"))
+
+    return play
+
+
+# --- the ways --------------------------------------------------------------------------------
+
+
+class Route(NamedTuple):
+    """A way to the tool.
+
+    Args:
+        source: who brings the tool.
+        call: makes the call; returns when it is under way.
+    """
+
+    source: str
+    call: Callable[[Bench], Awaitable[None]]
+
+
+async def by_model(bench: Bench) -> None:
+    bench.provider.answer(asks(TOOL), says("done"))
+    await bench.client.request("prompt", text="go", wait=False)
+
+
+async def by_task(bench: Bench) -> None:
+    bench.provider.answer(
+        asks("task", tasks=[{"description": "d", "prompt": "p"}]),
+        asks(TOOL),
+        says("the task is done"),
+        says("done"),
+    )
+    await bench.client.request("prompt", text="go", wait=False)
+
+
+async def by_client(bench: Bench) -> None:
+    await bench.client.request("call_tool", tool=TOOL)
+
+
+ROUTES = {
+    "model": Route("builtin", by_model),
+    "task": Route("builtin", by_task),
+    "client": Route("builtin", by_client),
+    "an extension's tool, by a model": Route("some-extension", by_model),
+    "an extension's tool, by a client": Route("some-extension", by_client),
+}
+
+
+# --- what stands in them ---------------------------------------------------------------------
+
+
+class Bar(NamedTuple):
+    """What forbids the call.
+
+    Args:
+        deny: rules that do.
+        confirms: whether somebody says that he answers.
+        answer: what he says.
+    """
+
+    mode: Any = "yolo"
+    deny: tuple[str, ...] = ()
+    confirms: bool = True
+    answer: str = ""
+
+
+BARS = {
+    "a rule for the tool": Bar(deny=(TOOL,)),
+    "a rule for what it reaches": Bar(deny=(f"{TOOL}(a.org)",)),
+    "a rule, in the mode auto": Bar("auto", deny=(TOOL,)),
+    "the user": Bar("auto", answer="deny"),
+    "nobody who could be asked": Bar("auto", confirms=False),
+    "nobody, where everything asks": Bar("ask", confirms=False),
+}
+
+
+@asynccontextmanager
+async def open_bench(workdir: Path, route: Route, bar: Bar) -> AsyncIterator[Bench]:
+    provider = ScriptedProvider()
+    rules = (*rules_of("deny", bar.deny, "the settings"), *rules_of("allow", ["task"], "us"))
+    async with memory_daemon(
+        workdir=workdir,
+        provider=provider,
+        tools=[marking(route.source)],
+        permissions=RulePermissions(bar.mode, rules),
+    ) as daemon:
+        events = await daemon.watch(types="all", confirms=bar.confirms)
+        bench = Bench(daemon, await daemon.connect(), events, workdir)
+        bench.provider = provider
+        await bench.client.request("new_session")
+        yield bench
+
+
+@pytest.mark.behaviour("a_forbidden_call_leaves_no_trace")
+@pytest.mark.parametrize("bar", BARS.values(), ids=BARS)
+@pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES)
+async def test_a_forbidden_call_is_denied_once_and_leaves_nothing(
+    tmp_path: Path, route: Route, bar: Bar
+) -> None:
+    async with open_bench(tmp_path, route, bar) as bench:
+        await route.call(bench)
+        if bar.answer:
+            asked = (await bench.events.until("permission_requested"))["payload"]
+            await bench.client.request("confirm_tool", **naming(asked, bar.answer))
+        told = await bench.until_decided()
+    assert not bench.marked.exists()
+    assert len(of_type(told, "tool_call_denied")) == 1
+    # The call of ``task`` itself runs.
+    assert TOOL not in {call["tool_name"] for call in of_type(told, "tool_call_started")}
+
+
+@pytest.mark.parametrize("route", ROUTES.values(), ids=ROUTES)
+async def test_the_same_call_leaves_a_mark_where_nothing_forbids_it(
+    tmp_path: Path, route: Route
+) -> None:
+    async with open_bench(tmp_path, route, Bar()) as bench:
+        await route.call(bench)
+        told = await bench.until_decided()
+    assert bench.marked.read_text() == "it ran"
+    assert of_type(told, "tool_call_completed")[-1]["is_error"] is False
