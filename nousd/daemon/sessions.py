@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -241,7 +241,12 @@ class Sessions:
             pending = await self._store.pending_inputs(session_id)
             live = LiveSession(_state_of(row, pending), self._log)
             live.lost, live.failure = failure is not None, failure
-            return self._keep(live)
+            self._keep(live)
+        if row.origin is not None:
+            # What a task may do depends on its parents: they come with it.
+            with suppress(SessionNotFound):
+                await self.get(row.origin.session_id)
+        return live
 
     async def _close_run(self, session_id: str) -> StoreError | None:
         """Ends a run that nobody carries on; returns why it could not be."""

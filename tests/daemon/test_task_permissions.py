@@ -10,6 +10,7 @@ import pytest
 
 from nousd.daemon.permissions import RulePermissions
 from nousd.machine.rules import rules_of
+from nousd.store import memory
 from nousd.wire.entries import PermissionMode
 from tests.daemon.asking_bench import Fetched, calls, naming
 from tests.daemon.scripted import says
@@ -21,7 +22,7 @@ from tests.daemon.task_bench import (
     task_daemon,
     tasks,
 )
-from tests.daemon_harness import Event, Payload, of_type
+from tests.daemon_harness import Event, FakeClock, Payload, of_type
 
 FETCH = ("fetch", "{}")
 WRITE = ("write", '{"path": "a", "content": "b"}')
@@ -271,3 +272,18 @@ async def test_a_run_that_is_aborted_leaves_no_question_open(tmp_path: Path) -> 
         own = of_run(run, accepted["run_id"])
         assert [each["by"] for each in of_type(own, "tool_call_denied")] == ["stop"]
         assert (await bench.client.request("list_permissions"))["pending"] == []
+
+
+async def test_what_a_task_may_do_is_shown_as_it_is_also_after_a_restart(tmp_path: Path) -> None:
+    clock, permissions = FakeClock(), RulePermissions("auto")
+    async with memory.open_store() as store:
+        options: dict[str, Any] = {"store": store, "clock": clock, "permissions": permissions}
+        async with task_daemon(tmp_path, **options) as bench:
+            bench.on("go", tasks({"prompt": "a"}), says("done"))
+            run = await bench.run()
+            [child] = children_of(run)
+            own = run[-1]["payload"]["session_id"]
+            await bench.client.request("set_permission_mode", mode="yolo", session_id=own)
+        async with task_daemon(tmp_path, **options) as bench:
+            state = await bench.client.request("get_state", session_id=child["session_id"])
+            assert state["permission_mode"] == "yolo"
