@@ -159,8 +159,8 @@ def _limit(limits: Limits) -> None:
         _lower(resource.RLIMIT_DATA, limits.memory_bytes)
     if limits.file_bytes:
         _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
-    if limits.processes:
-        # Counted for each user, and not for root. Others of his may start some meanwhile.
+    if limits.processes and os.getuid() != 0:
+        # Counted for each user, and never for root. Others of his may start some meanwhile.
         _lower(resource.RLIMIT_NPROC, _tasks_of(os.getuid()) + 2 * limits.processes)
 
 
@@ -201,7 +201,7 @@ class Command:
         the command uses too much, and then of what.
         """
         counts = bool(self._limits.processes or self._limits.memory_bytes)
-        next_count = time.monotonic()
+        next_count = time.monotonic() + COUNTING_SECONDS
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         poll.register(control, select.POLLIN)

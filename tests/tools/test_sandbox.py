@@ -156,6 +156,23 @@ tried("write our config", lambda: write(".nousd/config.toml"))
     assert not (repository.work / ".git" / "hooks" / "pre-commit").exists()
 
 
+async def test_hooks_and_config_that_git_is_told_to_find_elsewhere_are_closed_as_well(
+    repository: SandboxBench,
+) -> None:
+    repository.put("tools/hooks/pre-commit", "#!/bin/sh\n")
+    repository.put("tools/git.inc", "")
+    git(repository.work, "config", "core.hooksPath", "tools/hooks")
+    git(repository.work, "config", "include.path", "../tools/git.inc")
+    outcomes = await repository.attack(f"""{CHANGING}
+tried("a hook", lambda: write("tools/hooks/pre-commit"))
+tried("another hook", lambda: write("tools/hooks/post-checkout"))
+tried("the hooks", lambda: os.rename("tools/hooks", "tools/old"))
+tried("what is included", lambda: write("tools/git.inc"))
+tried("the folder of both", lambda: os.rename("tools", "old"))
+""")
+    assert set(outcomes.values()) <= REFUSED
+
+
 async def test_nothing_is_left_of_what_stood_in_for_closed_places(
     repository: SandboxBench,
 ) -> None:

@@ -7,8 +7,9 @@ to name the workdir in its turn, and only somebody who may write there can have 
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,10 @@ _RUNS: Final = ("config", "config.worktree", "hooks", "modules")
 _LEADS: Final = ("commondir", "config.worktree", "gitdir")
 
 _TEXT_BYTES_MAX: Final = 64 * 1024
+
+_ELSEWHERE: Final = re.compile(
+    r"^\s*(?:hookspath|path)\s*=\s*\"?(.+?)\"?\s*$", re.MULTILINE | re.IGNORECASE
+)
 
 _WORKTREE: Final = re.compile(r"^\s*worktree\s*=\s*\"?(.+?)\"?\s*$", re.MULTILINE)
 
@@ -44,7 +49,17 @@ def _closed_of_git(git: Path) -> tuple[Path, ...]:
         for name in _LEADS
         if folder.is_dir()
     ]
-    return (*(git / name for name in _RUNS), *of_worktrees)
+    return (*(git / name for name in _RUNS), *of_worktrees, *_named_in_config(git))
+
+
+def _named_in_config(git: Path) -> Iterator[Path]:
+    """Yields where hooks and more of the config are, if they are elsewhere. What such a name starts
+    from depends on what it is of; both are taken.
+    """
+    for found in _ELSEWHERE.finditer(_text(git / "config")):
+        for base in (git, git.parent):
+            # Unlike Path.expanduser, this leaves an unknown user as it is.
+            yield base / os.path.expanduser(found[1])  # noqa: PTH111
 
 
 def _is_of_git(folder: Path) -> bool:
