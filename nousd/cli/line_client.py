@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from nousd.cli.open_requests import OpenRequests
 from nousd.cli.render import as_text
 from nousd.cli.watch import DONE, FAILED, Options, RunPrinter, shown
 from nousd.client.answers import Answer, ReceivedEvent
@@ -35,7 +36,8 @@ _SIGNAL_AGAIN_SECONDS: Final = 1.0
 def chat(options: Options) -> int:
     """Talks until the user leaves. Returns the exit code."""
     talk = _Talk(options)
-    with Subscription(options.socket_path, {"after": talk.cursor, "types": "v1"}) as events:
+    with Subscription(options.socket_path, talk.wanted(talk.cursor)) as events:
+        talk.events = events
         follower = threading.Thread(target=talk.follow, args=(events,), daemon=True)
         follower.start()
         code = talk.converse()
@@ -61,6 +63,8 @@ class _Talk:
         self._leaving = False
         self._reading = False
         self._left = threading.Event()
+        self._asked = OpenRequests()
+        self.events: Subscription | None = None
         self.cursor = ""
         self._session_id = ""
         self._attach()
@@ -76,6 +80,19 @@ class _Talk:
         self._say(f"session {self._session_id}; /help lists what else there is")
         if "open_message" in state:
             print(shown(state["open_message"]["text"]), end="", flush=True)
+        pending = self._ask_here("list_permissions", {}).payload["pending"]
+        questions = self._ask_here("list_questions", {}).payload["questions"]
+        for line in self._asked.add_listed(pending, questions):
+            self._say(line)
+
+    def wanted(self, cursor: str) -> dict[str, Any]:
+        """Returns the subscription to the session; who sits at a terminal answers what is asked."""
+        return {
+            "after": cursor,
+            "session_id": self._session_id,
+            "types": "all",
+            "confirms": self._terminal,
+        }
 
     # --- the main thread -----------------------------------------------------------------------
 
@@ -119,7 +136,7 @@ class _Talk:
                 _COMMANDS[name].run(self, rest.strip())
             elif name.startswith("/"):
                 self._say(f"no command {name}; /help lists them")
-            elif name:
+            elif name and not self._asked.take(line.strip(), self._ask, self._say):
                 self._send(line.strip())
         except Refused as refused:
             self._say(f"{refused}")
@@ -185,6 +202,9 @@ class _Talk:
     def abort(self, _rest: str) -> None:
         self._show(self._ask_here("abort", {}))
 
+    def reject(self, reason: str) -> None:
+        self._asked.reject(reason, self._ask, self._say)
+
     def new(self, name: str) -> None:
         self._select(self._ask("new_session", {"name": name} if name else {}))
 
@@ -192,9 +212,14 @@ class _Talk:
         self._select(self._ask_here("branch_session", {"name": name} if name else {}))
 
     def _select(self, answer: Answer) -> None:
+        session_id = answer.payload["session_id"]
+        cursor = self._ask("get_state", {"session_id": session_id}).payload["cursor"]
         with self._changed:
-            self._session_id = answer.payload["session_id"]
+            self._session_id = session_id
             self._running = None
+        self._asked.clear()
+        if self.events is not None:
+            self.events.change(self.wanted(cursor))
         self._show(answer)
 
     def state(self, _rest: str) -> None:
@@ -209,7 +234,12 @@ class _Talk:
     def help(self, _rest: str) -> None:
         for name, command in _COMMANDS.items():
             self._say(f"{name:8} {command.help}")
-        self._say("Any other text starts a run, or waits for the end of the one that goes on.")
+        self._say(
+            "Any other text answers a question of a tool that waits for you; y, s, a and n answer"
+        )
+        self._say(
+            "a call that does. Else it starts a run, or waits for the end of the one that goes on."
+        )
         self._say("Ctrl-C stops the run; twice, it leaves.")
 
     # --- the other thread ------------------------------------------------------------------------
@@ -230,15 +260,18 @@ class _Talk:
         }:
             self._say(f"> {event.payload['text']}")
         self._printer.show(event)
+        asked = self._asked.note(event)
+        for line in asked:
+            self._say(line)
         with self._changed:
             if event.type == "agent_start":
                 self._running = event.payload["run_id"]
             elif event.type == "agent_end":
                 self._ended.append(event.payload["run_id"])
                 self._running = None
-                if self._terminal and self._reading:
-                    # The one that waits for the next line was scrolled away by the answer.
-                    print(_PROMPT, end="", flush=True)
+            if (asked or event.type == "agent_end") and self._terminal and self._reading:
+                # The one that waits for the next line was scrolled away.
+                print(_PROMPT, end="", flush=True)
             self._changed.notify_all()
 
     def _lose(self, error: ClientError) -> None:
@@ -292,6 +325,7 @@ _COMMANDS: Final[dict[str, _Command]] = {
     "/steer": _Command("TEXT: goes before whatever the run would do next", _Talk.steer),
     "/follow": _Command("TEXT: comes when the run is done", _Talk.follow_up),
     "/abort": _Command("stops the run and takes back what waits", _Talk.abort),
+    "/reject": _Command("[REASON]: says no to what waits for you", _Talk.reject),
     "/new": _Command("[NAME]: a new session", _Talk.new),
     "/branch": _Command("[NAME]: a copy of this session", _Talk.branch),
     "/state": _Command("what the daemon is doing", _Talk.state),

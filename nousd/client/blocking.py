@@ -154,7 +154,7 @@ class Subscription(_Lines):
     Args:
         socket_path: the command socket's path; events are beside it.
         wanted: the payload of ``subscribe``: any of ``after``, ``session_id``, ``run_id``, ``types``,
-            ``keepalive_seconds``. Keep-alives are taken and not shown.
+            ``confirms``, ``keepalive_seconds``. Keep-alives are taken and not shown.
         timeout_seconds: for connecting and for the answer. Events are waited for without limit,
             unless ``next_event`` says otherwise.
 
@@ -180,6 +180,16 @@ class Subscription(_Lines):
             self.subscribed = self._answer(deadline).accepted().payload
             """The answer: ``cursor``, after which events follow, and ``head``, the newest there was."""
             undo.pop_all()
+
+    def change(self, wanted: Mapping[str, Any]) -> None:
+        """Asks for other events from now on. Another thread may be waiting for the next one; what comes
+        before the daemon's answer, which is taken and not shown, is still of the old subscription.
+
+        Raises:
+            AnswerTimedOut, ConnectionLost
+        """
+        deadline = time.monotonic() + REQUEST_TIMEOUT_SECONDS
+        self._send(encode_request("s1", "subscribe", wanted), deadline)
 
     def __iter__(self) -> Iterator[ReceivedEvent]:
         while True:

@@ -9,13 +9,14 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Nousctl
-from tests.fake_daemon import FakeDaemon, event, ok, refused
+from tests.fake_daemon import FakeDaemon, Reply, event, ok, refused
 
 STATE: dict[str, Any] = {
     "session_id": "s",
@@ -34,6 +35,17 @@ STATE: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def idle(daemon: FakeDaemon) -> None:
     daemon.on["get_state"] = ok("state", STATE)
+    waits(daemon)
+
+
+def waits(
+    daemon: FakeDaemon,
+    pending: Sequence[dict[str, Any]] = (),
+    questions: Sequence[dict[str, Any]] = (),
+) -> None:
+    """Makes calls and questions wait for the user."""
+    daemon.on["list_permissions"] = ok("permissions", {"pending": list(pending)})
+    daemon.on["list_questions"] = ok("questions", {"questions": list(questions)})
 
 
 def a_run(daemon: FakeDaemon, run_id: str, text: str) -> None:
@@ -61,8 +73,11 @@ def sent(daemon: FakeDaemon) -> list[tuple[str, dict[str, Any]]]:
     return [
         (request["type"], request["payload"])
         for request in daemon.heard
-        if request["type"] not in ("get_state", "subscribe")
+        if request["type"] not in _GREETING
     ]
+
+
+_GREETING = ("get_state", "list_permissions", "list_questions", "subscribe")
 
 
 def test_a_line_is_a_prompt_and_its_answer_is_shown_before_the_end(
@@ -92,7 +107,9 @@ def test_events_are_followed_from_where_the_state_was_read(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
     nousctl("chat", input="")
-    assert daemon.heard[1]["payload"] == {"after": "evt-5", "types": "v1"}
+    [subscribed] = [each["payload"] for each in daemon.heard if each["type"] == "subscribe"]
+    # Nobody sits at a pipe who could answer.
+    assert subscribed == {"after": "evt-5", "session_id": "s", "types": "all", "confirms": False}
 
 
 def test_a_daemon_without_a_session_is_given_one(daemon: FakeDaemon, nousctl: Nousctl) -> None:
@@ -204,6 +221,146 @@ def test_a_daemon_that_goes_away_ends_the_talk_with_exit_code_1(
     assert outcome.out.endswith("the daemon closed the connection\n")
 
 
+# --- what waits for the user ---------------------------------------------------------------------
+
+REQUEST: dict[str, Any] = {
+    "session_id": "s",
+    "run_id": "run-1",
+    "tool_call_id": "call-1",
+    "attempt": 2,
+    "tool_name": "bash",
+    "input_hash": "sha256:1",
+    "args": {"command": "git push"},
+    "reason": "it runs a program without a sandbox",
+    "expires_at": "2026-01-01T00:00:00Z",
+    "rule": "bash(=git push)",
+}
+NAMED = {"tool_call_id": "call-1", "attempt": 2, "input_hash": "sha256:1"}
+QUESTION: dict[str, Any] = {
+    "session_id": "s",
+    "run_id": "run-1",
+    "tool_call_id": "call-2",
+    "question_id": "ques-1",
+    "questions": [
+        {
+            "question": "Which?",
+            "header": "Colour",
+            "options": [{"label": "Red"}, {"label": "Blue"}],
+        },
+        {"question": "Why?"},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("y", {"decision": "once"}),
+        ("s", {"decision": "session"}),
+        ("a", {"decision": "always"}),
+        ("n", {"decision": "deny"}),
+        ("n not today", {"decision": "deny", "reason": "not today"}),
+        ("/reject", {"decision": "deny"}),
+        ("/reject not today", {"decision": "deny", "reason": "not today"}),
+    ],
+)
+def test_a_call_that_waits_is_shown_and_one_letter_answers_it(
+    daemon: FakeDaemon, nousctl: Nousctl, line: str, said: dict[str, str]
+) -> None:
+    waits(daemon, pending=[REQUEST])
+    daemon.on["confirm_tool"] = ok("accepted", {"command": "confirm_tool"})
+    outcome = nousctl("chat", input=f"{line}\n")
+    assert outcome.out.splitlines()[1:5] == [
+        '? bash {"command": "git push"}',
+        "  because it runs a program without a sandbox",
+        "  session and always allow: bash(=git push)",
+        "  y yes, s for the session, a always, n [REASON] no",
+    ]
+    assert sent(daemon) == [("confirm_tool", {**NAMED, **said})]
+
+
+def test_another_line_is_what_it_always_is_and_says_that_a_call_waits(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    waits(daemon, pending=[REQUEST])
+    daemon.on["prompt"] = answering(daemon)
+    outcome = nousctl("chat", input="yes please\n")
+    assert "(a call waits for you: y, s, a or n)" in outcome.out
+    assert sent(daemon) == [("prompt", {"text": "yes please", "wait": False, "session_id": "s"})]
+
+
+def _next(replies: Iterator[Reply], request: dict[str, Any]) -> bytes | None:
+    return next(replies)(request)
+
+
+def test_an_answer_that_is_refused_can_be_given_otherwise(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    waits(daemon, pending=[REQUEST])
+    answers = iter(
+        [refused("command_rejected", "too_many_rules"), ok("accepted", {"command": "c"})]
+    )
+    daemon.on["confirm_tool"] = partial(_next, answers)
+    outcome = nousctl("chat", input="a\ny\n")
+    assert "command_rejected: too_many_rules" in outcome.out
+    assert [payload["decision"] for _, payload in sent(daemon)] == ["always", "once"]
+
+
+def test_an_answer_that_comes_too_late_leaves_nothing_waiting(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    waits(daemon, pending=[REQUEST])
+    daemon.on["confirm_tool"] = refused("command_rejected", "already_decided")
+    outcome = nousctl("chat", input="y\n/reject\n")
+    assert "already_decided" in outcome.out
+    assert "nothing waits for you" in outcome.out
+
+
+def test_several_questions_are_shown_one_after_the_other(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    waits(daemon, questions=[QUESTION])
+    daemon.on["answer_question"] = ok("accepted", {"command": "answer_question"})
+    outcome = nousctl("chat", input="2\nbecause I like it\n")
+    assert outcome.out.splitlines()[1:] == [
+        "? [Colour] Which?",
+        "  1 Red",
+        "  2 Blue",
+        "  a number or your own words; /reject [REASON] leaves it",
+        "? Why?",
+        "  a number or your own words; /reject [REASON] leaves it",
+    ]
+    answers = [{"chosen": ["Blue"]}, {"text": "because I like it"}]
+    assert sent(daemon) == [("answer_question", {"question_id": "ques-1", "answers": answers})]
+
+
+def test_a_question_can_be_left(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    waits(daemon, questions=[QUESTION])
+    daemon.on["reject_question"] = ok("accepted", {"command": "reject_question"})
+    nousctl("chat", input="1\n/reject ask Bob\n")
+    rejected = {"question_id": "ques-1", "reason": "ask Bob"}
+    assert sent(daemon) == [("reject_question", rejected)]
+
+
+def test_the_oldest_is_answered_first_and_the_next_is_shown_again(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    later = {**REQUEST, "tool_call_id": "call-9", "args": {"command": "ls"}}
+    waits(daemon, pending=[REQUEST, later])
+    daemon.on["confirm_tool"] = ok("accepted", {"command": "confirm_tool"})
+    outcome = nousctl("chat", input="y\nn\n")
+    assert [payload["tool_call_id"] for _, payload in sent(daemon)] == ["call-1", "call-9"]
+    assert outcome.out.count('? bash {"command": "ls"}') == 2
+
+
+def test_another_session_is_subscribed_to_and_what_waited_is_left(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    waits(daemon, pending=[REQUEST])
+    daemon.on["new_session"] = ok("session", {"session_id": "s2", "active": True})
+    assert "nothing waits for you" in nousctl("chat", input="/new\n/reject\n").out
+
+
 # --- at a terminal -----------------------------------------------------------------------------
 
 
@@ -305,6 +462,41 @@ def test_at_a_terminal_the_prompt_comes_again_behind_an_answer(
     terminal.wait_for("> ")
     a_run(daemon, "run-1", "the answer")
     terminal.wait_for("the answer\r\n> ")
+
+
+def test_at_a_terminal_what_is_asked_is_shown_and_answered(
+    daemon: FakeDaemon, terminal: Terminal
+) -> None:
+    daemon.on["confirm_tool"] = ok("accepted", {"command": "confirm_tool"})
+
+    def answered(request: dict[str, Any]) -> bytes | None:
+        daemon.publish(event(9, "question_answered", **request["payload"], session_id="s"))
+        return ok("accepted", {"command": "answer_question"})(request)
+
+    daemon.on["answer_question"] = answered
+    terminal.wait_for("> ")
+    daemon.publish(event(6, "permission_requested", **REQUEST))
+    terminal.wait_for('? bash {"command": "git push"}')
+    terminal.wait_for("n [REASON] no\r\n> ")
+    terminal.type("s\n")
+    terminal.wait_for("> ")
+    daemon.publish(
+        event(7, "tool_call_approved", **REQUEST | {"by": "user", "reason": "the user allowed it"})
+    )
+    terminal.wait_for("(over: the user allowed it)\r\n> ")
+    daemon.publish(event(8, "question_asked", **QUESTION | {"questions": [{"question": "Why?"}]}))
+    terminal.wait_for("? Why?")
+    terminal.type("just so\n")
+    terminal.wait_for("(over: answered)")
+    terminal.wait_for("> ")
+    assert terminal.interrupt_until_exit() == 0
+    said = {"question_id": "ques-1", "answers": [{"text": "just so"}]}
+    assert sent(daemon) == [
+        ("confirm_tool", {**NAMED, "decision": "session"}),
+        ("answer_question", said),
+    ]
+    [subscribed] = [each["payload"] for each in daemon.heard if each["type"] == "subscribe"]
+    assert subscribed["confirms"] is True
 
 
 def test_at_a_terminal_a_daemon_that_goes_away_ends_the_wait_for_a_line(

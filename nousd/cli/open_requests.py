@@ -1,0 +1,208 @@
+"""What waits for the user of the line client, and what his lines say to it.
+
+The oldest request or question is the one that a line answers. One thread hears of them, another takes
+the lines.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from nousd.cli.asked import NoAnswer, answer_to, question_lines, request_lines
+from nousd.client.answers import ReceivedEvent
+from nousd.errors import Refused
+
+Payload = Mapping[str, Any]
+
+Ask = Callable[[str, Mapping[str, Any]], object]
+"""Sends a command and returns its answer, or raises Refused."""
+
+Say = Callable[[str], None]
+"""Shows a line."""
+
+_DECISIONS: Final = {"y": "once", "s": "session", "a": "always", "n": "deny"}
+"""What is typed -> what is meant."""
+
+_HOW: Final = "  y yes, s for the session, a always, n [REASON] no"
+_HOW_TO_ANSWER: Final = "  a number or your own words; /reject [REASON] leaves it"
+
+
+class _Command(NamedTuple):
+    """What a line comes to."""
+
+    type: str
+    payload: dict[str, Any]
+
+
+class _Request:
+    """A call that waits for permission."""
+
+    def __init__(self, payload: Payload) -> None:
+        self._payload = payload
+
+    @property
+    def lines(self) -> list[str]:
+        what, *why = request_lines(self._payload)
+        return [f"? {what}", *(f"  {line}" for line in why), _HOW]
+
+    def answered(self, line: str) -> _Command:
+        """Returns what a line means.
+
+        Raises:
+            NoAnswer: it is none.
+        """
+        word, _, reason = line.partition(" ")
+        if word not in _DECISIONS or (reason and word != "n"):
+            raise NoAnswer("(a call waits for you: y, s, a or n)")
+        named = {key: self._payload[key] for key in ("tool_call_id", "attempt", "input_hash")}
+        more = {"reason": reason} if reason else {}
+        return _Command("confirm_tool", {**named, "decision": _DECISIONS[word], **more})
+
+    def rejected(self, reason: str) -> _Command:
+        return self.answered(f"n {reason}".strip())
+
+
+class _Question:
+    """A tool that asks something; of several questions the next one is shown."""
+
+    def __init__(self, payload: Payload) -> None:
+        self._payload = payload
+        self._answers: list[dict[str, Any]] = []
+
+    @property
+    def lines(self) -> list[str]:
+        what, *options = question_lines(self._payload["questions"][len(self._answers)])
+        return [f"? {what}", *options, _HOW_TO_ANSWER]
+
+    def answered(self, line: str) -> _Command | None:
+        """Takes the answer to one question; returns what to send when all have one.
+
+        Raises:
+            NoAnswer: the line is none.
+        """
+        questions = self._payload["questions"]
+        self._answers.append(answer_to(questions[len(self._answers)], line))
+        if len(self._answers) < len(questions):
+            return None
+        answers, self._answers = self._answers, []
+        named = {"question_id": self._payload["question_id"]}
+        return _Command("answer_question", {**named, "answers": answers})
+
+    def rejected(self, reason: str) -> _Command:
+        more = {"reason": reason} if reason else {}
+        return _Command("reject_question", {"question_id": self._payload["question_id"], **more})
+
+
+class OpenRequests:
+    """All that waits, the oldest first, by its id."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: dict[str, _Request | _Question] = {}
+        self._sent: set[str] = set()
+
+    def add_listed(self, pending: list[Payload], questions: list[Payload]) -> list[str]:
+        """Takes what waits already; returns the lines that show it."""
+        asked = [("permission_requested", each) for each in pending]
+        asked += [("question_asked", each) for each in questions]
+        return [line for type_, payload in asked for line in self._add(type_, payload)]
+
+    def note(self, event: ReceivedEvent) -> list[str]:
+        """Takes an event; returns the lines to show."""
+        if event.type in ("permission_requested", "question_asked"):
+            return self._add(event.type, event.payload)
+        if event.type in _ENDS and self._forget(event.payload.get(_ENDS[event.type], "")):
+            return [f"(over: {event.payload.get('reason', 'answered')})"]
+        return []
+
+    def clear(self) -> None:
+        """Forgets everything: another session is shown from now on."""
+        with self._lock:
+            self._waiting.clear()
+            self._sent.clear()
+
+    def take(self, line: str, ask: Ask, say: Say) -> bool:
+        """Sends the answer that a line is; returns whether it was one."""
+        id, oldest = self._oldest()
+        if oldest is None:
+            return False
+        try:
+            command = oldest.answered(line)
+        except NoAnswer as error:
+            say(str(error))
+            return isinstance(oldest, _Question)
+        if command is None:
+            _say_all(oldest.lines, say)
+        else:
+            self._send(id, command, ask, say)
+        return True
+
+    def reject(self, reason: str, ask: Ask, say: Say) -> None:
+        """Says no to what waits."""
+        id, oldest = self._oldest()
+        if oldest is None:
+            say("nothing waits for you")
+        else:
+            self._send(id, oldest.rejected(reason), ask, say)
+
+    def _add(self, type_: str, payload: Payload) -> list[str]:
+        is_request = type_ == "permission_requested"
+        id = payload["tool_call_id" if is_request else "question_id"]
+        asked = _Request(payload) if is_request else _Question(payload)
+        with self._lock:
+            if id in self._waiting:
+                return []
+            self._waiting[id] = asked
+        return asked.lines
+
+    def _oldest(self) -> tuple[str, _Request | _Question | None]:
+        """Returns the first that no answer was sent for."""
+        with self._lock:
+            open_ones = (each for each in self._waiting.items() if each[0] not in self._sent)
+            return next(open_ones, ("", None))
+
+    def _forget(self, id: str) -> bool:
+        with self._lock:
+            self._sent.discard(id)
+            return self._waiting.pop(id, None) is not None
+
+    def _send(self, id: str, command: _Command, ask: Ask, say: Say) -> None:
+        self._sent.add(id)
+        try:
+            ask(command.type, command.payload)
+        except Refused as refused:
+            if refused.message in _OVER:
+                self._forget(id)
+            else:
+                self._sent.discard(id)
+            raise
+        _, following = self._oldest()
+        if following is not None:
+            _say_all(following.lines, say)
+
+
+def _say_all(lines: list[str], say: Say) -> None:
+    for line in lines:
+        say(line)
+
+
+_OVER: Final = frozenset(
+    {
+        "already_decided",
+        "already_answered",
+        "tool_call_not_found",
+        "tool_call_not_pending",
+        "question_not_found",
+    }
+)
+"""Refusals that mean: nobody waits for the answer any more."""
+
+_ENDS: Final = {
+    "tool_call_approved": "tool_call_id",
+    "tool_call_denied": "tool_call_id",
+    "question_answered": "question_id",
+    "question_rejected": "question_id",
+}
+"""The events that end what waits -> the key of its id."""
