@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from nousd.cli import asked
+from nousd.cli import asked, call_lines
+from nousd.cli.project_files import project_files
 from nousd.client.answers import Answer
 
 _SNIPPET_CHARS_MAX: Final = 80
@@ -68,6 +69,7 @@ def _accepted(payload: Payload) -> Iterator[str]:
             ("decision", "decision"),
             ("rule", "rule"),
             ("tools", "count"),
+            ("file", "path"),
         )
         if key in payload
     ]
@@ -296,3 +298,4 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "questions": asked.questions,
 }
 """type of the answer -> its lines; ``extension_result`` is whatever it is, shown as JSON."""
+    "project_files": project_files,

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from nousd.cli.arguments import Argument
+from nousd.cli.project_files import file_lines
+from nousd.cli.render import as_text
 from nousd.cli.verbs import Watch
 from nousd.cli.watch import DONE, FAILED, Options, say, shown
+from nousd.client.answers import Answer
 from nousd.client.blocking import Connection
 
 Payload = Mapping[str, Any]
@@ -27,7 +30,7 @@ SHOWN_BYTES_MAX: Final = 256 * 1024
 def _trust(options: Options, values: dict[str, Any]) -> int:
     with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
         if values.get("list"):
-            return _list(options, daemon.request("list_trust", {}).payload)
+            return _show(options, daemon.request("list_trust", {}))
         payload = _named(values["path"]) if "path" in values else _own(daemon)
         if payload is None or not _is_wanted(yes=values.get("yes", False)):
             return FAILED
@@ -47,7 +50,7 @@ def _own(daemon: Connection) -> Payload | None:
     if own is None or not own["hash"]:
         say(f"the project at {listed['root']} has no settings of its own (.nousd/config.toml)")
         return None
-    for line in _lines(own):
+    for line in file_lines(own):
         say(line)
     return {"path": own["path"], "hash": own["hash"]}
 
@@ -82,27 +85,12 @@ def _is_wanted(*, yes: bool) -> bool:
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def _list(options: Options, listed: Payload) -> int:
+def _show(options: Options, answer: Answer) -> int:
     if options.json:
-        print(json.dumps(listed, ensure_ascii=False))
-        return DONE
-    for file in listed["files"]:
-        print(*map(shown, _lines(file)), sep="\n")
-    if not listed["files"]:
-        print(shown(f"the project at {listed['root']} has no settings of its own"))
+        print(json.dumps(answer.payload, ensure_ascii=False))
+    else:
+        print(*map(shown, as_text(answer)), sep="\n")
     return DONE
-
-
-def _lines(file: Payload) -> Iterator[str]:
-    state = "trusted" if file["trusted"] else "not trusted"
-    yield f"{file['path']}: {state}"
-    yield f"  {file['hash'] or 'it is not there, or cannot be read'}"
-    for name, says in (
-        ("restricts", "counts in any case"),
-        ("adds", "counts if trusted"),
-        ("problems", "never counts"),
-    ):
-        yield from (f"  {says}: {line}" for line in file.get(name, ()))
 
 
 def _done(options: Options, payload: Payload, what: str) -> int:

@@ -115,7 +115,10 @@ def test_every_verb_is_in_the_table_of_what_is_sent() -> None:
 
 
 def test_every_command_of_the_wire_has_a_verb() -> None:
-    asked_by_watches = {"get_events", "get_artifact", "put_artifact"}
+    asked_by_watches = {
+        *("get_events", "get_artifact", "put_artifact"),
+        *("trust", "untrust", "list_trust"),
+    }
     assert {verb.command for verb in VERBS.values()} | asked_by_watches == set(COMMANDS)
 
 
