@@ -48,16 +48,17 @@ class ExtensionCallHooks:
             _remarks(host, outcome.failures),
         )
 
-    async def after(
-        self, host: CallHost, call: ToolCall, args: Mapping[str, Any], result: ToolResult
-    ) -> Shown:
+    async def after(self, host: CallHost, call: ToolCall, args: Any, result: ToolResult) -> Shown:
         """See ``CallHooks.after``."""
         if not self._hooks.has("tool_result"):
             return Shown(result)
         host.expect_quiet(self._hooks.seconds_max("tool_result"))
         outcome = await self._hooks.tool_result(
             ToolReturned(
-                **_facts(host, call), args=dict(args), text=result.text, is_error=result.is_error
+                **_facts(host, call),
+                args=msgspec.to_builtins(args),
+                text=result.text,
+                is_error=result.is_error,
             )
         )
         host.expect_quiet(0.0)

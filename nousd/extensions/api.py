@@ -10,7 +10,8 @@ It deliberately knows neither sessions nor events: an extension is asked and ans
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -28,11 +29,11 @@ from nousd.extensions.hook_chain import NO_HOOKS, Hook, Hooks, OnError
 from nousd.extensions.hooks import HOOKS, HookName
 from nousd.tools.arguments import Arguments, struct_arguments
 from nousd.tools.builtins import BUILTIN_NAMES
-from nousd.tools.function_tool import FunctionTool
+from nousd.tools.function_tool import AccessOf, FunctionTool, real_path, touches_nothing
 from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.tools.output import head_of, within_bounds
 from nousd.tools.registry import TOOL_NAME
-from nousd.wire.access import Access
+from nousd.wire.access import Access, ToolClass
 from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
 
 ExtensionFunction = Callable[[Any], Awaitable[Any]]
@@ -95,6 +96,9 @@ class ExtensionApi:
         handler: Handler,
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        classes: Collection[ToolClass] = ("exec", "network"),
+        path_argument: str | None = None,
+        is_read_only: bool = False,
     ) -> None:
         """Adds a tool.
 
@@ -103,6 +107,11 @@ class ExtensionApi:
             parameters: a msgspec struct, or a JSON Schema of type object (its top level is checked).
             handler: called with the arguments (struct or dict) and the ``ToolContext``; plain or
                 async; returns the text for the model, or a ``ToolResult``. To fail, it raises.
+            classes: all that a call may do, of ``read``, ``write``, ``exec`` and ``network``; empty for
+                a tool that touches nothing. Modes and rules take the extension's word for it.
+            path_argument: which argument names the file or folder that is read or written; a tool of
+                these classes has one, as rules are about paths.
+            is_read_only: whether a call that was interrupted may be answered with what it gave before.
 
         Raises:
             ConfigError: if the name is taken, or anything here is unusable.
@@ -127,9 +136,22 @@ class ExtensionApi:
             source=self._extension,
             arguments=self._arguments(name, parameters),
             function=run,
-            access_of=_access,
+            access_of=self._access_of(name, classes, path_argument),
             executed_by="extension",
+            is_read_only=is_read_only,
         )
+
+    def _access_of(
+        self, name: str, classes: Collection[ToolClass], path_argument: str | None
+    ) -> AccessOf:
+        about, known = f"extension {self._extension}: tool {name}", get_args(ToolClass)
+        if isinstance(classes, str) or not set(classes) <= set(known):
+            raise ConfigError(f"{about}: classes must be some of {', '.join(known)}")
+        if {"read", "write"} & set(classes) and path_argument is None:
+            raise ConfigError(f"{about}: a tool that reads or writes needs a path_argument")
+        if not classes:
+            return touches_nothing
+        return partial(_access, frozenset(classes), path_argument)
 
     def command(
         self, name: str, handler: Handler, *, timeout_seconds: float = TIMEOUT_SECONDS
@@ -221,9 +243,16 @@ class ExtensionApi:
         return Arguments(schema=parameters)
 
 
-def _access(_args: Any, _context: ToolContext) -> Access:
-    """Foreign code may do anything, and nothing holds it."""
-    return Access(classes=frozenset({"exec", "network"}))
+def _access(
+    classes: frozenset[ToolClass], path_argument: str | None, args: Any, context: ToolContext
+) -> Access:
+    """Returns what a call would touch, as its extension says; nothing holds it to that."""
+    if path_argument is None:
+        return Access(classes=classes)
+    given = (
+        args.get(path_argument) if isinstance(args, dict) else getattr(args, path_argument, None)
+    )
+    return Access(classes=classes, paths=(real_path(str(given or "."), context),))
 
 
 def _tool_result(result: object) -> ToolResult:

@@ -21,7 +21,7 @@ class Echo(msgspec.Struct, frozen=True):
 def register(api: ExtensionApi) -> None:
     """Adds the command ``echo`` and the tool ``demo.echo``."""
     api.command("echo", echo_command)
-    api.tool("demo.echo", "Says the text back.", Echo, echo_tool)
+    api.tool("demo.echo", "Says the text back.", Echo, echo_tool, classes=(), is_read_only=True)
 
 
 async def echo_command(payload: dict[str, Any]) -> dict[str, Any]:

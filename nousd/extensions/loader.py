@@ -60,8 +60,18 @@ def load_extensions(
     Raises:
         ConfigError: one line that names the extension, if anything about it is unusable.
     """
+    try:
+        return _loaded_all(tuple(paths), tuple(installed), demo=demo, redact=redact)
+    except ConfigError as error:
+        # What a module says as it fails may be anything that it knows.
+        raise ConfigError(redact(str(error))) from error
+
+
+def _loaded_all(
+    paths: tuple[Path, ...], installed: tuple[str, ...], *, demo: bool, redact: Redact
+) -> Extensions:
     known: dict[str, _Found] = {}
-    for found in _found(tuple(paths), tuple(installed), demo=demo):
+    for found in _found(paths, installed, demo=demo):
         if found.name in known:
             raise ConfigError(f"{found.origin}: there is another one called {found.name}")
         known[found.name] = found

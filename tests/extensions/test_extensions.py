@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -18,6 +19,7 @@ from nousd.extensions.calls import THREADS_MAX, TIMEOUT_SECONDS
 from nousd.extensions.loader import load_extensions
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import ExpectQuiet, ToolContext, ToolResult, nobody_waits
+from nousd.wire.access import Access
 from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
 
 Write = Callable[..., Path]
@@ -58,7 +60,7 @@ async def tool(
     handler: Callable[..., Any],
     args: dict[str, Any] | None = None,
     schema: dict[str, Any] | None = None,
-    **options: float,
+    **options: Any,
 ) -> ToolResult:
     shape = schema or {"type": "object"}
     (found,) = registered(lambda api: api.tool("t", "A tool.", shape, handler, **options)).tools
@@ -141,6 +143,18 @@ async def test_a_file_registers_tools_and_commands_under_its_own_name(write: Wri
         ),
         ("def register(api): api.tool('a', '', {}, print)", "must be a JSON Schema of type object"),
         ("def register(api): api.tool('a', '', 5, print)", "tool a: unusable parameters: "),
+        (
+            "def register(api): api.tool('a', '', {'type': 'object'}, print, classes=['all'])",
+            "tool a: classes must be some of read, write, exec, network",
+        ),
+        (
+            "def register(api): api.tool('a', '', {'type': 'object'}, print, classes='read')",
+            "tool a: classes must be some of read, write, exec, network",
+        ),
+        (
+            "def register(api): api.tool('a', '', {'type': 'object'}, print, classes=['read'])",
+            "tool a: a tool that reads or writes needs a path_argument",
+        ),
     ],
 )
 def test_an_unusable_file_is_one_line_that_names_it(source: str, reason: str, write: Write) -> None:
@@ -374,3 +388,53 @@ async def test_arguments_are_checked_before_the_handler_sees_them() -> None:
     assert (await tool(lambda args, context: str(args), {"n": "5"}, schema)).text == "{'n': 5}"
     with pytest.raises(ToolArgumentsInvalid, match=r"^validation_failed: t.n is required$"):
         await tool(lambda args, context: "", {}, schema)
+
+
+@pytest.mark.parametrize(
+    ("options", "args", "access"),
+    [
+        ({}, {}, Access(classes=frozenset({"exec", "network"}))),
+        ({"classes": ()}, {}, Access()),
+        ({"classes": ["network"]}, {}, Access(classes=frozenset({"network"}))),
+        (
+            {"classes": ["read"], "path_argument": "file"},
+            {"file": "sub/../a.txt"},
+            Access(classes=frozenset({"read"}), paths=("a.txt",)),
+        ),
+        (
+            {"classes": ["write"], "path_argument": "file"},
+            {},
+            Access(classes=frozenset({"write"}), paths=(".",)),
+        ),
+    ],
+)
+async def test_a_tool_touches_what_its_extension_says(
+    options: dict[str, Any], args: dict[str, Any], access: Access, tmp_path: Path
+) -> None:
+    (tmp_path / "sub").mkdir()
+    shape = {"type": "object"}
+    (tool,) = registered(lambda api: api.tool("t", "A tool.", shape, print, **options)).tools
+    context = msgspec.structs.replace(silent_context(), confinement=Confinement(tmp_path))
+    assert await tool.access(tool.validated(args), context) == access
+
+
+async def test_a_path_that_is_named_by_a_struct_is_found(tmp_path: Path) -> None:
+    class Named(msgspec.Struct):
+        file: str
+
+    options: dict[str, Any] = {"classes": ["read"], "path_argument": "file"}
+    (tool,) = registered(lambda api: api.tool("t", "A tool.", Named, print, **options)).tools
+    context = msgspec.structs.replace(silent_context(), confinement=Confinement(tmp_path))
+    access = await tool.access(tool.validated({"file": "b.txt"}), context)
+    assert access.paths == ("b.txt",)
+
+
+@pytest.mark.parametrize(
+    "source", ["import os; raise ValueError('hush')", "def register(hush): hush()"]
+)
+def test_what_an_extension_says_as_it_fails_to_load_is_redacted(source: str, write: Write) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_extensions(
+            [write(source)], demo=False, redact=lambda text: text.replace("hush", "***")
+        )
+    assert "hush" not in str(caught.value)

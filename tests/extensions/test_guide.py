@@ -121,7 +121,7 @@ def test_bounds_are_those_of_the_code() -> None:
     for sentence in (
         f"timeout_seconds={HOOK_TIMEOUT_SECONDS:g}, on_error=",
         f"An extension has at most {HOOKS_MAX}.",
-        f"handler, *, timeout_seconds={calls.TIMEOUT_SECONDS:g})",
+        f"handler, *, timeout_seconds={calls.TIMEOUT_SECONDS:g}, classes=",
         f"`timeout_seconds` (at most {calls.TIMEOUT_SECONDS_MAX:g})",
         f"at most {calls.THREADS_MAX} of an extension's at a time",
     ):

@@ -248,6 +248,17 @@ async def test_the_example_is_not_loaded_unless_it_is_listed(place: InstalledPla
         assert error["message"] == "extension_command_not_found: house"
 
 
+async def test_tools_that_touch_nothing_are_not_asked_about(place: InstalledPlace) -> None:
+    place.configure('extensions = ["house-rules"]')
+    place.options = ("--enable-demo-extension",)
+    calls = '[[tool demo.echo {"text": "hi"}]][[tool house.rules {}]]'
+    async with running(place):
+        client = await place.connect()
+        done = await client.request("prompt", text=f"{calls}[[then]][[text ok]]", wait=True)
+        ends = [event for event in done["events"] if event["type"] == "tool_execution_end"]
+        assert [end["is_error"] for end in ends] == [False, False]
+
+
 async def test_an_extension_that_is_listed_and_not_there_keeps_the_daemon_from_starting(
     place: InstalledPlace,
 ) -> None:

@@ -59,10 +59,8 @@ class CallHooks(Protocol):
         """Asks about a call whose arguments fit."""
         ...
 
-    async def after(
-        self, host: CallHost, call: ToolCall, args: Mapping[str, Any], result: ToolResult
-    ) -> Shown:
-        """Asks what the model is to be told of a call that ran."""
+    async def after(self, host: CallHost, call: ToolCall, args: Any, result: ToolResult) -> Shown:
+        """Asks what the model is to be told of a call that ran with these arguments."""
         ...
 
 
@@ -74,7 +72,7 @@ class NoCallHooks:
         return Looked(args)
 
     async def after(
-        self, _host: CallHost, _call: ToolCall, _args: Mapping[str, Any], result: ToolResult
+        self, _host: CallHost, _call: ToolCall, _args: Any, result: ToolResult
     ) -> Shown:
         """See ``CallHooks.after``."""
         return Shown(result)

@@ -129,6 +129,7 @@ class _Call:
         self.events = events_of(host, call, admission)
         self._call = call
         self._hooks = hooks
+        self._args: Any = None
         self._started_at = 0.0
 
     async def refuse(self, refused: Refused, *, shown: bool) -> None:
@@ -184,6 +185,7 @@ class _Call:
         return False
 
     async def run(self, admitted: Admitted, context: Any, output: _Output) -> None:
+        self._args = admitted.args
         try:
             result = await admitted.tool.run(admitted.args, context)
         except ToolError as error:
@@ -222,7 +224,7 @@ class _Call:
         self, result: ToolResult, artifact_id: str | UnsetType = UNSET
     ) -> tuple[Shown, str | UnsetType]:
         """Returns what the model is told, and where the output is kept if that is not all of it."""
-        shown = await self._hooks.after(self.host, self._call, self.events.args, result)
+        shown = await self._hooks.after(self.host, self._call, self._args, result)
         if shown.changed_by and artifact_id is UNSET:
             artifact_id = await self.host.keep(result.text.encode(), _OUTPUT_TYPE)
         return shown, artifact_id
