@@ -355,6 +355,17 @@ async def test_a_command_has_only_allowed_variables_and_a_home_of_its_own(
     assert held.is_bubblewrap or not os.path.lexists(private)  # noqa: ASYNC240
 
 
+async def test_programs_are_not_looked_for_where_a_command_cannot_get(
+    held: SandboxBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = held.home / "bin" / "ls"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho mine\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    assert await held.text("bash", command="ls -d . && printenv PATH") == ".\n/usr/bin:/bin"
+
+
 async def test_a_sandbox_of_the_caller_is_needed_for_none_of_this(held: SandboxBench) -> None:
     """The same attempt succeeds without one: what these tests see is the sandbox's doing."""
     held.context = held.context.__class__(

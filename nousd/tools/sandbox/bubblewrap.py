@@ -76,7 +76,7 @@ class Bubblewrap:
             closed = _standing(closed, stand_ins)
             yield Held(
                 argv=[str(self._program), *_arguments(request, closed, rules), *request.argv],
-                env={**request.env, "HOME": HOME, "TMPDIR": TEMPORARY},
+                env=places.environment(request.env, home=HOME, temporary=TEMPORARY),
                 facts=self._facts(request, places),
                 descriptors=(rules,),
                 limits=self._chosen.limits,

@@ -24,7 +24,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -113,6 +113,7 @@ class Landlock:
                 link = home / name
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(path)
+            env = places.environment(request.env, home=str(home), temporary=str(temporary))
             plan = {
                 "rules": [*_rules(places), (str(temporary), WRITE), *_MACHINE],
                 "of_files": _OF_FILES,
@@ -125,7 +126,8 @@ class Landlock:
                         *(sys.executable, "-I", "-S", str(_PROGRAM), str(descriptor)),
                         *request.argv,
                     ],
-                    env=_environment(request.env, temporary, home),
+                    # What is there but closed makes git fail, unlike what is not there.
+                    env={**env, "GIT_CONFIG_NOSYSTEM": "1"},
                     facts=SandboxFacts(
                         backend=self.name,
                         network=request.network,
@@ -137,12 +139,6 @@ class Landlock:
                 )
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _environment(env: Mapping[str, str], temporary: Path, home: Path) -> dict[str, str]:
-    # What is there but closed makes git fail, unlike what is not there.
-    closed = {"GIT_CONFIG_NOSYSTEM": "1"}
-    return {**env, **closed, "HOME": str(home), "TMPDIR": str(temporary)}
 
 
 @contextmanager

@@ -7,9 +7,10 @@ A list of what is shown, not of what is hidden: what nobody thought of stays out
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -146,6 +147,17 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
                 if not any(path.is_relative_to(above) for above in found):
                     yield path.relative_to(home), path
                 found.append(path)
+
+    def environment(self, env: Mapping[str, str], *, home: str, temporary: str) -> dict[str, str]:
+        """Returns a program's environment: with its own places, and programs only where it can get."""
+        shown = (*self.readable, *self.writable)
+        folders = [
+            folder
+            for folder in env.get("PATH", "").split(os.pathsep)
+            if any(Path(folder).is_relative_to(place) for place in shown)
+        ]
+        path = os.pathsep.join(folders) or os.defpath
+        return {**env, "PATH": path, "HOME": home, "TMPDIR": temporary}
 
     def shown(self, temporary: str) -> tuple[str, ...]:
         """Returns what is told of it in an event; of many closed places only the first."""
