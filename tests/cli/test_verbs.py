@@ -91,6 +91,21 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("model m", "set_model", {"model": "m"}),
     ("thinking high", "set_thinking", {"level": "high"}),
     ("thinking default --session s", "set_thinking", {"level": None, "session_id": "s"}),
+    ("permissions", "list_permissions", {}),
+    ("permissions --session s", "list_permissions", {"session_id": "s"}),
+    ("revoke bash(ls)", "revoke_permission", {"rule": "bash(ls)"}),
+    (
+        "revoke write --session s",
+        "revoke_permission",
+        {"rule": "write", "session_id": "s"},
+    ),
+    ("questions --session s", "list_questions", {"session_id": "s"}),
+    ("reject ques-1", "reject_question", {"question_id": "ques-1"}),
+    (
+        "reject ques-1 --reason no",
+        "reject_question",
+        {"question_id": "ques-1", "reason": "no"},
+    ),
     ("capabilities", "get_capabilities", {}),
     ("ext echo", "extension_command", {"name": "echo"}),
     ('ext echo {"a":1}', "extension_command", {"name": "echo", "payload": {"a": 1}}),
@@ -118,6 +133,9 @@ def test_every_command_of_the_wire_has_a_verb() -> None:
     asked_by_watches = {
         *("get_events", "get_artifact", "put_artifact"),
         *("trust", "untrust", "list_trust"),
+        "set_permission_mode",
+        "confirm_tool",
+        "answer_question",
     }
     assert {verb.command for verb in VERBS.values()} | asked_by_watches == set(COMMANDS)
 

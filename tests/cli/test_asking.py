@@ -1,0 +1,212 @@
+"""The verbs by which a person answers what the daemon asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nousd.cli.asked import NoAnswer, answer_to, answers_to
+from tests.cli.conftest import Nousctl
+from tests.fake_daemon import FakeDaemon, ok, refused
+
+REQUEST: dict[str, Any] = {
+    "session_id": "s",
+    "tool_call_id": "call-1",
+    "attempt": 2,
+    "tool_name": "bash",
+    "input_hash": "sha256:1",
+    "args": {"command": "git push"},
+    "reason": "it runs a program without a sandbox",
+    "expires_at": "2026-01-01T00:00:00Z",
+    "rule": "bash(=git push)",
+}
+COLOUR: dict[str, Any] = {
+    "question": "Which?",
+    "header": "Colour",
+    "options": [{"label": "Red", "description": "warm"}, {"label": "Blue"}, {"label": "2"}],
+}
+SIZES: dict[str, Any] = {
+    "question": "Sizes?",
+    "options": [{"label": "S"}, {"label": "M, L"}],
+    "multiple": True,
+}
+WHY: dict[str, Any] = {"question": "Why?"}
+QUESTION: dict[str, Any] = {
+    "session_id": "s",
+    "question_id": "ques-1",
+    "expires_at": "2026-01-01T00:00:00Z",
+    "questions": [COLOUR, WHY],
+}
+PERMISSIONS: dict[str, Any] = {
+    "session_id": "s",
+    "mode": "auto",
+    "can_answer": True,
+    "pending": [REQUEST],
+    "expired": [],
+    "granted": [],
+    "granted_everywhere": [],
+    "rules": [],
+    "cursor": "evt-9",
+}
+
+
+@pytest.fixture(autouse=True)
+def waiting(daemon: FakeDaemon) -> None:
+    daemon.on["list_permissions"] = ok("permissions", PERMISSIONS)
+    daemon.on["list_questions"] = ok("questions", {"questions": [QUESTION], "cursor": "evt-9"})
+    for command in ("confirm_tool", "answer_question", "set_permission_mode"):
+        daemon.on[command] = ok("accepted", {"command": command})
+
+
+# --- permissions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decision", ["once", "session", "always", "deny"])
+def test_confirm_names_the_very_call_and_shows_it(
+    daemon: FakeDaemon, nousctl: Nousctl, decision: str
+) -> None:
+    outcome = nousctl("confirm", "call-1", decision, "--reason", "so", "--rule", "bash")
+    assert (outcome.code, outcome.out) == (0, "confirm_tool accepted\n")
+    assert outcome.err.splitlines() == [
+        'bash {"command": "git push"}',
+        "because it runs a program without a sandbox",
+        "session and always allow: bash(=git push)",
+    ]
+    assert daemon.heard[-1]["payload"] == {
+        "tool_call_id": "call-1",
+        "attempt": 2,
+        "input_hash": "sha256:1",
+        "decision": decision,
+        "reason": "so",
+        "rule": "bash",
+    }
+
+
+def test_a_call_that_does_not_wait_is_not_confirmed(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    outcome = nousctl("confirm", "call-2", "once")
+    assert outcome.code == 1
+    assert "no call call-2 waits" in outcome.err
+    assert [request["type"] for request in daemon.heard] == ["list_permissions"]
+
+
+def test_an_answer_that_comes_too_late_is_a_failure(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    daemon.on["confirm_tool"] = refused("command_rejected", "already_decided")
+    outcome = nousctl("confirm", "call-1", "once")
+    assert outcome.code == 1
+    assert outcome.err.endswith("command_rejected: already_decided\n")
+
+
+def test_permissions_shows_what_waits_and_what_is_permitted(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    expired = {"request": {**REQUEST, "tool_call_id": "call-0"}, "by": "timeout"}
+    daemon.on["list_permissions"] = ok(
+        "permissions",
+        {
+            **PERMISSIONS,
+            "can_answer": False,
+            "expired": [expired],
+            "granted": ["write(a.txt)"],
+            "granted_everywhere": ["bash(ls)"],
+            "rules": [{"decision": "deny", "rule": "bash(rm *)", "origin": "file x"}],
+            "truncated": True,
+        },
+    )
+    assert nousctl("permissions").out.splitlines() == [
+        "mode      auto",
+        "asking    nobody: no connected client answers, so what would be asked is denied",
+        "rule      deny bash(rm *)  (file x)",
+        "granted   write(a.txt)  (session)",
+        "granted   bash(ls)  (always)",
+        "waiting   call-1",
+        '          bash {"command": "git push"}',
+        "          because it runs a program without a sandbox",
+        "          session and always allow: bash(=git push)",
+        "          until 2026-01-01T00:00:00Z, in s",
+        'expired   call-0 bash {"command": "git push"} (timeout)',
+        "(there is more: name a session)",
+    ]
+
+
+def test_long_arguments_say_that_they_are_shown_in_part(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    request = {**REQUEST, "args_ref": "sha256:2", "args_bytes": 9000}
+    daemon.on["list_permissions"] = ok("permissions", {**PERMISSIONS, "pending": [request]})
+    assert "(the beginning of 9000 bytes)" in nousctl("permissions").out
+
+
+def test_mode_shows_or_sets_the_mode(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    daemon.on["get_state"] = ok("state", {"permission_mode": "ask"})
+    assert nousctl("mode", "--session", "s").out == "ask\n"
+    assert daemon.heard[-1]["payload"] == {"session_id": "s"}
+    assert nousctl("mode", "yolo", "--session", "s").out == "set_permission_mode accepted\n"
+    assert daemon.heard[-1]["payload"] == {"mode": "yolo", "session_id": "s"}
+    assert nousctl("mode", "never").code == 2
+
+
+# --- questions -------------------------------------------------------------------------------
+
+
+def test_answer_takes_one_answer_for_each_question(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    outcome = nousctl("answer", "ques-1", "1", "because I like it")
+    assert (outcome.code, outcome.out) == (0, "answer_question accepted\n")
+    assert outcome.err.splitlines() == ["[Colour] Which?", "  Red", "Why?", "  because I like it"]
+    answers = [{"chosen": ["Red"]}, {"text": "because I like it"}]
+    assert daemon.heard[-1]["payload"] == {"question_id": "ques-1", "answers": answers}
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["ques-1", "1"], "there are 2 questions and 1 answers\n"),
+        (["ques-1", "1", " "], "an answer is a number, or own words\n"),
+        (["ques-2", "1"], "no question ques-2 waits; nousctl questions lists those that do\n"),
+    ],
+)
+def test_what_answers_nothing_is_not_sent(
+    daemon: FakeDaemon, nousctl: Nousctl, argv: list[str], message: str
+) -> None:
+    outcome = nousctl("answer", *argv)
+    assert (outcome.code, outcome.err) == (1, message)
+    assert [request["type"] for request in daemon.heard] == ["list_questions"]
+
+
+def test_questions_shows_their_options_with_numbers(nousctl: Nousctl) -> None:
+    assert nousctl("questions").out.splitlines() == [
+        "ques-1  until 2026-01-01T00:00:00Z, in s",
+        "  [Colour] Which?",
+        "    1 Red: warm",
+        "    2 Blue",
+        "    3 2",
+        "  Why?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("question", "typed", "answer"),
+    [
+        (COLOUR, "1", {"chosen": ["Red"]}),
+        (COLOUR, " Blue ", {"chosen": ["Blue"]}),
+        # A label counts before a number.
+        (COLOUR, "2", {"chosen": ["2"]}),
+        (COLOUR, "4", {"text": "4"}),
+        (COLOUR, "1, 3", {"text": "1, 3"}),
+        (COLOUR, "Green", {"text": "Green"}),
+        (SIZES, "1,2", {"chosen": ["S", "M, L"]}),
+        (SIZES, "1, 1", {"chosen": ["S"]}),
+        (SIZES, "M, L", {"chosen": ["M, L"]}),
+        (SIZES, "1, none", {"text": "1, none"}),
+        (WHY, "1", {"text": "1"}),
+    ],
+)
+def test_what_is_typed_is_a_choice_where_it_names_one(
+    question: dict[str, Any], typed: str, answer: dict[str, Any]
+) -> None:
+    assert answer_to(question, typed) == answer
+
+
+def test_an_empty_answer_is_none() -> None:
+    with pytest.raises(NoAnswer):
+        answers_to([WHY], ["  "])
