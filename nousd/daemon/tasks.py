@@ -20,7 +20,12 @@ from nousd.machine import decisions
 from nousd.machine.workers import check_rules, of_parent
 from nousd.tools.task_runner import Task, TaskResult
 from nousd.wire.event_base import EndStatus
-from nousd.wire.limits import TASK_DEPTH_MAX, TASKS_PARALLEL_MAX, TASKS_PER_ROOT_MAX
+from nousd.wire.limits import (
+    NAME_CHARS_MAX,
+    TASK_DEPTH_MAX,
+    TASKS_PARALLEL_MAX,
+    TASKS_PER_ROOT_MAX,
+)
 from nousd.wire.optional import or_unset
 from nousd.wire.responses import QueuedInput
 from nousd.wire.workers import TaskOrigin, WorkerSpec
@@ -164,6 +169,7 @@ class TasksOfCall:
         if mode is not UNSET:
             chosen = {**chosen, "permission_mode": mode}
         name = worker.name if task.description is None else f"{worker.name}: {task.description}"
+        name = name[:NAME_CHARS_MAX]
         live = runs.sessions.create_for_task(parent.live, origin, worker, name=name, **chosen)
         live.agents = parent.live.agents
         prompt = QueuedInput(

@@ -76,7 +76,9 @@ def agents_source(described: Sequence[tuple[str, str]]) -> tuple[SourceText, ...
     """Returns the source that the names and descriptions of agents are; none if there are none."""
     if not described:
         return ()
-    lines = (f"- {name}: {text}" if text else f"- {name}" for name, text in described)
+    # On one line each: what a file says must not look like another part of the prompt.
+    flat = ((name, " ".join(text.split())) for name, text in described)
+    lines = (f"- {name}: {text}" if text else f"- {name}" for name, text in flat)
     data = scrub("\n".join([_AGENTS, "", *lines])).encode()
     source = Source(kind="agents", enabled=True, hash=digest(data), bytes=len(data))
     return (SourceText(source, data.decode()),)

@@ -52,7 +52,9 @@ class TurnHost(CallHost, Protocol):
         ...
 
     async def instructions(self) -> Sequence[SourceText]:
-        """Returns the user's and the project's instructions, as they were when the run first asked."""
+        """Returns the user's and the project's instructions, as they were when the run first asked, and
+        which agents tasks can name.
+        """
         ...
 
     @property

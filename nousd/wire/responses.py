@@ -143,13 +143,14 @@ class OpenMessage(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that has not ended."""
+class ActiveRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run that has not ended. ``origin`` is of the run of a task."""
 
     run_id: str
     session_id: str
     run_state: RunState
     started_at: str
+    origin: TaskOrigin | UnsetType = UNSET
 
 
 class State(Response, frozen=True, kw_only=True):

@@ -391,6 +391,8 @@ async def test_whoever_names_no_run_never_means_a_task(tmp_path: Path) -> None:
         child = await bench.child()
         await bench.events.until("model_input", session_id=child["session_id"])
         await bench.client.request("new_session")
+        runs = (await bench.client.request("get_state"))["runs"]
+        assert [run.get("origin") for run in runs] == [None, child["origin"]]
         aborted = await bench.client.request("abort")
         assert aborted["run_id"] == accepted["run_id"]
         await bench.events.run(accepted["run_id"])

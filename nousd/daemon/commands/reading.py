@@ -75,6 +75,7 @@ def _active_run(state: SessionState) -> ActiveRun:
         session_id=state.session_id,
         run_state=run_state(state),
         started_at=state.run.started_at,
+        origin=or_unset(state.origin),
     )
 
 
