@@ -24,6 +24,7 @@ from nousd.cli.arguments import Argument, function_of, given_values
 from nousd.cli.asking import ASKING
 from nousd.cli.output import ending_in_order
 from nousd.cli.render import as_text
+from nousd.cli.tool_calls import CALLING
 from nousd.cli.trust import TRUSTING
 from nousd.cli.verbs import PROMPT, SESSION, VERBS, Verb, Watch
 from nousd.cli.watch import FAILED, Options
@@ -259,6 +260,7 @@ WATCHES: Final[dict[str, Watch]] = {
     ),
     "chat": Watch("Talk to the daemon line by line.", (), _chat),
     **ASKING,
+    **CALLING,
     **TRUSTING,
 }
 """name on the command line -> what it does."""

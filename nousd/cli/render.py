@@ -62,14 +62,15 @@ def _accepted(payload: Payload) -> Iterator[str]:
             ("run", "run_id"),
             ("session", "session_id"),
             ("input", "input_id"),
+            ("call", "tool_call_id"),
             ("mode", "mode"),
             ("provider", "provider"),
             ("model", "model"),
             ("level", "level"),
             ("decision", "decision"),
             ("rule", "rule"),
-            ("tools", "count"),
             ("file", "path"),
+            ("tools", "count"),
         )
         if key in payload
     ]
@@ -285,6 +286,8 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "session_deleted": _session_deleted,
     "runs": _runs,
     "run": _run,
+    "tool_call": call_lines.tool_call,
+    "tool_calls": call_lines.tool_calls,
     "queue": _queue,
     "todos": _todos,
     "tools": _tools,
@@ -296,6 +299,6 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "capabilities": _capabilities,
     "permissions": asked.permissions,
     "questions": asked.questions,
+    "project_files": project_files,
 }
 """type of the answer -> its lines; ``extension_result`` is whatever it is, shown as JSON."""
-    "project_files": project_files,

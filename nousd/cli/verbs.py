@@ -60,6 +60,14 @@ def _json(text: str) -> Any:
         raise typer.BadParameter(f"the payload is not JSON: {error}") from None
 
 
+def json_object(text: str) -> dict[str, Any]:
+    """Returns the object that a text of a command line is."""
+    value = _json(text)
+    if not isinstance(value, dict):
+        raise typer.BadParameter("the arguments are not a JSON object")
+    return value
+
+
 def _level(word: str) -> str | None:
     return None if word == "default" else word
 
@@ -237,9 +245,41 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "runs": Verb("list_runs", "List runs, latest first.", (SESSION, LIMIT, BEFORE)),
     "run": Verb("get_run", "Show one run.", (_required("run_id", "RUN", "Its id."),)),
+    "tool_calls": Verb(
+        "list_tool_calls",
+        "List tool calls, latest first.",
+        (
+            SESSION._replace(
+                annotation=Annotated[
+                    str | None, typer.Option("--session", help="Only in this session.")
+                ]
+            ),
+            _option("run_id", "--run", "Only of this run."),
+            LIMIT,
+            BEFORE,
+        ),
+    ),
+    "tool_call": Verb(
+        "get_tool_call",
+        "Show one tool call: who allowed it, where it ran, what it gave.",
+        (
+            _required("tool_call_id", "CALL", "Its id."),
+            Argument(
+                "attempt",
+                Annotated[int | None, typer.Option("--attempt", min=1, help="Which attempt.")],
+            ),
+        ),
+    ),
+    "cancel_call": Verb(
+        "cancel_tool_call",
+        "Stop a tool call that was made without a model.",
+        (_required("tool_call_id", "CALL", "Its id."),),
+    ),
     "tools": Verb("list_tools", "List tools and which are active.", (SESSION,)),
     "agents": Verb(
-        "list_agents", "List the agents that tasks can name, and what is wrong with any.", (SESSION,)
+        "list_agents",
+        "List the agents that tasks can name, and what is wrong with any.",
+        (SESSION,),
     ),
     "set_active_tools": Verb(
         "set_active_tools",

@@ -74,6 +74,15 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("compact --instruction brief", "compact_session", {"instruction": "brief"}),
     ("runs --session s --limit 1", "list_runs", {"session_id": "s", "limit": 1}),
     ("run run-1", "get_run", {"run_id": "run-1"}),
+    ("tool_calls", "list_tool_calls", {}),
+    (
+        "tool_calls --session s --run r --limit 1 --before evt-9",
+        "list_tool_calls",
+        {"session_id": "s", "run_id": "r", "limit": 1, "before": "evt-9"},
+    ),
+    ("tool_call c", "get_tool_call", {"tool_call_id": "c"}),
+    ("tool_call c --attempt 2", "get_tool_call", {"tool_call_id": "c", "attempt": 2}),
+    ("cancel_call c", "cancel_tool_call", {"tool_call_id": "c"}),
     ("tools", "list_tools", {}),
     ("agents", "list_agents", {}),
     ("agents --session s", "list_agents", {"session_id": "s"}),
@@ -136,6 +145,7 @@ def test_every_command_of_the_wire_has_a_verb() -> None:
         "set_permission_mode",
         "confirm_tool",
         "answer_question",
+        "call_tool",
     }
     assert {verb.command for verb in VERBS.values()} | asked_by_watches == set(COMMANDS)
 

@@ -1,0 +1,88 @@
+"""The verb of ``nousctl`` that calls a tool without a model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from nousd.cli.arguments import Argument
+from nousd.cli.verbs import SESSION, Watch, json_object
+from nousd.cli.watch import DONE, FAILED, Options, print_line, say, shown
+from nousd.client.answers import ReceivedEvent
+from nousd.client.blocking import Connection, Subscription
+
+_ENDS: Final = ("tool_call_completed", "tool_call_denied")
+
+
+def _call(options: Options, values: dict[str, Any]) -> int:
+    """Makes a call and shows it to its end."""
+    with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
+        call_id = daemon.request("call_tool", values).payload["tool_call_id"]
+    # Its id stands for that of a run; from the beginning, since it may be over by now.
+    wanted = {"after": "evt-0", "run_id": call_id, "types": "all"}
+    with Subscription(
+        options.socket_path, wanted, timeout_seconds=options.answer_seconds
+    ) as events:
+        try:
+            return _shown_to_the_end(events, options)
+        except KeyboardInterrupt:
+            say(f"\n{call_id} goes on; nousctl cancel_call {call_id} stops it")
+            raise
+
+
+def _shown_to_the_end(events: Subscription, options: Options) -> int:
+    is_streamed = False
+    for event in events:
+        if options.json:
+            print_line(event.line)
+        else:
+            _show(event, is_streamed=is_streamed)
+        is_streamed = is_streamed or event.type == "tool_call_output"
+        if event.type in _ENDS:
+            return FAILED if event.payload.get("is_error", True) else DONE
+    return FAILED
+
+
+def _show(event: ReceivedEvent, *, is_streamed: bool) -> None:
+    payload = event.payload
+    match event.type:
+        case "tool_call_output":
+            print(shown(payload["delta"]), end="", flush=True)
+        case "permission_requested":
+            say(f"waits for permission, since {payload['reason']}; nousctl permissions shows it")
+        case "tool_call_denied":
+            say(f"denied by {payload['by']}: {payload['reason']}")
+        case "tool_call_completed" if not is_streamed:
+            print(shown(payload.get("result", "")))
+        case "tool_call_completed" if payload["is_error"]:
+            # What it said is there already; what became of it stands at the end.
+            say(payload.get("result", "").rstrip().rpartition("\n")[2])
+
+
+CALLING: Final[dict[str, Watch]] = {
+    "call": Watch(
+        "Run one tool without a model, and show what comes of it.",
+        (
+            Argument("tool", Annotated[str, typer.Argument(metavar="TOOL", help="Its name.")], ...),
+            Argument(
+                "args",
+                Annotated[
+                    str | None,
+                    typer.Argument(metavar="[JSON]", help="Its arguments, as a JSON object."),
+                ],
+                convert=json_object,
+            ),
+            SESSION,
+            Argument(
+                "client_call_id",
+                Annotated[
+                    str | None,
+                    typer.Option("--id", help="Your own id: sent again, it runs nothing."),
+                ],
+            ),
+        ),
+        _call,
+    ),
+}
+"""name on the command line -> what it does."""

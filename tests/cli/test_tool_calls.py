@@ -1,0 +1,147 @@
+"""The verbs of ``nousctl`` about tool calls."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Nousctl
+from tests.fake_daemon import FakeDaemon, event, ok
+
+CALL: dict[str, Any] = {
+    "session_id": "s",
+    "tool_call_id": "call-1",
+    "attempt": 1,
+    "tool_name": "bash",
+}
+
+
+def answers_with(daemon: FakeDaemon, *told: tuple[str, dict[str, Any]]) -> None:
+    """Makes the daemon accept a call, whose events are there when somebody asks for them."""
+
+    def reply(request: dict[str, Any]) -> bytes | None:
+        for seq, (type_, payload) in enumerate(told, 1):
+            daemon.publish(event(seq, type_, **CALL, **payload))
+        accepted = {"command": "call_tool", "tool_call_id": "call-1", "session_id": "s"}
+        return ok("accepted", accepted)(request)
+
+    daemon.on["call_tool"] = reply
+
+
+COMPLETED: dict[str, Any] = {"is_error": False, "duration_ms": 3, "result": "well"}
+
+
+def test_call_prints_the_result(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    answers_with(daemon, ("tool_call_started", {}), ("tool_call_completed", COMPLETED))
+    outcome = nousctl("call", "bash", '{"command":"ls"}', "--session", "s", "--id", "mine")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "well\n", "")
+    [sent] = [request for request in daemon.heard if request["type"] == "call_tool"]
+    assert sent["payload"] == {
+        "tool": "bash",
+        "args": {"command": "ls"},
+        "session_id": "s",
+        "client_call_id": "mine",
+    }
+
+
+def test_call_prints_what_a_tool_says_as_it_says_it_and_how_it_failed(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    failed = {
+        "is_error": True,
+        "duration_ms": 3,
+        "result": "one\ntwo\n\nCommand exited with code 3",
+    }
+    answers_with(
+        daemon,
+        ("tool_call_output", {"delta": "one\n"}),
+        ("tool_call_output", {"delta": "two\n"}),
+        ("tool_call_completed", failed),
+    )
+    outcome = nousctl("call", "bash")
+    assert (outcome.code, outcome.out) == (1, "one\ntwo\n")
+    assert outcome.err == "Command exited with code 3\n"
+
+
+def test_call_says_who_denied_it(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    asked = {"input_hash": "h", "args": {}, "reason": "it asks", "expires_at": "then"}
+    answers_with(
+        daemon,
+        ("permission_requested", asked),
+        ("tool_call_denied", {"by": "user", "reason": "no"}),
+    )
+    outcome = nousctl("call", "bash")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err.splitlines() == [
+        "waits for permission, since it asks; nousctl permissions shows it",
+        "denied by user: no",
+    ]
+
+
+def test_call_prints_the_events_for_programs(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    answers_with(daemon, ("tool_call_started", {}), ("tool_call_completed", COMPLETED))
+    outcome = nousctl("call", "bash", "--json")
+    types = [json.loads(line)["type"] for line in outcome.out.splitlines()]
+    assert types == ["tool_call_started", "tool_call_completed"]
+
+
+@pytest.mark.parametrize("args", ["nothing", "[1]", '"text"'])
+def test_arguments_that_are_no_object_are_wrong_usage(
+    daemon: FakeDaemon, nousctl: Nousctl, args: str
+) -> None:
+    assert nousctl("call", "bash", args).code == 2
+    assert daemon.heard == []
+
+
+def test_tool_call_shows_who_allowed_it_where_it_ran_and_what_it_gave(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    call = {
+        **{key: CALL[key] for key in ("session_id", "tool_call_id", "attempt", "tool_name")},
+        "state": "completed",
+        "executed": True,
+        "event": "evt-1",
+        "args": {"command": "ls"},
+        "sources": [{"source": "rules", "decision": "allow", "reason": "so", "rule": "bash(ls)"}],
+        "decision": {"approved": True, "by": "user", "reason": "fine", "decided_at": "then"},
+        "requested_at": "first",
+        "duration_ms": 7,
+        "execution_env": "sandbox",
+        "is_error": False,
+        "result": "a.txt",
+        "text_ref": "sha256:00",
+        "text_bytes": 99,
+    }
+    daemon.on["get_tool_call"] = ok("tool_call", {"call": call})
+    outcome = nousctl("tool_call", "call-1", "--attempt", "1")
+    assert outcome.out.splitlines() == [
+        "call-1  attempt 1  completed",
+        'bash {"command": "ls"}',
+        "in s, no run, requested at first",
+        "ran 7 ms in the sandbox",
+        "  rules      allow    so [bash(ls)]",
+        "approved by user at then: fine",
+        "a.txt",
+        "(the beginning of 99 bytes: nousctl artifact sha256:00)",
+    ]
+
+
+def test_tool_calls_are_listed(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    summary = {
+        **{key: CALL[key] for key in ("session_id", "tool_call_id", "attempt", "tool_name")},
+        "state": "denied",
+        "executed": False,
+        "event": "evt-9",
+        "requested_at": "then",
+        "is_error": True,
+    }
+    of_run = {**summary, "run_id": "run-1", "state": "completed", "is_error": False}
+    daemon.on["list_tool_calls"] = ok("tool_calls", {"calls": [summary, of_run], "has_more": True})
+    outcome = nousctl("tool_calls", "--run", "run-1")
+    assert outcome.out.splitlines() == [
+        "call-1  1  denied (failed)  bash  client",
+        "call-1  1  completed  bash  run-1",
+        "(more: --before evt-9)",
+    ]
