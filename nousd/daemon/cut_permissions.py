@@ -45,7 +45,7 @@ class CutPermissions:
         self, state: SessionState, granted: Sequence[str], tool: Tool, access: Access
     ) -> Judgement:
         """See ``Permissions.judge``."""
-        if state.origin is None:
+        if state.worker is None:
             return await self._permissions.judge(state, granted, tool, access)
         await self._bring_parents(state)
         line, is_whole = self._line(state)

@@ -15,6 +15,7 @@ from nousd.errors import ToolError
 from nousd.tools.arguments import struct_arguments
 from nousd.tools.function_tool import FunctionTool, touches_nothing
 from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.output import within_bounds
 from nousd.tools.task_runner import Task, TaskResult
 from nousd.wire.canonical import digest
 from nousd.wire.limits import TASKS_PER_CALL_MAX, TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX
@@ -46,7 +47,8 @@ async def _run(args: TaskArguments, context: ToolContext) -> ToolResult:
     results = await context.tasks.run(args.tasks, context.emit)
     headings = _headings(results)
     bodies = ["\n".join(filter(None, (result.error, result.text))) for result in results]
-    whole = _joined(headings, bodies).encode("utf-8", "replace")
+    whole = within_bounds(_joined(headings, bodies).encode("utf-8", "replace"))
+    assert isinstance(whole, bytes)
     shown = _joined(headings, [_beginning(body, len(bodies)) for body in bodies])
     return ToolResult(
         text=f"{shown}\n\n[The whole of this: artifact {digest(whole)}]",

@@ -135,6 +135,18 @@ async def test_the_bounds_of_every_worker_above_hold(tmp_path: Path) -> None:
         assert not (tmp_path / "a").exists()
 
 
+async def test_a_branch_of_a_task_keeps_the_bounds_of_its_worker(tmp_path: Path) -> None:
+    async with task_daemon(tmp_path, permissions=RulePermissions("yolo")) as bench:
+        worker = {"name": "w", "permissions": {"deny": ["write"]}}
+        bench.on("go", tasks({"prompt": "a", "worker": worker}), says("done"))
+        [child] = children_of(await bench.run())
+        await bench.client.request("branch_session", session_id=child["session_id"])
+        bench.on("a", calls(WRITE), says("told"))
+        result = result_of(await bench.run("more"), "write")["result"]
+        assert result == "tool_error: tool_blocked: the worker w: the rule write of the worker w"
+        assert not (tmp_path / "a").exists()
+
+
 async def test_a_parent_that_is_narrowed_meanwhile_narrows_its_tasks(tmp_path: Path) -> None:
     fetched = Fetched()
     async with task_daemon(tmp_path, fetched=fetched, permissions=RulePermissions("yolo")) as bench:
