@@ -37,8 +37,9 @@ from nousd.store.interface import EventFilter
 from nousd.tools import output, whole_output
 from nousd.tools.interface import Tool
 from nousd.wire.limits import LIMITS, LONG_LINE_BYTES
-from tests.daemon.rule_limits import RULE_PLAYS
+from tests.daemon.call_limits import CALL_PLAYS
 from tests.daemon.mcp_limits import MCP_PLAYS
+from tests.daemon.rule_limits import RULE_PLAYS
 from tests.daemon.task_limits import TASK_PLAYS
 from tests.daemon.tool_limits import TOOL_PLAYS
 from tests.daemon_harness import Client, Daemon, Event, Events, Payload, of_type, socket_daemon
@@ -671,6 +672,7 @@ PLAYS: dict[str, Play] = {
     "instructions_file_bytes_max": instructions_file_bytes,
     "instructions_bytes_max": instructions_bytes,
     **RULE_PLAYS,
+    **CALL_PLAYS,
     **TOOL_PLAYS,
     **TASK_PLAYS,
     "summary_chars_max": summary_chars,
