@@ -143,7 +143,7 @@ _Said = tuple[Verdict, str]
 
 def _in_yolo(_: Access, ruling: _Ruling) -> _Said:
     if ruling.may_be_denied:
-        return "deny", "the mode yolo asks nobody, and a denial may be meant"
+        return "deny", f"{ruling.source.reason}, and the mode yolo asks nobody"
     return "allow", "the mode yolo asks nobody"
 
 

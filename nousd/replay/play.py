@@ -34,6 +34,7 @@ from nousd.replay.cues import Broken, Cues, cues_of, is_outside
 from nousd.replay.given import answered_inputs, given_to
 from nousd.replay.judged import RecordedPermissions
 from nousd.replay.parts import RecordedModel, tools_of
+from nousd.replay.project import RecordedProject
 from nousd.replay.recorded import RecordedRun
 from nousd.replay.script import script_of
 from nousd.runtimes.native.loop import NativeSettings
@@ -141,6 +142,8 @@ class _Stage:
             permissions=self._permissions,
             around_runtime=lambda runtime: watched(runtime, self.conductor),
             stale_seconds=(_number(self._run, _STALE) or _QUIET_SECONDS * 1000) / 1000,
+            project=RecordedProject(self._run),
+            call_hooks=RecordedCallHooks(self._permissions),
             delta_retention_days=0,
         )
 
