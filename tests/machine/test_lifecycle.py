@@ -90,6 +90,9 @@ EVENTS: dict[str, events.Event] = {
     "session_activated": events.SessionActivated(session_id="s"),
     "session_deleted": events.SessionDeleted(session_id="s"),
     "trust_updated": events.TrustUpdated(session_id="", path="/p", hash=None),
+    "input_handled": events.InputHandled(
+        session_id="s", kind="prompt", text="t", extension="e", reply="r"
+    ),
 }
 
 CALLED = ["agent_start", "turn_start", "tool_execution_start"]
@@ -142,6 +145,7 @@ session_created
 session_activated
 session_deleted
 trust_updated
+input_handled
 """
 """event: phase>the phase after it, for each phase in which it can come; ``*`` stands for every phase
 inside of a run, which it does not change. A prompt's own acceptance (and the move to its leaf) come

@@ -173,6 +173,13 @@ SILENT: dict[type[events.Event], dict[str, Any]] = {
     events.ToolCallDenied: CALL | {"by": "policy", "reason": "r"},
     events.ToolCallStarted: CALL,
     events.ToolCallCompleted: CALL | {"is_error": False, "duration_ms": 1},
+    events.InputHandled: {
+        "session_id": "s",
+        "kind": "prompt",
+        "text": "t",
+        "extension": "e",
+        "reply": "r",
+    },
     events.Status: {"session_id": "s", "run_id": "run-1", "message": "m"},
     events.Warning: {"session_id": "s", "run_id": "run-1", "code": "c", "message": "m"},
     events.Error: {"session_id": "s", "run_id": "run-1", "code": "c", "message": "m", "cause": ""},
