@@ -37,6 +37,7 @@ from nousd.store.interface import EventFilter
 from nousd.tools import output, whole_output
 from nousd.tools.interface import Tool
 from nousd.wire.limits import LIMITS, LONG_LINE_BYTES
+from tests.daemon.asking_limits import ASKING_PLAYS
 from tests.daemon.call_limits import CALL_PLAYS
 from tests.daemon.mcp_limits import MCP_PLAYS
 from tests.daemon.rule_limits import RULE_PLAYS
@@ -673,6 +674,7 @@ PLAYS: dict[str, Play] = {
     "instructions_bytes_max": instructions_bytes,
     **RULE_PLAYS,
     **CALL_PLAYS,
+    **ASKING_PLAYS,
     **TOOL_PLAYS,
     **TASK_PLAYS,
     "summary_chars_max": summary_chars,
