@@ -423,7 +423,7 @@ async def test_a_hook_that_has_no_objection_is_told_and_decides_nothing(tmp_path
     assert sources[-2:] == ["extension", "extension"]
 
 
-@pytest.mark.behaviour("what_is_approved_is_what_runs")
+@pytest.mark.behaviour("extensions_change_calls_before_they_are_judged")
 async def test_what_a_hook_makes_of_the_arguments_is_judged_hashed_and_run(tmp_path: Path) -> None:
     def elsewhere(call: ToolCalled) -> ChangeArgs:
         return ChangeArgs({**call.args, "path": "b.txt"})
