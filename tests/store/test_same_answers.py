@@ -40,6 +40,7 @@ ENTRIES = ("e1", "e2", "e3", "e4")
 INPUTS = ("i1", "i2", "i3")
 RUNS = ("r1", "r2")
 ARTIFACTS = ("sha256:1", "sha256:2")
+CALLS = ("call-1", "call-2")
 
 session_ids = st.sampled_from(SESSIONS)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=100)
@@ -109,6 +110,38 @@ usages = st.builds(
     | st.builds(Usage, input=counts, output=counts, total=counts, cache_read=counts),
     cost_usd=st.sampled_from([UNSET, 0.1, 1e-9]),
 )
+calls = st.fixed_dictionaries(
+    {
+        "session_id": session_ids,
+        "tool_call_id": st.sampled_from(CALLS),
+        "attempt": st.integers(1, 2),
+        "tool_name": st.just("ls"),
+        "run_id": st.sampled_from([*RUNS, UNSET]),
+    }
+)
+asks: dict[str, Any] = {"input_hash": "h", "args": {}, "reason": "", "expires_at": "then"}
+says: dict[str, Any] = {"by": "user", "reason": ""}
+call_steps = st.builds(
+    lambda call, step: step(call),
+    calls,
+    st.sampled_from(
+        [
+            lambda call: events.ToolCallRequested(**call, args={}, client_call_id="c-1"),
+            lambda call: events.PermissionRequested(**call, **asks),
+            lambda call: events.ToolCallApproved(**call, **says),
+            lambda call: events.ToolCallDenied(**call, **says),
+            lambda call: events.ToolCallStarted(**call),
+            lambda call: events.ToolCallOutput(**call, delta="x"),
+            lambda call: events.ToolCallCompleted(**call, is_error=False),
+            lambda call: events.ToolExecutionEnd(
+                **{**call, "run_id": "r1", "turn_id": "1"},
+                result="",
+                is_error=True,
+                executed=False,
+            ),
+        ]
+    ),
+)
 deltas = st.builds(delta, texts, st.sampled_from(RUNS), session_ids)
 
 lasting = st.one_of(
@@ -123,6 +156,7 @@ lasting = st.one_of(
     turns,
     usages,
     deltas,
+    call_steps,
 )
 anything = st.one_of(lasting, lasting, lasting, deletions)
 
@@ -146,6 +180,12 @@ async def answers(store: Store) -> dict[str, Any]:
         "runs": await store.runs(None, limit=NO_BOUND, before=None),
         "runs behind r2": await store.runs(None, limit=1, before="r2"),
         "open runs": await store.open_runs(),
+        "calls": await store.tool_calls(None, None, limit=NO_BOUND, before=NO_BOUND),
+        "calls before": await store.tool_calls(None, "r1", limit=2, before=store.head),
+        "attempts": [
+            await store.tool_call(call_id, attempt) for call_id in CALLS for attempt in (None, 1, 2)
+        ],
+        "open calls": await store.open_client_calls(),
         "artifacts": [await store.artifact(name) for name in ARTIFACTS],
     }
     for session_id in SESSIONS:
@@ -163,6 +203,8 @@ async def answers_of_session(store: Store, session_id: str) -> list[Any]:
         await store.pending_inputs(session_id),
         [await store.input_by_client_id(session_id, "client-" + name) for name in INPUTS],
         await store.runs(session_id, limit=NO_BOUND, before=None),
+        await store.tool_calls(session_id, None, limit=NO_BOUND, before=NO_BOUND),
+        await store.tool_call_by_client_id(session_id, "c-1"),
         await whole_log(store, msgspec.structs.replace(EVERYTHING, session_id=session_id)),
     ]
 

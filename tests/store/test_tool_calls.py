@@ -1,0 +1,143 @@
+"""The rows of tool calls, as each store tells them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import UNSET
+
+from nousd.store.interface import Store, ToolCallRow
+from nousd.wire import events
+from nousd.wire.workers import Origin
+from tests.store.helpers import NO_BOUND, append, created, deleted
+
+
+def call(**changed: Any) -> dict[str, Any]:
+    keys = {"session_id": "s1", "tool_call_id": "m.0", "attempt": 1, "tool_name": "ls"}
+    return {**keys, "run_id": "r1", "turn_id": "1", **changed}
+
+
+def clients(**changed: Any) -> dict[str, Any]:
+    return call(**{"tool_call_id": "call-1", "run_id": UNSET, "turn_id": UNSET, **changed})
+
+
+def requested(keys: dict[str, Any], **more: Any) -> events.Event:
+    return events.ToolCallRequested(**keys, input_hash="h", args={}, **more)
+
+
+def approved(keys: dict[str, Any]) -> events.Event:
+    return events.ToolCallApproved(**keys, by="policy", reason="")
+
+
+def denied(keys: dict[str, Any], **more: Any) -> events.Event:
+    return events.ToolCallDenied(**keys, by="user", reason="", **more)
+
+
+def started(keys: dict[str, Any]) -> events.Event:
+    return events.ToolCallStarted(**keys)
+
+
+def completed(keys: dict[str, Any], *, is_error: bool = False) -> events.Event:
+    return events.ToolCallCompleted(**keys, is_error=is_error)
+
+
+def ended(keys: dict[str, Any], *, is_error: bool = False) -> events.Event:
+    return events.ToolExecutionEnd(**keys, result="", is_error=is_error, executed=True)
+
+
+def asked(keys: dict[str, Any], **more: Any) -> events.Event:
+    return events.PermissionRequested(
+        **keys, input_hash="h", args={}, reason="", expires_at="then", **more
+    )
+
+
+async def row(store: Store, *told: events.Event, call_id: str = "m.0") -> ToolCallRow:
+    await append(store, created(), *told)
+    found = await store.tool_call(call_id, None)
+    assert found is not None
+    return found
+
+
+RUN, CLIENT = call(), clients()
+
+
+@pytest.mark.parametrize(
+    ("keys", "steps", "state", "is_over"),
+    [
+        (RUN, [], "requested", False),
+        (RUN, [asked(RUN)], "waiting", False),
+        (RUN, [approved(RUN)], "approved", False),
+        (RUN, [denied(RUN)], "denied", False),
+        (RUN, [denied(RUN), ended(RUN, is_error=True)], "denied", True),
+        (RUN, [approved(RUN), ended(RUN, is_error=True)], "not_started", True),
+        (RUN, [approved(RUN), started(RUN)], "started", False),
+        (RUN, [approved(RUN), started(RUN), completed(RUN)], "started", False),
+        (RUN, [approved(RUN), started(RUN), completed(RUN), ended(RUN)], "completed", True),
+        (CLIENT, [], "requested", False),
+        (CLIENT, [denied(CLIENT)], "denied", True),
+        (CLIENT, [approved(CLIENT), completed(CLIENT, is_error=True)], "not_started", True),
+        (CLIENT, [approved(CLIENT), started(CLIENT), completed(CLIENT)], "completed", True),
+    ],
+)
+async def test_a_row_says_where_an_attempt_stands(
+    store: Store, keys: dict[str, Any], steps: list[events.Event], state: str, is_over: bool
+) -> None:
+    found = await row(store, requested(keys), *steps, call_id=keys["tool_call_id"])
+    assert (found.state, found.ended_at is not None) == (state, is_over)
+    assert found.started is any(isinstance(step, events.ToolCallStarted) for step in steps)
+    assert (found.run_id, found.session_id) == (None if keys is CLIENT else "r1", "s1")
+    is_open = keys is CLIENT and not is_over
+    assert await store.open_client_calls() == ((found,) if is_open else ())
+
+
+async def test_its_events_lie_between_the_two_that_it_names(store: Store) -> None:
+    found = await row(store, requested(RUN), approved(RUN), started(RUN), ended(RUN))
+    assert (found.seq, found.last_seq) == (2, 5)
+
+
+async def test_the_last_attempt_is_found_and_each_by_its_number(store: Store) -> None:
+    last = await row(store, requested(RUN), denied(RUN), requested(call(attempt=2)))
+    assert (last.attempt, last.state) == (2, "requested")
+    first = await store.tool_call("m.0", 1)
+    assert first is not None
+    assert (first.attempt, first.state, first.by) == (1, "denied", "user")
+    assert await store.tool_call("m.0", 3) is None
+    assert await store.tool_call("m.1", None) is None
+
+
+async def test_what_a_run_at_the_top_tells_of_a_task_s_call_changes_nothing(store: Store) -> None:
+    origin = Origin(session_id="s1", run_id="r1")
+    above = call(session_id="s2", run_id="r2")
+    found = await row(
+        store,
+        requested(RUN),
+        approved(RUN),
+        started(RUN),
+        asked(above, origin=origin),
+        denied(above, origin=origin),
+    )
+    assert (found.state, found.session_id, found.by) == ("started", "s1", "policy")
+
+
+async def test_a_call_that_was_never_requested_has_no_row(store: Store) -> None:
+    await append(store, created(), started(RUN), ended(RUN))
+    assert await store.tool_calls(None, None, limit=NO_BOUND, before=NO_BOUND) == ()
+
+
+async def test_a_deleted_session_s_calls_are_gone_and_others_stay(store: Store) -> None:
+    await append(store, created("s1"), created("s2"), requested(RUN))
+    await append(store, requested(call(tool_call_id="n.0", session_id="s2", run_id="r2")))
+    await append(store, deleted("s1"))
+    assert await store.tool_call("m.0", None) is None
+    left = await store.tool_calls(None, None, limit=NO_BOUND, before=NO_BOUND)
+    assert [found.tool_call_id for found in left] == ["n.0"]
+
+
+async def test_a_client_s_call_is_found_by_its_own_id_in_its_session_alone(store: Store) -> None:
+    await append(store, created(), requested(CLIENT, client_call_id="mine"))
+    found = await store.tool_call_by_client_id("s1", "mine")
+    assert found is not None
+    assert found.tool_call_id == "call-1"
+    assert await store.tool_call_by_client_id("s2", "mine") is None
+    assert await store.tool_call_by_client_id("s1", "other") is None
