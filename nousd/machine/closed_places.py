@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from nousd.machine.rules import Rule, is_within
+from nousd.machine.rules import Rule
 from nousd.wire.access import Access
 
 
@@ -50,27 +50,27 @@ def _closing(
     rules: Sequence[Rule], named: tuple[str, ...], tool: str, kind: Literal["read", "write"]
 ) -> tuple[re.Pattern[str], ...]:
     meanings = (rule.meaning for rule in rules)
-    places = tuple(
-        meaning.place
+    areas = tuple(
+        meaning.area
         for meaning in meanings
-        if meaning.place is not None and (meaning.tool_class == kind or meaning.tool.match(tool))
+        if meaning.area is not None and (meaning.tool_class == kind or meaning.tool.match(tool))
     )
-    asked = tuple(path for path in named if any(is_within(place, path) for place in places))
-    if not places or "." in asked:
+    asked = tuple(path for path in named if any(area.fullmatch(path) for area in areas))
+    if not areas or "." in asked:
         return ()
-    return (_pattern(tuple(place.pattern for place in places), asked),)
+    return (_pattern(tuple(area.pattern for area in areas), asked),)
 
 
 @lru_cache(maxsize=256)
-def _pattern(places: tuple[str, ...], but: tuple[str, ...]) -> re.Pattern[str]:
-    """Returns what matches the places and all in them, but for some, all in those and the way there."""
+def _pattern(areas: tuple[str, ...], but: tuple[str, ...]) -> re.Pattern[str]:
+    """Returns what matches the areas, but for some places, all in those and the way there."""
     spared = ""
     if but:
         above = {path[:index] for path in but for index, char in enumerate(path) if char == "/"}
         spared = rf"(?!(?:{_any(but)})(?:/|\Z))"
         if above:
             spared += rf"(?!(?:{_any(sorted(above))})\Z)"
-    return re.compile(rf"{spared}(?is:(?:{'|'.join(places)})(?:/.*)?)")
+    return re.compile(f"{spared}(?:{'|'.join(areas)})")
 
 
 def _any(paths: Iterable[str]) -> str:

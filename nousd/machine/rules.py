@@ -18,7 +18,7 @@ from nousd.errors import RuleInvalid
 from nousd.machine import command_rules
 from nousd.machine.command_lines import Words
 from nousd.machine.command_rules import CommandPattern, Match
-from nousd.machine.path_globs import glob_regex, literal_glob
+from nousd.machine.path_globs import ALTERNATIVES_MAX, glob_regex, literal_glob
 from nousd.wire.access import Access, ToolClass
 from nousd.wire.limits import RULE_CHARS_MAX
 
@@ -68,9 +68,10 @@ class Meaning(NamedTuple):
         tool: matches the names of tools.
         tool_class: what a question or denial of that name is about in every tool.
         is_any: whether the rule has no pattern.
-        place, host, command: match what a call touches; None with ``is_any``, or where the pattern
-            cannot mean such a thing. A permission is exact about a place, a question or denial
-            ignores case, which may make no difference to the file system.
+        place, host, command: match what a permission is about; None with ``is_any``, or where the
+            pattern cannot mean such a thing.
+        area: matches the places that a question or denial is about: ``place`` with all in it, in any
+            case, which may make no difference to the file system.
         definition: what another program says its tool is (``Access.definition``).
     """
 
@@ -78,6 +79,7 @@ class Meaning(NamedTuple):
     tool_class: str | None
     is_any: bool
     place: re.Pattern[str] | None = None
+    area: re.Pattern[str] | None = None
     host: re.Pattern[str] | None = None
     command: CommandPattern | None = None
     definition: str | None = None
@@ -155,8 +157,10 @@ def _things_of(tool: str, pattern: str) -> dict[str, Any]:
         return {"definition": pattern[1:]}
     if tool in _COMMAND_TOOLS or pattern.startswith("="):
         return {"command": command_rules.command_pattern(pattern)}
+    place = glob_regex(pattern)
     return {
-        "place": re.compile(glob_regex(pattern)),
+        "place": re.compile(place),
+        "area": re.compile(rf"(?i:{place})(?s:/.*)?"),
         "host": re.compile(translate(_host(pattern))),
         "command": _command_or_none(pattern),
     }
@@ -226,22 +230,13 @@ def _is_about(meaning: Meaning, tool: str, access: Access) -> Match:
         return "no"
     if meaning.is_any or _is_definition(meaning, access):
         return "yes"
-    if any(is_within(meaning.place, path) for path in access.paths):
+    if any(_fits(meaning.area, path) for path in access.paths):
         return "yes"
     if any(_fits(meaning.host, _host(host)) for host in access.hosts):
         return "yes"
     if meaning.command is None or access.command is None:
         return "no"
     return command_rules.is_about(meaning.command, access.command)
-
-
-def is_within(place: re.Pattern[str] | None, path: str) -> bool:
-    """Whether a question or denial is about a place: it is if it is about a folder above."""
-    if place is None:
-        return False
-    any_case = re.compile(place.pattern, re.IGNORECASE)
-    parts = path.split("/")
-    return any(any_case.fullmatch("/".join(parts[:count])) for count in range(1, len(parts) + 1))
 
 
 def _is_definition(meaning: Meaning, access: Access) -> bool:
@@ -272,13 +267,15 @@ def rule_for(tool: str, access: Access) -> str:
     if access.command is not None:
         rule = f"{tool}(={access.command})"
     elif access.paths:
-        rule = f"{tool}({literal_glob(access.paths)})"
+        rule = f"{tool}({literal_glob(access.paths)})" if _can_be_named(access.paths) else ""
     elif access.hosts:
         rule = f"{tool}({access.hosts[0]})" if len(access.hosts) == 1 else ""
     elif access.definition is not None:
         rule = f"{tool}(#{access.definition})"
-    try:
-        meaning_of(rule)
-    except RuleInvalid:
-        return ""
-    return rule
+    return rule if len(rule) <= RULE_CHARS_MAX and _TOOL.fullmatch(tool) else ""
+
+
+def _can_be_named(paths: Sequence[str]) -> bool:
+    """Whether paths lie inside, and are not too many for one rule."""
+    inside = (not path.startswith(("/", "~")) and ".." not in path.split("/") for path in paths)
+    return len(paths) <= ALTERNATIVES_MAX and all(inside)
