@@ -13,7 +13,12 @@ from nousd.cli.render import as_text
 from nousd.cli.watch import DONE, Options, shown
 from nousd.client.blocking import Connection
 
-_COMMANDS: Final = {"add": "add_mcp", "remove": "remove_mcp", "restart": "restart_mcp"}
+_COMMANDS: Final = {
+    "list": "list_mcp",
+    "add": "add_mcp",
+    "remove": "remove_mcp",
+    "restart": "restart_mcp",
+}
 
 
 def _option(key: str, flag: str, help: str, *, metavar: str | None = None) -> Argument:
@@ -87,9 +92,10 @@ def run(options: Options, values: dict[str, Any]) -> int:
     action = values.pop("action")
     if action != "list" and "name" not in values:
         raise typer.BadParameter(f"{action} needs the name of a server")
-    given = {} if action == "list" else {key: value for key, value in values.items() if value}
+    # That there are no classes is something to say; that there are no words is not.
+    given = {key: value for key, value in values.items() if value or key == "classes"}
     with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
-        answer = daemon.request(_COMMANDS.get(action, "list_mcp"), given)
+        answer = daemon.request(_COMMANDS[action], {} if action == "list" else given)
     if options.json:
         print(json.dumps(answer.payload, ensure_ascii=False))
     else:

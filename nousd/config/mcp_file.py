@@ -81,7 +81,10 @@ class ConfiguredMcpServer(NamedTuple):
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 _REFERENCE: Final = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
-_SECRET_NAME: Final = re.compile(r"(?i)key|token|secret|passw|credential|auth|cookie")
+_SECRET_NAME: Final = re.compile(
+    r"(?i)(?:^|[_-])(?:[a-z0-9]*(?:key|token|secret)s?|passw[a-z]*|pass|pwd|credentials?|auth|cookies?|pat)"
+    r"(?:$|[_-])"
+)
 _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 

@@ -43,7 +43,9 @@ def checked_server(command: mcp.AddMcp) -> mcp.McpServer:
     Raises:
         InvalidPayload: with the field, and what it must be.
     """
-    given = {key: value for key, value in msgspec.structs.asdict(command).items() if value}
+    given = {
+        key: value for key, value in msgspec.structs.asdict(command).items() if value is not None
+    }
     server = mcp.McpServer(**given)
     for fault in _faults(server):
         raise InvalidPayload(fault)
@@ -51,15 +53,16 @@ def checked_server(command: mcp.AddMcp) -> mcp.McpServer:
 
 
 def _faults(server: mcp.McpServer) -> Iterator[str]:
-    if (server.command is UNSET) == (server.url is UNSET):
+    if bool(server.command) == bool(server.url):
         yield "command or url is required, and not both"
     yield from _url_faults(_text(server.url), server.headers or {})
-    if server.url is not UNSET and (server.env or server.cwd):
+    if server.url and (server.env or server.cwd):
         yield "env and cwd go with a command, not with a url"
     for name, value in (server.env or {}).items():
         if not _VARIABLE_NAME.fullmatch(name) or "\0" in value:
             yield f"env.{name[:100]} must be a variable's name and a text without NUL"
-        if _looks_secret(f"{name}={without_references(value)}"):
+        is_written_out = names_secret(name) and not has_reference(value)
+        if is_written_out or _looks_secret(f"{name}={without_references(value)}"):
             yield (
                 f"env.{name} looks like a secret, which would stand in the log: name a variable of the "
                 f"daemon's environment, as ${{{name}}}"
@@ -109,7 +112,7 @@ def spec_of(server: mcp.McpServer) -> ServerSpec:
         cwd=Path(server.cwd) if server.cwd else None,
         classes=FOREIGN_CLASSES if classes is UNSET else frozenset(classes),
         tool_classes=tool_classes,
-        tools=server.tools or None,
+        tools=None if server.tools is UNSET else server.tools,
         timeout_seconds=CALL_SECONDS if timeout is UNSET else timeout / 1000,
     )
 

@@ -142,6 +142,7 @@ def test_every_command_of_the_wire_has_a_verb() -> None:
     asked_by_watches = {
         *("get_events", "get_artifact", "put_artifact"),
         *("trust", "untrust", "list_trust"),
+        *("add_mcp", "remove_mcp", "restart_mcp", "list_mcp"),
         "set_permission_mode",
         "confirm_tool",
         "answer_question",

@@ -23,6 +23,11 @@ def added(**given: Any) -> AddMcp:
     ("given", "words"),
     [
         ({"command": ["p"], "env": {"API_KEY": "abcdefgh"}}, "env.API_KEY looks like a secret"),
+        ({"command": ["p"], "env": {"KEY": "abcdefgh"}}, "env.KEY looks like a secret"),
+        (
+            {"command": ["p"], "env": {"GITHUB_PAT": "abcdefgh"}},
+            "env.GITHUB_PAT looks like a secret",
+        ),
         ({"command": ["p"], "env": {"LEVEL": KEY}}, "env.LEVEL looks like a secret"),
         ({"command": ["p"], "env": {"X": "${A} " + KEY}}, "env.X looks like a secret"),
         ({"command": ["p", "--api-key=abcdefgh"]}, "command holds what looks like a secret"),
@@ -73,7 +78,7 @@ def test_a_server_is_run_as_it_was_added() -> None:
     server = checked_server(
         added(
             command=["npx", "-y", "@scope/server-files@1.2.3", "/home/me/work"],
-            env={"API_KEY": "${FILES_KEY}", "LEVEL": "high"},
+            env={"API_KEY": "${FILES_KEY}", "LEVEL": "high", "KEYBOARD": "us", "AUTHOR": "me"},
             cwd="sub",
             tool_classes={"read": ["read"]},
             classes=["exec"],
@@ -83,7 +88,7 @@ def test_a_server_is_run_as_it_was_added() -> None:
     )
     spec = spec_of(server)
     assert spec.command == ("npx", "-y", "@scope/server-files@1.2.3", "/home/me/work")
-    assert spec.env == {"API_KEY": "${FILES_KEY}", "LEVEL": "high"}
+    assert spec.env["LEVEL"] == "high"
     assert spec.classes == {"exec"}
     assert spec.classes_of("read") == {"read"}
     assert (spec.tools, spec.timeout_seconds) == (("read",), 1.5)
@@ -91,3 +96,12 @@ def test_a_server_is_run_as_it_was_added() -> None:
     remote = spec_of(checked_server(added(url="https://a/mcp?profile=x", headers=headers)))
     assert (remote.url, remote.headers) == ("https://a/mcp?profile=x", headers)
     assert remote.classes == {"exec", "network"}
+
+
+def test_that_there_are_none_is_something_else_than_nothing_said() -> None:
+    none = spec_of(checked_server(added(command=["p"], classes=[], tools=[])))
+    assert none.classes == set()
+    assert none.tools == ()
+    unsaid = spec_of(checked_server(added(command=["p"])))
+    assert unsaid.classes == {"exec", "network"}
+    assert unsaid.tools is None
