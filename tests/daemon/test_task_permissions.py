@@ -64,6 +64,7 @@ TABLE: list[Row] = [
     ("auto", {"allow": ["fetch"]}, DENY_FETCH, FETCH, DENIED),
     ("auto", {"allow": ["fetch"]}, {"ask": ["fetch"]}, FETCH, ASKS),
     ("auto", {}, {"mode": "ask"}, READ, ASKS),
+    ("auto", {}, {"mode": "yolo", "ask": ["read"]}, READ, ASKS),
     ("yolo", {}, {"mode": "auto"}, FETCH, ASKS),
     ("yolo", {}, {"mode": "ask"}, WRITE, ASKS),
     ("yolo", {}, DENY_FETCH, FETCH, DENIED),
@@ -160,6 +161,8 @@ async def test_a_parent_that_is_narrowed_meanwhile_narrows_its_tasks(tmp_path: P
         # Nothing that is said to the task itself widens it again.
         session_id = child["session_id"]
         await bench.client.request("set_permission_mode", mode="yolo", session_id=session_id)
+        state = await bench.client.request("get_state", session_id=session_id)
+        assert state["permission_mode"] == "ask"
         bench.on("a", calls(FETCH), says("second"))
         await bench.run("more", session_id=session_id)
         assert len(fetched.urls) == 1
