@@ -8,7 +8,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -26,8 +26,13 @@ class Patched(NamedTuple):
     moved: int
 
 
-def put_in(text: str, hunks: Sequence[Hunk]) -> Patched:
+def put_in(
+    text: str, hunks: Sequence[Hunk], between: Callable[[], object] = lambda: None
+) -> Patched:
     """Returns the text with all hunks put in, in their order.
+
+    Args:
+        between: called before each: searching for a hunk reads all of the text.
 
     Raises:
         ToolError: ``the hunk of line <n> ...``; one does not fit, or fits at several places.
@@ -35,7 +40,7 @@ def put_in(text: str, hunks: Sequence[Hunk]) -> Patched:
     failure: ToolError | None = None
     for before, rest, readable in _readings(text, hunks):
         try:
-            patched = _put_in(rest, readable)
+            patched = _put_in(rest, readable, between)
         except ToolError as error:
             failure = failure or error
         else:
@@ -61,10 +66,11 @@ def _with_crlf(hunk: Hunk) -> Hunk:
     return hunk._replace(old=old, new=new)
 
 
-def _put_in(text: str, hunks: Sequence[Hunk]) -> Patched:
+def _put_in(text: str, hunks: Sequence[Hunk], between: Callable[[], object]) -> Patched:
     pieces: list[str] = []
     cursor, line, drift, moved = 0, 1, 0, 0
     for hunk in hunks:
+        between()
         old = "".join(hunk.old)
         expected = _offset(text, cursor, hunk.start + drift - line)
         at = _place(text, cursor, hunk, old, expected)

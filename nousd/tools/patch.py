@@ -139,7 +139,7 @@ class _Plan:
         # Bytes that are no UTF-8 stay as they are, where no hunk touches them.
         text = before.data.decode("utf-8", "surrogateescape")
         try:
-            patched = put_in(text, diff.hunks)
+            patched = put_in(text, diff.hunks, trio.from_thread.check_cancelled)
         except ToolError as error:
             raise _fault(name, str(error)) from None
         data = patched.text.encode("utf-8", "surrogateescape")

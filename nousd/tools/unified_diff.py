@@ -12,24 +12,15 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from nousd.errors import ToolError
+from nousd.tools.diff_names import Names, common_strip, git_names, moved_names, unquoted
 from nousd.tools.path_errors import shown
 
-NOTHING: Final = "/dev/null"
+_NOTHING: Final = "/dev/null"
 
 _HUNK: Final = re.compile(
     r"@@ -([0-9]{1,9})(?:,([0-9]{1,9}))? \+([0-9]{1,9})(?:,([0-9]{1,9}))? @@(?: .*)?", re.ASCII
 )
 _BEFORE_ALL_TIME: Final = re.compile(r"19(?:69-12-31|70-01-01)\b", re.ASCII)
-_ESCAPE: Final = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
-_ESCAPED: Final = {
-    b"a": b"\a",
-    b"b": b"\b",
-    b"t": b"\t",
-    b"n": b"\n",
-    b"v": b"\v",
-    b"f": b"\f",
-    b"r": b"\r",
-}
 
 
 class Hunk(NamedTuple):
@@ -87,13 +78,6 @@ def parse(text: str, strip: int | None = None) -> list[FileDiff]:
     return files
 
 
-class _Names(NamedTuple):
-    """The two names of a file, as they stand there; None for ``/dev/null``."""
-
-    old: str | None
-    new: str | None
-
-
 class _Reader:
     """A diff's lines, and how far they were read."""
 
@@ -122,7 +106,7 @@ class _Reader:
     def _plain_file(self) -> FileDiff:
         line = self._at + 1
         names = self._names()
-        strip = _common_strip(names) if self._strip is None else self._strip
+        strip = common_strip(names) if self._strip is None else self._strip
         old, new = (self._path(name, strip) for name in names)
         if old is not None and new is not None and old != new:
             raise self._fault(
@@ -130,15 +114,18 @@ class _Reader:
                 " 'rename from' and 'rename to'",
                 line,
             )
-        return FileDiff(line, old, new, self._hunks())
+        hunks = self._hunks()
+        if not hunks:
+            raise self._fault(f"no hunk for {shown(new or old or '')}")
+        return FileDiff(line, old, new, hunks)
 
     def _git_file(self) -> FileDiff:
         line = self._at + 1
-        header = _git_names(self._line().removeprefix("diff --git "))
+        header = git_names(self._line().removeprefix("diff --git "))
         self._at += 1
         said = self._git_headers()
         self._refuse_binary()
-        moved = _moved(said)
+        moved = moved_names(said)
         names = self._names_of(moved or header)
         hunks = self._hunks()
         if moved is not None:
@@ -147,7 +134,7 @@ class _Reader:
             both = names or header
             if both is None:
                 raise self._fault("the names of the file cannot be told apart", line)
-            strip = _common_strip(header or both) if self._strip is None else self._strip
+            strip = common_strip(header or both) if self._strip is None else self._strip
             old, new = (self._path(name, strip) for name in both)
         if "new file mode" in said:
             old = None
@@ -155,6 +142,10 @@ class _Reader:
             new = None
         mode = said.get("new mode") or said.get("new file mode")
         self._refuse_special(line, said)
+        if moved is None and any(key.startswith(("rename", "copy")) for key in said):
+            raise self._fault("half of a rename or copy", line)
+        if not (hunks or any(key in said for key in _CHANGES)):
+            raise self._fault(f"nothing is said of {shown(new or old or '')}", line)
         return FileDiff(
             line,
             old,
@@ -194,18 +185,18 @@ class _Reader:
         here = self._lines[self._at : self._at + 2]
         return len(here) == 2 and here[0].startswith("--- ") and here[1].startswith("+++ ")
 
-    def _names(self) -> _Names:
+    def _names(self) -> Names:
         names = []
         for _ in range(2):
             name, _tab, stamp = self._line()[4:].partition("\t")
-            is_nothing = name == NOTHING or _BEFORE_ALL_TIME.match(stamp)
-            names.append(None if is_nothing else _unquoted(name))
+            is_nothing = name == _NOTHING or _BEFORE_ALL_TIME.match(stamp)
+            names.append(None if is_nothing else unquoted(name))
             self._at += 1
         if names == [None, None]:
             raise self._fault("neither name is a file's", self._at - 1)
-        return _Names(*names)
+        return Names(*names)
 
-    def _names_of(self, file: _Names | None) -> _Names | None:
+    def _names_of(self, file: Names | None) -> Names | None:
         """Reads the two names if they stand here and are those of that file; else another one begins."""
         begin = self._at
         names = self._names() if self._at_names() else None
@@ -232,6 +223,7 @@ class _Reader:
         while self._at < len(self._lines) and self._line().startswith("@@"):
             hunks.append(self._hunk())
             self._refuse_more()
+        self._refuse_more()
         return tuple(hunks)
 
     def _hunk(self) -> Hunk:
@@ -260,11 +252,11 @@ class _Reader:
         return self._at < len(self._lines) and self._lines[self._at].startswith("\\ ")
 
     def _refuse_more(self) -> None:
-        """Refuses lines that would belong to the hunk before, had it counted them."""
+        """Refuses lines that would belong to a hunk before, had it counted them."""
         line = self._lines[self._at] if self._at < len(self._lines) else ""
         is_signature = line.rstrip() == "--"
         if line[:1] in {"+", "-", " "} and not is_signature and not self._at_names():
-            raise self._fault("the hunk before has more lines than it says")
+            raise self._fault("a line of no hunk: the one before says that it has fewer")
 
     # -----------------------------------------------------------------------------------------
 
@@ -340,57 +332,21 @@ _TAKES: Final[dict[str, Callable[[Any, str], None]]] = {
     "\\": _Body.end_without_newline,
 }
 
-_GIT_HEADERS: Final = (
-    "old mode",
+_CHANGES: Final = (
     "new mode",
     "deleted file mode",
     "new file mode",
-    "copy from",
     "copy to",
-    "rename from",
     "rename to",
+)
+
+_GIT_HEADERS: Final = (
+    *_CHANGES,
+    "old mode",
+    "copy from",
+    "rename from",
     "similarity index",
     "dissimilarity index",
     "index",
 )
-
-
-def _moved(said: dict[str, str]) -> _Names | None:
-    """Returns the names of a file that is renamed or copied."""
-    for verb in ("rename", "copy"):
-        if f"{verb} from" in said and f"{verb} to" in said:
-            return _Names(_unquoted(said[f"{verb} from"]), _unquoted(said[f"{verb} to"]))
-    return None
-
-
-def _git_names(text: str) -> _Names | None:
-    """Returns the two names of a ``diff --git`` line, None if they are not of one file."""
-    if text.startswith('"'):
-        end = text.find('" ', 1) + 1
-        return _Names(_unquoted(text[:end]), _unquoted(text[end + 1 :])) if end else None
-    # Names may hold spaces; those of one file are equally long.
-    middle = len(text) // 2
-    return _Names(text[:middle], text[middle + 1 :]) if text[middle : middle + 1] == " " else None
-
-
-def _common_strip(names: _Names) -> int:
-    """Returns 1 if both names are equal but for the folder in front, or one is ``a/`` or ``b/``."""
-    if names.old is None or names.new is None:
-        only = names.new or names.old or ""
-        return int(only.startswith("b/" if names.old is None else "a/"))
-    old, new = (name.partition("/")[2] for name in (names.old, names.new))
-    return int(names.old != names.new and old == new != "")
-
-
-def _unquoted(name: str) -> str:
-    """Returns a name that git has put in quotes because of its characters."""
-    if len(name) < 2 or not (name.startswith('"') and name.endswith('"')):
-        return name
-
-    def character(found: re.Match[bytes]) -> bytes:
-        code = found[1]
-        return bytes([int(code, 8) & 0xFF]) if len(code) == 3 else _ESCAPED.get(code, code)
-
-    return _ESCAPE.sub(character, name[1:-1].encode("utf-8", "surrogateescape")).decode(
-        "utf-8", "surrogateescape"
-    )
+"""What may stand between ``diff --git`` and the names; of ``_CHANGES`` each changes something."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ from nousd.tools import file_changes, patch
 from nousd.tools.confine import Confinement
 from nousd.tools.hunks import put_in
 from nousd.tools.patch import PATCH, Patch
-from nousd.tools.unified_diff import parse
+from nousd.tools.unified_diff import FileDiff, parse
 from tests.tools.bench import Bench
 
 NUMBERS = "".join(f"{number}\n" for number in range(1, 31))
@@ -277,7 +278,12 @@ FAULTS = {
     "a hunk does not fit": (CHANGE + SECOND.replace("-x", "-z"), "expected 'z\\n', found 'x\\n'"),
     "a file is missing": (CHANGE + SECOND.replace("other", "missing"), "missing: is not there"),
     "a count is wrong": (CHANGE.replace("-4,3 +4,3", "-4,4 +4,4"), "more old and 1 more new lines"),
-    "lines are left over": (CHANGE + " 7\n", "line 8: the hunk before has more lines than it says"),
+    "lines are left over": (CHANGE + " 7\n", "line 8: a line of no hunk"),
+    "there are no hunks": ("--- numbers\n+++ numbers\n", "no hunk for numbers"),
+    "nothing is said": (
+        "diff --git a/numbers b/numbers\nindex 1..2\n",
+        "nothing is said of numbers",
+    ),
     "a hunk has no file": ("@@ -1 +1 @@\n-1\n+2\n", "line 1: a hunk without a file"),
     "there is nothing": ("no patch at all\n", "there is no file in the patch"),
     "a hunk has no numbers": ("--- f\n+++ f\n@@ @@\n-1\n+2\n", "line 3: a hunk begins with"),
@@ -380,6 +386,16 @@ async def test_what_cannot_be_taken_back_is_named(
     )
 
 
+async def test_a_call_that_is_stopped_while_it_searches_changes_nothing(bench: Bench) -> None:
+    bench.put("numbers", NUMBERS)
+    before = tree(bench.work)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await bench.call("patch", patch=CHANGE)
+    assert scope.cancelled_caught
+    assert tree(bench.work) == before
+
+
 # --- bounds and facts ------------------------------------------------------------------------
 
 
@@ -458,6 +474,44 @@ def by_git(text: str, diff: str) -> str | None:
             env=os.environ | {"GIT_CEILING_DIRECTORIES": folder},
         )
         return file.read_bytes().decode() if done.returncode == 0 else None
+
+
+PARTS = [
+    *("--- a/f", "+++ b/f", "+++ /dev/null", "@@ -1,2 +1 @@", "@@ -0,0 +1 @@", "@@ -1 +1 @@"),
+    *("diff --git a/f b/f", " a", "-a", "+a", "-", "+", "\\ No newline at end of file"),
+]
+OTHERS = [
+    *("rename from f", "rename to g", "new file mode 100644", "index 1..2", "@@", "", "-- "),
+    *("text", '--- "a', "\0", "Binary files a and b differ"),
+]
+
+
+def understood(text: str) -> list[FileDiff] | None:
+    """Returns what a text says; None if it is refused, which is no other error."""
+    try:
+        return parse(text)
+    except ToolError:
+        return None
+
+
+@settings(max_examples=200, deadline=None)
+@given(lines=st.lists(st.sampled_from(PARTS + OTHERS)), end=st.sampled_from(["\n", "\r\n"]))
+def test_whatever_is_handed_in_is_understood_or_refused(lines: list[str], end: str) -> None:
+    diffs = understood(end.join(lines))
+    assert diffs is None or all(diff.old or diff.new for diff in diffs)
+
+
+@settings(max_examples=200, deadline=None)
+@given(lines=st.lists(st.sampled_from(PARTS)), end=st.sampled_from(["\n", "\r\n"]))
+def test_not_one_line_of_a_change_is_skipped(lines: list[str], end: str) -> None:
+    """Behind a text that is none of a patch anything may follow; here there is no such text."""
+    diffs = understood(end.join(lines))
+    if diffs is not None:
+        taken = sum(hunk.added + hunk.removed for diff in diffs for hunk in diff.hunks)
+        before = min(diff.line for diff in diffs) - 1
+        changes = sum(line.startswith(("+", "-")) for line in lines[before:])
+        names = sum(line.startswith(("--- ", "+++ ")) for line in lines[before:])
+        assert taken >= changes - names
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,0 +1,68 @@
+"""The names of files in diffs: quoted as git quotes them, and with folders in front that are none.
+
+Pure; standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+_ESCAPE: Final = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
+_ESCAPED: Final = {
+    b"a": b"\a",
+    b"b": b"\b",
+    b"t": b"\t",
+    b"n": b"\n",
+    b"v": b"\v",
+    b"f": b"\f",
+    b"r": b"\r",
+}
+
+
+class Names(NamedTuple):
+    """The two names of a file, as they stand there; None for ``/dev/null``."""
+
+    old: str | None
+    new: str | None
+
+
+def moved_names(said: dict[str, str]) -> Names | None:
+    """Returns the names of a file that is renamed or copied."""
+    for verb in ("rename", "copy"):
+        if f"{verb} from" in said and f"{verb} to" in said:
+            return Names(unquoted(said[f"{verb} from"]), unquoted(said[f"{verb} to"]))
+    return None
+
+
+def git_names(text: str) -> Names | None:
+    """Returns the two names of a ``diff --git`` line, None if they are not of one file."""
+    if text.startswith('"'):
+        end = text.find('" ', 1) + 1
+        return Names(unquoted(text[:end]), unquoted(text[end + 1 :])) if end else None
+    # Names may hold spaces; those of one file are equally long.
+    middle = len(text) // 2
+    return Names(text[:middle], text[middle + 1 :]) if text[middle : middle + 1] == " " else None
+
+
+def common_strip(names: Names) -> int:
+    """Returns 1 if both names are equal but for the folder in front, or one is ``a/`` or ``b/``."""
+    if names.old is None or names.new is None:
+        only = names.new or names.old or ""
+        return int(only.startswith("b/" if names.old is None else "a/"))
+    old, new = (name.partition("/")[2] for name in (names.old, names.new))
+    return int(names.old != names.new and old == new != "")
+
+
+def unquoted(name: str) -> str:
+    """Returns a name that git has put in quotes because of its characters."""
+    if len(name) < 2 or not (name.startswith('"') and name.endswith('"')):
+        return name
+
+    def character(found: re.Match[bytes]) -> bytes:
+        code = found[1]
+        return bytes([int(code, 8) & 0xFF]) if len(code) == 3 else _ESCAPED.get(code, code)
+
+    return _ESCAPE.sub(character, name[1:-1].encode("utf-8", "surrogateescape")).decode(
+        "utf-8", "surrogateescape"
+    )
