@@ -42,6 +42,7 @@ from nousd.daemon.uploads import Uploads
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.providers.listing import ModelLists
 from nousd.providers.models import Models
+from nousd.runtimes.calls.hooks import CallHooks
 from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.interface import Runtime
 from nousd.runtimes.native.loop import NativeRuntime, NativeSettings
@@ -70,6 +71,8 @@ class Parts(msgspec.Struct, kw_only=True):
     confinement: Confinement
     extension_commands: Mapping[str, ExtensionHandler] = {}
     hooks: Hooks = NO_HOOKS
+    call_hooks: CallHooks | None = None
+    """Who looks at calls in the place of ``hooks`` (``nousd.replay``)."""
     native: NativeSettings = NativeSettings()
     around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime
     """Puts something around the runtime that stands behind each of its steps (``nousd.replay``)."""
@@ -114,7 +117,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
     questions = Questions(parts.clock, confirmers, parts.approval_timeout_seconds)
     uploads = Uploads(parts.store, parts.clock, parts.spool_folder)
     contexts = Contexts(parts.store, tokens_max=_CONTEXT_WINDOWS_READ * _window(parts))
-    gate = CallRunner(tools, ExtensionCallHooks(parts.hooks))
+    gate = CallRunner(tools, parts.call_hooks or ExtensionCallHooks(parts.hooks))
     async with trio.open_nursery() as nursery:
         runs = Runs(
             nursery=nursery,

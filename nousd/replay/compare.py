@@ -39,7 +39,7 @@ _MEASURED: Final = frozenset(
 """Times and what depends on them, prices, and where a stored input's chain began."""
 
 _OF_CHECKED_ARGUMENTS: Final = frozenset({"input_hash"})
-"""Of a tool call: its arguments as its tool had checked and completed them, who is not there to do so."""
+"""Of a tool call: of its arguments as its tool had completed them, which is not there to do so."""
 
 _ID_KINDS: Final[Mapping[str, str]] = {
     "entry_id": "entry",

@@ -11,7 +11,7 @@ to be asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -22,15 +22,17 @@ from nousd.daemon.run_driver import RunDriver
 from nousd.daemon.sessions import LiveSession
 from nousd.errors import CommandRejected, RunFailed
 from nousd.machine import decisions
-from nousd.replay.cues import Broken, Cues, Stopped, is_outside
+from nousd.replay.cues import Broken, Cues, Stopped
 from nousd.replay.judged import RecordedPermissions
+from nousd.replay.recorded import is_outside
 from nousd.replay.versions import was_told
+from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.interface import Runtime, TurnHost
 from nousd.store.interface import Batch
 from nousd.store.memory import MemoryStore
 from nousd.wire import events
-from nousd.wire.entries import CompactionEntry
+from nousd.wire.entries import CompactionEntry, ToolCall
 from nousd.wire.events import Event
 
 
@@ -40,6 +42,7 @@ class Conductor:
     Args:
         own: the run's own events, for what is asked by its place among them.
         version: of the log; what it could not hold is not counted.
+        attempts: what was known of calls that were seen before, by their ids.
     """
 
     def __init__(
@@ -48,9 +51,12 @@ class Conductor:
         own: Sequence[Event],
         version: int,
         permissions: RecordedPermissions,
+        attempts: Mapping[str, Earlier],
     ) -> None:
         self.place = 0
         self._permissions = permissions
+        self._attempts = attempts
+        self._host: _Host | None = None
         self._told = 0
         self._version = version
         self._cues = cues
@@ -65,19 +71,33 @@ class Conductor:
         assert self._driver is not None
         return self._driver.live
 
-    async def answer(self, host: _Host) -> Answer:
+    def watch(self, host: TurnHost) -> _Host:
+        """Returns the host of a turn with this behind each of its steps."""
+        self._host = _Host(host, self)
+        return self._host
+
+    async def answer(self) -> Answer:
         """Tells the question and the answer of the call that was judged last.
 
         A run that was stopped while it waited is stopped there again.
         """
         call = self._permissions.current
         if call.asked:
-            await host.stream(*call.asked)
+            await self.tell(*call.asked)
         if call.decision is None:
             await self.at_end_of_part()
             return Answer(allows=False, by="policy", reason="the recording has no more for it")
         allows = isinstance(call.decision, events.ToolCallApproved)
         return Answer(allows=allows, by=call.decision.by, reason=call.decision.reason)
+
+    async def tell(self, *told: Event) -> None:
+        """Tells, in the run, what a tool did that is not there to do it."""
+        assert self._host is not None
+        await self._host.stream(*told)
+
+    def earlier(self, call: ToolCall) -> Earlier:
+        """Returns what was known of a call that was seen before."""
+        return self._attempts.get(call.tool_call_id, NEVER_SEEN)
 
     def begin(self, driver: RunDriver) -> None:
         """Takes over a run whose start was just decided, in the same step."""
@@ -282,7 +302,7 @@ class _Runtime:
 
     async def run_turn(self, host: TurnHost) -> None:
         await self._conductor.behind_step()
-        await self._runtime.run_turn(cast("TurnHost", _Host(host, self._conductor)))
+        await self._runtime.run_turn(cast("TurnHost", self._conductor.watch(host)))
 
 
 class _Host:
@@ -296,7 +316,10 @@ class _Host:
         return getattr(self._host, name)
 
     async def ask(self, question: Question) -> Answer:  # noqa: ARG002
-        return await self._conductor.answer(self)
+        return await self._conductor.answer()
+
+    async def earlier(self, call: ToolCall) -> Earlier:
+        return self._conductor.earlier(call)
 
     async def stream(self, *decided: Event) -> None:
         for part in self._conductor.parts(decided):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import UNSET
@@ -18,7 +18,7 @@ from msgspec import UNSET
 from nousd.machine.lifecycle import LOGGED, STOP_REASONS, Ledger, Phase, owed_ends
 from nousd.machine.queue import steer_bites
 from nousd.replay.given import answered_inputs
-from nousd.replay.recorded import RecordedRun
+from nousd.replay.recorded import RecordedRun, is_outside, run_of
 from nousd.replay.script import MODEL_FAILURES
 from nousd.wire import events
 from nousd.wire.events import Event
@@ -59,22 +59,6 @@ class Cues(msgspec.Struct, frozen=True):
         return frozenset((*self.behind, *self.before, *end))
 
 
-def is_outside(event: Event) -> bool:
-    """Whether an event of a run's time is none that the run itself decided on."""
-    if isinstance(event, events.QueueUpdate):
-        return event.change != "consumed"
-    if isinstance(event, events.RunAborting):
-        return True
-    return _run_of(event) is None
-
-
-def _run_of(event: Event) -> str | None:
-    run_id: Any = getattr(event, "run_id", UNSET)
-    if run_id is UNSET and isinstance(event, events.EntryAppended):
-        run_id = event.entry.run_id  # version 1 told it of the entry alone
-    return None if run_id is UNSET else run_id
-
-
 def cues_of(run: RecordedRun) -> Cues:
     """Returns what came to a run from outside."""
     begun = next(
@@ -94,7 +78,7 @@ def cues_of(run: RecordedRun) -> Cues:
             (before if is_late else behind)[place].append(event)
         else:
             place += 1
-        if _run_of(event) is not None:
+        if run_of(event) is not None:
             ledger.note(event)
     return Cues(start, behind, before, _ending(run, start, own))
 

@@ -1,45 +1,59 @@
 """What was decided about the run's tool calls, and by whom: played as it was, in the calls' order.
 
-The rules, the mode and whoever was asked are outside of a play: they may be others by now.
+The rules, the mode, hooks and whoever was asked are outside of a play: they may be others by now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
+from nousd.machine import long_texts
 from nousd.machine.permission import Judgement, Verdict
 from nousd.machine.rules import Rule
 from nousd.machine.session import SessionState
 from nousd.replay.recorded import RecordedRun
-from nousd.tools.interface import Tool
+from nousd.runtimes.calls.admission import input_hash
+from nousd.runtimes.calls.attempts import GIVEN_AGAIN, Earlier, StoredResult
+from nousd.runtimes.calls.hooks import Looked, Opinion, Shown
+from nousd.runtimes.calls.host import CallHost
+from nousd.tools.interface import Tool, ToolResult
 from nousd.wire import events
 from nousd.wire.access import Access
-from nousd.wire.entries import PermissionMode
+from nousd.wire.entries import MessageEntry, PermissionMode, ToolCall
 from nousd.wire.events import Event
 from nousd.wire.tool_events import PolicySource
 
-_BEFORE_RULES: Final = frozenset({"registry", "session", "arguments"})
-"""The sources that say the same in a play by themselves."""
+_BY_THEMSELVES: Final = frozenset({"registry", "session", "arguments", "replay"})
+"""The sources that say the same in a play."""
 
+_EXTENSION: Final = "extension"
 _USER: Final = "user"
+
+_BLOCKED: Final = "tool_blocked: "
 
 _ALLOWED_BEFORE_RULES: Final = "every source allows it"
 """What version 3 said of every call that ran: there were no rules."""
 
-Asked = tuple[Event, ...]
-"""What was told of a question and its answer, from the first event to the decision if there was one."""
-
 
 class JudgedCall(msgspec.Struct):
-    """One call that came as far as the rules."""
+    """One call that came as far as the rules.
+
+    Args:
+        opinions: what hooks said.
+        asked: what was told of a question and its answer, to the decision if there was one.
+        changed_by: the extensions that changed what the model was told: ``told``.
+    """
 
     sources: list[PolicySource] = []
+    opinions: list[Opinion] = []
     asked: list[Event] = []
     decision: events.ToolCallApproved | events.ToolCallDenied | None = None
+    changed_by: tuple[str, ...] = ()
+    told: MessageEntry | None = None
 
     @property
     def judgement(self) -> Judgement:
@@ -55,6 +69,40 @@ class JudgedCall(msgspec.Struct):
             reason = self.decision.reason
         return Judgement(verdict, reason, tuple(self.sources), "")
 
+    @property
+    def blocked(self) -> str:
+        """Why hooks did not let it through; "" if they did."""
+        if self.decision is None or self.decision.by != _EXTENSION:
+            return ""
+        return self.decision.reason.removeprefix(_BLOCKED)
+
+    def note(self, event: Event) -> None:
+        """Takes in an event of the call."""
+        match event:
+            case events.ToolCallPolicyEvaluated(source=source) if source in _BY_THEMSELVES:
+                pass
+            case events.ToolCallPolicyEvaluated(source=source) if source == _EXTENSION:
+                args = None if event.args is UNSET else event.args
+                self.opinions.append(Opinion(_source(event), args))
+            case events.ToolCallPolicyEvaluated() if event.source != _USER and not self.asked:
+                self.sources.append(_source(event))
+            case events.PermissionRequested() | events.ToolCallPolicyEvaluated():
+                self.asked.append(event)
+            case events.ToolCallApproved() | events.ToolCallDenied():
+                self.decision = event
+                if self.asked:
+                    self.asked.append(event)
+            case events.Status() if self.asked and self.decision is None:
+                self.asked.append(event)
+            case events.ToolCallCompleted(changed_by=tuple(changed_by)):
+                self.changed_by = changed_by
+
+
+def _source(event: events.ToolCallPolicyEvaluated) -> PolicySource:
+    return PolicySource(
+        source=event.source, decision=event.decision, reason=event.reason, rule=event.rule
+    )
+
 
 def judged_calls(run: RecordedRun) -> Iterator[JudgedCall]:
     """Yields the calls of a run that came as far as the rules, in their order."""
@@ -62,48 +110,34 @@ def judged_calls(run: RecordedRun) -> Iterator[JudgedCall]:
     fits = False
     for event in run.events:
         match event:
-            case events.ToolCallRequested():
+            case events.ToolCallRequested(run_id=run.run_id):
                 call, fits = JudgedCall(), False
             case events.ToolCallPolicyEvaluated(source="arguments", decision="allow"):
                 fits = True
+            case events.EntryAppended(entry=MessageEntry(role="tool") as entry) if call:
+                told = long_texts.whole_entry(entry, run.wholes)
+                assert isinstance(told, MessageEntry)
+                call.told = told
+                if fits:
+                    yield call
+                call = None
             case _ if call is not None:
-                _note(call, event)
-        if call is not None and isinstance(event, events.ToolExecutionEnd):
-            if fits:
-                yield call
-            call = None
-
-
-def _note(call: JudgedCall, event: Event) -> None:
-    match event:
-        case events.ToolCallPolicyEvaluated(source=source) if source in _BEFORE_RULES:
-            pass
-        case events.ToolCallPolicyEvaluated() if event.source != _USER and not call.asked:
-            said = PolicySource(
-                source=event.source,
-                decision=event.decision,
-                reason=event.reason,
-                rule=event.rule,
-            )
-            call.sources.append(said)
-        case events.PermissionRequested() | events.ToolCallPolicyEvaluated():
-            call.asked.append(event)
-        case events.ToolCallApproved() | events.ToolCallDenied():
-            call.decision = event
-            if call.asked:
-                call.asked.append(event)
-        case events.Status() if call.asked and call.decision is None:
-            call.asked.append(event)
+                call.note(event)
 
 
 class RecordedPermissions:
     """Says of each call what was said; see ``Permissions``."""
 
     def __init__(self, run: RecordedRun) -> None:
-        self._calls = list(judged_calls(run))
+        self._calls = judged_calls(run)
         self._mode = _mode_of(run)
         self.current = JudgedCall()
-        """The call that was judged last."""
+        """The call at the gate."""
+
+    def next(self) -> JudgedCall:
+        """Returns the call that comes to the gate now."""
+        self.current = next(self._calls, JudgedCall())
+        return self.current
 
     def mode_of(self, state: SessionState) -> PermissionMode:
         return state.permission_mode or self._mode
@@ -115,11 +149,35 @@ class RecordedPermissions:
         tool: Tool,  # noqa: ARG002
         access: Access,  # noqa: ARG002
     ) -> Judgement:
-        self.current = self._calls.pop(0) if self._calls else JudgedCall()
         return self.current.judgement
 
     async def rules_of(self, state: SessionState) -> Sequence[Rule]:  # noqa: ARG002
         return ()
+
+
+class RecordedCallHooks:
+    """Says of each call, and makes of its result, what hooks did; see ``CallHooks``. Hooks come before
+    the rules, so with them a call comes to the gate.
+    """
+
+    def __init__(self, permissions: RecordedPermissions) -> None:
+        self._permissions = permissions
+
+    async def before(self, _host: CallHost, _tool: Tool, _call: ToolCall, args: Any) -> Looked:
+        call = self._permissions.next()
+        changed = [opinion.args for opinion in call.opinions if opinion.args is not None]
+        return Looked(changed[-1] if changed else args, tuple(call.opinions), call.blocked)
+
+    async def after(
+        self, _host: CallHost, _call: ToolCall, _args: Any, result: ToolResult
+    ) -> Shown:
+        call = self._permissions.current
+        if not call.changed_by or call.told is None:
+            return Shown(result)
+        changed = msgspec.structs.replace(
+            result, text=call.told.text, is_error=call.told.is_error is True
+        )
+        return Shown(changed, call.changed_by)
 
 
 def _mode_of(run: RecordedRun) -> PermissionMode:
@@ -128,3 +186,42 @@ def _mode_of(run: RecordedRun) -> PermissionMode:
         if isinstance(event, events.ToolCallCompleted) and event.policy_snapshot is not UNSET:
             return event.policy_snapshot.permission_mode
     return "auto"
+
+
+# --- calls that were seen before -----------------------------------------------------------------
+
+
+def earlier_attempts(run: RecordedRun) -> Mapping[str, Earlier]:
+    """Returns what was known of the calls that had been requested before, by their ids."""
+    found: dict[str, Earlier] = {}
+    results = {
+        event.entry.tool_call_id: long_texts.whole_entry(event.entry, run.wholes)
+        for event in run.events
+        if isinstance(event, events.EntryAppended) and isinstance(event.entry, MessageEntry)
+    }
+    requested: events.ToolCallRequested | None = None
+    for event in run.events:
+        match event:
+            case events.ToolCallRequested(run_id=run.run_id, attempt=attempt) if attempt > 1:
+                requested = event
+                found[event.tool_call_id] = Earlier(attempt - 1)
+            case events.ToolCallRequested():
+                requested = None
+            case events.ToolCallPolicyEvaluated(source="replay") if requested is not None:
+                result = results.get(event.tool_call_id)
+                found[event.tool_call_id] = _earlier(requested, event, result)
+    return found
+
+
+def _earlier(
+    requested: events.ToolCallRequested, said: events.ToolCallPolicyEvaluated, result: Any
+) -> Earlier:
+    """Returns what must have been known, from what was said of it."""
+    attempts = requested.attempt - 1
+    if said.decision == "ask":
+        return Earlier(attempts, may_have_run=True)
+    if said.reason != GIVEN_AGAIN:
+        return Earlier(attempts)
+    hashed = input_hash(requested.tool_name, requested.args)
+    stored = StoredResult(result.text, result.is_error is True, result.artifact_id)
+    return Earlier(attempts, may_have_run=True, input_hash=hashed, result=stored)

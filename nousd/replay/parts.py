@@ -143,10 +143,11 @@ class RecordedTool:
 
     async def run(self, args: Any, context: ToolContext) -> ToolResult:  # noqa: ARG002
         call = self._calls.pop(0) if self._calls else Call()
-        for todos in call.todos:
-            await context.set_todos(todos)
-        for update in call.updates:
-            await context.emit(update)
+        for step in call.steps:
+            if isinstance(step, str):
+                await context.emit(step)
+            else:
+                await self._conductor.tell(step)
         if call.result is None:
             await self._conductor.at_end_of_part()
             raise ToolError(_RAN_OUT)

@@ -30,12 +30,12 @@ from nousd.machine.sources import SourceText
 from nousd.providers.interface import Provider
 from nousd.providers.models import ModelFacts, Models
 from nousd.replay.conductor import Conductor, WatchedStore, watched
-from nousd.replay.cues import Broken, Cues, cues_of, is_outside
+from nousd.replay.cues import Broken, Cues, cues_of
 from nousd.replay.given import answered_inputs, given_to
-from nousd.replay.judged import RecordedPermissions
+from nousd.replay.judged import RecordedCallHooks, RecordedPermissions, earlier_attempts
 from nousd.replay.parts import RecordedModel, tools_of
 from nousd.replay.project import RecordedProject
-from nousd.replay.recorded import RecordedRun
+from nousd.replay.recorded import RecordedRun, is_outside
 from nousd.replay.script import script_of
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.interface import EventFilter, Store
@@ -112,7 +112,9 @@ class _Stage:
         begun = len(self._cues.start)
         own = [event for event in run.events[begun:] if not is_outside(event)]
         self._permissions = RecordedPermissions(run)
-        self.conductor = Conductor(self._cues, own, run.version, self._permissions)
+        self.conductor = Conductor(
+            self._cues, own, run.version, self._permissions, earlier_attempts(run)
+        )
         self._clock = _Clock(self.conductor)
         _require_playable(self._cues)
 
@@ -140,10 +142,10 @@ class _Stage:
             ),
             read_instructions=self._instructions,
             permissions=self._permissions,
-            around_runtime=lambda runtime: watched(runtime, self.conductor),
-            stale_seconds=(_number(self._run, _STALE) or _QUIET_SECONDS * 1000) / 1000,
             project=RecordedProject(self._run),
             call_hooks=RecordedCallHooks(self._permissions),
+            around_runtime=lambda runtime: watched(runtime, self.conductor),
+            stale_seconds=(_number(self._run, _STALE) or _QUIET_SECONDS * 1000) / 1000,
             delta_retention_days=0,
         )
 

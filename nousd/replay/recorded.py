@@ -7,7 +7,7 @@ same. How a log is kept is not known here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET
@@ -64,6 +64,31 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
     def wholes(self) -> dict[str, bytes]:
         """Artifact id -> its bytes."""
         return {artifact.id: artifact.data for artifact in self.artifacts.values()}
+
+
+_OF_HOOKS: Final = frozenset({"extension_hook_error", "extension_timeout"})
+"""The warnings that tell of extensions, which are not there in a play."""
+
+
+def is_outside(event: Event) -> bool:
+    """Whether an event of a run's time is none that the run itself decided on."""
+    match event:
+        case events.QueueUpdate():
+            return event.change != "consumed"
+        case events.RunAborting():
+            return True
+        case events.Warning():
+            return event.code in _OF_HOOKS
+        case _:
+            return run_of(event) is None
+
+
+def run_of(event: Event) -> str | None:
+    """Returns the run that an event belongs to, None if there is none."""
+    run_id: Any = getattr(event, "run_id", UNSET)
+    if run_id is UNSET and isinstance(event, events.EntryAppended):
+        run_id = event.entry.run_id  # version 1 told it of the entry alone
+    return None if run_id is UNSET else run_id
 
 
 class RunLog(Protocol):

@@ -28,13 +28,12 @@ from nousd.providers.interface import (
     ToolCallPiece,
     UsageSoFar,
 )
-from nousd.replay.recorded import RecordedRun
+from nousd.replay.recorded import RecordedRun, is_outside
 from nousd.runtimes.calls.admission import RAW_ARGUMENTS
 from nousd.wire import events
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import CompactionEntry, MessageEntry, ReasoningBlock, Usage
 from nousd.wire.events import Event
-from nousd.wire.todos import Todo
 
 _RETRY: Final = re.compile(r"(\S+) retry attempt (\d+)/(\d+) after (.*)", re.DOTALL)
 _STOP_REASON: Final = "provider_stop_reason: "
@@ -75,16 +74,14 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         invalid: why the arguments did not fit.
-        todos: the session's lists of things to do that it wrote, before anything was shown.
-        updates: what was shown while it ran.
+        steps: what was shown while it ran, and the events of what else its tool did, in their order.
         result: what the model was told; None of a call that was cut off.
         failed_as: the warning's code, of a call that failed.
         full: the whole output, where the result is a part of it.
     """
 
     invalid: str | None = None
-    todos: tuple[tuple[Todo, ...], ...] = ()
-    updates: tuple[str, ...] = ()
+    steps: tuple[str | Event, ...] = ()
     result: str | None = None
     failed_as: str | None = None
     full: bytes | None = None
@@ -130,10 +127,10 @@ class _Bracket(msgspec.Struct):
     name: str
     is_raw: bool
     started: bool = False
-    todos: list[tuple[Todo, ...]] = []
-    updates: list[str] = []
+    steps: list[str | Event] = []
     warning: events.Warning | None = None
     is_cut_off: bool = False
+    is_changed: bool = False
 
 
 class _Reader:
@@ -166,6 +163,9 @@ class _Reader:
         self._model.pieces.append(ReasoningDelta(event.delta))
 
     def status(self, event: events.Status) -> None:
+        if self._tool is not None and self._tool.started:
+            self.tool_did(event)
+            return
         if event.message.startswith(_STOP_REASON):
             reason: Any = event.message.removeprefix(_STOP_REASON)
             self._model.reason = reason
@@ -181,6 +181,8 @@ class _Reader:
         self._model.error = event
 
     def warning(self, event: events.Warning) -> None:
+        if is_outside(event):
+            return
         if self._tool is not None:
             self._tool.warning = event
         elif event.code == "provider_retry" and (retry := _RETRY.fullmatch(event.message)):
@@ -256,17 +258,18 @@ class _Reader:
         assert self._tool is not None
         self._tool.started = True
 
-    def todos_updated(self, event: events.TodoUpdated) -> None:
+    def tool_did(self, event: Event) -> None:
         if self._tool is not None:
-            self._tool.todos.append(event.todos)
+            self._tool.steps.append(event)
 
     def tool_update(self, event: events.ToolExecutionUpdate) -> None:
         assert self._tool is not None
-        self._tool.updates.append(event.delta)
+        self._tool.steps.append(event.delta)
 
     def tool_completed(self, event: events.ToolCallCompleted) -> None:
         assert self._tool is not None
         self._tool.is_cut_off = event.stop_reason is not UNSET
+        self._tool.is_changed = event.changed_by is not UNSET
 
     def _close_tool(self, entry: MessageEntry) -> None:
         call, self._tool = self._tool, None
@@ -280,19 +283,24 @@ class _Reader:
         whole = long_texts.whole_entry(entry, self._wholes)
         assert isinstance(whole, MessageEntry)
         is_error = entry.is_error is True
-        if call.is_cut_off or (is_error and warning is None):
-            cut_off = Call(todos=tuple(call.todos), updates=tuple(call.updates))
-            self.calls[call.name].append(cut_off)
+        if call.is_cut_off or (is_error and warning is None and not call.is_changed):
+            self.calls[call.name].append(Call(steps=tuple(call.steps)))
             return
         self.calls[call.name].append(
             Call(
-                todos=tuple(call.todos),
-                updates=tuple(call.updates),
-                result=whole.text.removeprefix(_ERROR) if is_error else whole.text,
-                failed_as=warning.code if is_error and warning is not None else None,
+                steps=tuple(call.steps),
+                result=_result(call, whole),
+                failed_as=None if warning is None else warning.code,
                 full=None if entry.artifact_id is UNSET else self._wholes[entry.artifact_id],
             )
         )
+
+
+def _result(call: _Bracket, told: MessageEntry) -> str:
+    """Returns what the tool gave, as far as the log tells it: not always what the model was told."""
+    if call.is_changed and call.warning is not None:
+        return call.warning.message
+    return told.text.removeprefix(_ERROR) if told.is_error is True else told.text
 
 
 MODEL_FAILURES: Final = frozenset({"provider_error", "context_too_large"})
@@ -310,7 +318,10 @@ _READ: Final[dict[type[Event], Callable[[_Reader, Any], None]]] = {
     events.EntryAppended: _Reader.entry,
     events.ToolExecutionStart: _Reader.tool_start,
     events.ToolCallStarted: _Reader.tool_started,
-    events.TodoUpdated: _Reader.todos_updated,
+    events.TodoUpdated: _Reader.tool_did,
+    events.QuestionAsked: _Reader.tool_did,
+    events.QuestionAnswered: _Reader.tool_did,
+    events.QuestionRejected: _Reader.tool_did,
     events.ToolExecutionUpdate: _Reader.tool_update,
     events.ToolCallCompleted: _Reader.tool_completed,
     events.AgentEnd: _Reader.end,

@@ -17,6 +17,9 @@ from nousd.wire.tool_events import PolicyDecision, PolicySource
 
 _SOURCE: Final = "replay"
 
+GIVEN_AGAIN: Final = "it only reads, and its result is stored"
+"""What is said of a call whose stored result stands for it."""
+
 
 class StoredResult(msgspec.Struct, frozen=True):
     """What the model was told of an attempt that came to its end."""
@@ -65,8 +68,7 @@ def again(earlier: Earlier, tool: Tool, input_hash: str, judgement: Judgement) -
     if not earlier.may_have_run:
         return Again(_said(judgement, "allow", "nothing of it has run before"))
     if tool.is_read_only and earlier.result is not None and earlier.input_hash == input_hash:
-        reason = "it only reads, and its result is stored"
-        return Again(_said(judgement, "allow", reason)._replace(verdict="allow"), earlier.result)
+        return Again(_said(judgement, "allow", GIVEN_AGAIN)._replace(verdict="allow"), earlier.result)
     reason = "it may have run before, and is not run again without a new word"
     asks = _said(judgement, "ask", reason)
     return Again(asks._replace(verdict="ask", reason=reason))
