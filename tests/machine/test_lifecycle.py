@@ -27,6 +27,7 @@ from nousd.wire import events
 from nousd.wire.codec import encode_event_tail, number_event
 from nousd.wire.entries import MessageEntry, StopReason, ToolCall, Usage
 from nousd.wire.events import EndStatus
+from nousd.wire.questions import QuestionAnswer, UserQuestion
 from nousd.wire.responses import PendingCounts
 from tests.lifecycle import LifecycleChecker
 from tests.machine.builders import TS, user
@@ -89,6 +90,13 @@ EVENTS: dict[str, events.Event] = {
     "session_updated": events.SessionUpdated(session_id="s", leaf_id="e"),
     "session_activated": events.SessionActivated(session_id="s"),
     "session_deleted": events.SessionDeleted(session_id="s"),
+    "question_asked": events.QuestionAsked(
+        **CALL, question_id="q", questions=(UserQuestion(question="Why?"),), expires_at=TS
+    ),
+    "question_answered": events.QuestionAnswered(
+        **CALL, question_id="q", answers=(QuestionAnswer(text="so"),)
+    ),
+    "question_rejected": events.QuestionRejected(**CALL, question_id="q", by="user", reason="r"),
     "trust_updated": events.TrustUpdated(session_id="", path="/p", hash=None),
     "input_handled": events.InputHandled(
         session_id="s", kind="prompt", text="t", extension="e", reply="r"
@@ -132,6 +140,9 @@ tool_call_denied           requested>denied
 tool_call_started          approved>executing
 tool_execution_update      denied>denied executing>executing
 tool_call_completed        executing>completed
+question_asked             executing>executing
+question_answered          executing>executing
+question_rejected          executing>executing
 tool_execution_end         approved>turn denied>turn completed>turn
 status                     *
 warning                    *
@@ -188,6 +199,26 @@ def test_the_table_above_has_every_event_and_every_phase() -> None:
     assert {(name, phase) for name, phase, _ in cells()} == {
         (name, phase) for name in events.EVENTS for phase in Phase
     }
+
+
+# --- questions -------------------------------------------------------------------------------
+
+
+def test_a_question_without_an_end_gets_one_before_its_call_does() -> None:
+    ledger = ledger_in(Phase.EXECUTING)
+    ledger.note(EVENTS["question_asked"])
+    first, second, *_ = owed_ends(ledger, "cancelled", leaf_id=None, now=TS)
+    assert first == events.QuestionRejected(**CALL, question_id="q", by="stop", reason="aborted")
+    assert isinstance(second, events.ToolCallCompleted)
+
+
+@pytest.mark.parametrize("end", ["question_answered", "question_rejected"])
+def test_a_question_that_has_ended_is_owed_nothing(end: str) -> None:
+    ledger = ledger_in(Phase.EXECUTING)
+    ledger.note(EVENTS["question_asked"])
+    ledger.note(EVENTS[end])
+    ends = owed_ends(ledger, "cancelled", leaf_id=None, now=TS)
+    assert not any(isinstance(event, events.QuestionRejected) for event in ends)
 
 
 # --- what a ledger remembers -----------------------------------------------------------------
