@@ -530,3 +530,34 @@ async def test_a_killed_daemon_closes_tasks_at_the_next_start(short_folder: Path
 
 def test_the_tool_touches_nothing_by_itself() -> None:
     assert (TASK.executed_by, TASK.is_read_only) == ("nousd", False)
+
+
+async def test_what_a_task_was_asking_when_the_daemon_was_killed_is_expired_and_ended_twice(
+    short_folder: Path,
+) -> None:
+    """Once in the task's own run, once at the root; and it is listed once."""
+    place = Place(short_folder, permission_mode="auto")
+    fetch = '[[tool web_fetch {"url": "http://127.0.0.1:9/"}]]'
+    inner = json.dumps({"prompt": fetch})
+    async with running(place) as process:
+        events, client = await place.watch(types="all", confirms=True), await place.connect()
+        accepted = await client.request("prompt", text=f"[[tool task {inner}]]", wait=False)
+        asked = await events.until("permission_requested", run_id=accepted["run_id"])
+        await process.kill()
+    async with running(place):
+        replay, client = await place.watch(after="evt-0", types="all"), await place.connect()
+        run = await replay.run()
+        run += await replay.run()
+        call_id = asked["payload"]["tool_call_id"]
+        denied = [
+            each for each in of_type(run, "tool_call_denied") if each["tool_call_id"] == call_id
+        ]
+        assert {each["session_id"] for each in denied} == {
+            accepted["session_id"],
+            asked["payload"]["origin"]["session_id"],
+        }
+        assert [each["by"] for each in denied] == ["stop", "stop"]
+        listed = await client.request("list_permissions")
+        assert listed["pending"] == []
+        assert [each["request"]["tool_call_id"] for each in listed["expired"]] == [call_id]
+        assert "origin" not in listed["expired"][0]["request"]
