@@ -41,6 +41,8 @@ class _Call:
     completed: bool = False
     of_tasks: set[str] = field(default_factory=set)
     """What its tasks ask and nobody has said anything to."""
+    asked: dict[str, bool] = field(default_factory=dict)
+    """What it asks itself, and whether that is over."""
 
 
 @dataclass
@@ -268,6 +270,20 @@ def _of_task(run: _Run, type_: str, payload: Payload) -> None:
         call.of_tasks.discard(payload[_ENDS[type_]])
 
 
+def _asks(run: _Run, payload: Payload) -> None:
+    call = _open_call(run, payload)
+    assert call.started, "a call asks before it was started"
+    assert not call.completed, "a call asks after it is over"
+    assert payload["question_id"] not in call.asked, "a question_id was used twice"
+    call.asked[payload["question_id"]] = False
+
+
+def _is_answered(run: _Run, payload: Payload) -> None:
+    call = _open_call(run, payload)
+    assert call.asked.get(payload["question_id"]) is False, "the end of a question that is not open"
+    call.asked[payload["question_id"]] = True
+
+
 def _requested(run: _Run, payload: Payload) -> None:
     call = _open_call(run, payload)
     assert call.attempt is None, "a call is requested twice"
@@ -315,6 +331,7 @@ def _completed(run: _Run, payload: Payload) -> None:
     call = _open_call(run, payload)
     assert call.started, "a call is completed that was not started"
     assert not call.completed, "a call is completed twice"
+    assert all(call.asked.values()), "a call is completed while a question of it is open"
     assert ("duration_ms" in payload) != ("stop_reason" in payload), (
         "a call came to its end or was cut off"
     )
@@ -362,6 +379,9 @@ _RULES: dict[str, Callable[[_Run, Payload], object]] = {
     "tool_call_approved": _approved,
     "tool_call_denied": _denied,
     "tool_call_started": _started,
+    "question_asked": _asks,
+    "question_answered": _is_answered,
+    "question_rejected": _is_answered,
     "tool_call_completed": _completed,
     "tool_execution_update": _tool_update,
     "tool_execution_end": _tool_end,

@@ -456,6 +456,11 @@ def next_event(ledger: Ledger, kind: type[events.Event], serial: int) -> events.
     if ledger.tool is not None:
         shown["tool_call_id"] = ledger.tool.tool_call_id
     call: Any = shown | {"attempt": 1}
+    open_questions = [] if ledger.tool is None else list(ledger.tool.questions)
+    if open_questions and kind is events.ToolCallCompleted:
+        kind = events.QuestionAnswered  # a call waits for what it has asked
+    if not open_questions and kind in (events.QuestionAnswered, events.QuestionRejected):
+        kind = events.QuestionAsked
     makers: dict[type[events.Event], Any] = {
         events.AgentStart: lambda: EVENTS["agent_start"],
         events.AgentEnd: lambda: EVENTS["agent_end"],
@@ -490,6 +495,15 @@ def next_event(ledger: Ledger, kind: type[events.Event], serial: int) -> events.
         events.ToolCallDenied: lambda: events.ToolCallDenied(**call, by="user", reason="r"),
         events.ToolCallStarted: lambda: events.ToolCallStarted(**call),
         events.ToolExecutionUpdate: lambda: events.ToolExecutionUpdate(**shown, delta="o"),
+        events.QuestionAsked: lambda: events.QuestionAsked(
+            **call, question_id=f"q{serial}", questions=(), expires_at=TS
+        ),
+        events.QuestionAnswered: lambda: events.QuestionAnswered(
+            **call, question_id=open_questions[0], answers=()
+        ),
+        events.QuestionRejected: lambda: events.QuestionRejected(
+            **call, question_id=open_questions[0], by="user", reason="r"
+        ),
         events.ToolCallCompleted: lambda: events.ToolCallCompleted(
             **call, is_error=False, duration_ms=1
         ),
