@@ -180,6 +180,7 @@ SILENT: dict[type[events.Event], dict[str, Any]] = {
         "extension": "e",
         "reply": "r",
     },
+    events.TrustUpdated: {"session_id": "", "path": "/p", "hash": "sha256:0"},
     events.Status: {"session_id": "s", "run_id": "run-1", "message": "m"},
     events.Warning: {"session_id": "s", "run_id": "run-1", "code": "c", "message": "m"},
     events.Error: {"session_id": "s", "run_id": "run-1", "code": "c", "message": "m", "cause": ""},

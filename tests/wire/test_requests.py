@@ -256,6 +256,10 @@ REQUIRED_NAMES = {
     "promote": "input_id",
     "set_model": "model",
 }
+PROJECT_PATH_FAULTS: Faults = [
+    ({"path": 4}, "path must be a string"),
+    ({"path": "p" * 4097}, "path is too long: at most 4096"),
+]
 PAGE_FAULTS: Faults = [
     ({"limit": 0}, "limit must be at least 1"),
     ({"limit": -1}, "limit must be at least 1"),
@@ -348,6 +352,13 @@ FAULTS: dict[str, Faults] = {
         ({"rule": "r" * 4097}, "rule is too long: at most 4096"),
         *with_required("rule", "r", SESSION_FAULTS),
     ],
+    "trust": [
+        ({}, "hash is required"),
+        *[({"hash": value}, "hash is required") for value in NO_NAMES],
+        ({"hash": "h" * 257}, "hash is too long: at most 256"),
+        *with_required("hash", "h", PROJECT_PATH_FAULTS),
+    ],
+    "untrust": PROJECT_PATH_FAULTS,
     "list_questions": SESSION_FAULTS,
     "answer_question": ANSWER_FAULTS,
     "reject_question": [
