@@ -347,7 +347,24 @@ async def test_a_mode_that_is_set_while_a_call_waits_counts_from_the_next_one(
     run = await bench.events.run()
     decided = [event["type"] for event in run if event["type"] in DECISIONS]
     assert decided == ["tool_call_denied", "tool_call_approved"]
+    [completed] = of_type(run, "tool_call_completed")
+    assert completed["policy_snapshot"]["permission_mode"] == "yolo"
     assert len(of_type(run, "permission_requested")) == 1
+
+
+async def test_what_a_call_was_judged_by_is_told_also_if_the_mode_is_set_meanwhile(
+    bench: Bench,
+) -> None:
+    request = await bench.asked()
+    await bench.client.request("set_permission_mode", mode="ask")
+    await bench.client.request("confirm_tool", **naming(request, "once", reason="go on"))
+    [completed] = of_type(await bench.events.run(), "tool_call_completed")
+    snapshot = completed["policy_snapshot"]
+    assert snapshot["permission_mode"] == "auto"
+    assert [(said["source"], said["decision"]) for said in snapshot["sources"]][-2:] == [
+        ("mode", "ask"),
+        ("user", "allow"),
+    ]
 
 
 async def test_a_mode_is_of_its_session_alone(bench: Bench) -> None:

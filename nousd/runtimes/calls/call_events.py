@@ -30,6 +30,8 @@ class CallEvents:
         self._host = host
         self._call = call
         self._admission = admission
+        # It may be set while the call waits or runs, and counts for the next one.
+        self._mode = host.permission_mode
         self.answered: PolicySource | None = None
         """What the user said of it, once he was asked."""
 
@@ -116,9 +118,7 @@ class CallEvents:
             artifact_id=artifact_id,
             executed_by=verdict.tool.executed_by,
             execution_env=result.execution_env,
-            policy_snapshot=PolicySnapshot(
-                permission_mode=self._host.permission_mode, sources=self._said
-            ),
+            policy_snapshot=PolicySnapshot(permission_mode=self._mode, sources=self._said),
             sandbox=or_unset(result.sandbox),
             changed_by=changed_by,
             result=self._told(result),
