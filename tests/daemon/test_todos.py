@@ -155,6 +155,16 @@ async def test_a_list_is_kept_over_restarts(tmp_path: Path) -> None:
             assert kept["todos"] == KEPT
 
 
+async def test_a_list_in_memory_is_kept_like_one_on_the_disk(tmp_path: Path, store: Store) -> None:
+    model = ScriptedProvider()
+    async with memory_daemon(workdir=tmp_path, provider=model, store=store) as daemon:
+        client = await daemon.connect()
+        await Desk(client, await daemon.watch(types="all"), model).call([READ, FIX])
+    async with memory_daemon(workdir=tmp_path, provider=model, store=store) as daemon:
+        client = await daemon.connect()
+        assert (await client.request("get_todos"))["todos"] == KEPT
+
+
 async def test_a_client_can_write_the_list_itself(desk: Desk) -> None:
     await desk.client.request("new_session")
     await desk.client.request("call_tool", tool="todo", args={"todos": [READ, FIX]})
