@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -181,28 +182,34 @@ async def test_nothing_is_left_of_what_stood_in_for_closed_places(
     assert {path for path in repository.work.rglob("*") if "objects" not in path.parts} == before
 
 
+@pytest.mark.parametrize("ends_first", [0, 1])
 async def test_what_stands_in_stays_while_another_command_needs_it(
-    repository: SandboxBench,
+    ends_first: int, held: SandboxBench
 ) -> None:
-    if not repository.is_bubblewrap:
+    if not held.is_bubblewrap:
         pytest.skip("this sandbox needs none")
-    gate = repository.work / "gate"
-    os.mkfifo(gate)
-    slow = "cat gate; mkdir -p .nousd/x && echo made || echo refused"
+    before = held.names()
+    gates = [held.work / "gate0", held.work / "gate1"]
+    ended = [trio.Event(), trio.Event()]
     texts: list[str] = []
 
-    async def run_slow() -> None:
-        texts.append(await repository.text("bash", command=slow))
+    async def run(number: int) -> None:
+        command = f"cat gate{number}; mkdir .nousd/x || mkdir -p .git/hooks || echo refused"
+        texts.append(await held.text("bash", command=command))
+        ended[number].set()
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(run_slow)
-        with trio.fail_after(20):
-            opened = await trio.to_thread.run_sync(lambda: gate.open("w"))
-        await repository.call("bash", command="true")
-        assert (repository.work / ".nousd").exists()
-        opened.close()
-    assert texts[0].endswith("refused")
-    assert not (repository.work / ".nousd").exists()
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            writers = []
+            for number, gate in enumerate(gates):
+                os.mkfifo(gate)
+                nursery.start_soon(run, number)
+                writers.append(await trio.to_thread.run_sync(partial(gate.open, "w")))
+            writers[ends_first].close()
+            await ended[ends_first].wait()
+            writers[1 - ends_first].close()
+    assert [text.splitlines()[-1] for text in texts] == ["refused", "refused"]
+    assert held.names() - {"gate0", "gate1"} == before
 
 
 async def test_a_file_for_agents_that_turns_up_is_set_aside_and_told(held: SandboxBench) -> None:

@@ -69,7 +69,7 @@ class Bubblewrap:
                 if places.watched is not None:
                     stack.enter_context(places.watched.kept(remarks))
                 stack.enter_context(kept(_links(places)))
-                stand_ins = stack.enter_context(self._stand_ins.made(_missing(closed)))
+                stand_ins = stack.enter_context(self._stand_ins.made(_makeable(closed)))
                 rules = stack.enter_context(_file_of(seccomp.program(families=seccomp.INTERNET)))
             except OSError as error:
                 raise ToolError(f"sandbox_failed: {error.strerror}") from error
@@ -194,8 +194,8 @@ def _standing(places: Places, stand_ins: Iterable[Path]) -> Places:
     )
 
 
-def _missing(places: Places) -> Iterator[Path]:
-    """Yields what is closed and not there, where a program could make it."""
+def _makeable(places: Places) -> Iterator[Path]:
+    """Yields what is closed where a program could make it."""
     for path in (*places.protected, *places.hidden):
-        if not os.path.lexists(path) and any(path.is_relative_to(root) for root in places.writable):
+        if any(path.is_relative_to(root) for root in places.writable):
             yield path

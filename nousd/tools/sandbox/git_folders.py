@@ -36,7 +36,7 @@ def closed_in(folder: Path) -> tuple[Path, ...]:
     if _is_of_git(folder):
         return _closed_of_git(folder)
     of_worktrees = tuple((folder / WORKTREES).glob("*/.git"))
-    if git.is_dir() and not git.is_symlink():
+    if _is_of_git(git) and not git.is_symlink():
         return (*_closed_of_git(git), *of_worktrees)
     return (git, *of_worktrees)
 

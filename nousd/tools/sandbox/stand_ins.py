@@ -28,15 +28,16 @@ class StandIns:
         self._users: Counter[Path] = Counter()
 
     @contextmanager
-    def made(self, missing: Iterable[Path]) -> Iterator[tuple[Path, ...]]:
-        """Gives something to stand on for each path that does not exist: the first missing part of it.
+    def made(self, closed: Iterable[Path]) -> Iterator[tuple[Path, ...]]:
+        """Gives something to stand on for each path that does not exist, or would not without another
+        call: the first missing part of it.
 
         Raises:
             OSError: it cannot be made.
         """
         taken: list[Path] = []
         try:
-            for path in missing:
+            for path in closed:
                 with self._lock:
                     taken += self._take(path)
             yield tuple(taken)
