@@ -23,6 +23,7 @@ class Table(NamedTuple):
         noun: what a row is called.
         only: a condition; rows without it are not compared. ``{t}`` stands for the table.
         columns: those that are compared; None means all.
+        since: the version of the schema that brought it.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Table(NamedTuple):
     noun: str
     only: str = "1"
     columns: tuple[str, ...] | None = None
+    since: int = 1
 
 
 TABLES: Final = (
@@ -45,7 +47,7 @@ TABLES: Final = (
     Table("entry_bodies", ("seq",), "the body of entry"),
     Table("inputs", ("session_id", "input_id"), "input"),
     Table("runs", ("run_id",), "run"),
-    Table("tool_calls", ("tool_call_id", "attempt"), "attempt"),
+    Table("tool_calls", ("tool_call_id", "attempt"), "attempt", since=4),
     Table("artifact_uses", ("session_id", "artifact_id"), "artifact"),
 )
 
@@ -63,6 +65,8 @@ def differences(connection: apsw.Connection, table: Table) -> Iterator[tuple[str
     Raises:
         apsw.Error: a table cannot be read.
     """
+    if connection.pragma("user_version", schema="log") < table.since:
+        return
     columns = [name for name in _columns(connection, table) if name not in table.key]
     for key in connection.execute(_missing(table, columns, "main", "log")):
         problem = _problem(connection, table, columns, key)

@@ -67,6 +67,7 @@ EVENTS: dict[str, events.Event] = {
     "tool_call_approved": events.ToolCallApproved(**CALL, by="policy", reason="r"),
     "tool_call_denied": events.ToolCallDenied(**CALL, by="policy", reason="r"),
     "tool_call_started": events.ToolCallStarted(**CALL),
+    "tool_call_output": events.ToolCallOutput(**CALL, delta="output"),
     "tool_call_completed": events.ToolCallCompleted(**CALL, is_error=False, duration_ms=1),
     "tool_execution_update": events.ToolExecutionUpdate(**SHOWN, delta="output"),
     "tool_execution_end": events.ToolExecutionEnd(
@@ -152,6 +153,7 @@ run_aborting               *
 entry_appended             *
 queue_update               before>before *
 session_updated            before>before
+tool_call_output
 session_created
 session_activated
 session_deleted
@@ -370,7 +372,7 @@ def test_a_call_that_was_cut_off_has_a_result_that_says_so(
     *decided, end, appended, _, _ = ends_of(ledger_in(phase), status)
     assert len(decided) == (phase in (Phase.REQUESTED, Phase.EXECUTING))
     assert end == events.ToolExecutionEnd(
-        **SHOWN, result=f"tool_error: {reason}", is_error=True, executed=executed
+        **CALL, result=f"tool_error: {reason}", is_error=True, executed=executed
     )
     assert isinstance(appended, events.EntryAppended)
     entry = appended.entry
@@ -432,6 +434,15 @@ def test_calls_are_known_by_their_message_and_index_whatever_the_model_calls_the
         ToolCall(tool_call_id="msg-1.0", runtime_tool_call_id="same", name="read", args={"a": 1}),
         ToolCall(tool_call_id="msg-1.1", runtime_tool_call_id="same", name="bash", args={}),
     )
+
+
+@pytest.mark.parametrize(("attempt", "name"), [(1, "c.result"), (2, "c.result.2")])
+def test_each_attempt_has_a_result_of_its_own(attempt: int, name: str) -> None:
+    end = events.ToolExecutionEnd(
+        **SHOWN, attempt=attempt, result="", is_error=False, executed=True
+    )
+    entry = tool_result_entry(end, parent_id=None, turn_kind="steer", text="", now=TS)
+    assert (entry.id, entry.tool_call_id) == (name, "c")
 
 
 def test_a_result_is_known_by_its_call() -> None:

@@ -180,6 +180,13 @@ SILENT: dict[type[events.Event], dict[str, Any]] = {
         "extension": "e",
         "reply": "r",
     },
+    events.ToolCallOutput: {
+        "session_id": "s",
+        "tool_call_id": "c",
+        "attempt": 1,
+        "tool_name": "ls",
+        "delta": "x",
+    },
     events.TrustUpdated: {"session_id": "", "path": "/p", "hash": "sha256:0"},
     events.Status: {"session_id": "s", "run_id": "run-1", "message": "m"},
     events.Warning: {"session_id": "s", "run_id": "run-1", "code": "c", "message": "m"},

@@ -1,0 +1,137 @@
+"""A call that a client makes itself: what it may have next, and which ends it owes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nousd.machine.client_calls import CALL_TRANSITIONS, CallLedger
+from nousd.machine.lifecycle import Phase
+from nousd.machine.transcript import owed_calls
+from nousd.wire import events
+from nousd.wire.entries import Entry, MessageEntry, ToolCall
+from nousd.wire.events import CutOff
+from nousd.wire.questions import UserQuestion
+from tests.machine.builders import TS, user
+
+CALL: Any = {"session_id": "s", "tool_call_id": "call-1", "attempt": 1, "tool_name": "ls"}
+SAID: Any = {"by": "policy", "reason": "r"}
+
+REQUESTED = events.ToolCallRequested(**CALL, args={})
+EVALUATED = events.ToolCallPolicyEvaluated(**CALL, source="rules", decision="allow", reason="r")
+ASKED = events.PermissionRequested(**CALL, input_hash="h", args={}, reason="r", expires_at=TS)
+APPROVED = events.ToolCallApproved(**CALL, **SAID)
+DENIED = events.ToolCallDenied(**CALL, **SAID)
+STARTED = events.ToolCallStarted(**CALL)
+OUTPUT = events.ToolCallOutput(**CALL, delta="x")
+QUESTION = events.QuestionAsked(
+    **CALL, question_id="q", questions=(UserQuestion(question="Why?"),), expires_at=TS
+)
+COMPLETED = events.ToolCallCompleted(**CALL, is_error=False, duration_ms=1)
+
+WAY: dict[Phase, list[events.Event]] = {
+    Phase.BEFORE: [],
+    Phase.REQUESTED: [REQUESTED, EVALUATED, ASKED],
+    Phase.APPROVED: [REQUESTED, EVALUATED, APPROVED],
+    Phase.EXECUTING: [REQUESTED, APPROVED, STARTED, OUTPUT, OUTPUT],
+    Phase.ENDED: [REQUESTED, APPROVED, STARTED, COMPLETED],
+}
+
+
+def ledger_in(phase: Phase) -> CallLedger:
+    ledger = CallLedger()
+    for event in WAY[phase]:
+        ledger.note(event)
+    assert ledger.phase is phase
+    return ledger
+
+
+def test_there_is_a_way_into_each_phase() -> None:
+    assert WAY.keys() == CALL_TRANSITIONS.keys()
+
+
+@pytest.mark.parametrize("phase", WAY)
+def test_what_cannot_come_is_a_fault(phase: Phase) -> None:
+    for event in (REQUESTED, EVALUATED, ASKED, APPROVED, DENIED, STARTED, OUTPUT, COMPLETED):
+        ledger = ledger_in(phase)
+        if type(event) in CALL_TRANSITIONS[phase]:
+            ledger.note(event)
+        else:
+            with pytest.raises(AssertionError, match=f"{type(event).__name__} in {phase}"):
+                ledger.note(event)
+
+
+@pytest.mark.parametrize("reason", ["aborted", "error", "timeout", "interrupted"])
+def test_a_call_that_is_stopped_gets_the_end_that_it_owes(reason: CutOff) -> None:
+    denied = events.ToolCallDenied(**CALL, by="stop", reason=reason)
+    completed = events.ToolCallCompleted(
+        **CALL, is_error=True, stop_reason=reason, result=f"tool_error: {reason}"
+    )
+    owed = {phase: ledger_in(phase).owed_ends(reason) for phase in WAY if phase is not Phase.BEFORE}
+    assert owed == {
+        Phase.REQUESTED: (denied,),
+        Phase.APPROVED: (completed,),
+        Phase.EXECUTING: (completed,),
+        Phase.ENDED: (),
+    }
+
+
+@pytest.mark.parametrize("phase", [phase for phase in WAY if phase is not Phase.BEFORE])
+def test_with_the_ends_that_it_owes_it_is_over(phase: Phase) -> None:
+    ledger = ledger_in(phase)
+    for event in ledger.owed_ends("aborted"):
+        ledger.note(event)
+    assert ledger.phase is Phase.ENDED
+    assert ledger.owed_ends("aborted") == ()
+
+
+def test_what_it_has_asked_ends_before_it_does() -> None:
+    ledger = ledger_in(Phase.EXECUTING)
+    ledger.note(QUESTION)
+    rejected, completed = ledger.owed_ends("aborted")
+    assert rejected == events.QuestionRejected(**CALL, question_id="q", by="stop", reason="aborted")
+    assert isinstance(completed, events.ToolCallCompleted)
+    ledger.note(rejected)
+    assert len(ledger.owed_ends("aborted")) == 1
+
+
+# --- the calls that a transcript ends with ---------------------------------------------------
+
+
+def answer(*ids: str) -> MessageEntry:
+    calls = tuple(
+        ToolCall(tool_call_id=id, runtime_tool_call_id="own", name="ls", args={}) for id in ids
+    )
+    return message("m", "assistant", tool_calls=calls)
+
+
+def result(call_id: str) -> MessageEntry:
+    return message(f"{call_id}.result", "tool", tool_call_id=call_id)
+
+
+def message(entry_id: str, role: Any, **more: Any) -> MessageEntry:
+    return MessageEntry(
+        id=entry_id, role=role, text="", run_id="r", turn_kind="prompt", created_at=TS, **more
+    )
+
+
+@pytest.mark.parametrize(
+    ("context", "owed"),
+    [
+        ([], ()),
+        ([user("u")], ()),
+        ([user("u"), answer()], ()),
+        ([user("u"), answer("m.0", "m.1")], ("m.0", "m.1")),
+        ([answer("m.0", "m.1", "m.2"), result("m.0")], ("m.1", "m.2")),
+        ([answer("m.0", "m.1"), result("m.0"), result("m.1")], ()),
+        # What stands before a result was passed over: the model is told that it was interrupted.
+        ([answer("m.0", "m.1", "m.2"), result("m.1")], ("m.2",)),
+        ([answer("m.0", "m.1"), result("m.0"), user("u")], ()),
+        ([answer("m.0"), user("u"), answer("n.0")], ("n.0",)),
+    ],
+)
+def test_the_calls_at_the_end_that_have_no_result_are_owed(
+    context: list[Entry], owed: tuple[str, ...]
+) -> None:
+    assert tuple(call.tool_call_id for call in owed_calls(context)) == owed
