@@ -12,7 +12,15 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
-from nousd.errors import ContextOverflow, ProviderError, ToolArgumentsInvalid, ToolError
+import msgspec
+
+from nousd.errors import (
+    ContextOverflow,
+    ProviderError,
+    ToolArgumentsInvalid,
+    ToolError,
+    ToolServerFailed,
+)
 from nousd.machine.model_input import ModelInput, ToolSpec
 from nousd.providers.interface import NO_BLOBS, Blobs, Provider, Receive
 from nousd.replay.conductor import Conductor
@@ -124,10 +132,12 @@ class RecordedTool:
         self.parameters = spec.parameters
         self._calls = list(calls)
         self._conductor = conductor
+        by: tuple[ExecutedBy, ...] = tuple(call.executed_by for call in self._calls if call.result)
+        self._executed_by: ExecutedBy = by[0] if by else "nousd"
 
     @property
     def executed_by(self) -> ExecutedBy:
-        return "nousd"
+        return self._executed_by
 
     @property
     def is_read_only(self) -> bool:
@@ -152,14 +162,21 @@ class RecordedTool:
             await self._conductor.at_end_of_part()
             raise ToolError(_RAN_OUT)
         if call.failed_as is None:
-            return ToolResult(call.result, full=call.full)
+            return _given(call)
         if call.full is not None:
-            return ToolResult(call.result, is_error=True, full=call.full)
+            return msgspec.structs.replace(_given(call), is_error=True)
         raise _tool_error(call.failed_as, call.result)
 
 
+def _given(call: Call) -> ToolResult:
+    assert call.result is not None
+    return ToolResult(
+        call.result, full=call.full, sandbox=call.sandbox, execution_env=call.execution_env
+    )
+
+
 def _tool_error(code: str, text: str) -> ToolError:
-    kinds = {kind.code: kind for kind in (ToolError, ToolArgumentsInvalid)}
+    kinds = {kind.code: kind for kind in (ToolError, ToolArgumentsInvalid, ToolServerFailed)}
     return kinds.get(code, ToolError)(text)
 
 

@@ -34,6 +34,7 @@ from nousd.wire import events
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import CompactionEntry, MessageEntry, ReasoningBlock, Usage
 from nousd.wire.events import Event
+from nousd.wire.tool_events import ExecutedBy, ExecutionEnv, SandboxFacts
 
 _RETRY: Final = re.compile(r"(\S+) retry attempt (\d+)/(\d+) after (.*)", re.DOTALL)
 _STOP_REASON: Final = "provider_stop_reason: "
@@ -78,6 +79,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         result: what the model was told; None of a call that was cut off.
         failed_as: the warning's code, of a call that failed.
         full: the whole output, where the result is a part of it.
+        executed_by, execution_env, sandbox: whose code it was, where its effects were, what held it.
     """
 
     invalid: str | None = None
@@ -85,6 +87,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     result: str | None = None
     failed_as: str | None = None
     full: bytes | None = None
+    executed_by: ExecutedBy = "nousd"
+    execution_env: ExecutionEnv = "host"
+    sandbox: SandboxFacts | None = None
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -131,6 +136,7 @@ class _Bracket(msgspec.Struct):
     warning: events.Warning | None = None
     is_cut_off: bool = False
     is_changed: bool = False
+    completed: events.ToolCallCompleted | None = None
 
 
 class _Reader:
@@ -270,6 +276,7 @@ class _Reader:
         assert self._tool is not None
         self._tool.is_cut_off = event.stop_reason is not UNSET
         self._tool.is_changed = event.changed_by is not UNSET
+        self._tool.completed = event
 
     def _close_tool(self, entry: MessageEntry) -> None:
         call, self._tool = self._tool, None
@@ -292,8 +299,16 @@ class _Reader:
                 result=_result(call, whole),
                 failed_as=None if warning is None else warning.code,
                 full=None if entry.artifact_id is UNSET else self._wholes[entry.artifact_id],
+                **_where(call.completed),
             )
         )
+
+
+def _where(completed: events.ToolCallCompleted | None) -> dict[str, Any]:
+    """Returns what is told of where a call was carried out; logs of earlier versions tell nothing."""
+    names = ("executed_by", "execution_env", "sandbox")
+    told = {name: getattr(completed, name, UNSET) for name in names}
+    return {name: value for name, value in told.items() if value is not UNSET}
 
 
 def _result(call: _Bracket, told: MessageEntry) -> str:

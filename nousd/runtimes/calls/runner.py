@@ -29,7 +29,7 @@ from nousd.tools.spool import Spool
 from nousd.wire import events
 from nousd.wire.codec import scrub
 from nousd.wire.entries import ToolCall
-from nousd.wire.tool_events import PolicySource
+from nousd.wire.tool_events import ExecutionEnv, PolicySource
 
 _OUTPUT_TYPE: Final = "text/plain; charset=utf-8"
 
@@ -189,17 +189,18 @@ class _Call:
         try:
             result = await admitted.tool.run(admitted.args, context)
         except ToolError as error:
-            await self._fail(Refused(error.code, output.clean(str(error))))
+            await self._fail(Refused(error.code, output.clean(str(error))), admitted.tool)
         except OSError as error:
             text = output.clean(f"{admitted.tool.name}_failed: {error.strerror or error}")
-            await self._fail(Refused(ToolError.code, text))
+            await self._fail(Refused(ToolError.code, text), admitted.tool)
         else:
             await self._complete(output.cleaned(result), is_shown=output.is_shown)
 
-    async def _fail(self, failure: Refused) -> None:
+    async def _fail(self, failure: Refused, tool: Tool) -> None:
         seconds = self._seconds
+        env: ExecutionEnv = "unknown" if tool.executed_by == "mcp" else "host"
         shown, artifact_id = await self._shown(
-            ToolResult(f"tool_error: {failure.message}", is_error=True)
+            ToolResult(f"tool_error: {failure.message}", is_error=True, execution_env=env)
         )
         await self.host.commit(
             *self.events.warnings(failure),

@@ -1,0 +1,34 @@
+"""Runs that called tools of MCP servers are played without them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import trio
+
+from nousd.tools.mcp.spec import ServerSpec
+from tests.daemon_harness import of_type
+from tests.replay.memory_log import replays
+from tests.replay.test_replay import daemon_with_log
+
+STUB = Path(__file__).parent.parent / "tools" / "stub_mcp_server.py"
+SPEC = ServerSpec(name="stub", command=(sys.executable, "-S", str(STUB)))
+
+
+async def test_what_servers_gave_and_how_they_failed_comes_out_the_same(tmp_path: Path) -> None:
+    text = (
+        '[[tool mcp__stub__echo {"text":"hello"}]] [[tool mcp__stub__echo {}]] '
+        "[[tool mcp__stub__picture {}]] [[tool mcp__stub__refuse {}]] [[tool mcp__stub__progress {}]] "
+        "[[tool mcp__stub__die {}]] [[then]] [[say 1]]"
+    )
+    with trio.fail_after(60):
+        async with daemon_with_log(tmp_path, mcp_servers=(SPEC,)) as (client, watch, rows):
+            while not (await client.request("list_mcp"))["servers"][0]["tools"]:
+                await watch.until("mcp_server_status")
+            await client.request("prompt", text=text, wait=False)
+            run = await watch.run()
+            codes = [warning["code"] for warning in of_type(run, "warning")]
+            assert "mcp_server_failed" in codes
+            (report,) = (await replays(rows)).values()
+    assert report.is_same, "\n".join(report.lines)
