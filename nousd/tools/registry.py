@@ -19,7 +19,8 @@ TOOL_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
 class ToolRegistry(Mapping[str, Tool]):
-    """Tools in the order in which they were registered.
+    """Tools that are always there, in the order in which they were registered, and behind them those
+    that come and go, by source and name: so two that stay never change places.
 
     Raises:
         ConfigError: if a name is taken or unusable.
@@ -27,22 +28,18 @@ class ToolRegistry(Mapping[str, Tool]):
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         self._tools: dict[str, Tool] = {}
+        self._passing: dict[str, str] = {}
         self.version = 0
         for tool in tools:
             self.register(tool)
 
     def register(self, tool: Tool) -> None:
-        """Adds a tool.
+        """Adds a tool for good.
 
         Raises:
             ConfigError: if its name is taken or unusable.
         """
-        if not TOOL_NAME.fullmatch(tool.name):
-            raise ConfigError(f"tool name {tool.name!r} must match {TOOL_NAME.pattern}")
-        if tool.name in self._tools:
-            taken = self._tools[tool.name].source
-            raise ConfigError(f"tool {tool.name} of {tool.source} exists already, from {taken}")
-        self._tools[tool.name] = tool
+        _add(self._tools, tool)
         self.version += 1
 
     def replace_all(self, source: str, tools: Iterable[Tool]) -> None:
@@ -51,15 +48,17 @@ class ToolRegistry(Mapping[str, Tool]):
         Raises:
             ConfigError: as ``register``; then the source has none.
         """
-        self._tools = {name: tool for name, tool in self._tools.items() if tool.source != source}
+        for name in [name for name, owner in self._passing.items() if owner == source]:
+            del self._tools[name], self._passing[name]
         self.version += 1
-        kept = dict(self._tools)
-        try:
-            for tool in tools:
-                self.register(tool)
-        except ConfigError:
-            self._tools = kept
-            raise
+        together = dict(self._tools)
+        for tool in tools:
+            _add(together, tool)
+        passing = self._passing | dict.fromkeys(together.keys() - self._tools.keys(), source)
+        lasting = [name for name in together if name not in passing]
+        ordered = sorted(passing, key=lambda name: (passing[name], name))
+        self._tools = {name: together[name] for name in (*lasting, *ordered)}
+        self._passing = passing
 
     def __getitem__(self, name: str) -> Tool:
         return self._tools[name]
@@ -69,3 +68,12 @@ class ToolRegistry(Mapping[str, Tool]):
 
     def __len__(self) -> int:
         return len(self._tools)
+
+
+def _add(tools: dict[str, Tool], tool: Tool) -> None:
+    if not TOOL_NAME.fullmatch(tool.name):
+        raise ConfigError(f"tool name {tool.name!r} must match {TOOL_NAME.pattern}")
+    if tool.name in tools:
+        taken = tools[tool.name].source
+        raise ConfigError(f"tool {tool.name} of {tool.source} exists already, from {taken}")
+    tools[tool.name] = tool

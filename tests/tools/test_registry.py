@@ -49,18 +49,23 @@ def of_source(name: str, source: str) -> Tool:
     return tool
 
 
-def test_the_tools_of_a_source_are_replaced_together_and_others_stay() -> None:
-    registry = ToolRegistry([READ, of_source("a", "server"), of_source("b", "other")])
+def test_the_tools_of_a_source_are_replaced_together_and_others_keep_their_places() -> None:
+    registry = ToolRegistry([READ, of_source("z", "extension")])
     before = registry.version
-    registry.replace_all("server", [of_source("c", "server"), of_source("d", "server")])
-    assert list(registry) == ["read", "b", "c", "d"]
+    registry.replace_all("server", [of_source("d", "server"), of_source("c", "server")])
+    registry.replace_all("another", [of_source("e", "another")])
+    assert list(registry) == ["read", "z", "e", "c", "d"]
     assert registry.version > before
+    registry.replace_all("another", ())
+    registry.replace_all("another", [of_source("f", "another")])
+    assert list(registry) == ["read", "z", "f", "c", "d"]
     registry.replace_all("server", ())
-    assert list(registry) == ["read", "b"]
+    assert list(registry) == ["read", "z", "f"]
 
 
 def test_a_source_with_a_name_that_is_taken_has_no_tools() -> None:
-    registry = ToolRegistry([READ, of_source("a", "server")])
+    registry = ToolRegistry([READ])
+    registry.replace_all("server", [of_source("a", "server")])
     with pytest.raises(ConfigError, match="tool read of server exists already, from builtin"):
         registry.replace_all("server", [of_source("b", "server"), of_source("read", "server")])
     assert list(registry) == ["read"]

@@ -35,8 +35,8 @@ ATTEMPTS_MAX: Final = 10
 STEADY_SECONDS: Final = 60.0
 """A connection that lasted so long begins the count anew."""
 
-REFRESH_SECONDS: Final = 2.0
-"""Between two looks at the tools of a server that says they changed."""
+REFRESH_SECONDS: Final = 1.0
+"""Between the news that a server's tools changed and the first look at them."""
 
 LISTING_SECONDS: Final = 30.0
 """How long a server may take to list its tools when it is connected."""
@@ -174,11 +174,19 @@ class McpServer:
                 raise ToolServerFailed(f"it did not list its tools in {LISTING_SECONDS:g} seconds")
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(session.follow_changes)
-                while True:
-                    await session.changed.wait()
-                    await trio.sleep(REFRESH_SECONDS)
-                    session.changed = trio.Event()
-                    await self._offer(session)
+                await self._follow(session)
+
+    async def _follow(self, session: Any) -> None:
+        """Looks at the tools again whenever they may be others. Each time the pause doubles, so that who
+        changes them all the time does not fill the log.
+        """
+        pause = REFRESH_SECONDS
+        while True:
+            await session.changed.wait()
+            await trio.sleep(pause)
+            pause = min(2 * pause, PAUSE_SECONDS_MAX)
+            session.changed = trio.Event()
+            await self._offer(session)
 
     async def _offer(self, session: Any) -> None:
         definitions = definitions_of(self.spec, await session.tools())
