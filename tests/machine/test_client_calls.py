@@ -15,12 +15,18 @@ from nousd.wire.events import CutOff
 from nousd.wire.questions import UserQuestion
 from tests.machine.builders import TS, user
 
-CALL: Any = {"session_id": "s", "tool_call_id": "call-1", "attempt": 1, "tool_name": "ls"}
+CALL: Any = {
+    "session_id": "s",
+    "tool_call_id": "call-1",
+    "attempt": 1,
+    "tool_name": "ls",
+    "input_hash": "h",
+}
 SAID: Any = {"by": "policy", "reason": "r"}
 
 REQUESTED = events.ToolCallRequested(**CALL, args={})
 EVALUATED = events.ToolCallPolicyEvaluated(**CALL, source="rules", decision="allow", reason="r")
-ASKED = events.PermissionRequested(**CALL, input_hash="h", args={}, reason="r", expires_at=TS)
+ASKED = events.PermissionRequested(**CALL, args={}, reason="r", expires_at=TS)
 APPROVED = events.ToolCallApproved(**CALL, **SAID)
 DENIED = events.ToolCallDenied(**CALL, **SAID)
 STARTED = events.ToolCallStarted(**CALL)
