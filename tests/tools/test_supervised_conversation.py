@@ -1,0 +1,86 @@
+"""A program that is talked to is held like a command: nothing of it outlives the talk or the daemon."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from nousd.tools.supervisor import supervised_conversation
+from tests.tools.bench import Lifeline
+from tests.tools.test_supervisor import ENV, FAMILY, REPOSITORY
+
+DAEMON = """
+import sys, trio
+from pathlib import Path
+from nousd.tools.supervisor import supervised_conversation
+async def talk():
+    async with supervised_conversation(
+        ["/bin/sh", "-c", sys.argv[1]], cwd=Path("/"), env={"PATH": sys.argv[2]}, grace_seconds=0.05
+    ):
+        await trio.sleep(60)
+trio.run(talk)
+"""
+
+
+async def test_both_outputs_are_streams_and_end_with_the_program(tmp_path: Path) -> None:
+    argv = ["/bin/sh", "-c", 'read word; echo "got $word"; echo "of $A" >&2; pwd']
+    with trio.fail_after(20):
+        env = {**ENV, "A": "b"}
+        async with supervised_conversation(argv, cwd=tmp_path, env=env) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
+            await process.stdin.send_all(b"hello\n")
+            assert b"".join([chunk async for chunk in process.stdout]) == (
+                b"got hello\n" + bytes(tmp_path) + b"\n"
+            )
+            assert b"".join([chunk async for chunk in process.stderr]) == b"of b\n"
+
+
+async def test_a_program_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with trio.fail_after(20):
+        async with supervised_conversation(["/no/such"], cwd=tmp_path, env=ENV) as process:
+            assert process.stderr is not None
+            said = b"".join([chunk async for chunk in process.stderr])
+    assert said == b"/no/such: No such file or directory\n"
+
+
+async def test_what_is_given_is_in_no_list_of_processes(tmp_path: Path) -> None:
+    argv = ["/bin/sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"]
+    with trio.fail_after(20):
+        env = {**ENV, "KEY": "s3cret-value"}
+        async with supervised_conversation(argv, cwd=tmp_path, env=env) as process:
+            assert process.stdout is not None
+            seen = b"".join([chunk async for chunk in process.stdout])
+    assert b"cat /proc/" in seen
+    assert b"s3cret-value" not in seen
+
+
+async def test_leaving_ends_the_program_and_all_its_descendants(line: Lifeline) -> None:
+    argv = ["/bin/sh", "-c", FAMILY.format(fifo=line.path)]
+    with trio.fail_after(20):
+        async with supervised_conversation(argv, cwd=REPOSITORY, env=ENV, grace_seconds=0.05):
+            await line.wait_ready(3)
+        await line.wait_gone()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_when_the_daemon_dies_so_does_all_of_the_program(number: int, line: Lifeline) -> None:
+    script = FAMILY.format(fifo=line.path)
+    daemon = await trio.lowlevel.open_process(
+        [sys.executable, "-c", DAEMON, script, ENV["PATH"]],
+        cwd=REPOSITORY,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        await line.wait_ready(3)
+        daemon.send_signal(number)
+        await line.wait_gone()
+    finally:
+        daemon.kill()
+        await daemon.wait()
