@@ -71,6 +71,8 @@ class Parts(msgspec.Struct, kw_only=True):
     confinement: Confinement
     extension_commands: Mapping[str, ExtensionHandler] = {}
     hooks: Hooks = NO_HOOKS
+    around_permissions: Callable[[Permissions, Sessions], Permissions] = CutPermissions
+    """What cuts the permissions of tasks, unless it is known what came of that (``nousd.replay``)."""
     call_hooks: CallHooks | None = None
     """Who looks at calls in the place of ``hooks`` (``nousd.replay``)."""
     native: NativeSettings = NativeSettings()
@@ -133,7 +135,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             read_instructions=parts.read_instructions,
             project=parts.project,
             read_agents=parts.read_agents,
-            permissions=CutPermissions(parts.permissions, sessions),
+            permissions=parts.around_permissions(parts.permissions, sessions),
             granted=lambda: sessions.defaults.granted,
             approvals=approvals,
             questions=questions,

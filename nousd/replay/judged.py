@@ -15,7 +15,7 @@ from nousd.machine import long_texts
 from nousd.machine.permission import Judgement, Verdict
 from nousd.machine.rules import Rule
 from nousd.machine.session import SessionState
-from nousd.replay.recorded import RecordedRun
+from nousd.replay.recorded import RecordedRun, run_of
 from nousd.runtimes.calls.admission import input_hash
 from nousd.runtimes.calls.attempts import GIVEN_AGAIN, Earlier, StoredResult
 from nousd.runtimes.calls.hooks import Looked, Opinion, Shown
@@ -76,14 +76,13 @@ class JudgedCall(msgspec.Struct):
             return ""
         return self.decision.reason.removeprefix(_BLOCKED)
 
-    def note(self, event: Event) -> None:
+    def note(self, event: Event, wholes: long_texts.Wholes) -> None:
         """Takes in an event of the call."""
         match event:
             case events.ToolCallPolicyEvaluated(source=source) if source in _BY_THEMSELVES:
                 pass
             case events.ToolCallPolicyEvaluated(source=source) if source == _EXTENSION:
-                args = None if event.args is UNSET else event.args
-                self.opinions.append(Opinion(_source(event), args))
+                self.opinions.append(Opinion(_source(event), _whole_args(event, wholes)))
             case events.ToolCallPolicyEvaluated() if event.source != _USER and not self.asked:
                 self.sources.append(_source(event))
             case events.PermissionRequested() | events.ToolCallPolicyEvaluated():
@@ -104,6 +103,17 @@ def _source(event: events.ToolCallPolicyEvaluated) -> PolicySource:
     )
 
 
+def _whole_args(
+    event: events.ToolCallPolicyEvaluated | events.ToolCallRequested, wholes: long_texts.Wholes
+) -> dict[str, Any] | None:
+    if isinstance(event.args_ref, str):
+        data = wholes[event.args_ref]
+        assert data is not None
+        whole: dict[str, Any] = msgspec.json.decode(data)
+        return whole
+    return None if event.args is UNSET else event.args
+
+
 def judged_calls(run: RecordedRun) -> Iterator[JudgedCall]:
     """Yields the calls of a run that came as far as the rules, in their order."""
     call: JudgedCall | None = None
@@ -121,8 +131,8 @@ def judged_calls(run: RecordedRun) -> Iterator[JudgedCall]:
                 if fits:
                     yield call
                 call = None
-            case _ if call is not None:
-                call.note(event)
+            case _ if call is not None and run_of(event) == run.run_id:
+                call.note(event, run.wholes)
 
 
 class RecordedPermissions:
@@ -202,19 +212,22 @@ def earlier_attempts(run: RecordedRun) -> Mapping[str, Earlier]:
     requested: events.ToolCallRequested | None = None
     for event in run.events:
         match event:
-            case events.ToolCallRequested(run_id=run.run_id, attempt=attempt) if attempt > 1:
+            case events.ToolCallRequested(run_id=run.run_id):
                 requested = event
-                found[event.tool_call_id] = Earlier(attempt - 1)
-            case events.ToolCallRequested():
-                requested = None
+                if event.attempt > 1:
+                    found[event.tool_call_id] = Earlier(event.attempt - 1)
             case events.ToolCallPolicyEvaluated(source="replay") if requested is not None:
                 result = results.get(event.tool_call_id)
-                found[event.tool_call_id] = _earlier(requested, event, result)
+                args = _whole_args(requested, run.wholes)
+                found[event.tool_call_id] = _earlier(requested, args, event, result)
     return found
 
 
 def _earlier(
-    requested: events.ToolCallRequested, said: events.ToolCallPolicyEvaluated, result: Any
+    requested: events.ToolCallRequested,
+    args: Any,
+    said: events.ToolCallPolicyEvaluated,
+    result: Any,
 ) -> Earlier:
     """Returns what must have been known, from what was said of it."""
     attempts = requested.attempt - 1
@@ -222,6 +235,6 @@ def _earlier(
         return Earlier(attempts, may_have_run=True)
     if said.reason != GIVEN_AGAIN:
         return Earlier(attempts)
-    hashed = input_hash(requested.tool_name, requested.args)
+    hashed = input_hash(requested.tool_name, args)
     stored = StoredResult(result.text, result.is_error is True, result.artifact_id)
     return Earlier(attempts, may_have_run=True, input_hash=hashed, result=stored)

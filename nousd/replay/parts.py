@@ -141,7 +141,8 @@ class RecordedTool:
 
     @property
     def is_read_only(self) -> bool:
-        return False
+        # It is asked of calls alone whose result was given again.
+        return True
 
     async def access(self, args: Any, context: ToolContext) -> Access:  # noqa: ARG002
         return TOUCHES_NOTHING

@@ -143,6 +143,7 @@ class _Stage:
             read_instructions=self._instructions,
             permissions=self._permissions,
             project=RecordedProject(self._run),
+            around_permissions=lambda permissions, _: permissions,
             call_hooks=RecordedCallHooks(self._permissions),
             around_runtime=lambda runtime: watched(runtime, self.conductor),
             stale_seconds=(_number(self._run, _STALE) or _QUIET_SECONDS * 1000) / 1000,

@@ -190,10 +190,15 @@ def _needed(
             holders.extend(event.inputs)
         elif isinstance(event, events.Error) and event.raw_ref is not UNSET:
             yield event.raw_ref
+        elif isinstance(event, _WITH_ARGS) and isinstance(event.args_ref, str):
+            yield event.args_ref
     yield from long_texts.refs_in(holders)
     for holder in holders:
         if isinstance(holder, MessageEntry | QueuedInput) and holder.attachments is not UNSET:
             yield from (attachment.artifact_id for attachment in holder.attachments)
+
+
+_WITH_ARGS: Final = (events.ToolCallRequested, events.ToolCallPolicyEvaluated)
 
 
 def _rests(own: Iterable[Event]) -> Iterator[str]:
