@@ -1,0 +1,133 @@
+"""What was decided about tool calls, and by whom, is played as it was: nobody is asked again, and no
+extension is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trio.testing import MockClock
+
+from nousd.daemon.permissions import RulePermissions
+from nousd.extensions.hook_chain import Hooks
+from nousd.extensions.hooks import BlockCall, ChangeArgs, ChangeResult, ToolCalled, ToolReturned
+from nousd.machine.rules import rules_of
+from nousd.store import memory
+from nousd.wire.entries import PermissionMode
+from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
+from tests.daemon.scripted import says
+from tests.daemon.test_hooks import hooks, on
+from tests.replay.test_replay import check_all_same
+
+
+@asynccontextmanager
+async def replayed_bench(
+    workdir: Path, *, mode: PermissionMode = "auto", **options: Any
+) -> AsyncIterator[Bench]:
+    """A daemon whose runs are played again when the test is through with it."""
+    async with memory.open_store() as store:
+        async with asking_daemon(workdir, mode=mode, store=store, **options) as bench:
+            yield bench
+        await check_all_same(store._rows)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("decision", ["once", "session", "always", "deny"])
+async def test_an_answer_of_the_users_is_played(decision: str, tmp_path: Path) -> None:
+    async with replayed_bench(tmp_path) as bench:
+        request = await bench.asked()
+        await bench.client.request("confirm_tool", **naming(request, decision, reason="so be it"))
+        await bench.events.run()
+        # What was granted counts in the next run.
+        if decision in ("session", "always"):
+            await bench.run()
+
+
+async def test_a_question_that_nobody_answered_is_played(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with replayed_bench(tmp_path, approval_timeout_seconds=5.0) as bench:
+        began = autojump_clock.current_time()
+        await bench.run()
+        assert autojump_clock.current_time() - began >= 5
+
+
+async def test_a_denial_because_nobody_can_answer_is_played(tmp_path: Path) -> None:
+    async with replayed_bench(tmp_path, subscription={"types": "all"}) as bench:
+        await bench.run()
+
+
+async def test_a_run_that_was_stopped_while_it_asked_is_stopped_there(tmp_path: Path) -> None:
+    async with replayed_bench(tmp_path) as bench:
+        await bench.asked()
+        await bench.client.request("steer", text="never mind")
+        await bench.client.request("abort")
+        await bench.events.run()
+
+
+async def test_a_rule_that_denies_is_played_without_the_rule(tmp_path: Path) -> None:
+    denying = RulePermissions("yolo", rules_of("deny", ["fetch"], "a test"))
+    async with replayed_bench(tmp_path, permissions=denying) as bench:
+        await bench.run()
+
+
+async def test_a_question_of_a_tool_is_played(tmp_path: Path) -> None:
+    async with replayed_bench(tmp_path) as bench:
+        await bench.start(calls(("question", '{"questions":[{"question":"Which one?"}]}')))
+        shown = (await bench.events.until("question_asked"))["payload"]
+        await bench.client.request(
+            "answer_question", question_id=shown["question_id"], answers=[{"text": "that one"}]
+        )
+        await bench.events.run()
+
+
+def elsewhere(call: ToolCalled) -> ChangeArgs:
+    return ChangeArgs({**call.args, "url": "https://example.com/elsewhere"})
+
+
+def never(_call: ToolCalled) -> BlockCall:
+    return BlockCall("not now")
+
+
+def shorter(_told: ToolReturned) -> ChangeResult:
+    return ChangeResult("something was fetched")
+
+
+def failing(_told: object) -> None:
+    raise ValueError("no idea")
+
+
+@pytest.mark.parametrize(
+    ("hook", "handler"),
+    [
+        ("tool_call", elsewhere),
+        ("tool_call", never),
+        ("tool_result", shorter),
+        ("tool_call", failing),
+        ("tool_result", failing),
+        ("turn_start", failing),
+        ("before_run", failing),
+    ],
+)
+async def test_what_an_extension_did_is_played_without_it(
+    hook: str, handler: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    registered: Hooks = hooks(on(hook, handler))
+    async with replayed_bench(tmp_path, mode="yolo", hooks=registered) as bench:
+        await bench.run()
+
+
+async def test_a_call_that_was_seen_before_is_asked_about_again(tmp_path: Path) -> None:
+    async with replayed_bench(tmp_path, mode="yolo") as bench:
+        run = await bench.run()
+        [requested] = [e["payload"] for e in run if e["type"] == "tool_call_requested"]
+        await bench.client.request("set_leaf", leaf_id=requested["tool_call_id"].partition(".")[0])
+        bench.provider.answer(says("well, then"))
+        await bench.client.request("resume")
+        request = (await bench.events.until("permission_requested"))["payload"]
+        assert request["attempt"] == 2
+        await bench.client.request("confirm_tool", **naming(request, "deny"))
+        await bench.events.run()
