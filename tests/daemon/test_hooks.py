@@ -137,7 +137,8 @@ async def test_a_text_that_an_extension_dealt_with_starts_no_run_and_no_session(
 
     async with open_bench(tmp_path, on("input", handle)) as bench:
         answer = await bench.client.request("prompt", text="/count", wait=False)
-        assert answer == {"command": "prompt", "handled_by": "one", "reply": "42 lines"}
+        nothing = {"command": "prompt", "run_id": "", "session_id": ""}
+        assert answer == {**nothing, "handled_by": "one", "reply": "42 lines"}
         told = await bench.events.until("input_handled")
         assert told["payload"] == {
             "session_id": "",

@@ -120,7 +120,9 @@ def _handled(core: Core, live: LiveSession | None, command: C, outcome: InputOut
     )
     answer = Accepted(
         command=kind,
-        session_id=session_id or UNSET,
+        # Clients of v1 may count on both keys in the answer to a prompt.
+        run_id="" if kind == "prompt" else UNSET,
+        session_id=session_id,
         handled_by=outcome.handled_by,
         reply=reply,
         warnings=_told(outcome.failures),
