@@ -227,12 +227,17 @@ class McpServers:
 
     async def _run(self, kept: _Kept, before: _Kept | None) -> None:
         try:
+            # Whoever is replaced takes his tools with him, also one that is replaced again meanwhile.
+            if before is not None:
+                await before.ended.wait()
+            server = kept.server
             with kept.scope:
-                if before is not None:
-                    await before.ended.wait()
-                name = kept.server.spec.name
-                self._tell(kept.server.spec, kept.server.status)
-                await boundary.contained(kept.server.run, f"the mcp server {name}")
+                await trio.lowlevel.checkpoint()
+                self._tell(server.spec, server.status)
+                what = f"the mcp server {server.spec.name}"
+                failure = await boundary.contained(server.run, what)
+                if failure is not None:
+                    server.give_up(str(failure))
         finally:
             kept.ended.set()
 

@@ -234,3 +234,27 @@ async def test_a_server_of_a_project_runs_only_while_the_user_trusts_its_file(
         await kit.client.request("untrust")
         await kit.until("removed")
         assert (await kit.client.request("list_mcp"))["servers"] == []
+
+
+async def test_a_server_that_is_replaced_again_and_again_keeps_the_tools_of_the_last(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    async with served(short_folder, provider, stub) as kit:
+        for tool in ("echo", "env", "pid", "empty"):
+            await kit.client.request("add_mcp", name="stub", command=list(COMMAND), tools=[tool])
+        await kit.until("ready", tools=["mcp__stub__empty"])
+        assert await kit.names() == ["mcp__stub__empty"]
+
+
+async def test_a_fault_of_ours_ends_a_server_and_is_told(
+    short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(server_module, "definitions_of", fault)
+    monkeypatch.setattr(server_module, "ATTEMPTS_MAX", 1)
+    async with served(short_folder, provider, stub, mcp_servers=(SPEC,)) as kit:
+        failed = await kit.until("failed")
+        assert failed["payload"]["tools"] == []
+        assert await kit.client.request("ping")

@@ -117,6 +117,10 @@ class McpServer:
         """Has it connected at once, however often that failed."""
         self._asked.set()
 
+    def give_up(self, reason: str) -> None:
+        """Says that it is not kept connected any more."""
+        self._tell(state="failed", error=reason, tools=())
+
     async def run(self) -> None:
         """Runs until it is cancelled; then its tools are gone."""
         failures = 0

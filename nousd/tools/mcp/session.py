@@ -7,12 +7,14 @@ one would stop the event loop.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
+import httpx2
 import mcp_types
 import trio
 from mcp import Client, MCPError
@@ -31,6 +33,9 @@ CONNECT_SECONDS: Final = 30.0
 """How long a server may take until its tools are known."""
 
 PAGES_MAX: Final = 64
+
+_log: Final = logging.getLogger(__name__)
+
 _WORDS_CHARS_MAX: Final = 500
 
 
@@ -205,6 +210,9 @@ def _meaning_of(error: BaseException) -> NousdError:
             fault = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, fault["loc"]))
             return _Said(f"the answer is not as the protocol has it: {place}: {fault['msg']}")
+    if not isinstance(error, OSError | httpx2.HTTPError):
+        # Of the SDK, because of what a server sent; or of ours.
+        _log.warning("an unexpected end of a conversation with an mcp server", exc_info=error)
     return ToolServerFailed(_short(str(error) or type(error).__name__))
 
 

@@ -58,7 +58,9 @@ async def stdio_streams(
     """
     argv = _found(spec.command, env)
     try:
-        async with supervised_conversation(argv, cwd=workdir / (spec.cwd or ""), env=env) as process:
+        async with supervised_conversation(
+            argv, cwd=workdir / (spec.cwd or ""), env=env
+        ) as process:
             server = _Server(spec.name, process, redact)
             to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](
                 0
