@@ -18,6 +18,22 @@ class NoAnswer(NousdError):
     """What was typed answers nothing; the text says what would."""
 
 
+def waiting_lines(status: str) -> list[str]:
+    """Returns the lines that show what a status says to wait for the user; none if it says nothing of
+    that kind.
+    """
+    what, _, facts = status.partition(": ")
+    if what == "permission_requested":
+        request = json.loads(facts)
+        how = f"nousctl confirm {request['tool_call_id']} once|session|always|deny"
+        return [f"waits for you: {_call(request)}", f"  {how}"]
+    if what == "question_asked":
+        asked = json.loads(facts)
+        lines = [line for question in asked["questions"] for line in question_lines(question)]
+        return ["asks you:", *lines, f"  nousctl answer {asked['question_id']} ANSWER..."]
+    return []
+
+
 # --- requests for permission -----------------------------------------------------------------
 
 

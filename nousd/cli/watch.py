@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from nousd.cli.asked import waiting_lines
 from nousd.cli.render import harmless, snippet
 from nousd.client.answers import REQUEST_TIMEOUT_SECONDS, ReceivedEvent, decode_answer
 from nousd.client.blocking import Connection, Subscription
@@ -98,7 +99,7 @@ def _of_run(events: Iterable[ReceivedEvent], run_id: str) -> Iterator[ReceivedEv
 
 def _shown_to_the_end(events: Iterable[ReceivedEvent], options: Options) -> int:
     status = ""
-    printer = RunPrinter()
+    printer = RunPrinter(tells_requests=True)
     for event in events:
         if options.json:
             print_line(event.line)
@@ -113,9 +114,13 @@ class RunPrinter:
     """Prints what a person wants to see of runs: answers on output, the rest on error.
 
     Each remark begins on a line of its own, also in the middle of an answer.
+
+    Args:
+        tells_requests: say what waits for the user, and how he answers it from another terminal.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, tells_requests: bool = False) -> None:
+        self._tells_requests = tells_requests
         self._in_line = False
 
     def show(self, event: ReceivedEvent) -> None:
@@ -133,6 +138,9 @@ class RunPrinter:
                 outcome = "failed" if payload.get("is_error") else "done"
                 result = snippet(payload.get("result", ""))
                 self._remark(f"[{payload['tool_name']}] {outcome}: {result}")
+            case "status" if self._tells_requests:
+                for line in waiting_lines(payload["message"]):
+                    self._remark(line)
             case "warning":
                 self._remark(f"warning: {payload['code']}: {payload['message']}")
             case "error":

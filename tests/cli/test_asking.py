@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from nousd.cli.asked import NoAnswer, answer_to, answers_to
 from tests.cli.conftest import Nousctl
-from tests.fake_daemon import FakeDaemon, ok, refused
+from tests.fake_daemon import FakeDaemon, event, ok, refused
 
 REQUEST: dict[str, Any] = {
     "session_id": "s",
@@ -210,3 +211,39 @@ def test_what_is_typed_is_a_choice_where_it_names_one(
 def test_an_empty_answer_is_none() -> None:
     with pytest.raises(NoAnswer):
         answers_to([WHY], ["  "])
+
+
+# --- what waits, beside a run that is followed -------------------------------------------------
+
+
+def test_prompt_stream_says_what_waits_and_how_it_is_answered(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    keys = {"session_id": "s", "run_id": "run-1"}
+
+    def reply(request: dict[str, Any]) -> bytes | None:
+        for number, (type_, payload) in enumerate(
+            [
+                ("status", {"message": "provider_stop_reason: tool_use"}),
+                ("status", {"message": f"permission_requested: {json.dumps(REQUEST)}"}),
+                ("status", {"message": f"question_asked: {json.dumps(QUESTION)}"}),
+                ("agent_end", {"status": "completed"}),
+            ]
+        ):
+            daemon.publish(event(number + 1, type_, **keys, **payload))
+        return ok("accepted", {"command": "prompt", "run_id": "run-1"})(request)
+
+    daemon.on["prompt"] = reply
+    outcome = nousctl("prompt_stream", "hi")
+    assert outcome.code == 0
+    assert outcome.err.splitlines() == [
+        'waits for you: bash {"command": "git push"}',
+        "  nousctl confirm call-1 once|session|always|deny",
+        "asks you:",
+        "[Colour] Which?",
+        "  1 Red: warm",
+        "  2 Blue",
+        "  3 2",
+        "Why?",
+        "  nousctl answer ques-1 ANSWER...",
+    ]

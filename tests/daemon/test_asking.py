@@ -10,7 +10,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
+from nousd.daemon.requests import status_of
+from nousd.wire.events import PermissionRequested, Status
+from tests.daemon.asking_bench import FETCHES, Bench, asking_daemon, calls, naming
+from tests.daemon.scripted import says
 from tests.daemon_harness import Event, Payload, of_type, types
 
 DECISIONS = ("tool_call_approved", "tool_call_denied")
@@ -458,3 +461,36 @@ async def test_long_arguments_are_shown_in_part_and_named_whole(bench: Bench) ->
     assert len(status) < 20_000
     await bench.client.request("confirm_tool", **naming(request, "deny"))
     await bench.events.run()
+
+
+async def test_a_rule_that_is_granted_twice_stands_once(bench: Bench) -> None:
+    requests = []
+    bench.provider.answer(FETCHES, FETCHES, says("done"), says("done"))
+    for _ in range(2):
+        await bench.client.request("new_session")
+        await bench.client.request("prompt", text="go", wait=False)
+        requests.append((await bench.events.until("permission_requested"))["payload"])
+    for request in requests:
+        said = await bench.client.request("confirm_tool", **naming(request, "always"))
+        assert said["rule"] == request["rule"]
+        await bench.events.run()
+    listed = await bench.client.request("list_permissions")
+    assert listed["granted_everywhere"] == [requests[0]["rule"]]
+
+
+def test_a_status_about_a_request_is_short_whatever_is_asked_about() -> None:
+    asks = PermissionRequested(
+        session_id="s",
+        run_id="r",
+        tool_call_id="c",
+        attempt=1,
+        tool_name="t",
+        input_hash="sha256:0",
+        args={"text": "x" * 1_000_000},
+        reason="why",
+        expires_at="2026-01-01T00:00:00Z",
+    )
+    [status] = status_of("permission_requested", asks)
+    assert isinstance(status, Status)
+    assert len(status.message) < 20_000
+    assert json.loads(status.message.partition(": ")[2])["args_bytes"] > 1_000_000
