@@ -12,7 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
-from nousd.admin import examine_daemon, examine_model, examine_places, examine_tools
+from nousd.admin import (
+    examine_daemon,
+    examine_model,
+    examine_places,
+    examine_rules,
+    examine_tools,
+)
 from nousd.admin.examination import Check, Examine, World
 from nousd.config.models_file import AUTO
 from nousd.config.settings import resolve
@@ -28,6 +34,7 @@ EXAMINATIONS: Final[tuple[Examine, ...]] = (
     examine_daemon.locks,
     examine_daemon.database,
     examine_model.providers,
+    examine_rules.rules,
     examine_tools.supervisor,
     examine_tools.sandbox,
 )

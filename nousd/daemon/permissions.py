@@ -12,7 +12,7 @@ from nousd.config.settings import Settings
 from nousd.daemon.project import Project
 from nousd.errors import ConfigError, RuleInvalid
 from nousd.machine.permission import Case, Judgement, judge
-from nousd.machine.rules import Rule, check_rule, rules_of
+from nousd.machine.rules import Rule, check_rule, rules_in
 from nousd.machine.session import SessionState
 from nousd.tools.interface import Tool
 from nousd.wire.access import Access
@@ -99,10 +99,6 @@ def rules_of_settings(settings: Settings) -> tuple[Rule, ...]:
     table = settings.permissions
     origin = f"file {settings.config_file}"
     try:
-        return (
-            *rules_of("deny", table.deny, origin),
-            *rules_of("ask", table.ask, origin),
-            *rules_of("allow", table.allow, origin),
-        )
+        return rules_in(origin, deny=table.deny, ask=table.ask, allow=table.allow)
     except RuleInvalid as error:
         raise ConfigError(f"permissions: {error}") from None

@@ -17,7 +17,7 @@ from nousd.config.project_file import FILE_NAME, ProjectSettings, read_project_s
 from nousd.daemon.once_per_session import OncePerSession
 from nousd.daemon.trust import Trust
 from nousd.errors import RuleInvalid, ToolError
-from nousd.machine.rules import Rule, RuleDecision, check_rule, rules_of
+from nousd.machine.rules import Rule, RuleDecision, check_rule, rules_in
 from nousd.places.filesystems import is_local
 from nousd.tools.confine import Confinement
 from nousd.wire.canonical import digest
@@ -124,11 +124,8 @@ class Project:
 
     async def _start(self) -> _Started:
         settings = await self._read()
-        restricting = (
-            *rules_of("deny", settings.deny, _ORIGIN),
-            *rules_of("ask", settings.ask, _ORIGIN),
-        )
-        return _Started(settings, restricting, rules_of("allow", settings.allow, _ORIGIN))
+        restricting = rules_in(_ORIGIN, deny=settings.deny, ask=settings.ask)
+        return _Started(settings, restricting, rules_in(_ORIGIN, allow=settings.allow))
 
     async def rules(self, session_id: str) -> tuple[Rule, ...]:
         """Returns the rules of the project that count in a session; with "" in one that would start."""

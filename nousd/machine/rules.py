@@ -114,6 +114,25 @@ def rules_of(
     return rules
 
 
+def rules_in(
+    origin: str,
+    *,
+    deny: Iterable[str] = (),
+    ask: Iterable[str] = (),
+    allow: Iterable[str] = (),
+) -> tuple[Rule, ...]:
+    """Returns the rules of the three lists that one place has.
+
+    Raises:
+        RuleInvalid: as ``rules_of``.
+    """
+    return (
+        *rules_of("deny", deny, origin),
+        *rules_of("ask", ask, origin),
+        *rules_of("allow", allow, origin),
+    )
+
+
 def check_rule(text: str, decision: RuleDecision, origin: str = "") -> None:
     """Refuses what is no rule.
 

@@ -566,3 +566,21 @@ def test_a_supervisor_that_cannot_start_a_process_has_failed(
     assert examined(world)["supervisor"].status == "ok"
     monkeypatch.setattr(examine_tools, "_true", lambda: "/nowhere/true")
     assert examined(world)["supervisor"].status == "failed"
+
+
+def test_rules_are_counted_and_one_that_is_none_has_failed(
+    world: dict[str, Any], tmp_path: Path
+) -> None:
+    check = examined(world)["rules"]
+    assert (check.status, check.found) == (
+        "ok",
+        "0 deny, 0 ask, 0 allow; where none decides the mode auto",
+    )
+    file = tmp_path / "c.toml"
+    file.write_text("[permissions]\ndeny = ['read(a)', 'write']\nallow = ['bash(ls *)']\n")
+    found = examined(world | {"permission_mode": "ask"}, NOUSD_CONFIG=str(file))["rules"].found
+    assert found == "2 deny, 0 ask, 1 allow; where none decides the mode ask"
+    file.write_text("[permissions]\nallow = ['bash(sudo *)']\n")
+    check = examined(world, NOUSD_CONFIG=str(file))["rules"]
+    assert check.status == "failed"
+    assert "sudo runs other programs" in check.found

@@ -1,0 +1,27 @@
+"""What the settings say that tools may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nousd.admin.examination import Check, World
+from nousd.errors import RuleInvalid
+from nousd.machine.rules import rules_in
+
+
+def rules(world: World) -> Iterator[Check]:
+    """Whether every rule means something, and what holds where none decides."""
+    settings = world.settings
+    table = settings.permissions
+    try:
+        found = rules_in(
+            f"file {settings.config_file}", deny=table.deny, ask=table.ask, allow=table.allow
+        )
+    except RuleInvalid as error:
+        yield Check("rules", "failed", str(error), "a daemon does not start with this")
+        return
+    counts = ", ".join(
+        f"{sum(rule.decision == decision for rule in found)} {decision}"
+        for decision in ("deny", "ask", "allow")
+    )
+    yield Check("rules", "ok", f"{counts}; where none decides the mode {settings.permission_mode}")
