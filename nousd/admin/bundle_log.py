@@ -212,6 +212,9 @@ class ToolCalls:
     def note(self, event: Mapping[str, Any]) -> None:
         """Looks at an event of the log."""
         name, payload = event["type"], event["payload"]
+        if "origin" in payload:
+            # Of a call in another session, told a second time.
+            return
         if name == _POLICY:
             said = {key: payload[key] for key in ("source", "decision", "reason")}
             self._record(payload).setdefault("policy", []).append(said)
