@@ -18,6 +18,7 @@ import trio
 
 from nousd.admin import examine_places
 from nousd.admin.bundle import Limits, Wanted, bundle, write_bundle
+from nousd.admin.bundle_log import ToolCalls
 from nousd.config.settings import resolve
 from nousd.errors import ConfigError, SessionNotFound, StoreError
 from nousd.store import sqlite
@@ -549,3 +550,13 @@ def test_nothing_but_a_regular_file_is_ever_overwritten(folder: Path, tmp_path: 
             bundle(wanted_of(folder, tmp_path), target, overwrite=True)
     assert pipe.is_fifo()
     assert file.read_text() == "mine"
+
+
+def test_what_a_task_asked_makes_no_record_of_a_call_where_it_was_told_again() -> None:
+    calls = ToolCalls()
+    call = {"session_id": "s", "tool_call_id": "m.0", "by": "user", "reason": "yes"}
+    told = {**call, "origin": {"session_id": "below", "run_id": "r"}}
+    calls.note({"type": "tool_call_approved", "payload": told, "ts": "now"})
+    assert calls.records == {}
+    calls.note({"type": "tool_call_approved", "payload": call, "ts": "now"})
+    assert calls.records["m.0"]["decision"] == "approved"
