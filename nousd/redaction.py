@@ -28,8 +28,10 @@ SECRET_CHARS_MIN: Final = 6
 """Shorter values are no secrets, and replacing every ``test`` would spoil the text."""
 
 
-VARIABLE_CHARS_MIN: Final = 12
-"""The same for the value of a variable that merely sounds like a secret's."""
+LONG_SECRET_CHARS_MIN: Final = 12
+"""What is taken out of what tools say, or is a variable that merely sounds like a secret's. The key of a
+server on this machine is often a word, such as ``ollama``, which a model has to see in the code it is
+working on."""
 
 
 class Rule(NamedTuple):
@@ -252,6 +254,7 @@ class Redactor:
         self._signs = _signs_of(rules)
         self._spellings: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
+        self._long: set[str] = set()
         self._known = _NOTHING_KNOWN
         for secret in secrets:
             self.add(secret)
@@ -265,14 +268,24 @@ class Redactor:
         # Longest first: a secret may begin with another one.
         ordered = sorted(self._spellings, key=len, reverse=True)
         self._pattern = re.compile("|".join(re.escape(spelling) for spelling in ordered))
-        self._known = _known(ordered)
+        if len(secret) >= LONG_SECRET_CHARS_MIN:
+            self._long.update(_spellings(secret))
+            self._known = _known(self._long)
+
+    def redact_text(self, text: str) -> str:
+        """Returns what a tool says without the long secrets that are known by their values."""
+        if not any(known in text for known in self._long):
+            return text
+        return self.redact_bytes(text.encode(errors="surrogateescape")).decode(
+            errors="surrogateescape"
+        )
 
     def redact_bytes(self, data: bytes) -> bytes:
-        """Returns a text in UTF-8 without the secrets that are known by their values."""
+        """The same for bytes, of a text in UTF-8."""
         return self._known.without(data, self._mark.encode())
 
     def stream(self) -> SecretStream:
-        """Returns what takes the known secrets out of one stream of such a text."""
+        """Returns what does the same to one stream of such a text."""
         return SecretStream(self._known, self._mark.encode())
 
     def redact(self, text: str) -> str:
@@ -414,7 +427,7 @@ def secret_variables(environ: Mapping[str, str]) -> Iterator[str]:
     """
     for name, value in environ.items():
         is_path = value.startswith(("/", "~", "."))
-        if names_secret(name) and not is_path and len(value) >= VARIABLE_CHARS_MIN:
+        if names_secret(name) and not is_path and len(value) >= LONG_SECRET_CHARS_MIN:
             yield value
 
 

@@ -25,7 +25,7 @@ class SecretsInStream(Protocol):
 class Secrets(Protocol):
     """Knows the daemon's secrets."""
 
-    def redact(self, text: str) -> str:
+    def redact_text(self, text: str) -> str:
         """Returns the text without them."""
         ...
 
@@ -39,7 +39,7 @@ class Secrets(Protocol):
 
 
 class _NoSecrets:
-    def redact(self, text: str) -> str:
+    def redact_text(self, text: str) -> str:
         return text
 
     def redact_bytes(self, data: bytes) -> bytes:

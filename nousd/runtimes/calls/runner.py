@@ -105,7 +105,7 @@ class _Output:
 
     def clean(self, text: str) -> str:
         """Returns what may be told of a text."""
-        return self.secrets.redact(scrub(text))
+        return self.secrets.redact_text(scrub(text))
 
     def cleaned(self, result: ToolResult) -> ToolResult:
         """Returns a result as it may be told. A long output in a file was clean when it was written."""
