@@ -106,6 +106,10 @@ class _Started(NamedTuple):
     permitting: tuple[Rule, ...] = ()
 
 
+async def _remember() -> bool:
+    return True
+
+
 class Project:
     """What the project of the workdir says of each session.
 
@@ -121,6 +125,7 @@ class Project:
         self.trust = Trust() if trust is None else trust
         self._read = read
         self._sessions = OncePerSession(self._start)
+        self._told = OncePerSession(_remember)
 
     async def _start(self) -> _Started:
         settings = await self._read()
@@ -144,10 +149,11 @@ class Project:
         """Returns what of the project's settings does not count in a session, for people; once for
         each session, None if there is nothing to say.
         """
-        is_new = self._sessions.known(session_id) is None
         settings = (await self._sessions.of(session_id)).settings
         ignored = () if self._is_trusted(settings) else settings.adds
-        if not is_new or not (ignored or settings.problems):
+        is_told = self._told.known(session_id) is not None
+        await self._told.of(session_id)
+        if is_told or not (ignored or settings.problems):
             return None
         said = list(settings.problems)
         if ignored:

@@ -99,6 +99,9 @@ async def test_of_an_untrusted_project_only_questions_and_denials_count(tmp_path
 async def test_what_does_not_count_is_told_in_the_first_run_of_a_session(tmp_path: Path) -> None:
     settle(tmp_path)
     async with in_project(tmp_path) as bench:
+        await bench.client.request("new_session")
+        # Whoever looks before does not take the remark away.
+        await bench.client.request("list_permissions")
         (warning,) = of_type(await bench.run(calls(("read", '{"path": "a"}'))), "warning")[:1]
         assert warning["code"] == "project_config_ignored"
         for said in (

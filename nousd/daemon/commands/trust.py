@@ -48,9 +48,8 @@ async def list_trust(core: Core, _: commands.ListTrust) -> Reply:
     """Lists the project's settings as they are now, then the other files that are trusted."""
     own = await core.project.file()
     files = [] if own is None else [own]
-    for path in core.project.trust.paths():
-        if own is None or path != own.path:
-            files.append(await trio.to_thread.run_sync(_other, core, path))
+    others = [path for path in core.project.trust.paths() if own is None or path != own.path]
+    files += [await trio.to_thread.run_sync(_other, core, path) for path in others]
     root = "" if core.project.root is None else str(core.project.root)
     return ProjectFiles(root=root, files=tuple(files), cursor=cursor(core.hub.head))
 

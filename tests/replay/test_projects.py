@@ -1,0 +1,28 @@
+"""Runs in a project whose settings do not all count come out the same, without the project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nousd.config.project_file import FILE_NAME
+from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.project import Project, reader
+from tests.daemon_harness import of_type
+from tests.replay.test_replay import check_all_same, daemon_with_log
+
+
+async def test_what_a_project_said_and_forbade_is_played_as_it_was(tmp_path: Path) -> None:
+    root = tmp_path / "project"
+    (root / FILE_NAME).parent.mkdir(parents=True)
+    (root / FILE_NAME).write_text("provider = 'x'\n[permissions]\ndeny = ['read(a)']\n")
+    project = Project(root, reader(root))
+    permissions = RulePermissions("auto", (), project)
+    async with daemon_with_log(tmp_path, project=project, permissions=permissions) as opened:
+        client, watch, rows = opened
+        await client.request("prompt", text='[[tool read {"path":"a"}]][[then]][[say 1]]')
+        await client.request("prompt", text="and again")
+        run = await watch.run()
+        assert of_type(run, "warning")[0]["code"] == "project_config_ignored"
+        assert len(of_type(run, "tool_call_denied")) <= 1
+        (root / FILE_NAME).unlink()
+        await check_all_same(rows)
