@@ -21,6 +21,8 @@ async def test_one_long_turn_is_compacted_between_its_model_calls(tmp_path: Path
     ) as daemon:
         events = await daemon.watch(types=["entry_appended", "agent_end"])
         client = await daemon.connect()
+        # What a model is told of all tools would fill such a window.
+        await client.request("set_active_tools", tools=["read"])
         await client.request("prompt", text="go", wait=False)
         while daemon.core.runs.active():
             await provider.calls.wait_waiting()

@@ -84,6 +84,8 @@ async def test_hundreds_of_turns_neither_end_a_session_nor_let_its_summaries_gro
     settings = NativeSettings(context_window=2000, keep_recent_tokens=500)
     async with memory_daemon(workdir=tmp_path, provider=provider, native=settings) as daemon:
         client = await daemon.connect()
+        # What a model is told of all tools would fill such a window.
+        await client.request("set_active_tools", tools=["read"])
         for number in range(250):
             result = await client.request("prompt", text=f"{number} " + "x" * 500)
             assert result["status"] == "completed"
