@@ -70,7 +70,7 @@ class ToolContext(msgspec.Struct, frozen=True):
         expect_quiet: a tool that ends by itself after a time says so here when it begins; one that
             says nothing, neither here nor with ``emit``, is given up with its run after a while.
         spool_folder: on whose filesystem long outputs are kept meanwhile; None: the usual one.
-        secrets: takes the daemon's own out of what programs say. What a tool returns or emits is seen to.
+        secrets: takes the daemon's own out of what programs say. What a tool returns is seen to.
         sandbox: finds what holds the programs of the call; blocks when it is first called.
         set_todos: replaces the list of things to do of the call's session.
         tasks: carries out tasks for the call; None where nobody can.
