@@ -29,7 +29,13 @@ from nousd.extensions.hook_chain import NO_HOOKS, Hook, Hooks, OnError
 from nousd.extensions.hooks import HOOKS, HookName
 from nousd.tools.arguments import Arguments, struct_arguments
 from nousd.tools.builtins import BUILTIN_NAMES
-from nousd.tools.function_tool import AccessOf, FunctionTool, real_path, touches_nothing
+from nousd.tools.function_tool import (
+    AccessOf,
+    FunctionTool,
+    leads_inside,
+    real_path,
+    touches_nothing,
+)
 from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.tools.output import head_of, within_bounds
 from nousd.tools.registry import TOOL_NAME
@@ -252,7 +258,12 @@ def _access(
     given = (
         args.get(path_argument) if isinstance(args, dict) else getattr(args, path_argument, None)
     )
-    return Access(classes=classes, paths=(real_path(str(given or "."), context),))
+    path = str(given or ".")
+    return Access(
+        classes=classes,
+        paths=(real_path(path, context),),
+        is_inside=leads_inside(path, context),
+    )
 
 
 def _tool_result(result: object) -> ToolResult:

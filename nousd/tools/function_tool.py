@@ -99,3 +99,12 @@ def real_path(given: str, context: ToolContext) -> str:
         return context.confinement.real(given)
     except (ToolError, OSError):
         return shown(given)
+
+
+def leads_inside(given: str, context: ToolContext) -> bool:
+    """Whether a path leads to a place inside the workdir, so that ``real_path`` says where."""
+    try:
+        context.confinement.real(given)
+    except (ToolError, OSError):
+        return False
+    return True

@@ -24,6 +24,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         command: the command line that it would run.
         hosts: the hosts it would reach.
         is_confined: whether a sandbox without a network holds the programs it runs.
+        is_inside: whether every path leads to a place inside the workdir, or its tool cannot follow one
+            that does not.
         definition: short hash of what another program says its tool is; a permission that was given for
             one definition does not hold for the next.
     """
@@ -33,6 +35,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     command: str | None = None
     hosts: tuple[str, ...] = ()
     is_confined: bool = False
+    is_inside: bool = True
     definition: str | None = None
 
 

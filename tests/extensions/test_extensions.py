@@ -406,6 +406,12 @@ async def test_arguments_are_checked_before_the_handler_sees_them() -> None:
             {},
             Access(classes=frozenset({"write"}), paths=(".",)),
         ),
+        (
+            # Nothing holds the extension's own code to the workdir, so that this is asked about.
+            {"classes": ["write"], "path_argument": "file"},
+            {"file": "../a.txt"},
+            Access(classes=frozenset({"write"}), paths=("../a.txt",), is_inside=False),
+        ),
     ],
 )
 async def test_a_tool_touches_what_its_extension_says(

@@ -67,6 +67,7 @@ def runs(line: str, *, network: bool = False, confined: bool = True) -> Access:
         (runs("ls", network=True), "ask ask allow"),
         (fetches("a.example"), "ask ask allow"),
         (writes("AGENTS.md"), "ask ask allow"),
+        (Access(classes=frozenset({"read"}), paths=("/x",), is_inside=False), "ask ask allow"),
     ],
 )
 def test_where_no_rule_decides_the_mode_does(access: Access, verdicts: str) -> None:
