@@ -386,6 +386,25 @@ async def test_what_cannot_be_taken_back_is_named(
     )
 
 
+async def test_a_folder_that_becomes_a_link_before_the_files_are_put_stops_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the patch was allowed for is another place than where it would go."""
+    bench.put("sub/numbers", NUMBERS)
+    bench.put("other/numbers", NUMBERS)
+
+    def exchanging(*args: Any) -> None:
+        (bench.work / "sub").rename(bench.work / "moved")
+        (bench.work / "sub").symlink_to("other")
+        file_changes.change_files(*args)
+
+    monkeypatch.setattr(patch, "change_files", exchanging)
+    with pytest.raises(ToolError, match=r"^path_changed: sub/numbers: a folder became a link"):
+        await bench.call("patch", patch=CHANGE.replace("numbers", "sub/numbers"))
+    assert (bench.work / "other/numbers").read_text() == NUMBERS
+    assert (bench.work / "moved/numbers").read_text() == NUMBERS
+
+
 async def test_a_call_that_is_stopped_while_it_searches_changes_nothing(bench: Bench) -> None:
     bench.put("numbers", NUMBERS)
     before = tree(bench.work)
