@@ -399,7 +399,7 @@ async def test_a_folder_that_becomes_a_link_before_the_files_are_put_stops_it(
         file_changes.change_files(*args)
 
     monkeypatch.setattr(patch, "change_files", exchanging)
-    with pytest.raises(ToolError, match=r"^path_changed: sub/numbers: a folder became a link"):
+    with pytest.raises(ToolError, match=r"^path_changed: sub\S*: a folder became a link"):
         await bench.call("patch", patch=CHANGE.replace("numbers", "sub/numbers"))
     assert (bench.work / "other/numbers").read_text() == NUMBERS
     assert (bench.work / "moved/numbers").read_text() == NUMBERS
