@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import socket
 import socketserver
 import threading
 from collections.abc import Callable
@@ -127,8 +128,23 @@ class FakeDaemon:
                 lines.put(published)
             self._subscribers.append(lines)
         self.subscribed.set()
-        while (published := lines.get()) is not None:
-            handler.wfile.write(published)
+        listener = threading.Thread(target=self._hear, args=(handler, lines), daemon=True)
+        listener.start()
+        try:
+            while (published := lines.get()) is not None:
+                handler.wfile.write(published)
+        finally:
+            with contextlib.suppress(OSError):  # where the client hung up first
+                handler.connection.shutdown(socket.SHUT_RDWR)
+            listener.join()
+
+    def _hear(
+        self, handler: socketserver.StreamRequestHandler, lines: queue.SimpleQueue[bytes | None]
+    ) -> None:
+        """Answers what a subscriber says later on."""
+        with contextlib.suppress(OSError, ValueError):  # it is gone, or the handler is done
+            for line in handler.rfile:
+                lines.put(self._answer(line))
 
     def _answer(self, line: bytes) -> bytes | None:
         try:

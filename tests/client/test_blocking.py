@@ -4,6 +4,7 @@ import gc
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,6 +122,32 @@ def test_events_follow_the_answer_to_subscribe(daemon: FakeDaemon) -> None:
             "payload": {"after": "evt-1", "types": "v1"},
         }
     ]
+
+
+def test_another_subscription_takes_the_place_of_the_first(daemon: FakeDaemon) -> None:
+    with Subscription(daemon.socket_path, {"session_id": "s"}) as events:
+        daemon.publish(event(2, "status", message="of the first"))
+        assert events.next_event().id == "evt-2"
+
+        def subscribed(request: dict[str, Any]) -> bytes | None:
+            daemon.publish(event(3, "status", message="of the second"))
+            return ok("subscribed", {"cursor": "evt-2", "head": "evt-2"})(request)
+
+        daemon.on["subscribe"] = subscribed
+        events.change({"after": "evt-2", "session_id": "t"})
+        assert events.next_event().id == "evt-3"
+    assert [request["payload"] for request in daemon.heard] == [
+        {"session_id": "s"},
+        {"after": "evt-2", "session_id": "t"},
+    ]
+
+
+def test_a_change_of_subscription_that_is_refused_is_an_error(daemon: FakeDaemon) -> None:
+    with Subscription(daemon.socket_path, {"session_id": "s"}) as events:
+        daemon.on["subscribe"] = refused("invalid_payload", "no")
+        events.change({"session_id": "t"})
+        with pytest.raises(Refused):
+            events.next_event()
 
 
 def test_a_refused_subscription_is_an_error_and_leaves_no_socket_open(daemon: FakeDaemon) -> None:

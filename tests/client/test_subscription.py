@@ -45,7 +45,8 @@ def test_events_follow_the_answer_in_order(backend: str, daemon: FakeDaemon) -> 
         ]
 
     run_with(backend, daemon, play)
-    assert daemon.heard[0]["payload"] == {"after": "evt-1", "types": "all"}
+    wanted = {"after": "evt-1", "types": "all", "confirms": False}
+    assert daemon.heard[0]["payload"] == wanted
 
 
 def test_the_end_of_the_stream_is_an_error_and_not_the_end_of_the_loop(
