@@ -216,9 +216,11 @@ async def test_a_server_of_a_project_runs_only_while_the_user_trusts_its_file(
     settings = root / ".nousd" / "config.toml"
     settings.parent.mkdir(parents=True)
     settings.write_text(f"[mcp.stub]\ncommand = {json.dumps(COMMAND)}\n\n[mcp.Bad]\nurl = 5\n")
-    async with served(
-        short_folder, provider, stub, project=Project(root, reader(root), Trust())
-    ) as kit:
+
+    def project() -> Project:
+        return Project(root, reader(root), Trust())
+
+    async with served(short_folder, provider, stub, project=project()) as kit:
         assert (await kit.client.request("list_mcp"))["servers"] == []
         (file,) = (await kit.client.request("list_trust"))["files"]
         await kit.client.request("trust", hash=file["hash"])
@@ -228,9 +230,16 @@ async def test_a_server_of_a_project_runs_only_while_the_user_trusts_its_file(
         # What the user says himself of one of that name counts.
         await kit.client.request("add_mcp", name="stub", command=list(COMMAND), tools=["env"])
         await kit.until("ready", tools=["mcp__stub__env"])
+    async with served(short_folder, provider, stub, project=project()) as kit:
+        await kit.until("ready", tools=["mcp__stub__env"])  # of the life before
+        await kit.until("ready", tools=["mcp__stub__env"])
+        (server,) = (await kit.client.request("list_mcp"))["servers"]
+        assert (server["origin"], server["tools"]) == ("add_mcp", ["mcp__stub__env"])
         await kit.client.request("remove_mcp", name="stub")
         await kit.until("removed")
         await kit.until("ready")
+        (server,) = (await kit.client.request("list_mcp"))["servers"]
+        assert server["origin"] == "project"
         await kit.client.request("untrust")
         await kit.until("removed")
         assert (await kit.client.request("list_mcp"))["servers"] == []
