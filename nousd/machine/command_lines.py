@@ -78,7 +78,9 @@ def parts_of(line: str) -> tuple[Words, ...] | None:
 
 def _is_no_program(word: str) -> bool:
     text = _unquoted(word)
-    return not text or text in _RESERVED or _ASSIGNMENT.match(word) is not None
+    # A word with % in front is a job, and no program.
+    no_name = not text or text.startswith("%") or text in _RESERVED
+    return no_name or _ASSIGNMENT.match(word) is not None
 
 
 def _unquoted(word: str) -> str:

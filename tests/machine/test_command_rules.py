@@ -95,6 +95,8 @@ OUTSIDE = [
         "ls\u2028rm",
         "case x in",
         "a | | b",
+        "%1",
+        "a; %b",
     ),
 ]
 
