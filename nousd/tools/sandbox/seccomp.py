@@ -18,7 +18,8 @@ import errno
 import platform
 import socket
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Final
 
 _LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
@@ -133,8 +134,9 @@ def why_not() -> str | None:
     return f"there are no numbers of system calls for {machine}"
 
 
+@lru_cache(maxsize=16)
 def program(
-    *, families: Sequence[int], shares_ipc: bool = False, machine: str | None = None
+    *, families: tuple[int, ...], shares_ipc: bool = False, machine: str | None = None
 ) -> bytes:
     """Returns the filter, an array of ``struct sock_filter``.
 
