@@ -12,6 +12,8 @@ import pytest
 import trio
 import trio.testing
 
+from nousd.daemon.app import shut_down
+from nousd.daemon.commands import hooked
 from nousd.daemon.permissions import RulePermissions
 from nousd.extensions.api import ExtensionApi, Registered
 from nousd.extensions.hook_chain import Hooks
@@ -199,6 +201,41 @@ async def test_a_text_that_is_sent_again_is_shown_to_no_hook_again(tmp_path: Pat
     assert seen == ["go", "/do", "go on"]
 
 
+async def test_the_newest_texts_that_extensions_dealt_with_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooked, "_REMEMBERED_MAX", 2)
+    seen: list[str] = []
+
+    def handle(given: InputGiven) -> HandleInput:
+        seen.append(given.text)
+        return HandleInput()
+
+    async with open_bench(tmp_path, on("input", handle)) as bench:
+        for text in ("1", "2", "3", "3", "2", "1"):
+            await bench.client.request("prompt", text=text, wait=False, client_message_id=text)
+    assert seen == ["1", "2", "3", "1"]
+
+
+async def test_a_text_that_a_hook_holds_while_the_daemon_stops_starts_no_run(
+    tmp_path: Path,
+) -> None:
+    asked = trio.Event()
+    stopping = trio.Event()
+
+    async def hold(_given: InputGiven) -> None:
+        asked.set()
+        await stopping.wait()
+
+    async with open_bench(tmp_path, on("input", hold)) as bench:
+        request_id = await bench.client.ask("prompt", text="go", wait=False)
+        await asked.wait()
+        await shut_down(bench.daemon.core)
+        stopping.set()
+        answer = await bench.client.answer(request_id)
+    assert "the daemon is stopping" in str(answer["error"])
+
+
 @pytest.mark.behaviour("a_failing_hook_outside_of_runs_is_told_in_the_answer")
 async def test_an_input_hook_that_fails_is_told_in_the_answer_and_the_text_is_accepted(
     tmp_path: Path,
@@ -292,6 +329,14 @@ async def test_the_end_of_a_run_is_told_when_it_is_durable(tmp_path: Path) -> No
         with trio.fail_after(10):
             end = await receive.receive()
         assert (end.run_id, end.status) == (begun["run_id"], "cancelled")
+
+
+async def test_a_hook_that_fails_after_a_run_is_in_the_daemons_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_bench(tmp_path, on("run_end", failing)) as bench:
+        assert warnings(await bench.run(says("ok"))) == []
+    assert "extension_hook_error: one: run_end: ValueError: no idea" in caplog.text
 
 
 async def test_the_next_run_waits_for_nobody_who_is_told_of_an_end(
