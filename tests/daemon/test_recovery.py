@@ -304,3 +304,60 @@ async def test_a_call_that_was_cut_off_counts_in_the_sums_of_its_run(bench: Benc
     assert run is not None
     assert run.usage is not UNSET
     assert (run.usage.calls, run.usage.uncounted_calls, run.usage.unpriced_calls) == (1, 1, 1)
+
+
+# --- calls that clients made -------------------------------------------------------------------
+
+CALL: Any = {"session_id": "s", "tool_call_id": "call-1", "attempt": 1, "tool_name": "ls"}
+REQUESTED = events.ToolCallRequested(**CALL, args={})
+APPROVED = events.ToolCallApproved(**CALL, by="policy", reason="")
+STARTED = events.ToolCallStarted(**CALL)
+ASKED = events.PermissionRequested(
+    **CALL, input_hash="h", args={}, reason="", expires_at="2026-01-01T00:00:00Z"
+)
+DENIED, COMPLETED = "tool_call_denied", "tool_call_completed"
+
+
+@pytest.mark.parametrize(
+    ("left", "end"),
+    [
+        ([REQUESTED], DENIED),
+        ([REQUESTED, ASKED], DENIED),
+        ([REQUESTED, APPROVED], COMPLETED),
+        ([REQUESTED, APPROVED, STARTED], COMPLETED),
+    ],
+)
+async def test_a_client_s_call_is_closed_once(
+    bench: Bench, left: list[events.Event], end: str
+) -> None:
+    created = events.SessionCreated(session_id="s", created_at="then", contract_version="1")
+    await bench.write([created, *left])
+    head = bench.store.head
+    assert await bench.recover() == 1
+    assert await bench.recover() == 0
+    assert await bench.types_after(head) == [end]
+    row = await bench.store.tool_call("call-1", None)
+    assert row is not None
+    assert row.is_error is True
+    assert row.started is (STARTED in left)
+
+
+async def test_a_client_s_call_that_is_over_is_left_alone(bench: Bench) -> None:
+    created = events.SessionCreated(session_id="s", created_at="then", contract_version="1")
+    completed = events.ToolCallCompleted(**CALL, is_error=False, duration_ms=1, result="r")
+    await bench.write([created, REQUESTED, APPROVED, STARTED, completed])
+    assert await bench.recover() == 0
+
+
+async def test_only_the_calls_of_one_session_are_closed_when_it_is_read_again(
+    bench: Bench,
+) -> None:
+    other: Any = {**CALL, "session_id": "t", "tool_call_id": "call-2"}
+    for session_id in ("s", "t"):
+        await bench.write(
+            [events.SessionCreated(session_id=session_id, created_at="then", contract_version="1")]
+        )
+    await bench.write([REQUESTED, events.ToolCallRequested(**other, args={})])
+    assert await bench.recover(session_id="s") == 1
+    [left] = await bench.store.open_client_calls()
+    assert left.tool_call_id == "call-2"

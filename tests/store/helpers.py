@@ -25,11 +25,10 @@ NO_BOUND = 2**31
 
 
 def record(event: events.Event, ts: str = TS) -> Record:
-    run_id = getattr(event, "run_id", UNSET)
     return Record(
         EVENT_TYPES[type(event)],
         event.session_id,
-        None if run_id is UNSET else run_id,
+        events.thread_of(event),
         event,
         encode_event_tail(event, ts),
         ts,

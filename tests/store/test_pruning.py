@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable
 from contextlib import closing
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,32 @@ async def test_a_tools_output_is_joined_too(store: Store) -> None:
     await append(store, *tool_call("m1.0", "one\n", "two\n"), ts=THEN)
     await prune(store)
     assert await told(store) == [(1, None, None), (3, "one\ntwo\n", "evt-2"), (4, None, None)]
+
+
+def clients_call(call_id: str, *texts: str) -> list[events.Event]:
+    """A call that a client made itself: it belongs to no run."""
+    keys: Any = {"session_id": "s1", "tool_call_id": call_id, "attempt": 1, "tool_name": "bash"}
+    return [
+        events.ToolCallRequested(**keys, args={}),
+        events.ToolCallApproved(**keys, by="policy", reason=""),
+        events.ToolCallStarted(**keys),
+        *(events.ToolCallOutput(**keys, delta=text) for text in texts),
+        events.ToolCallCompleted(**keys, is_error=False, duration_ms=1, result="".join(texts)),
+    ]
+
+
+async def test_the_output_of_calls_that_clients_made_is_joined_for_each_by_itself(
+    store: Store,
+) -> None:
+    await append(store, created(), ts=THEN)
+    one, other = clients_call("call-1", "a", "b"), clients_call("call-2", "x", "y", "z")
+    mixed = [event for pair in zip_longest(one, other) for event in pair if event is not None]
+    await append(store, *mixed, ts=THEN)
+    assert await prune(store) == 3
+    said = {delta for _, delta, _ in await told(store) if isinstance(delta, str)}
+    assert said == {"ab", "xyz"}
+    await check_replay(store)
+    assert await prune(store) == 0
 
 
 async def test_what_is_no_delta_stays_as_it_was(store: Store) -> None:
