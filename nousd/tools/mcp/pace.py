@@ -7,7 +7,7 @@ from typing import Final
 
 import trio
 
-MESSAGES_PER_SECOND: Final = 1000
+MESSAGES_PER_SECOND: Final = 500
 BYTES_PER_SECOND: Final = 32 * 1024 * 1024
 
 

@@ -142,11 +142,11 @@ class _Server:
     async def read_stderr(self) -> None:
         """Logs what the server says of itself; what is too much is dropped."""
         lines = LineSplitter(_STDERR_LINE_BYTES_MAX)
+        pace = Pace()
         window, logged = trio.current_time(), 0
         async for chunk in self._stderr:
-            for line in lines.feed(chunk):
-                if isinstance(line, LineTooLong) or not line.strip():
-                    continue
+            said = [line for line in lines.feed(chunk) if isinstance(line, bytes) and line.strip()]
+            for line in said:
                 text = self._redact(line.decode("utf-8", "replace").strip())
                 self._last_words.append(text)
                 if trio.current_time() - window >= 1:
@@ -154,6 +154,7 @@ class _Server:
                 logged += 1
                 if logged <= _STDERR_LINES_PER_SECOND:
                     _log.info("mcp server %s: %s", self._name, text)
+            await pace.take(len(chunk), messages=len(said))
         self._silent.set()
 
     async def dismiss(self) -> None:
