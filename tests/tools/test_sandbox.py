@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import subprocess
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import trio
 from nousd.errors import ToolError
 from nousd.tools.sandbox import rule_walk
 from nousd.tools.sandbox.interface import Request
+from nousd.tools.sandbox.landlock import Landlock
 from nousd.tools.sandbox.places import Chosen, places_of
 from nousd.wire.access import Access
 from tests.tools.bench import SECRET, Bench, Lifeline
@@ -312,6 +314,20 @@ def test_a_file_that_names_a_folder_of_git_opens_only_what_names_it_back(tmp_pat
         (foreign / ".git").write_text(f"gitdir: {target}\n")
         request = Request(argv=["/x"], env={}, workdir=foreign)
         assert places_of(request, CHOSEN).writable == (foreign,)
+
+
+def test_the_temporary_folder_of_a_killed_daemon_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = subprocess.run(["/bin/sh", "-c", "echo $$"], check=True, capture_output=True, text=True)
+    dead, alive, foreign = (
+        tmp_path / f"nousd-sandbox-{name}-x" for name in (int(ended.stdout), os.getpid(), "other")
+    )
+    for folder in (dead, alive, foreign):
+        (folder / "home").mkdir(parents=True)
+    Landlock(CHOSEN)
+    assert set(tmp_path.iterdir()) == {alive, foreign}
 
 
 # --- what is told, and what is asked -----------------------------------------------------------

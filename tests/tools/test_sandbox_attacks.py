@@ -405,6 +405,7 @@ echo ready >&9; while :; do sleep 1000; done"""
     daemon = await trio.lowlevel.open_process(
         [sys.executable, "-c", DAEMON, held.name, str(held.work), script],
         cwd=Path(__file__).parents[2],
+        env={**os.environ, "TMPDIR": str(held.outside)},
         stderr=subprocess.DEVNULL,
     )
     try:

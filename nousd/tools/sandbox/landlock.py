@@ -25,7 +25,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +39,9 @@ ABI_MIN: Final = 6
 
 ENTRIES_MAX: Final = 10_000
 """Files and folders that may have to be opened one by one."""
+
+_TEMPORARY: Final = "nousd-sandbox-"
+"""Begins the name of a call's temporary folder; the daemon's process comes next."""
 
 _PROGRAM: Final = Path(__file__).with_name("_landlock_main.py")
 _CREATE_RULESET: Final = 444
@@ -92,6 +95,7 @@ class Landlock:
 
     def __init__(self, chosen: Chosen) -> None:
         self._chosen = chosen
+        _sweep(Path(tempfile.gettempdir()))
 
     @property
     def has_network(self) -> bool:
@@ -103,7 +107,7 @@ class Landlock:
         places = places_of(request, self._chosen)
         families = seccomp.INTERNET if request.network else ()
         try:
-            temporary = Path(tempfile.mkdtemp(prefix="nousd-"))
+            temporary = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY}{os.getpid()}-"))
         except OSError as error:
             raise ToolError(f"sandbox_failed: {error.strerror}") from error
         try:
@@ -151,6 +155,16 @@ def _file_of(plan: dict[str, Any]) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _sweep(folder: Path) -> None:
+    """Removes the temporary folders of daemons that were killed."""
+    for path in folder.glob(f"{_TEMPORARY}*"):
+        process = path.name.removeprefix(_TEMPORARY).partition("-")[0]
+        with suppress(OSError):
+            is_ours = path.lstat().st_uid == os.getuid() and not path.is_symlink()
+            if is_ours and process.isdigit() and not Path("/proc", process).exists():
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _rules(places: Places) -> list[Rule]:
