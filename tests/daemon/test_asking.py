@@ -494,3 +494,39 @@ def test_a_status_about_a_request_is_short_whatever_is_asked_about() -> None:
     assert isinstance(status, Status)
     assert len(status.message) < 20_000
     assert json.loads(status.message.partition(": ")[2])["args_bytes"] > 1_000_000
+
+
+async def test_a_call_that_is_seen_again_is_asked_about_anew_and_the_old_answer_does_not_fit(
+    bench: Bench,
+) -> None:
+    first = await bench.asked()
+    await bench.client.request("abort")
+    await bench.events.run()
+    message_id = first["tool_call_id"].rpartition(".")[0]
+    await bench.client.request("set_leaf", leaf_id=message_id)
+    await bench.client.request("resume")
+    second = (await bench.events.until("permission_requested"))["payload"]
+    assert (second["tool_call_id"], second["attempt"]) == (first["tool_call_id"], 2)
+    error = await bench.client.refusal("confirm_tool", **naming(first, "once"))
+    assert (error["message"], error["details"]) == ("attempt_mismatch", {"attempt": 2})
+    assert await bench.pending() == [second]
+    await bench.client.request("confirm_tool", **naming(second, "once"))
+    run = await bench.events.run()
+    assert the_decision(run)[1]["attempt"] == 2
+    assert bench.fetched.urls == ["https://example.org"]
+
+
+async def test_a_call_of_a_client_waits_and_is_answered_like_any_other(bench: Bench) -> None:
+    await bench.client.request("new_session")
+    other = await bench.daemon.connect()
+    accepted = await other.request("call_tool", tool="fetch")
+    request = (await bench.events.until("permission_requested"))["payload"]
+    assert request["tool_call_id"] == accepted["tool_call_id"]
+    assert "run_id" not in request
+    assert await bench.pending() == [request]
+    await bench.client.request("confirm_tool", **naming(request, "session"))
+    ended = await bench.events.until("tool_call_completed")
+    assert ended["payload"]["policy_snapshot"]["sources"][-1]["source"] == "user"
+    listed = await bench.client.request("list_permissions", session_id=request["session_id"])
+    assert listed["granted"] == [request["rule"]]
+    assert bench.fetched.urls == ["https://example.org"]
