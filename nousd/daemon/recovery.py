@@ -1,8 +1,8 @@
 """The first thing after the locks: whatever a killed process left open gets its balanced ends.
 
 The events of such a run, or of a call that a client made itself, are walked by the same ledger that
-watched them when they were made, and closed by the same ``owed_ends``; a model call that nobody has counted is counted. Nothing runs again by
-itself; what was not consumed is still pending.
+watched them when they were made, and closed by the same ``owed_ends``; a model call that nobody has
+counted is counted. Nothing runs again by itself; what was not consumed is still pending.
 """
 
 from __future__ import annotations

@@ -68,7 +68,9 @@ def again(earlier: Earlier, tool: Tool, input_hash: str, judgement: Judgement) -
     if not earlier.may_have_run:
         return Again(_said(judgement, "allow", "nothing of it has run before"))
     if tool.is_read_only and earlier.result is not None and earlier.input_hash == input_hash:
-        return Again(_said(judgement, "allow", GIVEN_AGAIN)._replace(verdict="allow"), earlier.result)
+        return Again(
+            _said(judgement, "allow", GIVEN_AGAIN)._replace(verdict="allow"), earlier.result
+        )
     reason = "it may have run before, and is not run again without a new word"
     asks = _said(judgement, "ask", reason)
     return Again(asks._replace(verdict="ask", reason=reason))
