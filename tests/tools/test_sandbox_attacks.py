@@ -82,6 +82,15 @@ for folder in {[str(held.home), str(held.outside), "/var/lib"]}:
     assert_refused(outcomes)
 
 
+async def test_no_setting_of_the_kernel_can_be_opened_for_writing(held: SandboxBench) -> None:
+    outcomes = await held.attack("""
+for name in ("kernel/core_pattern", "kernel/panic", "vm/swappiness", "fs/file-max"):
+    tried(name, lambda: os.close(os.open("/proc/sys/" + name, os.O_WRONLY)))
+tried("sysrq", lambda: os.close(os.open("/proc/sysrq-trigger", os.O_WRONLY)))
+""")
+    assert_refused(outcomes)
+
+
 async def test_the_kept_state_stays_as_it_is_when_it_is_attacked(held: SandboxBench) -> None:
     await held.attack("""
 for attempt in (
@@ -284,6 +293,25 @@ tried("signal the daemon", lambda: os.kill({os.getpid()}, 0))
 """)
         assert set(outcomes.values()) <= {errno.EPERM, errno.ESRCH}
         assert victim.poll() is None
+    finally:
+        victim.kill()
+        await victim.wait()
+
+
+async def test_a_command_can_starve_no_process_outside(held: SandboxBench) -> None:
+    victim = await trio.lowlevel.open_process(["/bin/sleep", "1000"])
+    try:
+        outcomes = await held.attack(f"""
+import resource
+victim = {victim.pid}
+tried("its limits", lambda: resource.prlimit(victim, resource.RLIMIT_NOFILE, (1000, 1000)))
+tried("its priority", lambda: os.setpriority(os.PRIO_PROCESS, victim, 19))
+tried("its processors", lambda: os.sched_setaffinity(victim, [0]))
+tried("its class", lambda: os.sched_setscheduler(victim, os.SCHED_IDLE, os.sched_param(0)))
+os.nice(1)
+resource.setrlimit(resource.RLIMIT_NOFILE, (500, 500))
+""")
+        assert set(outcomes.values()) <= {errno.EPERM, errno.ESRCH}
     finally:
         victim.kill()
         await victim.wait()

@@ -15,6 +15,7 @@ from nousd.tools.sandbox import seccomp
 ALLOWED = "allowed"
 NUMBERS = {**seccomp.REFUSED, **seccomp.SHARED_MEMORY_AND_QUEUES}
 CALLS = {
+    **{name: numbers for name, (numbers, _) in seccomp.OF_A_PROCESS.items()},
     "read": (0, 63),
     "clone": (56, 220),
     "clone3": (435, 435),
@@ -114,10 +115,25 @@ def test_what_processes_share_without_files_is_refused_where_it_is_the_machines(
     machine: str,
 ) -> None:
     own = seccomp.program(families=(), machine=machine)
-    shared = seccomp.program(families=(), shares_ipc=True, machine=machine)
+    shared = seccomp.program(families=(), shares_machine=True, machine=machine)
     for name in seccomp.SHARED_MEMORY_AND_QUEUES:
         assert decided(own, machine, name) == ALLOWED
         assert decided(shared, machine, name) == errno.EPERM
+
+
+@every_machine
+def test_only_who_calls_can_be_starved_where_processes_are_the_machines(machine: str) -> None:
+    own = seccomp.program(families=(), machine=machine)
+    shared = seccomp.program(families=(), shares_machine=True, machine=machine)
+    for name, (_, arguments) in seccomp.OF_A_PROCESS.items():
+        assert (
+            decided(shared, machine, name, *[0 if n in arguments else 7 for n in range(4)])
+            == ALLOWED
+        )
+        for argument in arguments:
+            given = [int(n == argument) for n in range(4)]
+            assert decided(own, machine, name, *given) == ALLOWED
+            assert decided(shared, machine, name, *given) == errno.EPERM
 
 
 def test_another_machine_has_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ class Landlock:
                 "rules": [*_rules(places), (str(temporary), WRITE), *_MACHINE],
                 "of_files": _OF_FILES,
                 "handled": _ALL,
-                "filter": seccomp.program(families=families, shares_ipc=True),
+                "filter": seccomp.program(families=families, shares_machine=True),
             }
             with _file_of(plan) as descriptor:
                 yield Held(

@@ -18,7 +18,7 @@ import errno
 import platform
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -116,6 +116,18 @@ SHARED_MEMORY_AND_QUEUES: Final[dict[str, _Numbers]] = {
 }
 """Calls to what processes of a machine share without files, where a sandbox has none of its own."""
 
+OF_A_PROCESS: Final[dict[str, tuple[_Numbers, tuple[int, ...]]]] = {
+    "prlimit64": ((302, 261), (0,)),
+    "setpriority": ((141, 140), (0, 1)),
+    "ioprio_set": ((251, 30), (1,)),
+    "sched_setaffinity": ((203, 122), (0,)),
+    "sched_setattr": ((314, 274), (0,)),
+    "sched_setparam": ((142, 118), (0,)),
+    "sched_setscheduler": ((144, 119), (0,)),
+}
+"""Calls that can starve another process of the same user, where a sandbox has no processes of its own,
+and which of their arguments must be 0: that means whoever calls."""
+
 _CLONE: Final[_Numbers] = (56, 220)
 _CLONE3: Final[_Numbers] = (435, 435)
 _UNSHARE: Final[_Numbers] = (272, 97)
@@ -136,17 +148,17 @@ def why_not() -> str | None:
 
 @lru_cache(maxsize=16)
 def program(
-    *, families: tuple[int, ...], shares_ipc: bool = False, machine: str | None = None
+    *, families: tuple[int, ...], shares_machine: bool = False, machine: str | None = None
 ) -> bytes:
     """Returns the filter, an array of ``struct sock_filter``.
 
     Args:
         families: of the sockets that may be made.
-        shares_ipc: whether the program stands in the machine's own IPC namespace.
+        shares_machine: whether the program stands in the machine's own namespaces.
         machine: for which one; this one by default.
     """
     architecture, column = ARCHITECTURES[machine or platform.machine()]
-    refused = {**REFUSED, **(SHARED_MEMORY_AND_QUEUES if shares_ipc else {})}
+    refused = {**REFUSED, **(SHARED_MEMORY_AND_QUEUES if shares_machine else {})}
     steps = [
         _step(_LOAD, _ARCHITECTURE),
         _step(_IF_EQUAL, architecture, then=1),
@@ -159,6 +171,8 @@ def program(
         steps += _when(_IF_EQUAL, numbers[column], _REFUSE)
     for numbers in (_CLONE, _UNSHARE):
         steps += _call(numbers[column], 0, _when(_IF_ANY_BIT, NEW_NAMESPACES, _REFUSE), _ALLOW)
+    for numbers, arguments in OF_A_PROCESS.values() if shares_machine else ():
+        steps += _only_zero(numbers[column], arguments)
     keys = [*_when(_IF_EQUAL, _TIOCSTI, _REFUSE), *_when(_IF_EQUAL, _TIOCLINUX, _REFUSE)]
     steps += _call(_IOCTL[column], 1, keys, _ALLOW)
     allowed = [step for family in families for step in _when(_IF_EQUAL, family, _ALLOW)]
@@ -168,9 +182,26 @@ def program(
 
 def _call(number: int | None, argument: int, steps: Iterable[bytes], otherwise: int) -> list[bytes]:
     """Steps on one argument of one call."""
+    return _within(number, [_loading(argument), *steps, _step(_RETURN, otherwise)])
+
+
+def _only_zero(number: int | None, arguments: Iterable[int]) -> list[bytes]:
+    """Steps that refuse one call unless these arguments are zero."""
+    body: list[bytes] = []
+    for argument in arguments:
+        zero = _step(_IF_EQUAL, 0, then=1)
+        body += [_loading(argument), zero, _step(_RETURN, _REFUSE)]
+    return _within(number, [*body, _step(_RETURN, _ALLOW)])
+
+
+def _within(number: int | None, body: Sequence[bytes]) -> list[bytes]:
+    """Steps that are only for one call."""
     assert number is not None
-    body = [_step(_LOAD, _ARGUMENTS + 8 * argument), *steps, _step(_RETURN, otherwise)]
     return [_step(_IF_EQUAL, number, otherwise=len(body)), *body]
+
+
+def _loading(argument: int) -> bytes:
+    return _step(_LOAD, _ARGUMENTS + 8 * argument)
 
 
 def _when(condition: int, value: int | None, verdict: int) -> Iterator[bytes]:
