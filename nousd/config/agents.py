@@ -17,6 +17,7 @@ the files are, and who trusts them, is not known here.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, NamedTuple
 
@@ -36,6 +37,9 @@ _KEYS: Final = frozenset(WorkerSpec.__struct_fields__) - {"prompt"}
 _OF_PERMISSIONS: Final = WorkerPermissions.__struct_fields__
 _DEPTH_MAX: Final = 4
 """Levels of front matter; what can be said needs three."""
+
+_EVENTS_MAX: Final = 4096
+"""Values and lists of front matter; what can be said needs half of them. Reading it costs time."""
 
 
 class Agent(NamedTuple):
@@ -134,11 +138,11 @@ def parse_agent(text: str, name: str) -> WorkerSpec:
 
 
 def _table(text: str) -> dict[str, Any]:
-    """Reads front matter: a mapping of plain values, without aliases or a key that comes twice."""
+    """Reads front matter: a mapping of plain values, without aliases, tags or a key that comes twice."""
     import yaml
 
     try:
-        _require_flat(yaml.parse(text, Loader=yaml.SafeLoader))
+        _require_plain(yaml.parse(text, Loader=yaml.SafeLoader))
         _require_no_key_twice(yaml.compose(text, Loader=yaml.SafeLoader))
         table = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -146,7 +150,7 @@ def _table(text: str) -> dict[str, Any]:
         line = "" if where is None else f" in line {where.line + 2}"
         problem = getattr(error, "problem", None) or "not YAML"
         raise ConfigError(f"the front matter is not YAML{line}: {problem}") from None
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ConfigError(f"the front matter holds what is no plain value: {error}") from None
     if table is None:
         return {}
@@ -155,20 +159,29 @@ def _table(text: str) -> dict[str, Any]:
     return table
 
 
-def _require_flat(events: Iterable[Any]) -> None:
-    """Refuses what could become large, or deep, although its text is short."""
+def _require_plain(events: Iterable[Any]) -> None:
+    """Refuses what could become large, or deep, although its text is short, and what names a type:
+    of a type that does not fit its value the library says nothing that it documents.
+    """
     import yaml
 
     depth = 0
-    for event in events:
+    for count, event in enumerate(events):
         if isinstance(event, yaml.AliasEvent):
             raise ConfigError(
                 f"the front matter has the alias *{event.anchor}: aliases do not count"
             )
+        if getattr(event, "tag", None) is not None:
+            line = event.start_mark.line + 2
+            raise ConfigError(f"the front matter has a tag in line {line}: tags do not count")
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _DEPTH_MAX:
             raise ConfigError(f"the front matter is nested deeper than {_DEPTH_MAX} levels")
+        if count >= _EVENTS_MAX:
+            raise ConfigError(f"the front matter holds more than {_EVENTS_MAX} values and lists")
+        if isinstance(event, yaml.ScalarEvent):
+            event.value.encode()  # half of a surrogate pair is a ValueError
 
 
 def _require_no_key_twice(node: Any) -> None:
@@ -177,9 +190,8 @@ def _require_no_key_twice(node: Any) -> None:
     if not isinstance(node, yaml.MappingNode):
         return
     keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise ConfigError(f"the key {key} comes twice")
+    if twice := [key for key, count in Counter(keys).items() if count > 1]:
+        raise ConfigError(f"the key {twice[0]} comes twice")
     for _, value in node.value:
         _require_no_key_twice(value)
 

@@ -19,6 +19,7 @@ from nousd.errors import ConfigError, RuleInvalid, ToolError
 from nousd.machine.workers import check_rules
 from nousd.places.filesystems import is_local
 from nousd.tools.confine import Confinement
+from nousd.tools.path_errors import shown
 from nousd.wire.canonical import digest
 from nousd.wire.limits import AGENT_FILE_BYTES_MAX, AGENTS_MAX
 
@@ -100,9 +101,10 @@ def _in_folder(
         return
     for name in names[:AGENTS_MAX]:
         yield _agent(source, root, folder / name, hidden)
-    for name in names[AGENTS_MAX:]:
-        path = folder / name
-        yield _unusable(source, path, f"more than {AGENTS_MAX} files are in this folder")
+    if further := names[AGENTS_MAX:]:
+        # One for all of them: there may be any number.
+        what = f"the folder has {len(names)} files, of which the first {AGENTS_MAX} count"
+        yield _unusable(source, folder / further[0], what)
 
 
 def _agent(source: AgentSource, root: Path, path: Path, hidden: tuple[Path, ...]) -> Agent:
@@ -123,4 +125,4 @@ def _agent(source: AgentSource, root: Path, path: Path, hidden: tuple[Path, ...]
 
 
 def _unusable(source: AgentSource, path: Path, problem: str) -> Agent:
-    return Agent(path.stem, source, str(path), None, problems=(problem,))
+    return Agent(path.stem, source, str(path), None, problems=(shown(" ".join(problem.split())),))

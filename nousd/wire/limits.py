@@ -436,7 +436,10 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
         AGENT_PROMPT_CHARS_MAX,
         "`problems` in `list_agents`; of a worker in a call, `validation_failed: task: ...`",
     ),
-    "agents_max": (AGENTS_MAX, "`problems` of the further ones in `list_agents`"),
+    "agents_max": (
+        AGENTS_MAX,
+        "`problems` of the first one past it in `list_agents`, which stands for all",
+    ),
     "worker_rules_max": (
         WORKER_RULES_MAX,
         "`problems` in `list_agents`; of a worker in a call, `validation_failed: task: ...`",

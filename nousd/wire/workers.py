@@ -20,7 +20,7 @@ from nousd.wire.limits import (
     WORKER_RULES_MAX,
 )
 
-WorkerName = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+WorkerName = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$(?!\n)")]
 RuleText = Annotated[str, Meta(min_length=1, max_length=RULE_CHARS_MAX)]
 RuleTexts = Annotated[tuple[RuleText, ...], Meta(max_length=WORKER_RULES_MAX)]
 ToolName = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]

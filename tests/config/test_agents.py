@@ -50,8 +50,20 @@ def test_a_file_says_all_that_a_worker_has() -> None:
         ("---\ntools: read, grep\n---\n", WorkerSpec(name="stem", tools=("read", "grep"))),
         ("---\ntools: []\n---\n", WorkerSpec(name="stem", tools=())),
         ("---\n# a comment\n---\nDo\n---\nit.", WorkerSpec(name="stem", prompt="Do\n---\nit.")),
+        (
+            '---\ndescription: "\\U0001f600"\n---\n',
+            WorkerSpec(name="stem", description="\U0001f600"),
+        ),
     ],
-    ids=["no front matter", "empty", "crlf", "tools in a line", "no tools", "a rule in the prompt"],
+    ids=[
+        "no front matter",
+        "empty",
+        "crlf",
+        "tools in a line",
+        "no tools",
+        "a rule in the prompt",
+        "a character by its number",
+    ],
 )
 def test_little_need_be_said(text: str, worker: WorkerSpec) -> None:
     assert parse_agent(text, "stem") == worker
@@ -76,7 +88,14 @@ def test_little_need_be_said(text: str, worker: WorkerSpec) -> None:
         ("a: {b: {c: {d: {e: 1}}}}", "nested deeper than 4 levels"),
         ("a: " + "[" * 5000, "nested deeper than 4 levels"),
         ("name: [", "not YAML in line"),
-        ("name: !!python/object/apply:os.getcwd []", "not YAML in line 2"),
+        ("name: !!python/object/apply:os.getcwd []", "has a tag in line 2"),
+        ("name: a\nx: !!bool foo", "has a tag in line 3"),
+        ("x: !!timestamp foo", "has a tag in line 2"),
+        ("!!set {name, tools}", "has a tag in line 2"),
+        (f"x: 1{':1' * 1000}.0", "what is no plain value"),
+        ('description: "\\ud800"', "what is no plain value"),
+        ('name: "a\\n"', "at `name`"),
+        ("\n".join(f"k{count}: 1" for count in range(2049)), "more than 4096 values"),
         ("- a", "must be keys with values"),
         ("1: a", "must be keys with values"),
     ],

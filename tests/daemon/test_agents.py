@@ -10,6 +10,7 @@ import pytest
 
 from nousd.daemon.agents import AgentPlaces, read_agents, reader
 from nousd.daemon.project import Project
+from nousd.wire.limits import AGENTS_MAX
 from tests.daemon.asking_bench import calls
 from tests.daemon.scripted import says
 from tests.daemon.task_bench import children_of, result_of, task_daemon, tasks
@@ -157,7 +158,9 @@ def test_of_one_name_the_users_own_counts(tmp_path: Path) -> None:
     assert [agent.problems for agent in catalogue.agents] == [(), (taken,), (taken,)]
 
 
-@pytest.mark.parametrize("kind", ["link out", "fifo", "folder", "bytes", "rule", "hidden"])
+@pytest.mark.parametrize(
+    "kind", ["link out", "fifo", "folder", "bytes", "rule", "hidden", "tag", "too large a number"]
+)
 def test_a_file_that_cannot_be_used_stops_nothing(tmp_path: Path, kind: str) -> None:
     folder = project(tmp_path)
     good, bad = put(folder, "good.md", "Good."), folder / "bad.md"
@@ -171,6 +174,10 @@ def test_a_file_that_cannot_be_used_stops_nothing(tmp_path: Path, kind: str) -> 
         bad.write_bytes(b"\xff\xfe")
     elif kind == "rule":
         bad.write_text("---\npermissions:\n  deny: ['bash(rm']\n---\n")
+    elif kind == "tag":
+        bad.write_text("---\nx: !!bool foo\n---\n")
+    elif kind == "too large a number":
+        bad.write_text(f"---\nx: 1{':1' * 1000}.0\n---\n")
     else:
         bad.write_text("Ours.")
     hidden = (bad,) if kind == "hidden" else ()
@@ -180,6 +187,22 @@ def test_a_file_that_cannot_be_used_stops_nothing(tmp_path: Path, kind: str) -> 
     assert (unusable.name, unusable.worker) == ("bad", None)
     assert len(unusable.problems) == 1
     assert "secret" not in unusable.problems[0]
+
+
+def test_however_many_files_are_past_the_bound_they_are_told_once(tmp_path: Path) -> None:
+    for number in range(AGENTS_MAX + 100):
+        put(project(tmp_path), f"{number:03}.md", "Do it.")
+    agents = read_agents(places(tmp_path)).agents
+    assert len(agents) == AGENTS_MAX + 1
+    assert agents[-1].problems == ("the folder has 164 files, of which the first 64 count",)
+
+
+def test_what_is_wrong_is_told_on_one_line_that_is_not_long(tmp_path: Path) -> None:
+    put(project(tmp_path), "a.md", f'---\n"{"k" * 1000}\\n\\u001b[0m": 1\n---\n')
+    [agent] = read_agents(places(tmp_path)).agents
+    [problem] = agent.problems
+    assert len(problem) < 250
+    assert "\n" not in problem
 
 
 async def test_without_folders_there_are_none(tmp_path: Path) -> None:
