@@ -154,10 +154,11 @@ def _in_ask(access: Access, ruling: _Ruling) -> _Said:
 
 
 def _in_auto(access: Access, ruling: _Ruling) -> _Said:
+    if "exec" in access.classes and not access.is_confined:
+        # Such a program reaches every network as well; that it is held by nothing says more.
+        return _after_rules(ruling, ("ask", "it runs a program without a sandbox"))
     if "network" in access.classes:
         return _after_rules(ruling, ("ask", "it reaches a network"))
-    if "exec" in access.classes and not access.is_confined:
-        return _after_rules(ruling, ("ask", "it runs a program without a sandbox"))
     if not access.is_inside:
         return _after_rules(ruling, ("ask", "it leads out of the workdir"))
     return _after_rules(ruling, ("allow", "it stays inside of the workdir"))

@@ -82,7 +82,7 @@ def _access(args: Bash, context: ToolContext) -> Access:
         command=args.command,
         # A rule that allows a command says nothing of how it is held: this is for no such rule to allow.
         hosts=ANY_HOST if asks_for_more else (),
-        is_confined=not has_network,
+        is_confined=sandbox is not None and not args.unsandboxed,
     )
 
 

@@ -81,6 +81,19 @@ def test_each_source_says_what_it_thinks_in_turn() -> None:
         ("mode", "ask"),
     ]
     assert judgement.reason == "the rule write(a) of a test"
+
+
+@pytest.mark.parametrize(
+    ("access", "reason"),
+    [
+        (runs("ls", network=True, confined=False), "it runs a program without a sandbox"),
+        (runs("ls", confined=False), "it runs a program without a sandbox"),
+        (runs("ls", network=True), "it reaches a network"),
+        (fetches("a.example"), "it reaches a network"),
+    ],
+)
+def test_auto_says_the_weightiest_reason_for_its_question(access: Access, reason: str) -> None:
+    assert judged("tool", access).reason == reason
     abstaining = judged("write", writes("a"), "ask")
     assert [said.decision for said in abstaining.sources] == ["abstain", "ask"]
     denied = judged("write", writes("a"), "yolo", deny=["write"])
