@@ -2,7 +2,7 @@
 
 ::
 
-    permission_mode = "auto"             # of sessions that have none of their own
+    permission_mode = "auto"             # of sessions where nobody insists on another
 
     [permissions]
     ask = ["bash(git push *)"]           # these two count as soon as the file is there

@@ -6,7 +6,8 @@ help text. A flag wins over the environment, the environment over the file, the 
 ``provider``, ``model`` and ``api_base`` are decided together (``providers``).
 
 A few fields are no settings of their own: what the file's tables say of providers, models and aliases
-(``models_file``), and ``config_file``, which says where the file was.
+(``models_file``), ``config_file``, which says where the file was, and ``is_mode_insisted_on``, by which
+a project's word on ``permission_mode`` comes behind a flag or variable and before the user's file.
 
 This module reads the file and looks at the paths it is given, and changes nothing. Making folders and
 sockets is the business of ``folders`` and ``sockets``.
@@ -282,6 +283,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     aliases: Mapping[str, str] = field(default_factory=dict)
     mcp: tuple[ConfiguredMcpServer, ...] = ()
     permissions: PermissionsTable = PermissionsTable()
+    is_mode_insisted_on: Annotated[
+        bool,
+        Meta(description="Whether a flag or the environment named ``permission_mode``."),
+    ] = False
     config_file: Annotated[
         Path | None, Meta(description="The file that settings were read from.")
     ] = None
@@ -308,7 +313,7 @@ class Resolved(NamedTuple):
 _TABLES: Final = TABLES | {"mcp", PERMISSIONS}
 """The keys of the file that are no settings."""
 
-_NOT_CHOSEN: Final = _TABLES | {"config_file"}
+_NOT_CHOSEN: Final = _TABLES | {"config_file", "is_mode_insisted_on"}
 
 _IN_FILE_ONLY: Final = frozenset({"extensions", "hard_links", "web_allow"})
 
@@ -380,6 +385,7 @@ def resolve(
     of_models, origins_of_models = decide_models(map(_of_models, places), file, environ)
     values["mcp"] = read_mcp_file(file)
     values[PERMISSIONS] = read_permissions_file(file)
+    values["is_mode_insisted_on"] = any("permission_mode" in place for place in places[1:])
     settings = Settings(**{**values, **of_models})
     origins |= origins_of_models
     if asks_models and settings.provider != AUTO:

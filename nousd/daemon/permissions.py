@@ -47,6 +47,7 @@ class RulePermissions:
     Args:
         default_mode: of sessions that have none of their own, nor of a trusted project.
         rules: of the user's settings.
+        is_mode_insisted_on: whether the default wins over what a trusted project says.
     """
 
     def __init__(
@@ -54,15 +55,20 @@ class RulePermissions:
         default_mode: PermissionMode = "auto",
         rules: Sequence[Rule] = (),
         project: Project | None = None,
+        *,
+        is_mode_insisted_on: bool = False,
     ) -> None:
         self._default_mode = default_mode
         self._rules = tuple(rules)
         self._project = Project() if project is None else project
+        self._is_mode_insisted_on = is_mode_insisted_on
 
     def mode_of(self, state: SessionState) -> PermissionMode:
         """See ``Permissions.mode_of``."""
-        own = state.permission_mode
-        return own or self._project.mode(state.session_id) or self._default_mode
+        if state.permission_mode is not None:
+            return state.permission_mode
+        of_project = None if self._is_mode_insisted_on else self._project.mode(state.session_id)
+        return of_project or self._default_mode
 
     async def judge(
         self, state: SessionState, granted: Sequence[str], tool: Tool, access: Access

@@ -163,6 +163,12 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
     builtins = builtin_tools(allow_exec=settings.allow_exec, web_allow=settings.web_allow)
     rules = rules_of_settings(settings)
     project = _project(settings)
+    permissions = RulePermissions(
+        settings.permission_mode,
+        rules,
+        project,
+        is_mode_insisted_on=settings.is_mode_insisted_on,
+    )
     async with AsyncExitStack() as stack:
         record = None
         if settings.record is not None:
@@ -184,7 +190,7 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
                 native=_native_settings(settings),
                 read_instructions=reader(_instruction_places(settings)),
                 read_agents=agents.reader(_agent_places(settings)),
-                permissions=RulePermissions(settings.permission_mode, rules, project),
+                permissions=permissions,
                 project=project,
                 approval_timeout_seconds=settings.approval_timeout_ms / 1000,
                 sandbox=detector(settings, confinement.hidden),

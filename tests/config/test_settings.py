@@ -374,3 +374,19 @@ def test_without_a_runtime_folder_the_socket_is_in_the_state_folder(
     if os.uname().sysname == "Linux":
         assert locations.default_socket() == expected
     assert locations.default_socket().is_relative_to(home)
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "is_insisted_on"),
+    [
+        ({}, {}, False),
+        ({"permission_mode": "ask"}, {}, True),
+        ({}, {"NOUSD_PERMISSION_MODE": "ask"}, True),
+        ({}, {"NOUSD_PERMISSION_MODE": ""}, False),
+    ],
+)
+def test_a_mode_is_insisted_on_by_a_flag_or_variable_and_not_by_the_file(
+    flags: dict[str, str], environ: dict[str, str], is_insisted_on: bool, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "config.toml", 'permission_mode = "auto"')
+    assert resolve(flags, environ, path).settings.is_mode_insisted_on is is_insisted_on

@@ -46,11 +46,10 @@ def settle(root: Path, text: str | bytes = SETTINGS) -> str:
 @asynccontextmanager
 async def in_project(root: Path, **options: Any) -> AsyncIterator[Bench]:
     """Runs a daemon in a project, in the mode auto, with a client who could answer."""
-    project = Project(root, reader(root))
-    permissions = RulePermissions("auto", (), project)
+    project = options.pop("project", None) or Project(root, reader(root))
+    options.setdefault("permissions", RulePermissions("auto", (), project))
     async with asking_daemon(
         root,
-        permissions=permissions,
         project=project,
         # What would be asked is denied at once, and says so.
         subscription={"types": "all"},
@@ -197,6 +196,17 @@ async def test_a_mode_of_ones_own_wins_over_that_of_the_project(tmp_path: Path) 
         await bench.client.request("new_session")
         await bench.client.request("set_permission_mode", mode="ask")
         assert await outcome(bench, "write", path="a", content="") == "asks"
+
+
+async def test_a_mode_that_was_insisted_on_wins_over_that_of_the_project(tmp_path: Path) -> None:
+    found = settle(tmp_path)
+    project = Project(tmp_path, reader(tmp_path))
+    permissions = RulePermissions("ask", (), project, is_mode_insisted_on=True)
+    async with in_project(tmp_path, project=project, permissions=permissions) as bench:
+        await bench.client.request("trust", hash=found)
+        await bench.client.request("new_session")
+        assert await outcome(bench, "write", path="a", content="") == "asks"
+        assert await outcome(bench, "fetch") == "runs"  # what else the project says counts
 
 
 # --- trusting --------------------------------------------------------------------------------
