@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,17 @@ TOOLS: list[dict[str, Any]] = [
                 "no_object",
                 "refuse",
             ),
-            *("fail", "progress", "structured", "change", "ask", "pid", "cancelled", "empty"),
+            *(
+                "fail",
+                "progress",
+                "structured",
+                "change",
+                "ask",
+                "pid",
+                "cancelled",
+                "empty",
+                "freeze",
+            ),
         )
     ),
 ]
@@ -80,6 +91,11 @@ def ask(_: dict[str, Any]) -> Answer:
     return text(json.loads(sys.stdin.readline())["error"]["message"])
 
 
+def freeze(_: dict[str, Any]) -> Answer:
+    time.sleep(1000)
+    return text("awake")
+
+
 CALLS: dict[str, Callable[[dict[str, Any]], Answer]] = {
     "echo": lambda params: text(params["arguments"]["text"]),
     "env": lambda _: text(json.dumps(dict(os.environ))),
@@ -107,6 +123,7 @@ CALLS: dict[str, Callable[[dict[str, Any]], Answer]] = {
     "pid": lambda _: text(str(os.getpid())),
     "cancelled": lambda _: text(json.dumps(cancelled)),
     "empty": lambda _: {"result": {"content": []}},
+    "freeze": freeze,
 }
 
 

@@ -6,9 +6,11 @@ import json
 import logging
 import os
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -269,7 +271,7 @@ async def test_a_call_that_is_never_answered_ends_in_time_and_others_go_on(tmp_p
 
 
 async def _fails_in_time(host: Host) -> None:
-    with pytest.raises(ToolError, match=r"mcp_timed_out: .* did not answer for 1 seconds"):
+    with pytest.raises(ToolServerFailed, match=r"mcp_timed_out: .* did not answer for 1 seconds"):
         await host.call("hang")
 
 
@@ -303,6 +305,44 @@ async def test_a_server_that_dies_fails_its_calls_and_is_started_again(
 async def _loses_its_server(host: Host, tool: str) -> None:
     with pytest.raises(ToolServerFailed, match="mcp_server_failed: the server stub"):
         await host.call(tool)
+
+
+async def test_a_server_that_answers_nothing_any_more_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FIRST_PAUSE_SECONDS", "REFRESH_SECONDS"):
+        monkeypatch.setattr(server_module, name, 0.01)
+    async with ready(tmp_path, timeout_seconds=0.5) as host:
+        monkeypatch.setattr(server_module, "LISTING_SECONDS", 0.5)
+        with pytest.raises(ToolServerFailed, match="mcp_timed_out"):
+            await host.call("freeze")
+        failed = await host.until(lambda status: status.state == "backoff")
+        assert failed.error == "it did not list its tools in 0.5 seconds"
+        monkeypatch.setattr(server_module, "LISTING_SECONDS", WAIT_SECONDS)
+        await host.until(is_ready_again)
+        assert (await host.call("echo", text="back")).text == "back"
+
+
+async def test_servers_that_start_while_the_sdk_is_read_wait_for_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = SimpleNamespace(begun=threading.Event(), open=threading.Event())
+    (tmp_path / "slow_session.py").write_text(
+        "import gate\n"
+        "gate.begun.set()\n"
+        "assert gate.open.wait(20)\n"
+        "from nousd.tools.mcp.session import open_session\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "gate", gate)
+    monkeypatch.setattr(server_module, "_SESSION", "slow_session")
+    async with kept(tmp_path) as first:
+        assert await trio.to_thread.run_sync(gate.begun.wait, WAIT_SECONDS)
+        async with kept(tmp_path) as second:
+            await trio.testing.wait_all_tasks_blocked()
+            gate.open.set()
+            for host in (first, second):
+                await host.until(lambda status: status.state == "ready")
 
 
 async def test_a_message_that_is_too_large_ends_the_connection(
@@ -374,14 +414,13 @@ async def test_its_words_are_told_without_secrets(tmp_path: Path) -> None:
 async def test_the_pauses_double_and_after_ten_attempts_it_is_left_alone(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    import nousd.tools.mcp.session  # noqa: F401 - no thread is waited for under this clock
+    server_module.load_sdk_session()  # no thread is waited for under this clock
 
     async with kept(tmp_path, command=("no-such-program-of-ours",)) as host:
         began = trio.current_time()
         await host.until(lambda status: status.state == "failed", seconds=1000)
         assert trio.current_time() - began == pytest.approx(1 + 2 + 4 + 8 + 16 + 32 + 60 * 3, abs=2)
         assert host.server.status.restarts == 9
-        host.server.ask_again()
-        await trio.testing.wait_all_tasks_blocked()
-        assert host.server.status.restarts == 10
+        await trio.sleep(1000)
+        assert host.server.status.restarts == 9
     assert msgspec.structs.asdict(host.statuses[0])["error"]

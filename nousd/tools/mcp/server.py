@@ -1,14 +1,14 @@
 """One MCP server over its whole life: connected, its tools offered, and connected again when it fails.
 
 Whatever it does costs only its own calls. Between two attempts stands a pause that doubles; after
-``ATTEMPTS_MAX`` it is left alone until somebody asks for it. What is told of it goes to ``told``; who
-listens there, and what configured it, is not known here.
+``ATTEMPTS_MAX`` it is left alone. What is told of it goes to ``told``; who listens there, and what
+configured it, is not known here.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -39,7 +39,7 @@ REFRESH_SECONDS: Final = 1.0
 """Between the news that a server's tools changed and the first look at them."""
 
 LISTING_SECONDS: Final = 30.0
-"""How long a server may take to list its tools when it is connected."""
+"""How long a server may take to list its tools. One that takes longer hangs."""
 
 LEFT_OUT_TOLD: Final = 16
 """Tools of which it is told why they are not offered."""
@@ -110,12 +110,7 @@ class McpServer:
         self._around = around
         self._told = told
         self._session: Any = None
-        self._asked = trio.Event()
         self._offered: tuple[Definition, ...] = ()
-
-    def ask_again(self) -> None:
-        """Has it connected at once, however often that failed."""
-        self._asked.set()
 
     def give_up(self, reason: str) -> None:
         """Says that it is not kept connected any more."""
@@ -131,18 +126,14 @@ class McpServer:
                 if trio.current_time() - began >= STEADY_SECONDS:
                     failures = 0
                 failures += 1
-                self._asked = trio.Event()
                 if failures >= ATTEMPTS_MAX:
-                    self._replace(())
-                    self._tell(state="failed", error=error, tools=())
-                    await self._asked.wait()
-                    failures = 0
-                else:
-                    self._tell(state="backoff", error=error)
-                    pause = min(FIRST_PAUSE_SECONDS * 2 ** (failures - 1), PAUSE_SECONDS_MAX)
-                    with trio.move_on_after(pause):
-                        await self._asked.wait()
+                    break
+                self._tell(state="backoff", error=error)
+                await trio.sleep(min(FIRST_PAUSE_SECONDS * 2 ** (failures - 1), PAUSE_SECONDS_MAX))
                 self._tell(state="connecting", restarts=self.status.restarts + 1)
+            self._replace(())
+            self.give_up(error)
+            await trio.sleep_forever()
         finally:
             self._replace(())
 
@@ -157,10 +148,8 @@ class McpServer:
         raise AssertionError("a connection does not end by itself")
 
     async def _connected(self) -> None:
-        module: Any = sys.modules.get(_SESSION)
-        if module is None:
-            # In a thread: reading so much code takes half a second.
-            module = await trio.to_thread.run_sync(_sdk_session)
+        # In a thread: reading so much code takes half a second.
+        module: Any = _loaded.get(_SESSION) or await trio.to_thread.run_sync(load_sdk_session)
         spec, around = self.spec, self._around
         own = filled_in(spec.env, around.environ, around.secret)
         headers = filled_in(spec.headers, around.environ, around.secret)
@@ -171,18 +160,14 @@ class McpServer:
             workdir=around.workdir,
             redact=around.redact,
         ) as session:
-            # A server that does not say at once which tools it has never will.
-            with trio.move_on_after(LISTING_SECONDS) as limit:
-                await self._offer(session)
-            if limit.cancelled_caught:
-                raise ToolServerFailed(f"it did not list its tools in {LISTING_SECONDS:g} seconds")
+            await self._offer(session)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(session.follow_changes)
                 await self._follow(session)
 
     async def _follow(self, session: Any) -> None:
-        """Looks at the tools again whenever they may be others. Each time the pause doubles, so that who
-        changes them all the time does not fill the log.
+        """Looks at the tools again whenever they may be others, or the server may hang. Each time the
+        pause doubles, so that who changes them all the time does not fill the log.
         """
         pause = REFRESH_SECONDS
         while True:
@@ -193,7 +178,11 @@ class McpServer:
             await self._offer(session)
 
     async def _offer(self, session: Any) -> None:
-        definitions = definitions_of(self.spec, await session.tools())
+        with trio.move_on_after(LISTING_SECONDS) as limit:
+            offered = await session.tools()
+        if limit.cancelled_caught:
+            raise ToolServerFailed(f"it did not list its tools in {LISTING_SECONDS:g} seconds")
+        definitions = definitions_of(self.spec, offered)
         self._session = session
         if definitions.usable != self._offered:
             # Otherwise the tools stay as they are, with their places: models keep their caches.
@@ -269,12 +258,25 @@ class McpServer:
             result = result_of(given.content, given.structured_content, is_error=given.is_error)
             env: ExecutionEnv = "remote" if self.spec.url else "unknown"
             return msgspec.structs.replace(result, execution_env=env)
-        return ToolError(f"mcp_timed_out: the server {name} did not answer for {seconds:g} seconds")
+        # It may be that call alone, or hang altogether: then it does not list its tools either.
+        session.changed.set()
+        return ToolServerFailed(
+            f"mcp_timed_out: the server {name} did not answer for {seconds:g} seconds"
+        )
 
 
 _SESSION: Final = "nousd.tools.mcp.session"
 
+_loaded: Final[dict[str, Any]] = {}
+"""The session's module once it is read to its end: the one in ``sys.modules`` may be half read."""
 
-def _sdk_session() -> Any:
+
+def load_sdk_session() -> Any:
+    """Returns the module that speaks with servers; who comes while another thread reads it waits.
+
+    Raises:
+        ConfigError: the SDK is not installed.
+    """
     require_sdk()
-    return importlib.import_module(_SESSION)
+    module = _loaded[_SESSION] = importlib.import_module(_SESSION)
+    return module
