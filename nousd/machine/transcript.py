@@ -70,7 +70,9 @@ def owed_calls(context: Sequence[Entry]) -> tuple[ToolCall, ...]:
             return ()
         if entry.role == "assistant":
             calls = entry.tool_calls or ()
-            last = max((i for i, call in enumerate(calls) if call.tool_call_id in settled), default=-1)
+            last = max(
+                (i for i, call in enumerate(calls) if call.tool_call_id in settled), default=-1
+            )
             return calls[last + 1 :]
         settled.add(entry.tool_call_id or "")
     return ()

@@ -1,8 +1,8 @@
 """The process that makes text of an HTML page: ``python -I _page_main.py FORMAT CHARSET``.
 
-Reads the page on stdin and prints the text, and a NUL when that is all. A program of its own because parsing computes: in a thread
-it would hold up the event loop, and a page that is made to be slow could not be stopped. Where the page
-came from is not known here.
+Reads the page on stdin and prints the text, and a NUL when that is all. A program of its own because
+parsing computes: in a thread it would hold up the event loop, and a page that is made to be slow could
+not be stopped. Where the page came from is not known here.
 """
 
 from __future__ import annotations

@@ -405,6 +405,13 @@ MESSAGES: Final[dict[tuple[type[Command], str], tuple[str, str]]] = {
         "decision is required",
         "decision must be once, session, always or deny",
     ),
+    **dict.fromkeys(
+        [(AddMcp, "name"), (RemoveMcp, "name"), (RestartMcp, "name")],
+        (
+            "name is required",
+            "name must be 1 to 32 lower-case letters, digits and dashes, like files",
+        ),
+    ),
     (SetThinking, "level"): ("level is required", "level must be off, low, medium, high or null"),
     (PutArtifact, "data"): ("data is required", "data must be base64"),
     (PutArtifact, "media_type"): (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def place(short_folder: Path, stub: StubModel) -> Place:
 
 async def asked(events: Events, client: Client, stub: StubModel, tool: str) -> Payload:
     """Starts a run whose call of a tool needs permission, or asks something."""
-    args = {
+    args: dict[str, dict[str, Any]] = {
         "write": {"path": "a.txt", "content": "x"},
         "question": {"questions": [{"question": "Why?"}]},
     }

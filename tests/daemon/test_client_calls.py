@@ -171,6 +171,7 @@ async def test_everything_about_it_can_be_read(bench: Bench, tmp_path: Path) -> 
     assert listed.items() <= {**call, "decided_by": "policy"}.items()
 
 
+@pytest.mark.behaviour("tool_calls_can_be_listed")
 async def test_calls_are_listed_newest_first_in_pages_of_one_session_or_run(bench: Bench) -> None:
     bench.provider.answer(asks_for_tools(2), says("done"))
     bench.tool.finish(gives(), gives())

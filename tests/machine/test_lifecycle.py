@@ -98,6 +98,10 @@ EVENTS: dict[str, events.Event] = {
         **CALL, question_id="q", answers=(QuestionAnswer(text="so"),)
     ),
     "question_rejected": events.QuestionRejected(**CALL, question_id="q", by="user", reason="r"),
+    "todo_updated": events.TodoUpdated(session_id="s", todos=()),
+    "mcp_server_status": events.McpServerStatus(
+        session_id="", name="files", transport="stdio", state="ready", restarts=0, tools=()
+    ),
     "trust_updated": events.TrustUpdated(session_id="", path="/p", hash=None),
     "input_handled": events.InputHandled(
         session_id="s", kind="prompt", text="t", extension="e", reply="r"
@@ -150,6 +154,8 @@ warning                    *
 error                      *
 usage_reported             *
 run_aborting               *
+todo_updated               *
+mcp_server_status
 entry_appended             *
 queue_update               before>before *
 session_updated            before>before

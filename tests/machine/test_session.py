@@ -173,6 +173,17 @@ SILENT: dict[type[events.Event], dict[str, Any]] = {
     events.ToolCallDenied: CALL | {"by": "policy", "reason": "r"},
     events.ToolCallStarted: CALL,
     events.ToolCallCompleted: CALL | {"is_error": False, "duration_ms": 1},
+    events.QuestionAsked: CALL | {"question_id": "q", "questions": (), "expires_at": "later"},
+    events.QuestionAnswered: CALL | {"question_id": "q", "answers": ()},
+    events.QuestionRejected: CALL | {"question_id": "q", "by": "user", "reason": "r"},
+    events.McpServerStatus: {
+        "session_id": "",
+        "name": "files",
+        "transport": "stdio",
+        "state": "ready",
+        "restarts": 0,
+        "tools": (),
+    },
     events.InputHandled: {
         "session_id": "s",
         "kind": "prompt",
@@ -204,6 +215,7 @@ TELLING = {
     events.AgentEnd,
     events.RunAborting,
     events.UsageReported,
+    events.TodoUpdated,
 }
 
 

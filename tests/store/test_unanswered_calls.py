@@ -10,7 +10,7 @@ from nousd.wire import events
 from nousd.wire.workers import Origin
 from tests.store.helpers import append
 
-ASKED = {
+ASKED: dict[str, Any] = {
     "input_hash": "sha256:0",
     "args": {},
     "reason": "why",

@@ -337,7 +337,68 @@ ANSWER_FAULTS: Faults = [
     ],
 ]
 
+CALL_FAULTS: Faults = [
+    *required_name_faults("tool_call_id"),
+    *with_required(
+        "tool_call_id",
+        "c",
+        [
+            ({"attempt": 0}, "attempt must be at least 1"),
+            ({"attempt": 2**53 + 1}, "attempt must be at most 9007199254740992"),
+            ({"attempt": "1"}, "attempt must be an integer"),
+        ],
+    ),
+]
+MCP_NAME = "name must be 1 to 32 lower-case letters, digits and dashes, like files"
+MCP_NAME_FAULTS: Faults = [
+    ({}, "name is required"),
+    *[({"name": value}, "name is required") for value in (None, 4, ["a"])],
+    *[({"name": value}, MCP_NAME) for value in ("X Y", "-a", "a" * 33, "a\n")],
+]
+
 FAULTS: dict[str, Faults] = {
+    "call_tool": [
+        *required_name_faults("tool"),
+        *with_required(
+            "tool",
+            "read",
+            [
+                *[({"args": value}, "args must be an object") for value in (4, ["a"], "a")],
+                ({"client_call_id": 4}, "client_call_id must be a string"),
+                ({"client_call_id": LONG_NAME}, "client_call_id is too long: at most 256"),
+                *SESSION_FAULTS,
+            ],
+        ),
+    ],
+    "cancel_tool_call": required_name_faults("tool_call_id"),
+    "get_tool_call": CALL_FAULTS,
+    "list_tool_calls": [
+        *PAGE_FAULTS,
+        *SESSION_FAULTS,
+        ({"run_id": 4}, "run_id must be a string"),
+        *[({"before": value}, "before must be a string like evt-120") for value in ("c", 4)],
+    ],
+    "get_todos": SESSION_FAULTS,
+    "list_agents": SESSION_FAULTS,
+    "add_mcp": [
+        *MCP_NAME_FAULTS,
+        *with_required(
+            "name",
+            "files",
+            [
+                ({"command": 4}, "command must be an array"),
+                ({"command": ["a"] * 65}, "command is too long: at most 64"),
+                ({"url": 4}, "url must be a string"),
+                ({"url": "u" * 4097}, "url is too long: at most 4096"),
+                ({"env": ["A=b"]}, "env must be an object"),
+                ({"headers": 4}, "headers must be an object"),
+                ({"timeout_ms": 0}, "timeout_ms must be at least 1"),
+                ({"timeout_ms": 3_600_001}, "timeout_ms must be at most 3600000"),
+            ],
+        ),
+    ],
+    "remove_mcp": MCP_NAME_FAULTS,
+    "restart_mcp": MCP_NAME_FAULTS,
     "set_permission_mode": [
         ({}, "mode is required"),
         *[({"mode": value}, "mode is required") for value in NO_MODES],
