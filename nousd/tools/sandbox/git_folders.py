@@ -16,8 +16,9 @@ from typing import Final
 WORKTREES: Final = ".worktrees"
 """Where in a workdir our worktrees are."""
 
-_RUNS: Final = ("config", "config.worktree", "hooks", "modules")
-"""What makes git run programs, in a folder of git's. Modules have configs and hooks of their own."""
+_RUNS: Final = ("config", "config.worktree", "commondir", "hooks", "modules")
+"""What makes git run programs, in a folder of git's. Modules have configs and hooks of their own, and
+another common folder brings its own as well."""
 
 _LEADS: Final = ("commondir", "config.worktree", "gitdir")
 

@@ -1,8 +1,8 @@
 """Keeps closed places closed that a mount cannot cover: what is not there, and symbolic links.
 
 A mount needs something to stand on. Where a program must not make a file or folder, an empty folder (for
-a config of git's an empty file) stands there for as long as a sandbox needs it, and goes when the last
-one has ended. Nothing that anybody put there meanwhile is removed. A link cannot be covered; if it is
+a file of git's one that says nothing) stands there for as long as a sandbox needs it, and goes when the
+last one has ended. Nothing that anybody put there meanwhile is removed. A link cannot be covered; if it is
 not what it was when everything has ended, it is made so again.
 """
 
@@ -16,8 +16,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-_FILES: Final = frozenset({"config", "config.worktree"})
-"""What a folder must not stand in for, because whoever finds one there fails."""
+_FILES: Final = {"config": b"", "config.worktree": b"", "commondir": b".\n"}
+"""What a folder must not stand in for, because whoever finds one there fails, and what says as little as
+no file."""
 
 
 class StandIns:
@@ -72,16 +73,17 @@ def _first_missing(path: Path) -> Path | None:
 
 def _make(path: Path) -> None:
     with suppress(FileExistsError):
-        if path.name in _FILES:
-            path.touch(exist_ok=False)
-        else:
+        if (content := _FILES.get(path.name)) is None:
             path.mkdir()
+        else:
+            with path.open("xb") as file:
+                file.write(content)
 
 
 def _remove(path: Path) -> None:
-    if path.name not in _FILES:
+    if (content := _FILES.get(path.name)) is None:
         path.rmdir()
-    elif path.stat().st_size == 0:
+    elif path.read_bytes() == content:
         path.unlink()
 
 
