@@ -19,6 +19,7 @@ from typing import Any
 import trio
 
 from nousd.wire.entries import Usage
+from tests.daemon.asking_bench import naming
 from tests.daemon.process_harness import REPOSITORY, Place, running
 from tests.daemon_harness import Client, Events
 from tests.providers.conformance import Dialect, Scene
@@ -32,6 +33,8 @@ Asked = tuple[str, dict[str, Any]]
 READ: Asked = ("read", {"path": "a.txt"})
 LS: Asked = ("ls", {})
 MISSING: Asked = ("read", {"path": "missing.txt"})
+FETCH: Asked = ("web_fetch", {"url": "https://example.org/"})
+TELL_AGENTS: Asked = ("write", {"path": "AGENTS.md", "content": "Be brief.\n"})
 UNKNOWN: Asked = ("teleport", {"to": "Mars"})
 
 Act = Callable[[Client, Events], Awaitable[None]]
@@ -50,6 +53,12 @@ async def abort(client: Client, events: Events) -> None:
     await events.until("message_update")
     await client.request("follow_up", text="This will be given back.")
     await client.request("abort")
+
+
+async def answer(client: Client, events: Events) -> None:
+    for decision in ("deny", "once"):
+        request = (await events.until("permission_requested"))["payload"]
+        await client.request("confirm_tool", **naming(request, decision))
 
 
 async def follow_up(client: Client, events: Events) -> None:
@@ -85,6 +94,7 @@ def held(first: Scene, *scenes: Scene) -> Callable[[Dialect, Gate], tuple[Reply,
 
 
 HELLO = Scene(text="Hello there.", usage=USAGE)
+ASKED = Scene(text="May I?", calls=(FETCH, TELL_AGENTS), usage=USAGE)
 TOOLS = Scene(text="I will look.", calls=(READ, LS, MISSING, UNKNOWN), usage=USAGE)
 
 STORIES: dict[str, Callable[[], Story]] = {
@@ -99,6 +109,7 @@ STORIES: dict[str, Callable[[], Story]] = {
     "steer": lambda: Story(held(TOOLS, Scene(text="Bonjour.", usage=USAGE)), steer),
     "follow_up": lambda: Story(held(HELLO, Scene(text="Nothing more.", usage=USAGE)), follow_up),
     "abort": lambda: Story(held(HELLO), abort),
+    "asked": lambda: Story(story(ASKED, Scene(text="Done.", usage=USAGE)), answer),
     "refused": lambda: Story(lambda dialect, _: (dialect.refuse(401, "no such key"),)),
     "broken": lambda: Story(
         lambda dialect, _: (
@@ -138,11 +149,12 @@ def placed(folder: Path, dialect: Dialect, stub: StubModel) -> Place:
         folder,
         options=(*where, "--model", "test-model", "--record", str(folder / "raw")),
         allow_exec=False,
+        permission_mode="auto",
     )
 
 
 async def played(place: Place, story: Story) -> str:
-    client, events = await place.connect(), await place.watch(types="all")
+    client, events = await place.connect(), await place.watch(types="all", confirms=True)
     accepted = await client.request("prompt", text="What is in a.txt?", wait=False)
     await story.act(client, events)
     story.gate.open()

@@ -18,6 +18,7 @@ from nousd.replay.compare import compared
 from nousd.replay.fixture import Fixture, read_fixture
 from nousd.replay.play import Tuning, play
 from nousd.replay.replay import replayed
+from nousd.replay.versions import note_on
 from nousd.wire.events import AgentEnd
 from tests.providers.dialects import DIALECTS
 from tests.replay.make_fixtures import FOLDER, STORIES
@@ -63,7 +64,7 @@ async def test_a_run_comes_out_the_same_from_its_events(fixture: Fixture) -> Non
     with trio.fail_after(15):
         report = await replayed(fixture.run, Tuning())
     assert report.is_same, "\n".join(report.lines)
-    pass  # assert not report.notes
+    assert report.notes == note_on(fixture.run.version)
 
 
 async def test_a_run_comes_out_the_same_from_its_raw_streams(fixture: Fixture) -> None:
