@@ -331,6 +331,25 @@ async def test_a_branch_does_not_run_again_what_its_parent_ran(bench: Bench) -> 
     await bench.events.run()
 
 
+async def test_a_branch_and_its_parent_are_not_asked_about_the_same_call_at_a_time(
+    bench: Bench,
+) -> None:
+    bench.work.finish(gives("once"))
+    await bench.back_to_the_calls(await bench.run(asks("work"), says("done")))
+    parent = (await bench.client.request("get_state"))["session_id"]
+    branch = (await bench.client.request("branch_session", session_id=parent))["session_id"]
+    await bench.client.request("resume", session_id=branch)
+    asked = (await bench.events.until("permission_requested"))["payload"]
+    bench.provider.answer(says("done without"), says("done again"))
+    await bench.client.request("resume", session_id=parent)
+    denied = (await bench.events.until("tool_call_denied"))["payload"]
+    assert (denied["session_id"], denied["by"]) == (parent, "policy")
+    assert denied["reason"].endswith("another session is asked about the same call already")
+    await bench.events.until("agent_end", session_id=parent)
+    await bench.client.request("confirm_tool", **naming(asked, "deny"))
+    await bench.events.until("agent_end", session_id=branch)
+
+
 async def test_nor_does_it_when_its_parent_is_gone_and_nobody_can_say(bench: Bench) -> None:
     bench.work.finish(gives("once"))
     await bench.back_to_the_calls(await bench.run(asks("work"), says("done")))
