@@ -1,9 +1,9 @@
 """Keeps closed places closed that a mount cannot cover: what is not there, and symbolic links.
 
-A mount needs something to stand on. Where a program must not make a file or folder, an empty folder (for
-a file of git's one that says nothing) stands there for as long as a sandbox needs it, and goes when the
-last one has ended. Nothing that anybody put there meanwhile is removed. A link cannot be covered; if it is
-not what it was when everything has ended, it is made so again.
+A mount needs something to stand on. Where a program must not make a file or folder, an empty folder
+(for a file of git's one that says nothing) stands there for as long as a sandbox needs it, and goes when
+the last one has ended. Nothing that anybody put there meanwhile is removed. A link cannot be covered; if
+it is not what it was when everything has ended, it is made so again.
 """
 
 from __future__ import annotations
