@@ -45,8 +45,8 @@ class Fuzz:
     faults: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        # No model may run programs here: what it would run is mutated, too.
-        self._place = Place(self.folder, options=_OPTIONS, allow_exec=False)
+        # No model may run programs here, nor ask servers: what it would run or ask is mutated, too.
+        self._place = Place(self.folder, options=_OPTIONS, allow_exec=False, permission_mode="auto")
         self._source = Cases(self.seed)
         self._resident: list[int] = []
         self._log_read = 0
