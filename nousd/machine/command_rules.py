@@ -7,8 +7,10 @@ command; a denial or a question also says where it may be meant (``maybe``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
 from nousd.errors import RuleInvalid
@@ -19,13 +21,29 @@ from nousd.machine.hidden_commands import (
     TRANSPARENT,
     may_hide_command,
     program_of,
+    reads_line,
+    run_by,
     runs_others,
+    starts_others,
+    takes_script,
 )
 
 Match = Literal["yes", "maybe", "no"]
 
 _SHELLS_DEEP: Final = 4
-"""Shells in shells that are looked into."""
+"""Shells in shells, and programs in programs, that are looked into."""
+
+_STARTED_MAX: Final = 8
+"""Programs that one may start that are looked at."""
+
+_QUOTES: Final = str.maketrans("", "", "'\"\\")
+"""Takes away what a shell does not see as part of a word."""
+
+_RENAMING: Final = frozenset({"alias.", "include"})
+"""What settings begin with by which git and others give their own commands other names."""
+
+_SHELL_OPTION: Final = re.compile(r"-[abefhiklmnprtuvxBCEHPT]*|--(?:login|noprofile|norc|posix)")
+"""Options of a shell without a value."""
 
 
 class CommandPattern(NamedTuple):
@@ -108,18 +126,58 @@ def is_about(pattern: CommandPattern, line: str, *, depth: int = 0) -> Match:
 
 
 def _is_about_one(pattern: CommandPattern, words: Words, depth: int) -> Match:
-    if _begins(pattern, words):
+    spellings = {words, _of_git(words)}
+    if any(_begins(pattern, each) for each in spellings):
         return "yes"
-    if _may_begin(pattern, words):
+    if any(_may_begin(pattern, each) for each in spellings):
         return "maybe"
     inner = _line_of_shell(words)
     if inner is not None:
         return is_about(pattern, inner, depth=depth + 1) if depth < _SHELLS_DEEP else "maybe"
-    if runs_others(words) and program_of(words) not in TRANSPARENT:
+    is_transparent = program_of(words) in TRANSPARENT
+    if runs_others(words) and not is_transparent:
         return "maybe"
-    name = pattern.words[0].rpartition("/")[2].lower()
-    is_named = any(name in word.lower() for word in words[1:])
-    return "maybe" if is_named and may_hide_command(words) else "no"
+    if not may_hide_command(words):
+        return "no"
+    if reads_line(words) or _is_named(pattern, words):
+        return "maybe"
+    started = run_by(words) if is_transparent else _started_by(words)
+    return "maybe" if _is_about_any(pattern, started, depth + 1) else "no"
+
+
+def _is_about_any(pattern: CommandPattern, commands: Iterable[Words], depth: int) -> bool:
+    """Whether a denial or a question may be about one of the commands, or they are too many."""
+    for count, words in enumerate(commands):
+        too_many = depth > _SHELLS_DEEP or count == _STARTED_MAX
+        if too_many or _is_about_one(pattern, words, depth) != "no":
+            return True
+    return False
+
+
+def _started_by(words: Words) -> Iterator[Words]:
+    """Yields what a program may start that would start another (``find . -exec sh -c LINE``)."""
+    return (words[index:] for index, word in enumerate(words) if index and starts_others(word))
+
+
+def _is_named(pattern: CommandPattern, words: Words) -> bool:
+    """Whether an argument names what is meant, or could by what a shell makes of it, or gives it another
+    name.
+    """
+    names = {pattern.words[0].rpartition("/")[2].lower()}
+    if program_of(words) == program_of(pattern.words):
+        names |= _RENAMING.union(
+            word.lower() for word in pattern.words[1:] if not word.startswith("-")
+        )
+    texts = [word.translate(_QUOTES).lower() for word in words[1:]]
+    may_reach_shell = not (takes_script(words) or program_of(words) in TRANSPARENT)
+    is_computed = may_reach_shell and any("$" in text or "`" in text for text in texts)
+    return is_computed or any(name in text for text in texts for name in names)
+
+
+def _of_git(words: Words) -> Words:
+    """Returns ``git push`` for ``/usr/lib/git-core/git-push``."""
+    git, dash, command = words[0].rpartition("/")[2].partition("-")
+    return ("git", command, *words[1:]) if git == "git" and dash else words
 
 
 def _begins(pattern: CommandPattern, words: Words) -> bool:
@@ -168,11 +226,12 @@ def _behind(wanted: str, ahead: list[str]) -> list[str]:
 def _line_of_shell(words: Words) -> str | None:
     """Returns the line that ``bash -c LINE`` runs."""
     if program_of(words) in SHELLS:
-        for index, word in enumerate(words[1:-1], 1):
-            if not word.startswith("-"):
+        for option, line in pairwise(words[1:]):
+            if option.endswith("c") and _SHELL_OPTION.fullmatch(option[:-1]):
+                # Behind -c there may be more options before the line.
+                return None if line.startswith(("-", "+")) else line
+            if not _SHELL_OPTION.fullmatch(option):
                 return None
-            if not word.startswith("--") and word.endswith("c"):
-                return words[index + 1]
     return None
 
 

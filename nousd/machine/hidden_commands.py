@@ -9,6 +9,7 @@ question, no more. Which programs are wholly harmless is not known here, and can
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from nousd.machine.command_lines import Words
@@ -22,11 +23,28 @@ SHELLS: Final = _words("sh bash dash ash zsh ksh mksh rbash")
 """Programs that run the line behind ``-c``."""
 
 TRANSPARENT: Final = _words(
-    "env nice ionice nohup timeout stdbuf setsid chrt taskset sudo doas command exec builtin"
+    "env nice ionice nohup timeout stdbuf setsid chrt taskset sudo doas command exec builtin time"
 )
 """Programs that run the one that stands among their arguments, and no other."""
 
-_RUNNERS: Final = SHELLS | TRANSPARENT.union(
+_OPERANDS: Final = _words("timeout chrt taskset")
+"""Of these the ones with a word of their own before the program."""
+
+_LINES: Final = {
+    "env": "-S --split-string",
+    "sudo": "-s -i -e --shell --login --edit",
+    "doas": "-s",
+}
+"""Of these the options that make a shell, or the program itself, read a line."""
+
+_BUILTINS: Final = frozenset().union(
+    # of a shell, that run words, or change what the words behind them mean
+    _words("eval source . trap enable alias unalias hash jobs compgen complete compopt bind fc"),
+    _words("history mapfile readarray read getopts let declare typeset local readonly export set"),
+    _words("shopt unset coproc"),
+)
+
+_PROGRAMS: Final = SHELLS | TRANSPARENT.union(
     # other shells, and programs that are many
     _words("fish csh tcsh elvish nu pwsh powershell cmd busybox toybox coreutils"),
     # as another user, elsewhere, in a box of its own
@@ -50,14 +68,17 @@ _RUNNERS: Final = SHELLS | TRANSPARENT.union(
     ),
     _words("chronic ifne pee mispipe vipe vidir direnv mise asdf dotenv op aws-vault fnm volta"),
     _words("npx bunx pnpx uvx pipx xdg-open open gio wslview"),
-    # builtins of a shell that run words, or change what the words behind them mean
-    _words("eval source . trap enable alias unalias hash jobs compgen complete compopt bind fc"),
-    _words("history mapfile readarray read getopts let declare typeset local readonly export set"),
-    _words("shopt unset coproc"),
+    # the same for services, with memory or locks of their own
+    _words("eatmydata systemd-inhibit systemd-cat cgexec gosu su-exec tini dumb-init catatonit"),
+    _words(
+        "setuidgid envdir envuidgid softlimit setlock execlineb torify tsocks fakechroot nq tsp"
+    ),
     # languages, editors and pagers that can run anything
     _words("awk gawk mawk nawk original-awk goawk vi vim view vimdiff nvim ex ed red emacs"),
     _words("emacsclient nano pico joe less more most pg man info dc m4 gnuplot mail mailx mutt"),
 )
+
+_RUNNERS: Final = _PROGRAMS | _BUILTINS
 """Programs that run what their arguments (or their input) say, whatever these are."""
 
 _INTERPRETER: Final = "-c -e -E -r -R -p -x -i - --eval --execute --print --run --command"
@@ -69,8 +90,9 @@ _OPTIONS: Final = {
     "git": "-c -C -x -O -u --config --config-env --exec-path --exec --git-dir --work-tree --ext-diff "
     "--textconv --open-files-in-pager --output --output-directory --upload-pack --receive-pack "
     "--template --extcmd --tool --sendmail-cmd --smtp-server --to-cmd --cc-cmd --paginate --editor "
-    "--filter ext::* config bisect submodule filter-branch difftool mergetool hook credential "
-    "send-email daemon maintenance",
+    "--filter ext::* config bisect submodule filter-branch filter-repo difftool mergetool hook "
+    "credential send-email daemon maintenance merge-index remote-ext remote-fd for-each-repo "
+    "instaweb web--browse gui citool p4 svn cvsimport cvsserver",
     "hg": "--config --cwd --repository --debugger -R",
     "svn": "--config-option --diff-cmd --diff3-cmd --editor-cmd --config-dir",
     "tar": "-I -F --use-compress-program --to-command --checkpoint-action --rsh-command --rmt-command "
@@ -98,7 +120,9 @@ _OPTIONS: Final = {
     "tree": "-o",
     "tcpdump": "-z -w",
     "wget": "-e -O -o --execute --use-askpass --config",
-    "curl": "-K -o -O --config --engine --output --remote-name",
+    "curl": "-K -o -O -D -c -J --config --engine --output --output-dir --remote-name "
+    "--remote-name-all --remote-header-name --dump-header --cookie-jar --trace --trace-ascii "
+    "--stderr --libcurl --hsts --alt-svc --etag-save",
     "ip": "netns vrf -batch -force -b",
     "openssl": "-engine -provider engine",
     "test": "-v -R",
@@ -111,11 +135,14 @@ _OPTIONS: Final = {
     "cmake": "-E -P -C",
     "just": "-f --justfile --shell --shell-arg --command",
     "meson": "--wrap-mode exec",
-    "go": "run generate tool -exec -toolexec -vettool* -overlay -C",
-    "cargo": "run --config -Z",
-    "npm": "exec x init create explore edit config set --script-shell --node-options --shell --prefix",
-    "yarn": "dlx exec node create config",
-    "pnpm": "dlx exec create config --script-shell --shell-emulator",
+    "go": "run generate tool -exec -toolexec -vettool* -overlay -C "
+    "-ldflags -modfile -coverprofile -cpuprofile -memprofile -blockprofile -mutexprofile -trace "
+    "-outputdir",
+    "cargo": "run --config -Z -C --manifest-path",
+    "npm": "exec x init create explore edit config set --script-shell --node-options --shell --prefix "
+    "-C --userconfig --globalconfig",
+    "yarn": "dlx exec node create config --cwd --use-yarnrc",
+    "pnpm": "dlx exec create config --script-shell --shell-emulator -C --dir",
     "bun": "x run create -e --eval --print --preload",
     "uv": "run tool",
     "poetry": "run shell config",
@@ -166,6 +193,14 @@ _OPTIONS: Final = {
     "jshell": "-",
     "ghc": "-e -F -pgmF",
     "sqlite3": "-cmd -init .*",
+    "mypy": "--python-executable --config-file --install-types",
+    "eslint": "-c -f --config --format --rulesdir --plugin --parser -o --output-file "
+    "--resolve-plugins-relative-to",
+    "pip": "--python --config-settings --global-option --build-option",
+    "bat": "--pager",
+    "delta": "--pager",
+    "file": "-C --compile",
+    "r": "-e -f --file",
     "psql": "-c -f --command --file -o",
     "mysql": "-e --execute --pager",
 }
@@ -188,6 +223,8 @@ _SAME_AS: Final = {
     "clang": "cc",
     "clang++": "cc",
     "nodejs": "node",
+    "batcat": "bat",
+    "gtime": "time",
     "ipython": "python",
     "pdflatex": "tex",
     "latex": "tex",
@@ -227,20 +264,53 @@ _TAKE_SCRIPTS: Final = frozenset(
         "osascript",
     ]
 )
-"""Programs whose own options end where the script's (or module's) name stands."""
+"""Programs whose own options end where the script's name stands."""
+
+_TAKE_MODULES: Final = frozenset({"python", "pypy"})
+"""Of these the ones that run a module of the name behind ``-m``."""
 
 
 def program_of(words: Words) -> str:
     """Returns the name of the program, without its folder and version, in lower case."""
     name = words[0].rpartition("/")[2].lower()
-    known = name in _OPTIONS or name in _RUNNERS or name in _SAME_AS
-    name = name if known else _VERSION.sub("", name)
-    return _SAME_AS.get(name, name)
+    # As in python3.11, vim.basic and bash-static.
+    names = (name, _VERSION.sub("", name), name.partition(".")[0], name.removesuffix("-static"))
+    known = (each for each in names if each in _OPTIONS or each in _RUNNERS or each in _SAME_AS)
+    found = next(known, names[1])
+    return _SAME_AS.get(found, found)
 
 
 def runs_others(words: Words) -> bool:
     """Whether the program exists to run others."""
     return program_of(words) in _RUNNERS
+
+
+def starts_others(word: str) -> bool:
+    """Whether a word is the name of a program (and no builtin of a shell) that exists to run others."""
+    return program_of((word,)) in _PROGRAMS
+
+
+def reads_line(words: Words) -> bool:
+    """Whether an option makes a transparent program read a line, where a word may be spelled anyhow."""
+    options = _LINES.get(program_of(words), "").split()
+    return any(_means(option, word) for word in words[1:] for option in options)
+
+
+def run_by(words: Words) -> Iterator[Words]:
+    """Yields the commands that a transparent program may run: from each word on that can be the
+    first of one.
+    """
+    may_be_operand = program_of(words) in _OPERANDS
+    may_be_value = False
+    for index, word in enumerate(words[1:], 1):
+        if word.startswith("-"):
+            may_be_value = True
+        elif "=" not in word:
+            yield words[index:]
+            if not (may_be_value or may_be_operand):
+                return
+            may_be_operand = may_be_operand and may_be_value
+            may_be_value = False
 
 
 def may_hide_command(words: Words, literal: int = 1) -> bool:
@@ -254,20 +324,29 @@ def may_hide_command(words: Words, literal: int = 1) -> bool:
         return True
     if program == "sed":
         return not _is_plain_sed(words[1:])
-    if program in _TAKE_SCRIPTS and _names_script(words[1:literal]):
+    if program in _TAKE_MODULES and words[1:2] == ("-m",) and literal > 2:
+        # The module is a program of its own, with options of its own.
+        return may_hide_command(words[2:], literal - 2)
+    if program in _TAKE_SCRIPTS and literal > 1 and not words[1].startswith("-"):
         return False
     options = _OPTIONS.get(program, "").split()
     behind = words[literal:]
     if program == "tar" and literal == 1 and behind and not behind[0].startswith("-"):
         # The first word behind tar is a cluster of options without a dash.
         behind = (f"-{behind[0]}", *behind[1:])
+    if program == "git" and literal == 1 and "/" in next(_no_options(behind), ""):
+        # git ./x runs the file git-./x.
+        return True
     return any(_means(option, word) for word in behind for option in options)
 
 
-def _names_script(arguments: Words) -> bool:
-    if arguments[:1] == ("-m",):
-        return len(arguments) > 1
-    return bool(arguments) and not arguments[0].startswith("-")
+def _no_options(words: Words) -> Iterator[str]:
+    return (word for word in words if not word.startswith("-"))
+
+
+def takes_script(words: Words) -> bool:
+    """Whether the program is a language, whose code no shell reads."""
+    return program_of(words) in _TAKE_SCRIPTS
 
 
 def _means(option: str, word: str) -> bool:

@@ -23,7 +23,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
             path that leads outside stands as it was given, because no rule can make it allowed.
         command: the command line that it would run.
         hosts: the hosts it would reach.
-        is_confined: whether a sandbox holds the programs it runs; one with a network shows in ``classes``.
+        is_confined: whether a sandbox holds the programs it runs; ``classes`` say if it has a network.
         is_inside: whether every path leads to a place inside the workdir, or its tool cannot follow one
             that does not.
         definition: short hash of what another program says its tool is; a permission that was given for

@@ -152,7 +152,9 @@ ALLOWED = [
     ("git log *", "'git' \"log\" 'a;rm -rf x'"),
     ("git  log  *", "git log"),
     ("git commit -m 'a b'", 'git commit -m "a b"'),
-    ("python -m pytest *", "python -m pytest -x -c tests"),
+    ("python -m pytest *", "python -m pytest -x -k tests"),
+    ("git *", "git add ."),
+    ("go test *", "go test -short -count=1"),
     ("python tool.py *", "python tool.py -c x"),
     ("uv run pytest *", "uv run pytest tests"),
     ("sed *", "sed -n 1,20p a.txt"),
@@ -353,6 +355,42 @@ FOR_THE_FIRST = [
     ("wget *", "wget --use-askpass=x y"),
     ("split *", "split --filter=x y"),
     ("curl *", "curl -o .bashrc x"),
+    ("curl *", "curl -D .bashrc x"),
+    ("curl *", "curl --cookie-jar=.bashrc x"),
+    ("python -m pytest *", "python -m pytest -p evil"),
+    ("python -m pytest *", "python -m pytest -vp evil"),
+    ("python -m mypy *", "python -m mypy --python-exec=./evil"),
+    ("perl -m strict *", "perl -m strict -e code"),
+    ("mypy *", "mypy --python-executable ./evil"),
+    ("eslint *", "eslint --rulesdir evil"),
+    ("npm test *", "npm test --userconfig=evil"),
+    ("npm test *", "npm test -C evil"),
+    ("yarn test *", "yarn test --cwd evil"),
+    ("cargo test *", "cargo test --manifest-path=evil"),
+    ("go test *", "go test -ldflags=-extld=./evil"),
+    ("pip list *", "pip list --python ./evil"),
+    ("bat *", "bat --pager=./evil"),
+    *(
+        ("git *", f"git {more}")
+        for more in (
+            *("./x", "--no-pager ../x", "merge-index ./evil -a", "remote-ext origin evil"),
+            *("for-each-repo --config=a.b evil", "filter-repo --blob-callback evil", "instaweb"),
+        )
+    ),
+    *(
+        ("*", f"{runner} evil")
+        for runner in (
+            *(
+                "/usr/bin/time",
+                "eatmydata",
+                "systemd-cat",
+                "vim.basic",
+                "bash-static",
+                "nc.openbsd",
+            ),
+            *("busybox.static", "gosu me", "tini"),
+        )
+    ),
 ]
 
 
@@ -460,6 +498,51 @@ DOUBTFUL = [
 ]
 
 
+DODGES = [
+    # options of a shell behind -c, and what a second reading makes of a word
+    *("bash -c -- 'curl x'", "bash -c -x 'curl x'", "sh -c +x 'curl x'", "bash -co posix 'curl x'"),
+    *("env -S 'cu\"\"rl x'", "env -vS 'cu\\rl x'", "env --split='cu\\rl x'", "sudo -s 'cu\\rl x'"),
+    *(
+        "nice bash -c \"cu''rl x\"",
+        "timeout -s 9 5 bash -c \"cu''rl x\"",
+        "env A=b sh -c \"cu''rl\"",
+    ),
+    *(
+        "sudo -u bash sh -c \"cu''rl x\"",
+        "nice env nice sh -c 'cu\\rl x'",
+        "command eval 'cu\\rl x'",
+    ),
+    *("nice " * 9 + "sh -c 'cu\\rl x'", "env" + " -u a" * 9 + " sh -c 'cu\\rl x'"),
+    *("find . -exec sh -c 'cu\\rl x' ';'", "find . -exec env -S 'cu\\rl x' ';'"),
+    *("find . -exec cu''rl x ';'", "tar tf x --to-command='cu\\rl x'", "git rebase -x 'cu$x''rl'"),
+    *("/usr/bin/time curl x", "/usr/bin/time -o f sh -c 'cu\\rl'", "eatmydata curl x"),
+    *("bash --rcfile -c ls", "bash ls", "ls | sh -s"),
+]
+
+
+@pytest.mark.parametrize("line", DODGES)
+def test_no_spelling_of_a_command_dodges_a_denial(line: str) -> None:
+    assert verdict(line, deny=["bash(curl *)"], mode="auto") == "ask"
+    assert verdict(line, deny=["bash(curl *)"], mode="yolo") == "deny"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("git -c alias.p=push p", "git -c 'alias.p=pu\"\"sh' p", "git -c include.path=f p"),
+        *("git --config-env=alias.p=X p", "git config alias.p push", "env git -C x push"),
+        "env X=alias.p git p",
+    ],
+)
+def test_another_name_for_what_is_denied_is_asked_about(line: str) -> None:
+    assert verdict(line, deny=["bash(git push *)"], mode="auto") == "ask"
+
+
+def test_a_denial_is_about_a_command_of_git_that_is_a_program_of_its_own() -> None:
+    assert verdict("/usr/lib/git-core/git-push x", deny=["bash(git push *)"]) == "deny"
+    assert verdict("git-lfs x", deny=["bash(git-lfs *)"]) == "deny"
+
+
 @pytest.mark.parametrize("line", DOUBTFUL)
 def test_where_a_denial_may_be_meant_somebody_is_asked_and_yolo_denies(line: str) -> None:
     deny = ["bash(curl *)"]
@@ -472,7 +555,12 @@ def test_where_a_denial_may_be_meant_somebody_is_asked_and_yolo_denies(line: str
 
 @pytest.mark.parametrize(
     "line",
-    ["ls", "echo curl", "env ls", "timeout 5 pytest", "bash -c 'ls'", "grep curl x", "python x.py"],
+    [
+        *("ls", "echo curl", "env ls", "timeout 5 pytest", "bash -c 'ls'", "grep curl x"),
+        *("python x.py", "timeout 60 bash -lc 'pytest -q'", "timeout -s KILL 5 npm run watch"),
+        *("python -c 'print(\"$x\")'", "nice -n 5 grep '$x' f", "git -C bash-lib log"),
+        *("git -c color.ui=never log", "find . -exec grep y '{}' ';'", "env A=b make all"),
+    ],
 )
 def test_what_a_denial_is_not_about_it_leaves_alone(line: str) -> None:
     assert verdict(line, deny=["bash(curl *)"], mode="auto") == "allow"
