@@ -19,6 +19,10 @@ from typing import Final
 JUDGED_CHARS_MAX: Final = 16 * 1024
 """Characters of a line that is read; nobody writes a longer one to be judged by its words."""
 
+JUDGED_WORDS_MAX: Final = 1024
+JUDGED_PARTS_MAX: Final = 64
+"""Words and commands of such a line: each may be held against hundreds of rules, while others wait."""
+
 Words = tuple[str, ...]
 """A program and its arguments, without quotes."""
 
@@ -59,7 +63,7 @@ def parts_of(line: str) -> tuple[Words, ...] | None:
     if len(line) > JUDGED_CHARS_MAX:
         return None
     parts: list[list[str]] = [[]]
-    end = 0
+    end = words = 0
     may_join = True
     while end < len(line):
         token = _TOKEN.match(line, end)
@@ -68,8 +72,12 @@ def parts_of(line: str) -> tuple[Words, ...] | None:
         end = token.end()
         if token.lastgroup == "operator":
             parts.append([])
+            if len(parts) > JUDGED_PARTS_MAX:
+                return None
         elif token.lastgroup == "word":
-            if not may_join or (not parts[-1] and _is_no_program(token[0])):
+            words += 1
+            is_bad = not may_join or (not parts[-1] and _is_no_program(token[0]))
+            if is_bad or words > JUDGED_WORDS_MAX:
                 return None
             parts[-1].append(_unquoted(token[0]))
         may_join = token.lastgroup != "word"

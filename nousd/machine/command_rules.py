@@ -168,10 +168,16 @@ def _is_named(pattern: CommandPattern, words: Words) -> bool:
         names |= _RENAMING.union(
             word.lower() for word in pattern.words[1:] if not word.startswith("-")
         )
-    texts = [word.translate(_QUOTES).lower() for word in words[1:]]
+    texts = _arguments(words)
     may_reach_shell = not (takes_script(words) or program_of(words) in TRANSPARENT)
     is_computed = may_reach_shell and any("$" in text or "`" in text for text in texts)
     return is_computed or any(name in text for text in texts for name in names)
+
+
+@lru_cache(maxsize=256)
+def _arguments(words: Words) -> tuple[str, ...]:
+    """Returns the arguments as a shell would spell them that reads them once more."""
+    return tuple(word.translate(_QUOTES).lower() for word in words[1:])
 
 
 def _of_git(words: Words) -> Words:

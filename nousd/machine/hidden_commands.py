@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 from nousd.machine.command_lines import Words
@@ -272,7 +273,12 @@ _TAKE_MODULES: Final = frozenset({"python", "pypy"})
 
 def program_of(words: Words) -> str:
     """Returns the name of the program, without its folder and version, in lower case."""
-    name = words[0].rpartition("/")[2].lower()
+    return _program(words[0])
+
+
+@lru_cache(maxsize=4096)
+def _program(word: str) -> str:
+    name = word.rpartition("/")[2].lower()
     # As in python3.11, vim.basic and bash-static.
     names = (name, _VERSION.sub("", name), name.partition(".")[0], name.removesuffix("-static"))
     known = (each for each in names if each in _OPTIONS or each in _RUNNERS or each in _SAME_AS)
@@ -290,6 +296,7 @@ def starts_others(word: str) -> bool:
     return program_of((word,)) in _PROGRAMS
 
 
+@lru_cache(maxsize=256)
 def reads_line(words: Words) -> bool:
     """Whether an option makes a transparent program read a line, where a word may be spelled anyhow."""
     options = _LINES.get(program_of(words), "").split()
@@ -313,6 +320,7 @@ def run_by(words: Words) -> Iterator[Words]:
             may_be_value = False
 
 
+@lru_cache(maxsize=256)
 def may_hide_command(words: Words, literal: int = 1) -> bool:
     """Whether a command may run another that its first words do not show.
 

@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.errors import RuleInvalid
-from nousd.machine.command_lines import JUDGED_CHARS_MAX, parts_of
+from nousd.machine.command_lines import (
+    JUDGED_CHARS_MAX,
+    JUDGED_PARTS_MAX,
+    JUDGED_WORDS_MAX,
+    parts_of,
+)
 from nousd.machine.permission import Case, judge
 from nousd.machine.rules import check_rule, rules_of
 from nousd.wire.access import Access
@@ -111,6 +116,15 @@ def test_a_line_that_is_too_long_has_no_parts() -> None:
     longest = "a" * JUDGED_CHARS_MAX
     assert parts_of(longest) == ((longest,),)
     assert parts_of(longest + "a") is None
+
+
+def test_a_line_of_too_many_words_or_commands_has_no_parts() -> None:
+    words = " ".join(["a"] * JUDGED_WORDS_MAX)
+    commands = ";".join(["a"] * JUDGED_PARTS_MAX)
+    assert parts_of(words) is not None
+    assert parts_of(commands) is not None
+    assert parts_of(words + " a") is None
+    assert parts_of(commands + ";a") is None
 
 
 _lines = st.lists(
