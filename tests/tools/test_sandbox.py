@@ -16,6 +16,7 @@ import trio
 
 from nousd.errors import ToolError
 from nousd.tools.sandbox import rule_walk
+from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.landlock import Landlock
 from nousd.tools.sandbox.places import Chosen, places_of
@@ -184,6 +185,29 @@ async def test_nothing_is_left_of_what_stood_in_for_closed_places(
     before = {path for path in repository.work.rglob("*") if "objects" not in path.parts}
     await repository.call("bash", command="true")
     assert {path for path in repository.work.rglob("*") if "objects" not in path.parts} == before
+
+
+@pytest.mark.parametrize("has_repository", [False, True])
+async def test_what_a_killed_daemon_left_goes_with_the_next_command(
+    has_repository: bool, tmp_path: Path
+) -> None:
+    held = SandboxBench(tmp_path, "bubblewrap")
+    if has_repository:
+        git(held.work, "init", "-q")
+    (held.work / "hooks").mkdir()
+    before = set(held.work.rglob("*"))
+    request = Request(argv=["/bin/true"], env={}, workdir=held.work)
+    sandbox = held.find()
+    assert sandbox is not None
+    killed = sandbox.hold(request)
+    killed.__enter__()
+    left = set(held.work.rglob("*")) - before
+    assert left
+    held.find = Detector("bubblewrap", CHOSEN)
+    held.context = msgspec.structs.replace(held.context, sandbox=held.find)
+    await held.call("bash", command="mkdir .nousd/x .git/modules .git/modules/x")
+    assert set(held.work.rglob("*")) == before
+    del killed
 
 
 @pytest.mark.parametrize("ends_first", [0, 1])
