@@ -12,7 +12,9 @@ import re
 from collections.abc import Iterable, Sequence
 from fnmatch import translate
 from functools import lru_cache
+from ipaddress import ip_address
 from typing import Any, Final, Literal, NamedTuple, get_args
+from unicodedata import normalize
 
 from nousd.errors import RuleInvalid
 from nousd.machine import command_rules
@@ -30,6 +32,8 @@ _COMMAND_TOOLS: Final = frozenset({"bash", "exec"})
 """Tools whose patterns are about command lines only, so that one that is none is a mistake."""
 
 _TOOL: Final = re.compile(r"[A-Za-z0-9_.*-]+")
+
+_NO_HOST: Final = re.compile(r"[\s/]")
 
 
 class Rule(NamedTuple):
@@ -180,7 +184,7 @@ def _things_of(tool: str, pattern: str) -> dict[str, Any]:
     return {
         "place": re.compile(place),
         "area": re.compile(rf"(?i:{place})(?s:/.*)?"),
-        "host": re.compile(translate(_host(pattern))),
+        "host": None if _NO_HOST.search(pattern) else re.compile(translate(_host(pattern))),
         "command": _command_or_none(pattern),
     }
 
@@ -253,9 +257,12 @@ def _is_about(meaning: Meaning, tool: str, access: Access) -> Match:
         return "yes"
     if any(_fits(meaning.host, _host(host)) for host in access.hosts):
         return "yes"
+    # A command that may reach any host may reach the one that is meant.
+    otherwise: Match = "maybe" if meaning.host is not None and "*" in access.hosts else "no"
     if meaning.command is None or access.command is None:
-        return "no"
-    return command_rules.is_about(meaning.command, access.command)
+        return otherwise
+    match = command_rules.is_about(meaning.command, access.command)
+    return otherwise if match == "no" else match
 
 
 def _is_definition(meaning: Meaning, access: Access) -> bool:
@@ -271,7 +278,18 @@ def _fits(pattern: re.Pattern[str] | None, text: str) -> bool:
 
 
 def _host(host: str) -> str:
-    return host.lower().rstrip(".")
+    """Returns a host, or a pattern of hosts, in the one way to write it."""
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return ".".join(map(_label, host.lower().rstrip(".").split(".")))
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def _label(label: str) -> str:
+    if label.isascii() or any(char in label for char in "*?["):
+        return label
+    return f"xn--{normalize('NFKC', label).encode('punycode').decode()}"
 
 
 # --- the narrowest rule --------------------------------------------------------------------------

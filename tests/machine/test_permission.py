@@ -317,3 +317,30 @@ def test_no_question_opens_what_is_denied() -> None:
     assert judgement.verdict == "allow"
     assert closed(judgement, "writing", ".git/config")
     assert not closed(judgement, "writing", "AGENTS.md")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "host"),
+    [
+        ("b\u00fccher.example", "xn--bcher-kva.example"),
+        ("xn--bcher-kva.example", "xn--bcher-kva.example"),
+        ("bu\u0308cher.EXAMPLE.", "xn--bcher-kva.example"),
+        ("*.example", "xn--bcher-kva.example"),
+        ("2606:4700::1111", "2606:4700:0:0:0:0:0:1111"),
+        ("2606:4700:0::1111", "2606:4700::1111"),
+        ("[2606:4700::1111]", "2606:4700::1111"),
+        ("192.0.2.1", "::ffff:192.0.2.1"),
+    ],
+)
+def test_a_host_is_the_same_however_it_is_written(pattern: str, host: str) -> None:
+    assert judged("fetch", fetches(host), "yolo", deny=[f"network({pattern})"]).verdict == "deny"
+
+
+def test_a_command_that_may_reach_any_host_may_reach_one_that_is_denied() -> None:
+    anywhere = Access(classes=frozenset({"exec", "network"}), command="curl x", hosts=("*",))
+    deny = ["network(example.org)"]
+    assert judged("bash", anywhere, "yolo", deny=deny).verdict == "deny"
+    assert judged("bash", anywhere, "auto", deny=deny, allow=["bash"]).verdict == "ask"
+    assert judged("bash", anywhere, "yolo", deny=["*(secret/**)", "*(rm *)"]).verdict == "allow"
+    assert judged("bash", anywhere, "yolo", deny=["read(example.org)"]).verdict == "allow"
+    assert judged("bash", runs("curl x"), "yolo", deny=deny).verdict == "allow"
