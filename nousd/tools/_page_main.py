@@ -23,8 +23,8 @@ def main(form: str, charset: str) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS_MAX, CPU_SECONDS_MAX))
     from justhtml import JustHTML
 
-    # It finds the encoding in the bytes itself, as browsers do, where none is named.
-    page = JustHTML(sys.stdin.buffer.read(), encoding=charset or None)
+    # Decoded here: of what pages are written in the library knows a few.
+    page = JustHTML(sys.stdin.buffer.read().decode(charset, "replace"))
     text = page.to_text(separator="\n") if form == "text" else page.to_markdown()
     sys.stdout.buffer.write(text.replace("\0", "").encode("utf-8", "replace") + b"\0")
 

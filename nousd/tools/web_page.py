@@ -7,6 +7,7 @@ is decoded as it is said to be. Where a page came from is not known here.
 from __future__ import annotations
 
 import codecs
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,6 +47,18 @@ _TEXTS: Final = frozenset(
 _PROGRAM: Final = Path(__file__).with_name("_page_main.py")
 _PIECE_BYTES: Final = 64 * 1024
 
+_META: Final = re.compile(
+    rb"<meta[^>]{1,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.ASCII | re.IGNORECASE
+)
+_META_BYTES_MAX: Final = 4096
+"""Of an HTML page, where it may say its encoding."""
+
+_BOMS: Final = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+
 _CHARSETS: Final = frozenset(
     {
         *("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "ascii", "koi8-r", "koi8-u"),
@@ -56,6 +69,15 @@ _CHARSETS: Final = frozenset(
     }
 )
 """What pages are written in. Python knows more, some of which no page may make us decode."""
+
+_MEANT: Final = {
+    **dict.fromkeys(("ascii", "iso8859-1"), "cp1252"),
+    **dict.fromkeys(("gb2312", "gbk"), "gb18030"),
+    "big5": "big5hkscs",
+    "euc_kr": "cp949",
+    "shift_jis": "cp932",
+}
+"""Encodings of which everybody writes, and browsers read, a larger one."""
 
 
 async def text_of(page: Page, form: Form) -> str:
@@ -80,7 +102,26 @@ def _known(charset: str | None) -> str | None:
         name = codecs.lookup(charset or "").name
     except LookupError:
         return None
-    return name if name in _CHARSETS else None
+    return _MEANT.get(name, name) if name in _CHARSETS else None
+
+
+def _written_in(page: Page) -> str:
+    """Returns in what an HTML page is written, as browsers find it."""
+    by_bom = (charset for bom, charset in _BOMS.items() if page.body.startswith(bom))
+    said = next(by_bom, None) or _known(page.charset)
+    if said is not None:
+        return said
+    meta = _META.search(page.body[:_META_BYTES_MAX])
+    said = _known(meta[1].decode("ascii")) if meta is not None else None
+    if said is not None:
+        return "utf-8" if said.startswith("utf-16") else said  # in which nobody could have read it
+    beginning = page.body[:HTML_BYTES_MAX]
+    is_whole = beginning == page.body and not page.is_cut
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(beginning, final=is_whole)
+    except UnicodeDecodeError:
+        return "cp1252"
+    return "utf-8"
 
 
 async def _decoded(data: bytes, charset: str) -> str:
@@ -113,7 +154,7 @@ async def _of_html(page: Page, form: Form) -> str:
 
 async def _extracted(page: Page, form: Form) -> str | None:
     """Returns the text, None if the process has not come to its end."""
-    argv = [sys.executable, "-I", "-W", "ignore", str(_PROGRAM), form, _known(page.charset) or ""]
+    argv = [sys.executable, "-I", "-W", "ignore", str(_PROGRAM), form, _written_in(page)]
     text, last = bytearray(), b""
     async with supervised_conversation(argv, cwd=Path("/"), env=allowed_environment()) as process:
         assert process.stdin is not None

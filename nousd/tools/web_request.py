@@ -47,6 +47,9 @@ _PORTS_ALLOWED: Final = (80, 443)
 _PRIVILEGED_PORTS: Final = 1024
 """Below, other services listen for which an HTTP request may mean something else."""
 
+_MEDIA_TYPE_CHARS_MAX: Final = 100
+"""What is longer is none, and is told in the result."""
+
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 _NAME: Final = re.compile(
@@ -250,7 +253,7 @@ async def _page(url: httpx2.URL, response: httpx2.Response) -> Page:
     return Page(
         url=str(url.copy_with(fragment=None)),
         status=response.status_code,
-        media_type=media_type.strip().lower(),
+        media_type=media_type.strip().lower()[:_MEDIA_TYPE_CHARS_MAX],
         charset=charset and charset[1],
         body=body,
         is_cut=is_cut,
@@ -268,6 +271,7 @@ async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
             body += inflate(chunk, WEB_PAGE_BYTES_MAX + 1 - len(body))
             if len(body) > WEB_PAGE_BYTES_MAX or received > WEB_PAGE_BYTES_MAX:
                 return bytes(body[:WEB_PAGE_BYTES_MAX]), True
+    inflate(b"", 1)
     return bytes(body), False
 
 
@@ -287,7 +291,9 @@ async def _chunks(response: httpx2.Response) -> AsyncIterator[AsyncIterator[byte
 
 
 Inflate = Callable[[bytes, int], bytes]
-"""Takes a piece as it was received, and how many bytes may come of it at most; not 0."""
+"""Takes a piece as it was received, and how many bytes may come of it at most; not 0. Nothing says that
+this was all.
+"""
 
 
 def _decoder(encoding: str) -> Inflate:
@@ -299,8 +305,11 @@ def _decoder(encoding: str) -> Inflate:
     return _Inflater()
 
 
+_GZIP: Final = b"\x1f\x8b"
+
+
 class _Inflater:
-    """Decompresses gzip and zlib, and bare deflate, which some servers send instead of zlib."""
+    """Decompresses gzip, of several parts too, and zlib, for which some servers send bare deflate."""
 
     def __init__(self) -> None:
         # 32: whichever of the two the first bytes say.
@@ -308,15 +317,26 @@ class _Inflater:
         self._begun = False
 
     def __call__(self, chunk: bytes, most: int) -> bytes:
-        if self._zlib.eof:
-            return b""
+        if not chunk and self._begun and not self._zlib.eof:
+            raise _failed("the page cannot be decompressed: its end is missing")
+        data = b""
+        while chunk and len(data) < most:
+            if self._zlib.eof:
+                if not chunk.startswith(_GZIP):
+                    break  # browsers pass over what some servers leave behind the end
+                self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            data += self._inflated(chunk, most - len(data))
+            chunk = self._zlib.unused_data
+        return data
+
+    def _inflated(self, chunk: bytes, most: int) -> bytes:
         try:
             data = self._zlib.decompress(self._zlib.unconsumed_tail + chunk, most)
         except zlib.error as error:
             if self._begun:
                 raise _failed(f"the page cannot be decompressed: {error}") from None
             self._zlib, self._begun = zlib.decompressobj(-zlib.MAX_WBITS), True
-            return self(chunk, most)
+            return self._inflated(chunk, most)
         self._begun = True
         return data
 

@@ -398,15 +398,16 @@ def test_a_redirect_from_https_to_http_is_refused() -> None:
 # --- bounds ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("coding", ["gzip", "deflate", "bare"])
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "bare", "gzip, two parts"])
 async def test_a_compressed_page_is_read(bench: Bench, coding: str) -> None:
     bare = zlib.compressobj(wbits=-15)
     packed = {
         "gzip": gzip.compress(b"hello"),
         "deflate": zlib.compress(b"hello"),
         "bare": bare.compress(b"hello") + bare.flush(),
+        "gzip, two parts": gzip.compress(b"hel") + gzip.compress(b"lo") + b"\0\0",
     }[coding]
-    name = "deflate" if coding == "bare" else coding
+    name = "deflate" if coding == "bare" else coding.partition(",")[0]
     async with web(page(packed, Content_Encoding=name)) as server:
         assert (await fetch(bench, server.url())).text.endswith("\n\nhello")
 
@@ -476,6 +477,19 @@ async def test_an_encoding_that_nobody_asked_for_is_refused(bench: Bench, coding
 async def test_what_cannot_be_decompressed_is_an_error(bench: Bench) -> None:
     async with web(page(b"no gzip at all", Content_Encoding="gzip")) as server:
         assert "cannot be decompressed" in await refusal(bench, server.url())
+
+
+@pytest.mark.parametrize("packed", [gzip.compress(b"hello")[:-9], zlib.compress(b"hello")[:-5]])
+async def test_a_compressed_page_that_ends_in_the_middle_is_an_error(
+    bench: Bench, packed: bytes
+) -> None:
+    async with web(page(packed, Content_Encoding="gzip")) as server:
+        assert "its end is missing" in await refusal(bench, server.url())
+
+
+async def test_a_content_type_without_an_end_is_told_in_part(bench: Bench) -> None:
+    async with web(page("hello", "text/" + "a" * 50_000)) as server:
+        assert len((await fetch(bench, server.url())).text) < 500
 
 
 async def test_headers_without_an_end_are_refused(bench: Bench) -> None:
@@ -562,12 +576,42 @@ async def test_html_can_be_had_as_text_and_raw(bench: Bench) -> None:
         ("<p>é".encode("latin-1"), "text/html; charset=latin1"),
         ("<meta charset=iso-8859-1><p>é".encode("latin-1"), "text/html"),
         ("\ufeff<p>é".encode(), "application/xhtml+xml; charset=zlib"),
+        ("<meta charset=latin1><p>é".encode(), "text/html; charset=utf-8"),
+        ("\ufeff<p>é".encode("utf-16-be"), "text/html"),
+        ("<meta charset=utf-16><p>é".encode(), "text/html"),
+        ("<p>é".encode("cp1252"), "text/html"),
+        ("<p>é".encode(), "text/html"),
     ],
 )
 async def test_the_encoding_is_found(bench: Bench, body: bytes, kind: str) -> None:
     async with web(page(body, kind)) as server:
         result = await fetch(bench, server.url())
         assert result.text.endswith("\n\né")
+
+
+@pytest.mark.parametrize(
+    ("text", "charset"),
+    [
+        *(("日本", charset) for charset in ("shift_jis", "euc-jp", "iso-2022-jp", "big5")),
+        *(("中国", charset) for charset in ("gbk", "gb2312", "gb18030")),
+        ("한국", "euc-kr"),
+        *(("привет", charset) for charset in ("koi8-r", "windows-1251", "iso-8859-5")),
+        ("łódź", "iso-8859-2"),
+        ("“naïve”", "windows-1252"),
+    ],
+)
+@pytest.mark.parametrize("where", ["header", "meta", "http-equiv"])
+async def test_pages_of_all_the_world_are_read(
+    bench: Bench, text: str, charset: str, where: str
+) -> None:
+    head = {
+        "header": "",
+        "meta": f'<meta charset="{charset}">',
+        "http-equiv": f'<meta http-equiv="Content-Type" content="text/html; charset={charset}">',
+    }[where]
+    kind = f"text/html; charset={charset}" if where == "header" else "text/html"
+    async with web(page(f"{head}<p>{text}".encode(charset), kind)) as server:
+        assert (await fetch(bench, server.url())).text.endswith(f"\n\n{text}")
 
 
 async def test_a_wrong_encoding_costs_characters_and_no_error(bench: Bench) -> None:
