@@ -24,7 +24,7 @@ from nousd.wire import events
 from nousd.wire.events import Event, PermissionRequested
 from nousd.wire.limits import RULE_CHARS_MAX
 
-_STOPPED: Final = "its run is being stopped"
+_STOPPED: Final = "the call is being stopped"
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,12 +63,6 @@ class Approvals:
     async def ask(self, question: Question, asker: Asker) -> Answer:
         """Waits for an answer; see ``CallHost.ask``."""
         request = self._request(question, asker)
-        if self.requests.waiting(request.id) is not None:
-            # A branch has the calls of its parent; an answer names the call, and means one of them.
-            reason = f"{question.reason}, and another session is asked about the same call already"
-            denial = Answer(allows=False, by="policy", reason=reason)
-            asker.decide(_decision(question, denial))
-            return denial
         obstacle = self.requests.obstacle(asker)
         if obstacle is not None:
             denial = Answer(allows=False, by="policy", reason=f"{question.reason}, and {obstacle}")

@@ -66,6 +66,8 @@ class CallRecords:
 
     async def earlier(self, session_id: str, call: ToolCall) -> Earlier:
         """Returns what became of a model's call when it was seen before."""
+        # The last steps of a run that has just been stopped may be on their way.
+        await self._store.flush()
         last = await self._store.tool_call(call.tool_call_id, None)
         if last is None:
             return await self._unrecorded(session_id, call)

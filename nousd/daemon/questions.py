@@ -23,7 +23,7 @@ from nousd.wire import events
 from nousd.wire.events import Event, QuestionAsked
 from nousd.wire.questions import QuestionAnswer, UserQuestion
 
-_STOPPED: Final = "its run is being stopped"
+_STOPPED: Final = "its call is being stopped"
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):

@@ -94,6 +94,8 @@ class RunDriver:
         self._instructions: Sequence[SourceText] | None = None
         self._last_ticket = Ticket()
         self._model_calls = 0
+        self.calls_of: str | None = None
+        """The message whose calls it carries out, from the message's end to the next model call."""
         self.end: events.AgentEnd | None = None
         """The end of the run, once it is durable."""
         self._hooks = RunHooks(services.hooks, self)
@@ -439,6 +441,9 @@ class RunDriver:
 
     async def earlier(self, call: ToolCall) -> Earlier:
         """See ``TurnHost.earlier``."""
+        message_id = call.tool_call_id.rpartition(".")[0]
+        self._services.require_alone(self, message_id)
+        self.calls_of = message_id
         return await self._services.call_records.earlier(self.live.session_id, call)
 
     def steer_bites(self) -> bool:
@@ -496,10 +501,14 @@ class RunDriver:
                 self._quiet_until = 0.0
             if isinstance(event, events.ModelInput) and event.purpose == "answer":
                 self._model_calls += 1
+            if isinstance(event, events.ModelInput | events.AgentEnd):
+                self.calls_of = None
             if isinstance(event, events.EntryAppended) and isinstance(short, events.EntryAppended):
                 self._append(long_texts.as_logged(short.entry, event.entry))
 
     def _append(self, entry: Entry) -> None:
+        if isinstance(entry, MessageEntry) and entry.tool_calls:
+            self.calls_of = entry.id
         if self._context is not None:
             self._context = in_context([*self._context, entry])
             self._context_leaf = entry.id

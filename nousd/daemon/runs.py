@@ -30,6 +30,7 @@ from nousd.daemon.recordings import current_run
 from nousd.daemon.run_driver import CLOSING_SECONDS, RunDriver
 from nousd.daemon.run_hooks import tell_end
 from nousd.daemon.sessions import LiveSession, Sessions
+from nousd.errors import RunFailed
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.machine.model_input import ModelChoice
 from nousd.machine.permission import Judgement
@@ -197,6 +198,22 @@ class Runs:
         with trio.move_on_after(CLOSING_SECONDS):
             await self.store.flush()
             await self.sessions.get(driver.live.session_id)
+
+    def require_alone(self, driver: RunDriver, message_id: str) -> None:
+        """Makes sure that no other run carries out the calls of a message: a branch has the calls of its
+        parent, and whoever looks whether one has run already must not look while it is about to.
+
+        Raises:
+            RunFailed: another run does.
+        """
+        for other in self._active.values():
+            if other is not driver and other.calls_of == message_id:
+                raise RunFailed(
+                    "calls_in_progress",
+                    "another run carries out the same tool calls",
+                    other.run_id,
+                    hint="resume when that run is over",
+                )
 
     def find(self, run_id: str) -> RunDriver | None:
         """Returns an active run."""

@@ -331,7 +331,8 @@ async def test_a_branch_does_not_run_again_what_its_parent_ran(bench: Bench) -> 
     await bench.events.run()
 
 
-async def test_a_branch_and_its_parent_are_not_asked_about_the_same_call_at_a_time(
+@pytest.mark.behaviour("one_run_at_a_time_carries_out_a_call")
+async def test_a_branch_and_its_parent_do_not_carry_out_the_same_calls_at_a_time(
     bench: Bench,
 ) -> None:
     bench.work.finish(gives("once"))
@@ -340,14 +341,51 @@ async def test_a_branch_and_its_parent_are_not_asked_about_the_same_call_at_a_ti
     branch = (await bench.client.request("branch_session", session_id=parent))["session_id"]
     await bench.client.request("resume", session_id=branch)
     asked = (await bench.events.until("permission_requested"))["payload"]
-    bench.provider.answer(says("done without"), says("done again"))
     await bench.client.request("resume", session_id=parent)
-    denied = (await bench.events.until("tool_call_denied"))["payload"]
-    assert (denied["session_id"], denied["by"]) == (parent, "policy")
-    assert denied["reason"].endswith("another session is asked about the same call already")
+    error = (await bench.events.until("error", session_id=parent))["payload"]
+    assert (error["code"], error["cause"]) == ("calls_in_progress", asked["run_id"])
     await bench.events.until("agent_end", session_id=parent)
+    bench.provider.answer(says("done again"))
     await bench.client.request("confirm_tool", **naming(asked, "deny"))
     await bench.events.until("agent_end", session_id=branch)
+    await bench.client.request("resume", session_id=parent)
+    asked = (await bench.events.until("permission_requested"))["payload"]
+    assert (asked["session_id"], asked["attempt"]) == (parent, 3)
+
+
+async def test_a_branch_of_a_running_session_does_not_go_ahead_of_it(bench: Bench) -> None:
+    bench.provider.answer(asks("work", "look"), says("done"))
+    running = await bench.client.request("prompt", text="go", wait=False)
+    await bench.events.until("tool_call_started")
+    parent = running["session_id"]
+    branch = (await bench.client.request("branch_session", session_id=parent))["session_id"]
+    await bench.client.request("resume", session_id=branch)
+    error = (await bench.events.until("error", session_id=branch))["payload"]
+    assert (error["code"], error["cause"]) == ("calls_in_progress", running["run_id"])
+    bench.work.finish(gives("once"))
+    await bench.events.until("agent_end", run_id=running["run_id"])
+    assert bench.look.count == 1
+
+
+async def test_branches_that_go_on_at_the_same_moment_run_what_never_began_once(
+    bench: Bench,
+) -> None:
+    bench.provider.answer(asks("work", "look"))
+    await bench.client.request("prompt", text="go", wait=False)
+    await bench.events.until("tool_call_started")
+    await bench.client.request("abort")
+    await bench.events.run()
+    parent = (await bench.client.request("get_state"))["session_id"]
+    branch = (await bench.client.request("branch_session", session_id=parent))["session_id"]
+    bench.provider.answer(says("done"))
+    ids = [
+        await bench.client.ask("resume", session_id=session_id) for session_id in (parent, branch)
+    ]
+    for sent in ids:
+        assert (await bench.client.answer(sent))["ok"]
+    statuses = [(await bench.events.until("agent_end"))["payload"]["status"] for _ in ids]
+    assert sorted(statuses) == ["completed", "error"]
+    assert bench.look.count == 1
 
 
 async def test_nor_does_it_when_its_parent_is_gone_and_nobody_can_say(bench: Bench) -> None:
