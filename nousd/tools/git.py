@@ -3,6 +3,9 @@
 Always in the sandbox, and never without one: a repository's own config, attributes and hooks make git
 run programs. What can be switched off is, and there is no network. Looking is done on a workdir that
 cannot be written. Worktrees are made in ``.worktrees`` of the workdir, so that they can be worked in.
+
+What rules close to reading is in a sandbox as if it were not there, and git would show it as removed,
+with all that it was. So it is left out of what is looked at.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from msgspec import Meta
 from nousd.errors import ToolArgumentsInvalid, ToolError
 from nousd.tools.environment import allowed_environment
 from nousd.tools.function_tool import builtin, real_path
-from nousd.tools.held_command import Command, Ran, run_command
+from nousd.tools.held_command import Command, Ran, run_command, said_by
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.sandbox.git_folders import WORKTREES
 from nousd.wire.access import Access, ToolClass
@@ -32,13 +35,18 @@ TIMEOUT_SECONDS: Final = 60
 LOG_MAX: Final = 1000
 """Commits that one call may ask for."""
 
+NAMES_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of the names of changed files, where some of them may be closed."""
+
+CLOSED_MAX: Final = 1000
+"""Changed files that can be left out."""
+
 _REF: Final = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9_./@{}~^+=-]{0,255}", re.ASCII)
 _BRANCH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+=-]{0,199}", re.ASCII)
 _WORKTREE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
 
 _OPTIONS: Final = (
     "--no-pager",
-    "--literal-pathspecs",
     *("-c", "core.fsmonitor=false"),
     *("-c", "core.hooksPath=/dev/null"),
     *("-c", "core.quotePath=false"),
@@ -57,6 +65,9 @@ _VARIABLES: Final = {
     "GIT_EDITOR": "false",
     "GIT_PAGER": "cat",
 }
+
+_SAID_CHARS_MAX: Final = 200
+_STATE_CHARS: Final = len("XY ")
 
 _LOOKING: Final = {"GIT_OPTIONAL_LOCKS": "0"}
 
@@ -102,18 +113,47 @@ async def _git(args: Git, context: ToolContext) -> ToolResult:
     changes = _changes(args)
     if changes and args.subcommand == "worktree":
         await trio.to_thread.run_sync(_make_ignored, context)
+    line = Command(
+        argv=(_program(), *_OPTIONS, *command),
+        sandbox=sandbox,
+        timeout_seconds=TIMEOUT_SECONDS,
+        variables=_VARIABLES if changes else {**_VARIABLES, **_LOOKING},
+        opened=_opened(args, context),
+        is_read_only=not changes,
+    )
+    closed = await _closed(args, line, context)
+    without = tuple(f":(exclude,literal){name}" for name in closed)
     ran = await run_command(
-        Command(
-            argv=(_program(), *_OPTIONS, *command),
-            sandbox=sandbox,
-            timeout_seconds=TIMEOUT_SECONDS,
-            variables=_VARIABLES if changes else {**_VARIABLES, **_LOOKING},
-            opened=_opened(args, context),
-            is_read_only=not changes,
-        ),
+        msgspec.structs.replace(line, argv=(*line.argv, *without)),
         context,
     )
-    return _told(ran)
+    return _told(ran, len(closed))
+
+
+async def _closed(args: Git, line: Command, context: ToolContext) -> tuple[str, ...]:
+    """Returns which of the changed files rules close to reading.
+
+    Raises:
+        ToolError: ``git_failed``: that cannot be told.
+    """
+    names = _NAMES.get(args.subcommand)
+    if names is None or not context.confinement.restrictions.reading:
+        return ()
+    command = (*names(args), *_path(args))
+    listing = msgspec.structs.replace(line, argv=(_program(), *_OPTIONS, *command))
+    said = os.fsdecode(await said_by(listing, context, NAMES_BYTES_MAX))
+    if "\n" in said:
+        raise ToolError(
+            "git_failed: rules close files to reading, and it cannot be told which of the changed"
+            f" ones: {said[:_SAID_CHARS_MAX]}"
+        )
+    skipped = _STATE_CHARS if args.subcommand == "status" else 0
+    found = (entry[skipped:].rstrip("/") for entry in said.split("\0")[:-1])
+    restrictions = context.confinement.restrictions
+    closed = tuple(name for name in found if restrictions.close_to_reading(tuple(name.split("/"))))
+    if len(closed) > CLOSED_MAX:
+        raise ToolError(f"git_failed: rules close more than {CLOSED_MAX} of the changed files")
+    return closed
 
 
 def _access(args: Git, context: ToolContext) -> Access:
@@ -139,11 +179,13 @@ def _opened(args: Git, context: ToolContext) -> tuple[Path, ...]:
     return ()
 
 
-def _told(ran: Ran) -> ToolResult:
+def _told(ran: Ran, left_out: int) -> ToolResult:
     ended = ran.ended
     if ended.failure is not None:
         raise ToolError(f"git_failed: git {ended.failure}")
     text = ran.result.text or "(nothing)"
+    if left_out:
+        text = f"{text}\n\n[left out, because rules close them to reading: {left_out}]"
     if ended.exceeded is not None:
         text = f"{text}\n\ngit was ended: it went beyond {ran.limit_exceeded}"
     elif ended.timed_out:
@@ -185,14 +227,31 @@ def _log(args: Git) -> Iterator[str]:
 
 
 def _diff(args: Git) -> Iterator[str]:
-    yield from ("diff", "--no-color", "--no-ext-diff", "--no-textconv")
-    yield from ("--ignore-submodules=dirty",)
-    if args.staged:
-        yield "--cached"
+    yield from _comparison(args)
     if args.stat:
         yield "--stat"
-    yield from _ref(args)
     yield from _path(args)
+
+
+def _comparison(args: Git) -> Iterator[str]:
+    yield from ("diff", "--no-color", "--no-ext-diff", "--no-textconv")
+    yield "--ignore-submodules=dirty"
+    if args.staged:
+        yield "--cached"
+    yield from _ref(args)
+
+
+def _names_of_status(_args: Git) -> Iterator[str]:
+    yield from ("status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=dirty")
+
+
+def _names_of_diff(args: Git) -> Iterator[str]:
+    yield from _comparison(args)
+    yield from ("--name-only", "-z", "--no-renames")
+
+
+_NAMES: Final = {"status": _names_of_status, "diff": _names_of_diff}
+"""What names the changed files, for what shows something of them."""
 
 
 def _list_branches(_args: Git) -> Iterator[str]:
@@ -264,7 +323,7 @@ def _path(args: Git) -> Iterator[str]:
     if args.path is not None:
         if "\0" in args.path:
             raise ToolArgumentsInvalid("validation_failed: git.path must not hold a NUL character")
-        yield args.path
+        yield f":(literal){args.path}"
 
 
 GIT = builtin(

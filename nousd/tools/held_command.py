@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import trio
 
+from nousd.errors import ToolError
 from nousd.tools.environment import allowed_environment
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output import OutputCollector, OutputStream
@@ -19,6 +21,8 @@ from nousd.tools.sandbox.interface import Held, Request, Sandbox
 from nousd.tools.supervisor import Ended, run_supervised
 from nousd.wire.limits import ARTIFACT_BYTES_MAX
 from nousd.wire.tool_events import SandboxFacts
+
+_REASON_CHARS_MAX: Final = 1000
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +102,35 @@ async def run_command(command: Command, context: ToolContext) -> Ran:
         facts = _with_own_limits(held.facts, command)
         result = msgspec.structs.replace(result, execution_env="sandbox", sandbox=facts)
     return Ran(ended=ended, result=result, remarks=tuple(held.remarks))
+
+
+async def said_by(command: Command, context: ToolContext, bytes_max: int) -> bytes:
+    """Returns what a command says, of which nobody else is told.
+
+    Raises:
+        ToolError: it did not end well, or said more than so many bytes, or cannot be held.
+    """
+    said = bytearray()
+
+    def take(chunk: bytes) -> None:
+        said.extend(chunk[: bytes_max + 1 - len(said)])
+
+    async with _held(command, context) as held:
+        ended = await run_supervised(
+            held.argv,
+            cwd=context.workdir,
+            env=held.env,
+            on_output=take,
+            timeout_seconds=command.timeout_seconds,
+            held=held,
+        )
+    failed = f"{Path(command.argv[0]).name}_failed"
+    if len(said) > bytes_max:
+        raise ToolError(f"{failed}: it said more than {bytes_max} bytes")
+    if ended != Ended():
+        reason = ended.failure or said.decode("utf-8", "replace").strip() or f"code {ended.code}"
+        raise ToolError(f"{failed}: {reason[-_REASON_CHARS_MAX:]}")
+    return bytes(said)
 
 
 def _with_own_limits(facts: SandboxFacts, command: Command) -> SandboxFacts:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from nousd.errors import ToolArgumentsInvalid, ToolError
@@ -181,6 +183,73 @@ async def test_a_path_is_never_an_option_or_magic(repository: SandboxBench) -> N
     for path in ("--output=stolen", ":(top)a.txt"):
         assert await repository.text("git", subcommand="diff", path=path) == "(nothing)"
     assert "stolen" not in repository.names()
+
+
+@pytest.fixture
+def closed(repository: SandboxBench) -> SandboxBench:
+    """A repository in which rules close a folder and a file, both changed since they were committed."""
+    repository.put("secrets/key", "old key\n")
+    repository.put("deep/.env", "old environment\n")
+    git(repository.work, "add", ".")
+    git(repository.work, "commit", "-qm", "second")
+    repository.put("a.txt", "two\n")
+    repository.put("secrets/key", "new key\n")
+    repository.put("deep/.env", "new environment\n")
+    restricted = repository.context.confinement.closed_to(
+        reading=[re.compile("secrets(/.*)?"), re.compile(r"(.*/)?\.env")]
+    )
+    repository.context = msgspec.structs.replace(repository.context, confinement=restricted)
+    return repository
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"subcommand": "status"},
+        {"subcommand": "diff"},
+        {"subcommand": "diff", "ref": "HEAD"},
+        {"subcommand": "diff", "ref": "HEAD~1", "path": "."},
+        {"subcommand": "diff", "ref": "HEAD", "stat": True},
+    ],
+    ids=str,
+)
+async def test_what_rules_close_to_reading_is_left_out_and_said(
+    closed: SandboxBench, arguments: dict[str, Any]
+) -> None:
+    result = await closed.call("git", **arguments)
+    assert not result.is_error, result.text
+    assert "a.txt" in result.text
+    for word in ("key", "environment", ".env"):
+        assert word not in result.text
+    assert re.search(r"\[left out, because rules close them to reading: [12]\]\Z", result.text)
+
+
+async def test_what_was_committed_of_closed_places_is_left_out_as_well(
+    closed: SandboxBench,
+) -> None:
+    text = await closed.text("git", subcommand="diff", ref="HEAD~1..HEAD")
+    assert text == "(nothing)\n\n[left out, because rules close them to reading: 2]"
+    git(closed.work, "add", "secrets/key")
+    assert "key" not in await closed.text("git", subcommand="diff", staged=True)
+
+
+async def test_where_it_cannot_be_told_what_is_closed_nothing_is_shown(
+    closed: SandboxBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed.put("a\nb", "x")
+    with pytest.raises(
+        ToolError, match=r"^git_failed: rules close files to reading, and it cannot"
+    ):
+        await closed.call("git", subcommand="status")
+    with pytest.raises(ToolError, match=r"^git_failed: .*no-such"):
+        await closed.call("git", subcommand="diff", ref="no-such")
+    monkeypatch.setattr("nousd.tools.git.NAMES_BYTES_MAX", 3)
+    with pytest.raises(ToolError, match=r"^git_failed: it said more than 3 bytes"):
+        await closed.call("git", subcommand="diff")
+    monkeypatch.undo()
+    monkeypatch.setattr("nousd.tools.git.CLOSED_MAX", 1)
+    with pytest.raises(ToolError, match=r"^git_failed: rules close more than 1 of the changed"):
+        await closed.call("git", subcommand="diff")
 
 
 async def test_what_a_call_touches_is_told(bench: Bench) -> None:
