@@ -153,7 +153,9 @@ def _session(payload: Payload) -> Iterator[str]:
 def _sessions(payload: Payload) -> Iterator[str]:
     for row in payload["sessions"]:
         mark = "*" if row["active"] else " "
-        yield f"{mark} {row['session_id']}  {row['updated_at']}  {row['run_state']}{_named(row)}"
+        of = f", a task of {row['origin']['session_id']}" if "origin" in row else ""
+        state = f"{row['run_state']}{_named(row)}{of}"
+        yield f"{mark} {row['session_id']}  {row['updated_at']}  {state}"
     if payload["has_more"]:
         yield f"(more: --before {payload['sessions'][-1]['session_id']})"
 
@@ -198,7 +200,7 @@ def _queue(payload: Payload) -> Iterator[str]:
 def _todos(payload: Payload) -> Iterator[str]:
     for todo in payload["todos"]:
         priority = f" ({todo['priority']})" if "priority" in todo else ""
-        yield f"{todo['status']:11}  {todo['content']}{priority}"
+        yield f"{todo['status']:11}  {' '.join(todo['content'].split())}{priority}"
     if not payload["todos"]:
         yield "nothing is on the list"
 
@@ -212,10 +214,13 @@ def _agents(payload: Payload) -> Iterator[str]:
         marks = [agent["source"], *([] if agent["trusted"] else ["not trusted"])]
         if not agent["usable"]:
             marks = [agent["source"], "not usable"]
-        yield f"{agent['name']} ({', '.join(marks)})  {agent.get('description', '')}".rstrip()
+        what = snippet(agent.get("description", ""))
+        yield f"{agent['name']} ({', '.join(marks)})  {what}".rstrip()
         yield f"    {agent['path']}"
         for problem in agent.get("problems", ()):
             yield f"    {problem}"
+    if not payload["agents"]:
+        yield "there are no agents"
 
 
 def _tools(payload: Payload) -> Iterator[str]:

@@ -296,6 +296,24 @@ def test_every_answer_is_shown_as_text_for_people(type_: str) -> None:
     assert "{" not in shown.replace("{}", "")
 
 
+def test_a_session_of_a_task_says_whose_it_is() -> None:
+    row = {"session_id": "s2", "updated_at": "then", "run_state": "idle", "active": False}
+    origin = {"session_id": "s1", "run_id": "r", "tool_call_id": "c", "depth": 1}
+    sessions = [{**row, "name": "worker: look", "origin": origin}]
+    shown = as_text(Answer("1", "sessions", {"sessions": sessions, "has_more": False}, None))
+    assert shown == ['  s2  then  idle "worker: look", a task of s1']
+
+
+def test_what_models_and_files_say_stays_on_its_line() -> None:
+    todos = [{"id": "1", "content": "one\ntwo", "status": "pending"}]
+    assert as_text(Answer("1", "todos", {"todos": todos}, None)) == ["pending      one two"]
+    agent = {"name": "a", "source": "user", "trusted": True, "usable": True, "path": "/a.md"}
+    agents = [{**agent, "description": "one\ntwo"}]
+    shown = as_text(Answer("1", "agents", {"agents": agents}, None))
+    assert shown == ["a (user)  one two", "    /a.md"]
+    assert as_text(Answer("1", "agents", {"agents": []}, None)) == ["there are no agents"]
+
+
 def test_an_answer_that_is_not_known_is_shown_as_json() -> None:
     payload = {"anything": ["goes"]}
     for type_ in ("extension_result", "state"):
