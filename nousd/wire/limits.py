@@ -70,6 +70,9 @@ MCP_DESCRIPTION_CHARS_MAX: Final = 8192
 MCP_MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 """One message of an MCP server."""
 
+MCP_MESSAGE_VALUES_MAX: Final = 50_000
+"""Values in one: numbers, texts, lists, objects and what is in them. Time is spent on each."""
+
 MODELS_LISTED_MAX: Final = 2000
 """Models in one answer to ``list_models``."""
 
@@ -295,6 +298,10 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
     "mcp_description_chars_max": (MCP_DESCRIPTION_CHARS_MAX, "a description that is cut"),
     "mcp_message_bytes_max": (
         MCP_MESSAGE_BYTES_MAX,
+        "a warning `mcp_server_failed`; the server is started again",
+    ),
+    "mcp_message_values_max": (
+        MCP_MESSAGE_VALUES_MAX,
         "a warning `mcp_server_failed`; the server is started again",
     ),
     "models_listed_max": (MODELS_LISTED_MAX, "`truncated` in the answer; name a provider"),

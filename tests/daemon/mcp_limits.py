@@ -96,6 +96,18 @@ async def message_bytes(kit: Kit, offset: int) -> None:
     assert failed["payload"]["error"] == (too_long if offset > 0 else "it ended; quiet")
 
 
+async def message_values(kit: Kit, offset: int) -> None:
+    """A server that sends one line, which is no answer, of that many values."""
+    bound = LIMITS["mcp_message_values_max"][0]
+    program = f"printf '['; printf '%{bound + offset - 2}s' '' | tr ' ' ,; echo ']'; echo quiet >&2"
+    statuses = await kit.daemon.watch(after="evt-0", types=["mcp_server_status"])
+    await kit.client.request("add_mcp", name="s", command=["/bin/sh", "-c", program])
+    with trio.fail_after(20):
+        failed = await statuses.until("mcp_server_status", state="backoff")
+    too_many = f"it sent a message of more than {bound} values"
+    assert failed["payload"]["error"] == (too_many if offset > 0 else "it ended; quiet")
+
+
 MCP_PLAYS: Final[dict[str, Callable[[Kit, int], Awaitable[None]]]] = {
     "mcp_servers_max": servers,
     "mcp_values_max": values,
@@ -105,4 +117,5 @@ MCP_PLAYS: Final[dict[str, Callable[[Kit, int], Awaitable[None]]]] = {
     "mcp_schema_bytes_max": schema_bytes,
     "mcp_description_chars_max": description_chars,
     "mcp_message_bytes_max": message_bytes,
+    "mcp_message_values_max": message_values,
 }

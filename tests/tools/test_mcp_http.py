@@ -14,7 +14,7 @@ import trio
 
 from nousd.errors import ToolError, ToolServerFailed
 from nousd.tools.mcp import server as server_module
-from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX
+from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX
 from tests.tools.test_mcp_servers import Host, kept
 
 pytestmark = pytest.mark.filterwarnings(
@@ -32,7 +32,10 @@ ANSWERS: dict[str, Any] = {
     "tools/list": {
         "tools": [
             {"name": name, "inputSchema": {"type": "object"}}
-            for name in ("near", "too_large", "stream", "packed", "elsewhere", "broken", "drop")
+            for name in (
+                *("near", "too_large", "too_many", "too_many_in_a_stream", "stream"),
+                *("packed", "elsewhere", "broken", "drop"),
+            )
         ]
     },
 }
@@ -87,6 +90,14 @@ class Web:
                 return _http(b'"' + b"x" * (MCP_MESSAGE_BYTES_MAX + 1) + b'"')
             case "stream":
                 return _http(b"data: " + body + b"\n\n", kind="text/event-stream")
+            case "too_many":
+                return _http(b"[" + b"[]," * MCP_MESSAGE_VALUES_MAX + b"[]]")
+            case "too_many_in_a_stream":
+                many = {**RESULT, "structuredContent": {"many": [[]] * MCP_MESSAGE_VALUES_MAX}}
+                body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": many}).encode()
+                half = body.index(b",", len(body) // 2)
+                lines = b"data: " + body[:half] + b"\r\ndata: " + body[half:] + b"\r\n\r\n"
+                return _http(lines, kind="text/event-stream")
             case "packed":
                 return _http(body, more="Content-Encoding: gzip\r\n")
             case "elsewhere":
@@ -133,7 +144,7 @@ async def test_a_server_behind_a_url_gets_the_headers_and_no_proxy(
         assert host.server.status.protocol_version == "2025-11-25"
 
 
-@pytest.mark.parametrize("tool", ["elsewhere", "broken"])
+@pytest.mark.parametrize("tool", ["elsewhere", "broken", "too_many_in_a_stream"])
 async def test_an_answer_that_is_none_fails_its_call_alone(tool: str, tmp_path: Path) -> None:
     async with served(tmp_path) as (_, host):
         with pytest.raises(ToolError):
@@ -146,6 +157,7 @@ async def test_an_answer_that_is_none_fails_its_call_alone(tool: str, tmp_path: 
     ("tool", "words"),
     [
         ("too_large", f"the answer has more than {MCP_MESSAGE_BYTES_MAX} bytes"),
+        ("too_many", f"a message has more than {MCP_MESSAGE_VALUES_MAX} values"),
         ("packed", "the answer is compressed, which was not asked for"),
         ("drop", ""),
     ],

@@ -6,6 +6,7 @@ follows redirects within the URL's origin only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -17,7 +18,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from nousd.tools.mcp.pace import Pace
 from nousd.tools.mcp.spec import ServerSpec
-from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX
+from nousd.tools.mcp.values import ValuesOfLines
+from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX
 
 _CONNECT_SECONDS: Final = 30.0
 
@@ -65,10 +67,8 @@ class _Bounded(httpx2.AsyncBaseTransport):
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
             raise httpx2.DecodingError("the answer is compressed, which was not asked for")
-        # The events of a stream are bounded one by one, by the SDK.
         is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-        bound = None if is_stream else MCP_MESSAGE_BYTES_MAX
-        response.stream = _BoundedStream(response.stream, self._pace, bound)
+        response.stream = _BoundedStream(response.stream, self._pace, is_stream=is_stream)
         return response
 
     async def aclose(self) -> None:
@@ -76,19 +76,28 @@ class _Bounded(httpx2.AsyncBaseTransport):
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream, pace: Pace, bytes_max: int | None) -> None:
+    def __init__(self, inner: httpx2.AsyncByteStream, pace: Pace, *, is_stream: bool) -> None:
         self._inner = inner
         self._pace = pace
-        self._bytes_max = bytes_max
+        # The size of events of a stream is bounded one by one, by the SDK.
+        self._bytes_max = math.inf if is_stream else MCP_MESSAGE_BYTES_MAX
+        self._lines = ValuesOfLines(is_stream=is_stream)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
         async for chunk in self._inner:
             size += len(chunk)
-            if self._bytes_max is not None and size > self._bytes_max:
+            if size > self._bytes_max:
                 raise httpx2.ReadError(f"the answer has more than {self._bytes_max} bytes")
-            await self._pace.take(len(chunk), messages=chunk.count(b"data:"))
+            values = self._bearable(self._lines.feed(chunk))
+            await self._pace.take(len(chunk), messages=chunk.count(b"data:"), values=values)
             yield chunk
+        await self._pace.take(0, messages=0, values=self._bearable(self._lines.finish()))
+
+    def _bearable(self, values: int) -> int:
+        if self._lines.most > MCP_MESSAGE_VALUES_MAX:
+            raise httpx2.ReadError(f"a message has more than {MCP_MESSAGE_VALUES_MAX} values")
+        return values
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -25,9 +25,10 @@ from mcp.shared.message import SessionMessage
 from nousd.errors import ToolServerFailed
 from nousd.tools.mcp.pace import Pace
 from nousd.tools.mcp.spec import ServerSpec
+from nousd.tools.mcp.values import values_in
 from nousd.tools.supervisor import supervised_conversation
 from nousd.wire.framing import LineSplitter, LineTooLong
-from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX
+from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX
 
 _WRITES_WAITING_MAX: Final = 64
 _WRITE_SECONDS: Final = 30.0
@@ -118,7 +119,12 @@ class _Server:
                     raise ToolServerFailed(
                         f"it sent a message of more than {MCP_MESSAGE_BYTES_MAX} bytes"
                     )
-                await pace.take(len(line))
+                values = values_in(line)
+                if values > MCP_MESSAGE_VALUES_MAX:
+                    raise ToolServerFailed(
+                        f"it sent a message of more than {MCP_MESSAGE_VALUES_MAX} values"
+                    )
+                await pace.take(len(line), values=values)
                 message = _decoded(line)
                 if message is not None:
                     await to_session.send(message)
