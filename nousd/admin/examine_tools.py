@@ -24,7 +24,10 @@ _MEANS: Final = (
     "bash is supervised, but not confined; mode auto asks for every command, and git is refused"
 )
 
-_LESS: Final = "commands can make no new files at the top of a workdir, and no commits"
+_LESS: Final = (
+    "commands can make no new files at the top of a workdir, and no commits, and have no sockets, not"
+    " even among themselves"
+)
 """What Landlock does not allow and bubblewrap does."""
 
 

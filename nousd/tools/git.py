@@ -183,13 +183,14 @@ def _told(ran: Ran, left_out: int) -> ToolResult:
     ended = ran.ended
     if ended.failure is not None:
         raise ToolError(f"git_failed: git {ended.failure}")
-    text = ran.result.text or "(nothing)"
+    notes = [f"[{remark}]" for remark in ran.remarks]
     if left_out:
-        text = f"{text}\n\n[left out, because rules close them to reading: {left_out}]"
+        notes.append(f"[left out, because rules close them to reading: {left_out}]")
     if ended.exceeded is not None:
-        text = f"{text}\n\ngit was ended: it went beyond {ran.limit_exceeded}"
+        notes.append(f"git was ended: it went beyond {ran.limit_exceeded}")
     elif ended.timed_out:
-        text = f"{text}\n\ngit timed out after {TIMEOUT_SECONDS} seconds"
+        notes.append(f"git timed out after {TIMEOUT_SECONDS} seconds")
+    text = "\n\n".join([ran.result.text or "(nothing)", *notes])
     is_error = ended.exceeded is not None or ended.timed_out or ended.code != 0
     return msgspec.structs.replace(ran.result, text=text, is_error=is_error)
 

@@ -5,6 +5,7 @@ What is run, and whether a sandbox must hold it, is the tool's business.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +24,9 @@ from nousd.wire.limits import ARTIFACT_BYTES_MAX
 from nousd.wire.tool_events import SandboxFacts
 
 _REASON_CHARS_MAX: Final = 1000
+
+_REFUSAL: Final = re.compile("permission denied|operation not permitted", re.IGNORECASE)
+"""By which programs say that the kernel refused them something."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +105,8 @@ async def run_command(command: Command, context: ToolContext) -> Ran:
     if held.facts is not None:
         facts = _with_own_limits(held.facts, command)
         result = msgspec.structs.replace(result, execution_env="sandbox", sandbox=facts)
-    return Ran(ended=ended, result=result, remarks=tuple(held.remarks))
+    hints = (held.hint,) if held.hint and _REFUSAL.search(result.text) else ()
+    return Ran(ended=ended, result=result, remarks=(*held.remarks, *hints))
 
 
 async def said_by(command: Command, context: ToolContext, bytes_max: int) -> bytes:

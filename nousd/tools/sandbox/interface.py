@@ -54,6 +54,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         descriptors: what it inherits.
         limits: what the supervisor sees to.
         remarks: what came of it that a model should know; complete when the block is left.
+        hint: what a model should know of the sandbox where the program was refused something.
         is_holder: whether the program started first only holds the others, and dies last: it takes them
             with it when it is killed, so it is not told to stop, they are.
     """
@@ -64,6 +65,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     descriptors: tuple[int, ...] = ()
     limits: Limits = Limits()
     remarks: list[str] = msgspec.field(default_factory=list)
+    hint: str = ""
     is_holder: bool = False
 
 

@@ -9,7 +9,8 @@ Rights are only ever added, to a file or to a folder and all that is below. So a
 something is closed cannot be opened as a whole: each of its entries is, and no new one can be made
 beside them. That is what a program here can do less than in bubblewrap: what lies at the top of the
 workdir and in ``.git`` can be written as far as it is there already (a workdir has places that are
-closed, such as hooks, whether they exist or not), and so a commit needs the user's word.
+closed, such as hooks, whether they exist or not), and so a commit needs the user's word. There is no
+network of its own either: what would talk over 127.0.0.1 cannot, nor what needs a terminal.
 
 What else is weaker: other processes can be seen, though neither signalled nor looked into; what ``stat``
 says of a file whose name is known is no secret, and nor are the names in a folder that holds something
@@ -42,6 +43,13 @@ ENTRIES_MAX: Final = 10_000
 
 _TEMPORARY: Final = "nousd-sandbox-"
 """Begins the name of a call's temporary folder; the daemon's process comes next."""
+
+HINT: Final = (
+    "In this sandbox nothing new can be made in a folder that holds something protected, such as the"
+    " top of the working folder and .git, and there are no sockets, terminals or shared memory. Make"
+    " such files with a file tool, or ask to run unsandboxed, if that is why something was refused."
+)
+"""For models."""
 
 _PROGRAM: Final = Path(__file__).with_name("_landlock_main.py")
 _CREATE_RULESET: Final = 444
@@ -140,6 +148,7 @@ class Landlock:
                     ),
                     descriptors=(descriptor,),
                     limits=self._chosen.limits,
+                    hint=HINT,
                 )
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
