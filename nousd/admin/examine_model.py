@@ -18,6 +18,7 @@ from nousd.config.settings import Settings, with_provider
 from nousd.errors import ConfigError, KeyUnavailable, NousdError, ProviderError
 from nousd.providers import auto, key_command
 from nousd.providers.configured import make_configured
+from nousd.redaction import Redactor
 
 SERVER_SECONDS: Final = 5.0
 """How long a server may take to list its models."""
@@ -71,19 +72,23 @@ class _Told(NamedTuple):
 
 async def _ask_all(providers: list[ConfiguredProvider], settings: Settings) -> dict[str, _Told]:
     told: dict[str, _Told] = {}
+    keys = (provider.api_key for provider in settings.providers.values())
+    secrets = Redactor(key.reveal() for key in keys if key is not None)
     async with trio.open_nursery() as nursery:
         for provider in providers:
-            nursery.start_soon(_ask, provider, settings, told)
+            nursery.start_soon(_ask, provider, settings, secrets, told)
     return told
 
 
-async def _ask(provider: ConfiguredProvider, settings: Settings, told: dict[str, _Told]) -> None:
+async def _ask(
+    provider: ConfiguredProvider, settings: Settings, secrets: Redactor, told: dict[str, _Told]
+) -> None:
     seconds = SERVER_SECONDS
     if provider.api_key is None and provider.api_key_command:
         seconds += key_command.SECONDS_MAX
     told[provider.name] = _Told("", ProviderError(f"no answer within {seconds:g} seconds"))
     try:
-        asked = make_configured(provider, settings, lambda _key: None)
+        asked = make_configured(provider, settings, secrets)
     except ConfigError as error:
         told[provider.name] = _Told("", error)
         return

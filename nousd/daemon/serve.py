@@ -173,7 +173,7 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
         record = None
         if settings.record is not None:
             record = stack.enter_context(open_recordings(settings.record, redactor.redact)).of
-        models = configured_models(settings, redactor.add, record=record)
+        models = configured_models(settings, redactor, record=record)
         store = await stack.enter_async_context(
             open_store(locations.database_file(settings.state_dir))
         )

@@ -18,9 +18,7 @@ from nousd.providers.late_key import AskKey
 from nousd.providers.models import ModelFacts, Models
 from nousd.providers.prices import Price
 from nousd.providers.registry import make_provider
-
-Learn = Callable[[str], None]
-"""Told every key as soon as it is known, so that it can be kept out of what is written."""
+from nousd.redaction import Redactor
 
 RecordOf = Callable[[str], Record]
 """Name of a provider -> what takes its exchanges with the server."""
@@ -91,7 +89,7 @@ class Configured(Protocol):
 
 def configured_models(
     said: Configured,
-    learn: Learn,
+    secrets: Redactor,
     *,
     random: Callable[[], float] = random.random,
     record: RecordOf | None = None,
@@ -100,16 +98,17 @@ def configured_models(
     at once, so that what is wrong with it is said at the start.
 
     Args:
+        secrets: is told every key as soon as it is known; no error of a provider tells one of them.
         record: if given, every exchange with a server passes through what it returns.
 
     Raises:
         ConfigError: the default provider cannot be used as it is configured.
     """
     default = make_configured(
-        said.providers[said.provider], said, learn, random=random, record=record
+        said.providers[said.provider], said, secrets, random=random, record=record
     )
     factories: dict[str, Callable[[], Provider]] = {
-        name: partial(make_configured, provider, said, learn, random=random, record=record)
+        name: partial(make_configured, provider, said, secrets, random=random, record=record)
         for name, provider in said.providers.items()
     }
     return Models(
@@ -125,7 +124,7 @@ def configured_models(
 def make_configured(
     provider: ConfiguredProvider,
     said: Configured,
-    learn: Learn,
+    secrets: Redactor,
     *,
     random: Callable[[], float] = random.random,
     record: RecordOf | None = None,
@@ -137,29 +136,30 @@ def make_configured(
     """
     key = provider.api_key.reveal() if provider.api_key else None
     if key is not None:
-        learn(key)
+        secrets.add(key)
     return make_provider(
         provider.dialect,
         name=provider.name,
         api_base=provider.api_base,
         api_key=key,
         key_variable=provider.key_variable,
-        ask_key=_ask_key(provider, learn) if key is None else None,
+        ask_key=_ask_key(provider, secrets) if key is None else None,
         model=provider.model,
         idle_timeout_seconds=said.idle_timeout_seconds,
         attempts_max=said.retry_attempts,
         random=random,
         record=record(provider.name) if record else None,
+        secrets=secrets,
     )
 
 
-def _ask_key(provider: ConfiguredProvider, learn: Learn) -> AskKey | None:
+def _ask_key(provider: ConfiguredProvider, secrets: Redactor) -> AskKey | None:
     if not provider.api_key_command:
         return None
 
     async def ask() -> str:
         key = await key_from(provider.api_key_command, provider.folder)
-        learn(key)
+        secrets.add(key)
         return key
 
     return ask

@@ -30,6 +30,7 @@ from nousd.providers.interface import (
     Record,
 )
 from nousd.providers.server import ModelServer
+from nousd.redaction import Redactor
 
 MODEL_PAGES_MAX: Final = 20
 """Pages of a list of models that are read."""
@@ -67,6 +68,7 @@ class HostedProvider(ABC):
         context_window_tokens: overrides the table of known models.
         wall_clock: seconds since 1970, for a Retry-After that names a date.
         record: if given, every exchange passes through what it returns.
+        secrets: what must not be told of what the server says, besides its key; None for nothing.
 
     Raises:
         ConfigError: ``api_base`` or ``api_key`` cannot be used, or the key is missing.
@@ -91,6 +93,7 @@ class HostedProvider(ABC):
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
         wall_clock: Callable[[], float] = time.time,
         record: Record | None = None,
+        secrets: Redactor | None = None,
     ) -> None:
         self._server = ModelServer(
             api_base or self.vendor_api_base,
@@ -102,6 +105,7 @@ class HostedProvider(ABC):
             connect_timeout_seconds=connect_timeout_seconds,
             wall_clock=wall_clock,
             record=record,
+            secrets=secrets or Redactor(),
         )
         self._default_model = default_model or self.first_model
         self._context_window_tokens = context_window_tokens

@@ -20,6 +20,7 @@ from nousd.providers.interface import (
 )
 from nousd.providers.late_key import AskKey, LateKeyProvider
 from nousd.providers.retry import ATTEMPTS_MAX, RetryingProvider
+from nousd.redaction import Redactor
 
 if TYPE_CHECKING:
     from nousd.providers.hosted import HostedProvider
@@ -43,6 +44,7 @@ class ProviderSettings:
     idle_timeout_seconds: float = IDLE_TIMEOUT_SECONDS
     connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
     record: Record | None = None
+    secrets: Redactor | None = field(default=None, repr=False)
 
 
 def make_provider(
@@ -60,6 +62,7 @@ def make_provider(
     attempts_max: int = ATTEMPTS_MAX,
     random: Callable[[], float] = random.random,
     record: Record | None = None,
+    secrets: Redactor | None = None,
 ) -> Provider:
     """Returns a provider that speaks a dialect, retrying as ``RetryingProvider`` does.
 
@@ -70,6 +73,7 @@ def make_provider(
         context_window: tokens; overrides what is known of the model.
         random: returns numbers from 0 up to 1, for the waits between attempts.
         record: if given, every exchange with a server passes through what it returns.
+        secrets: what its errors must not tell besides its key; None for nothing.
 
     Raises:
         ConfigError: there is no such dialect, or a setting is missing or cannot be used.
@@ -86,6 +90,7 @@ def make_provider(
         idle_timeout_seconds=idle_timeout_seconds,
         connect_timeout_seconds=connect_timeout_seconds,
         record=record,
+        secrets=secrets,
     )
     if ask_key is None:
         provider = factory(settings)
@@ -137,6 +142,7 @@ def _hosted(kind: type[HostedProvider], settings: ProviderSettings) -> Provider:
         idle_timeout_seconds=settings.idle_timeout_seconds,
         connect_timeout_seconds=settings.connect_timeout_seconds,
         record=settings.record,
+        secrets=settings.secrets,
     )
 
 

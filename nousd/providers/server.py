@@ -4,8 +4,8 @@ Knows no dialect: it is told the headers that carry a key, sends bodies and feed
 decoder. A stream may last as long as it likes; only silence is limited. Redirects are not followed,
 because the key would go with them.
 
-The key is in one header and nowhere else: every error passes ``_without_key``, which takes it out of
-what the server said.
+The key is in one header and nowhere else: every error passes ``_without_keys``, which takes it out of
+what the server said, and the keys of others as well.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class ModelServer:
         headers: sent with every request.
         wall_clock: seconds since 1970, for a Retry-After that names a date.
         record: if given, every exchange passes through what it returns.
+        secrets: what else must not be told of what the server says.
 
     Raises:
         ConfigError: ``api_base`` or ``api_key`` cannot be used, or the key is missing.
@@ -101,6 +102,7 @@ class ModelServer:
         connect_timeout_seconds: float,
         wall_clock: Callable[[], float],
         record: Record | None,
+        secrets: Redactor,
     ) -> None:
         base = _checked_base(api_base, key_variable)
         self.host: Final = base.hostname or ""
@@ -116,6 +118,7 @@ class ModelServer:
         )
         self._wall_clock = wall_clock
         self._record = record
+        self._secrets = secrets
         self._client: httpx2.AsyncClient | None = None
         self._opening = trio.Lock()
 
@@ -143,7 +146,7 @@ class ModelServer:
             ProviderError: the server refused, broke off or said nothing for too long, or the decoder
                 understood it to have failed; after the pieces that came before.
         """
-        with self._without_key(), self._recorder() as recorder:
+        with self._without_keys(), self._recorder() as recorder:
             recorder.request(path, body)
             try:
                 async with self._response("POST", path, recorder, body, headers) as response:
@@ -161,7 +164,7 @@ class ModelServer:
         Raises:
             ProviderError: it refused or cannot be reached.
         """
-        with self._without_key():
+        with self._without_keys():
             try:
                 async with self._response("GET", path, _UNRECORDED) as response:
                     return await _beginning_of(response, BODY_BYTES_MAX, _UNRECORDED)
@@ -223,12 +226,13 @@ class ModelServer:
             recorder.end()
 
     @contextmanager
-    def _without_key(self) -> Iterator[None]:
-        """Takes the key out of the error that comes out, and cuts it to a bearable length."""
+    def _without_keys(self) -> Iterator[None]:
+        """Takes all keys out of the error that comes out, and cuts it to a bearable length."""
         try:
             yield
         except ProviderError as error:
-            words = str(error)
+            words = self._secrets.redact_text(str(error))
+            error.raw = self._secrets.redact_bytes(error.raw)
             if self._key:
                 redactor = Redactor([self._key])
                 words = redactor.redact(words)

@@ -18,6 +18,7 @@ from nousd.providers.configured import configured_models
 from nousd.providers.interface import Retrying
 from nousd.providers.models import Models
 from nousd.providers.prices import Price
+from nousd.redaction import Redactor
 from tests.providers.helpers import Collector, ask
 from tests.stub_model import StubModel, error_reply, stub_model
 
@@ -36,9 +37,21 @@ def settings(*providers: ConfiguredProvider, **more: Any) -> Settings:
     return Settings(**{"provider": providers[0].name, "providers": by_name, **more})
 
 
+class Learning(Redactor):
+    """Remembers the order in which keys became known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.learnt: list[str] = []
+
+    def add(self, secret: str) -> None:
+        self.learnt.append(secret)
+        super().add(secret)
+
+
 def made(said: Settings) -> tuple[Models, list[str]]:
-    learnt: list[str] = []
-    return configured_models(said, learnt.append, random=lambda: 0.0), learnt
+    secrets = Learning()
+    return configured_models(said, secrets, random=lambda: 0.0), secrets.learnt
 
 
 def test_the_default_model_is_that_of_the_default_provider() -> None:
@@ -123,6 +136,23 @@ async def test_a_key_that_a_command_prints_is_learnt_before_it_is_sent(tmp_path:
         assert learnt == [KEY]
         assert asked_in(tmp_path) == f"{KEY}\n"
         assert authorizations(stub) == [f"Bearer {KEY}"] * 2
+        await models.aclose()
+
+
+async def test_an_error_tells_no_key_of_another_provider() -> None:
+    async with stub_model() as stub:
+        said = settings(
+            provider("a", api_base=stub.api_base, api_key=Secret(KEY)),
+            provider("b", api_base=stub.api_base, api_key=Secret("sk-of-another")),
+            retry_attempts=1,
+        )
+        models, _ = made(said)
+        models.provider("b")
+        stub.script(error_reply(418, f"sk-of-another is no {KEY}, nor a friend"))
+        with pytest.raises(ProviderError, match=r"\[redacted\] is no \[redacted\], nor") as caught:
+            await models.provider("a").generate(ask("hi"), Collector())
+        assert b"nor a friend" in caught.value.raw
+        assert not any(key in caught.value.raw for key in (b"sk-of-another", KEY.encode()))
         await models.aclose()
 
 
