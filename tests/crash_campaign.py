@@ -9,14 +9,17 @@ What is promised, and what proves it:
 ====================================  =======================================================
 accepted is durable                   ``InputRecord.check``, ``check_queue``, ``check_resent``;
                                       ``SessionRecord.check``, ``check_state``, ``check_tools``,
-                                      ``check_messages``; ``RunRecord.told_started``
+                                      ``check_messages``; ``RunRecord.told_started``;
+                                      ``CallRecord.check``, ``check_resent``
 seen is stored                        ``CrashRecord._check_seen``, ``check_stream``,
                                       ``told_cursor``; ``SessionRecord.told_entries``;
-                                      ``RunRecord.told_run``, ``told_result``
+                                      ``RunRecord.told_run``, ``told_result``;
+                                      ``CallRecord.told_record``
 one start, one end                    ``tests.lifecycle``; ``RunRecord``: ends of cut off runs;
                                       ``InputRecord.check_queue``: what was not consumed is
                                       pending; ``check_state``: nothing runs by itself
-no tool twice                         ``RunRecord._check_marks``
+no tool twice                         ``RunRecord._check_marks``; ``CallRecord._began``
+one decision, and it lasts            ``CallRecord.check``, ``check_attempt``, ``check_rules``
 no reader can hurt another            here: each ``Follower`` is complete; the rest in
                                       ``scripts/soak`` and ``tests/daemon/test_feed.py``
 everything is bounded                 ``scripts/soak``, ``scripts/fuzz``
@@ -52,6 +55,9 @@ from tests.daemon_harness import Client, Events
 
 GONE_SECONDS: Final = 10
 """How long a dead daemon's processes may take to go; their own grace is far shorter."""
+
+CALLS_SHOWN_MAX: Final = 300
+"""Attempts that are read after a start; more than a round makes."""
 
 RESENT_MAX: Final = 10
 STARTS_CUT_MAX: Final = 3
@@ -127,6 +133,7 @@ class Campaign:
             f"recovering), {len(record.inputs.accepted)} accepted inputs, "
             f"{record.seen_events} events seen, {record.events} events in the log, "
             f"{record.runs.count} runs, {record.runs.tool_calls} tool calls, "
+            f"{len(record.calls.accepted)} of them of clients, {record.calls.decided} answers, "
             f"{len(record.sessions.deleted)} deleted sessions, {len(self.violations)} violations"
         )
 
@@ -205,6 +212,7 @@ class Campaign:
             answer = await request(client, "get_run", run_id=run_id)
             record.runs.check_run({"run_id": run_id} if answer is None else answer["run"])
         record.runs.ended.clear()
+        await self._check_calls(client)
         state = await request(client, "get_state")
         assert state is not None
         record.sessions.check_active(state["session_id"])
@@ -222,12 +230,25 @@ class Campaign:
         sessions.check_messages(session_id, await _granted(client, "get_messages", session_id))
         tools = await _granted(client, "list_tools", session_id)
         sessions.check_tools(session_id, tools["tools"])
+        permissions = await _granted(client, "list_permissions", session_id)
+        self.world.record.calls.check_rules(session_id, permissions)
+
+    async def _check_calls(self, client: Client) -> None:
+        calls = self.world.record.calls
+        for key in list(calls.changed)[-CALLS_SHOWN_MAX:]:
+            call_id, attempt = key
+            answer = await request(client, "get_tool_call", tool_call_id=call_id, attempt=attempt)
+            calls.check_attempt(key, None if answer is None else answer["call"])
+        calls.changed.clear()
 
     async def _check_resending(self, client: Client) -> None:
         inputs = self.world.record.inputs
         for handed in list(inputs.accepted.values())[-RESENT_MAX:]:
             answer = await request(client, handed.type, **handed.payload(waits=False))
             inputs.check_resent(handed, answer)
+        calls = self.world.record.calls
+        for made, _ in list(calls.accepted.values())[-RESENT_MAX:]:
+            calls.check_resent(made, await request(client, "call_tool", **made.payload()))
 
     async def _check_left_behind(self) -> None:
         """Waits until what dead daemons left has gone."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
 import trio
 
+from tests.crash_calls import Made
 from tests.crash_inputs import Handed
 from tests.crash_record import CrashRecord
 from tests.daemon.process_harness import Place
@@ -38,6 +39,8 @@ class World:
     sessions: list[str] = field(default_factory=list)
     in_doubt: list[Handed] = field(default_factory=list)
     """Inputs that were sent and not answered. The next round hands them in again."""
+    calls_in_doubt: list[Made] = field(default_factory=list)
+    """The same for calls."""
 
 
 async def ask(client: Client, type: str, **payload: Any) -> dict[str, Any]:
@@ -55,11 +58,11 @@ async def request(client: Client, type: str, **payload: Any) -> dict[str, Any] |
 
 
 async def watch(place: Place, record: CrashRecord) -> None:
-    """Notes every event line until the daemon dies."""
+    """Notes every event line until the daemon dies, and declares that what is asked will be answered."""
     try:
         events = Events(await trio.open_unix_socket(f"{place.socket}.events"))
         async with events.stream:
-            record.told_cursor((await events.subscribe(types="all"))["head"])
+            record.told_cursor((await events.subscribe(types="all", confirms=True))["head"])
             while True:
                 record.told_event(await events.receive_line())
     except GONE:
@@ -136,6 +139,31 @@ class LoadClient:
             self.record.inputs.told_refused(handed)
         elif answer["error"]["code"] in ("provider_error", "timeout"):
             self._note_failed(handed, answer["error"])
+
+    async def call(self, made: Made) -> None:
+        """Makes a call and notes what it was told; without an answer it stays in doubt."""
+        self.record.runs.asked(made.session_id, made.command)
+        try:
+            answer = await self.request("call_tool", **made.payload())
+        except GONE:
+            self.world.calls_in_doubt.append(made)
+            raise
+        if answer is not None:
+            self.record.calls.told_accepted(made, answer["tool_call_id"])
+
+    async def confirm(self, asked: Mapping[str, Any], decision: str) -> None:
+        """Answers for a call that waits, and notes what was decided: by this, or before."""
+        named = {key: asked[key] for key in ("tool_call_id", "attempt", "input_hash")}
+        answer = await ask(self._client, "confirm_tool", **named, decision=decision)
+        calls = self.record.calls
+        if answer["ok"]:
+            calls.told_decided(asked, "denied" if decision == "deny" else "approved", "user")
+            if "rule" in answer["payload"]:
+                place = asked["session_id"] if decision == "session" else ""
+                calls.told_granted(place, answer["payload"]["rule"])
+        elif answer["error"]["message"] == "already_decided":
+            details = answer["error"]["details"]
+            calls.told_decided(asked, details["decision"], details["by"])
 
     def _note_accepted(self, handed: Handed, answer: dict[str, Any]) -> None:
         self.record.inputs.told_accepted(handed, answer)

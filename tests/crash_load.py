@@ -12,6 +12,7 @@ from typing import Final
 
 import trio
 
+from tests.crash_calls import Made
 from tests.crash_client import GONE, LoadClient, World
 from tests.crash_inputs import Handed
 from tests.daemon.process_harness import Place
@@ -28,6 +29,8 @@ async def work(place: Place, world: World, random: Random, name: str) -> None:
             client = LoadClient(Client(stream), world, random, name)
             while world.in_doubt:
                 await client.hand_in(world.in_doubt.pop())
+            while world.calls_in_doubt:
+                await client.call(world.calls_in_doubt.pop())
             while True:
                 [operation] = random.choices(_OPERATIONS, _WEIGHTS)
                 pause = random.random() * 0.02
@@ -103,6 +106,68 @@ async def _resume(client: LoadClient) -> None:
 
 def _some_accepted(client: LoadClient) -> Handed | None:
     accepted = client.record.inputs.accepted.values()
+    newest = list(itertools.islice(reversed(accepted), INPUTS_USED_MAX))
+    return client.random.choice(newest) if newest else None
+
+
+# --- calls and who allows them -------------------------------------------------------------------
+
+
+async def _call_tool(client: LoadClient) -> None:
+    command = client.pick(_COMMANDS).replace("NAME", client.unique())
+    await client.call(Made(client.session(), "bash", command, client.unique()))
+
+
+async def _call_again(client: LoadClient) -> None:
+    accepted = _some_call(client)
+    if accepted is not None:
+        await client.call(accepted[0])
+
+
+async def _cancel_call(client: LoadClient) -> None:
+    accepted = _some_call(client)
+    if accepted is not None:
+        await client.request("cancel_tool_call", tool_call_id=accepted[1])
+
+
+async def _get_tool_call(client: LoadClient) -> None:
+    accepted = _some_call(client)
+    if accepted is not None:
+        answer = await client.request("get_tool_call", tool_call_id=accepted[1])
+        if answer is not None:
+            client.record.calls.told_record(answer["call"])
+
+
+async def _confirm_tool(client: LoadClient) -> None:
+    listed = await client.request("list_permissions")
+    if listed is not None:
+        client.record.told_cursor(listed["cursor"])
+        for asked in listed["pending"]:
+            await client.confirm(asked, client.pick(_DECISIONS))
+
+
+async def _revoke_permission(client: LoadClient) -> None:
+    session_id = client.session()
+    listed = await client.request("list_permissions", session_id=session_id)
+    if listed is None:
+        return
+    for place, granted in (
+        ({"session_id": session_id}, listed["granted"]),
+        ({}, listed["granted_everywhere"]),
+    ):
+        for rule in granted[:1]:
+            answer = await client.request("revoke_permission", rule=rule, **place)
+            if answer is not None:
+                client.record.calls.told_revoked(place.get("session_id", ""), rule)
+
+
+async def _set_permission_mode(client: LoadClient) -> None:
+    mode = client.pick(("ask", "auto", "yolo"))
+    await _set(client, "set_permission_mode", "permission_mode", mode, key="mode")
+
+
+def _some_call(client: LoadClient) -> tuple[Made, str] | None:
+    accepted = client.record.calls.accepted.values()
     newest = list(itertools.islice(reversed(accepted), INPUTS_USED_MAX))
     return client.random.choice(newest) if newest else None
 
@@ -248,6 +313,15 @@ _TEXTS: Final = (
     "[[say 2]] NAME" + " so long" * 2000,
 )
 
+_COMMANDS: Final = (
+    "echo MARK-NAME >> marks",
+    "echo MARK-NAME >> marks; sleep 0.05",
+    "echo MARK-NAME >> marks; seq 5000; (setsid sleep 300 &); sleep 300",
+    "seq 5000",
+)
+
+_DECISIONS: Final = ("once", "once", "session", "always", "deny")
+
 _SHARES: Final[dict[Callable[[LoadClient], Awaitable[None]], int]] = {
     _prompt: 20,
     _prompt_and_wait: 4,
@@ -258,6 +332,13 @@ _SHARES: Final[dict[Callable[[LoadClient], Awaitable[None]], int]] = {
     _abort: 6,
     _clear_queue: 2,
     _resume: 6,
+    _call_tool: 8,
+    _call_again: 2,
+    _cancel_call: 3,
+    _get_tool_call: 2,
+    _confirm_tool: 10,
+    _revoke_permission: 2,
+    _set_permission_mode: 4,
     _new_session: 2,
     _branch_session: 2,
     _switch_session: 2,

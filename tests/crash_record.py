@@ -3,7 +3,8 @@
 Tell a ``CrashRecord`` every acknowledgement and event line that a client got, feed it the log from its
 start, and it collects the violations of what the daemon promises. It knows the wire and nothing of
 how the load is made, who dies when, or of the daemon. The parts have files of their own:
-``crash_inputs``, ``crash_runs`` and ``crash_sessions``; here are the log and its events as such.
+``crash_inputs``, ``crash_runs``, ``crash_calls`` and ``crash_sessions``; here are the log and its events
+as such.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.crash_calls import CallRecord
 from tests.crash_inputs import InputRecord
 from tests.crash_runs import RunRecord
 from tests.crash_sessions import SessionRecord
@@ -38,6 +40,7 @@ class CrashRecord:
         self.sessions = SessionRecord(self.violations)
         self.inputs = InputRecord(self.violations, self.sessions)
         self.runs = RunRecord(self.violations, self.sessions)
+        self.calls = CallRecord(self.violations, self.sessions)
         self.seen_events = 0
         self._lifecycle = LifecycleChecker()
         self._log: dict[int, _Logged] = {}
@@ -93,6 +96,7 @@ class CrashRecord:
         self.sessions.read(type, payload)
         self.inputs.read(type, payload)
         self.runs.read(type, payload, event["ts"])
+        self.calls.read(type, payload)
         if type == "session_deleted":
             for gone in self._seqs_of.pop(payload["session_id"])[:-1]:
                 del self._log[gone]
@@ -114,6 +118,7 @@ class CrashRecord:
         self.sessions.check()
         self.inputs.check()
         self.runs.check(marks)
+        self.calls.check()
 
     def check_stream(
         self, after: int, lines: Sequence[bytes], types: frozenset[str] | None

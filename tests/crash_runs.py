@@ -177,6 +177,23 @@ class RunRecord:
         elif not payload["is_error"]:
             self._marks_due.add(mark)
 
+    def _call_requested(self, payload: Payload, _ts: str) -> None:
+        # Those of runs are counted by their brackets.
+        if "run_id" not in payload:
+            for mark in MARK.findall(str(payload["args"])):
+                self._marks_of_calls[payload["tool_call_id"]] = mark
+
+    def _call_started(self, payload: Payload, _ts: str) -> None:
+        if "run_id" not in payload and payload["tool_call_id"] in self._marks_of_calls:
+            self._calls_of_marks[self._marks_of_calls[payload["tool_call_id"]]] += 1
+
+    def _call_completed(self, payload: Payload, _ts: str) -> None:
+        if "run_id" not in payload:
+            self.tool_calls += 1
+            mark = self._marks_of_calls.pop(payload["tool_call_id"], None)
+            if mark is not None and not payload["is_error"]:
+                self._marks_due.add(mark)
+
 
 _RULES: Final[dict[str, Callable[[RunRecord, Payload, str], None]]] = {
     "agent_start": RunRecord._agent_start,
@@ -185,4 +202,7 @@ _RULES: Final[dict[str, Callable[[RunRecord, Payload, str], None]]] = {
     "message_end": RunRecord._message_end,
     "tool_execution_start": RunRecord._tool_start,
     "tool_execution_end": RunRecord._tool_end,
+    "tool_call_requested": RunRecord._call_requested,
+    "tool_call_started": RunRecord._call_started,
+    "tool_call_completed": RunRecord._call_completed,
 }

@@ -17,8 +17,15 @@ from tests.crash_violations import Violations
 
 Payload = Mapping[str, Any]
 
-SETTINGS: Final = ("name", "leaf_id", "steering_mode", "follow_up_mode", "active_tools", "model")
-_DEFAULTS: Final = {"steering_mode": "one-at-a-time", "follow_up_mode": "one-at-a-time"}
+SETTINGS: Final = (
+    *("name", "leaf_id", "steering_mode", "follow_up_mode", "active_tools", "model"),
+    "permission_mode",
+)
+_DEFAULTS: Final = {
+    "steering_mode": "one-at-a-time",
+    "follow_up_mode": "one-at-a-time",
+    "permission_mode": "yolo",
+}
 
 
 @dataclass
