@@ -118,6 +118,7 @@ STATE = {
     "leaf_id": "e1",
     "steering_mode": "one-at-a-time",
     "follow_up_mode": "one-at-a-time",
+    "permission_mode": "yolo",
     "model": "m",
 }
 TOOLS = [{"name": "bash", "active": True}, {"name": "read", "active": False}]
