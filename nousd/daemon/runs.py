@@ -29,6 +29,7 @@ from nousd.daemon.questions import Questions
 from nousd.daemon.recordings import current_run
 from nousd.daemon.run_driver import CLOSING_SECONDS, RunDriver
 from nousd.daemon.run_hooks import tell_end
+from nousd.daemon.run_host import RunHost
 from nousd.daemon.sessions import LiveSession, Sessions
 from nousd.errors import RunFailed
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
@@ -115,7 +116,7 @@ class Runs:
         self.sessions = sessions
         self.read_agents = read_agents
         self._tools = tools
-        self._active: dict[str, RunDriver] = {}
+        self._active: dict[str, RunHost] = {}
         self._telling: dict[str, trio.Event] = {}
 
     def choice_of(self, state: SessionState) -> ModelChoice:
@@ -156,33 +157,33 @@ class Runs:
         *,
         own_prompt: str | None,
         artifacts: Sequence[Artifact] = (),
-        parent: RunDriver | None = None,
-    ) -> tuple[RunDriver, Ticket]:
+        parent: RunHost | None = None,
+    ) -> tuple[RunHost, Ticket]:
         """Starts the task of a run whose start was just decided, with what its prompt brought along.
 
         Args:
             parent: the run whose call of ``task`` it carries out.
         """
-        driver = RunDriver(live, run_id, self, own_prompt=own_prompt, parent=parent)
-        ticket = driver.begin(decided, artifacts)
-        self._active[run_id] = driver
+        run = RunHost(live, run_id, self, parent=parent)
+        ticket = run.begin(decided, artifacts)
+        self._active[run_id] = run
         _log.debug("run %s started in session %s", run_id, live.session_id)
-        self._nursery.start_soon(self._drive, driver)
-        return driver, ticket
+        self._nursery.start_soon(self._carry_out, run, own_prompt)
+        return run, ticket
 
-    async def _drive(self, driver: RunDriver) -> None:
-        current_run.set(driver.run_id)
+    async def _carry_out(self, run: RunHost, own_prompt: str | None) -> None:
+        current_run.set(run.run_id)
         # Only ``stop`` ends a run early: so its ends are written, whatever cancels the daemon.
         with trio.CancelScope(shield=True):
-            await driver.drive()
-            if driver.live.lost:
-                _log.error("run %s lost its session, which is read again", driver.run_id)
-                await boundary.contained(partial(self._end_in_log, driver), "closing a lost run")
-        _log.debug("run %s is over", driver.run_id)
-        del self._active[driver.run_id]
-        driver.ended.set()
-        if driver.end is not None and self.hooks.has("run_end"):
-            await self._tell_end(driver.run_id, driver.end)
+            await RunDriver(run, self, own_prompt=own_prompt).drive()
+            if run.live.lost:
+                _log.error("run %s lost its session, which is read again", run.run_id)
+                await boundary.contained(partial(self._end_in_log, run), "closing a lost run")
+        _log.debug("run %s is over", run.run_id)
+        del self._active[run.run_id]
+        run.ended.set()
+        if run.end is not None and self.hooks.has("run_end"):
+            await self._tell_end(run.run_id, run.end)
 
     async def _tell_end(self, run_id: str, end: AgentEnd) -> None:
         """Tells extensions that a run is over; whoever stops the daemon waits for that, but not long."""
@@ -193,13 +194,13 @@ class Runs:
             del self._telling[run_id]
             told.set()
 
-    async def _end_in_log(self, driver: RunDriver) -> None:
+    async def _end_in_log(self, run: RunHost) -> None:
         """Gives a run that could not write its end one; whoever watches waits for it."""
         with trio.move_on_after(CLOSING_SECONDS):
             await self.store.flush()
-            await self.sessions.get(driver.live.session_id)
+            await self.sessions.get(run.live.session_id)
 
-    def require_alone(self, driver: RunDriver, message_id: str) -> None:
+    def require_alone(self, run: RunHost, message_id: str) -> None:
         """Makes sure that no other run carries out the calls of a message: a branch has the calls of its
         parent, and whoever looks whether one has run already must not look while it is about to.
 
@@ -207,7 +208,7 @@ class Runs:
             RunFailed: another run does.
         """
         for other in self._active.values():
-            if other is not driver and other.calls_of == message_id:
+            if other is not run and other.calls_of == message_id:
                 raise RunFailed(
                     "calls_in_progress",
                     "another run carries out the same tool calls",
@@ -215,11 +216,11 @@ class Runs:
                     hint="resume when that run is over",
                 )
 
-    def find(self, run_id: str) -> RunDriver | None:
+    def find(self, run_id: str) -> RunHost | None:
         """Returns an active run."""
         return self._active.get(run_id)
 
-    def active(self) -> list[RunDriver]:
+    def active(self) -> list[RunHost]:
         """Returns the active runs, oldest first."""
         return list(self._active.values())
 
@@ -229,20 +230,20 @@ class Runs:
             now = trio.current_time()
             # A run that begins meanwhile is not stale before this.
             next_look = now + self.stale_seconds
-            for driver in self.active():
-                if driver.stale_at <= now:
-                    driver.stop("timeout")
+            for run in self.active():
+                if run.stale_at <= now:
+                    run.stop("timeout")
                 else:
-                    next_look = min(next_look, driver.stale_at)
+                    next_look = min(next_look, run.stale_at)
             await trio.sleep_until(next_look)
 
     async def stop_all(self, status: EndStatus) -> None:
         """Ends every run early and waits until all are over."""
-        drivers = self.active()
-        for driver in drivers:
-            driver.stop(status)
-        for driver in drivers:
-            await driver.ended.wait()
+        runs = self.active()
+        for run in runs:
+            run.stop(status)
+        for run in runs:
+            await run.ended.wait()
         with trio.move_on_after(_TELLING_SECONDS):
             for told in list(self._telling.values()):
                 await told.wait()

@@ -43,7 +43,7 @@ from nousd.wire.workers import TaskOrigin, WorkerSpec
 if TYPE_CHECKING:
     from nousd.daemon.client_calls import ClientCall
     from nousd.daemon.core import Deferred
-    from nousd.daemon.run_driver import RunDriver
+    from nousd.daemon.run_host import RunHost
 
 _IDLE_SESSIONS_MAX: Final = 512
 """Idle sessions kept in memory; more are read from the log when they are wanted."""
@@ -78,7 +78,7 @@ class LiveSession:
     def __init__(self, state: SessionState, log: Log) -> None:
         self.state = state
         self.committed = state
-        self.run: RunDriver | None = None
+        self.run: RunHost | None = None
         self.calls: set[ClientCall] = set()
         self.in_flight = 0
         self.lost = False

@@ -16,7 +16,7 @@ from nousd.machine.lifecycle import Phase
 from nousd.wire.events import Event
 
 if TYPE_CHECKING:
-    from nousd.daemon.run_driver import RunDriver
+    from nousd.daemon.run_host import RunHost
 
 
 class TaskTree:
@@ -26,12 +26,12 @@ class TaskTree:
         parent: the run whose call of ``task`` it carries out; None for a root.
     """
 
-    def __init__(self, run: RunDriver, parent: RunDriver | None) -> None:
-        self.root: RunDriver = run if parent is None else parent.tree.root
+    def __init__(self, run: RunHost, parent: RunHost | None) -> None:
+        self.root: RunHost = run if parent is None else parent.tree.root
         self.started = 0
         """Tasks of this run, those of its tasks included; counted at a root alone."""
         self._run = run
-        self._tasks: set[RunDriver] = set()
+        self._tasks: set[RunHost] = set()
         self._asked_at_root: set[str] = set()
 
     @property
@@ -46,7 +46,7 @@ class TaskTree:
         return tuple(Place(run.live.session_id, run.run_id) for run in runs)
 
     @contextmanager
-    def waiting_for(self, task: RunDriver) -> Iterator[None]:
+    def waiting_for(self, task: RunHost) -> Iterator[None]:
         """While the block lasts, the run is as alive as the tasks that it waits for."""
         self._tasks.add(task)
         try:
@@ -69,4 +69,4 @@ class TaskTree:
                 self._asked_at_root.discard(id_of(event))
                 told += at_root(event, root.where)
         if told:
-            root.tell(told)
+            root.decide(told)

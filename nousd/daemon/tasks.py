@@ -31,7 +31,7 @@ from nousd.wire.responses import QueuedInput
 from nousd.wire.workers import TaskOrigin, WorkerSpec
 
 if TYPE_CHECKING:
-    from nousd.daemon.run_driver import RunDriver
+    from nousd.daemon.run_host import RunHost
     from nousd.daemon.runs import Runs
 
 Emit = Callable[[str], Awaitable[None]]
@@ -44,7 +44,7 @@ class TasksOfCall:
         parent: the run that makes the call.
     """
 
-    def __init__(self, runs: Runs, parent: RunDriver, tool_call_id: str) -> None:
+    def __init__(self, runs: Runs, parent: RunHost, tool_call_id: str) -> None:
         self._runs = runs
         self._parent = parent
         self._tool_call_id = tool_call_id
@@ -92,33 +92,33 @@ class TasksOfCall:
             return TaskResult(name=name, status="refused", error=f"task_error: {error}")
         # From here to the start nothing may be waited for: who stops runs has to find this one.
         await trio.lowlevel.checkpoint_if_cancelled()
-        driver = self._start(task, worker, chosen)
-        what = f"{worker.name} (session {driver.live.session_id}, run {driver.run_id})"
-        await self._end_of(driver, emit, what)
-        end = driver.end
+        run = self._start(task, worker, chosen)
+        what = f"{worker.name} (session {run.live.session_id}, run {run.run_id})"
+        await self._end_of(run, emit, what)
+        end = run.end
         # One whose end could not be written gets it at the next start.
         status: EndStatus = "interrupted" if end is None else end.status
         await emit(f"{what}: {status}\n")
         return TaskResult(
             name=worker.name,
             status=status,
-            text=driver.last_answer,
+            text=run.last_answer,
             error=f"task_error: {end.error}" if end is not None and end.error else "",
-            session_id=driver.live.session_id,
-            run_id=driver.run_id,
+            session_id=run.live.session_id,
+            run_id=run.run_id,
         )
 
-    async def _end_of(self, driver: RunDriver, emit: Emit, what: str) -> None:
+    async def _end_of(self, run: RunHost, emit: Emit, what: str) -> None:
         """Waits for the end of a task, and ends it if the call is cancelled meanwhile."""
         try:
-            with self._parent.tree.waiting_for(driver):
+            with self._parent.tree.waiting_for(run):
                 await emit(f"{what}: started\n")
-                await driver.ended.wait()
+                await run.ended.wait()
         finally:
-            if not driver.ended.is_set():
-                driver.stop(self._parent.stopped_as)
+            if not run.ended.is_set():
+                run.stop(self._parent.stopped_as)
                 with trio.CancelScope(shield=True):
-                    await driver.ended.wait()
+                    await run.ended.wait()
 
     async def _worker(self, task: Task) -> WorkerSpec:
         """Returns who carries a task out, with no tool that the parent does not have.
@@ -155,7 +155,7 @@ class TasksOfCall:
             raise ToolError(f"model_unknown: {worker.model}: {error}") from error
         return {"provider": choice.provider, "model": choice.model}
 
-    def _start(self, task: Task, worker: WorkerSpec, chosen: dict[str, Any]) -> RunDriver:
+    def _start(self, task: Task, worker: WorkerSpec, chosen: dict[str, Any]) -> RunHost:
         runs, parent = self._runs, self._parent
         mode = worker.permissions.mode
         origin = TaskOrigin(
@@ -188,10 +188,8 @@ class TasksOfCall:
             model=runs.choice_of(live.state).model,
             leaf_id=None,
         )
-        driver, _ = runs.start(
-            live, prompt.run_id, decided, own_prompt=prompt.input_id, parent=parent
-        )
-        return driver
+        run, _ = runs.start(live, prompt.run_id, decided, own_prompt=prompt.input_id, parent=parent)
+        return run
 
 
 _NAMED_MAX: Final = 20

@@ -18,7 +18,7 @@ import msgspec
 import trio
 from msgspec import UNSET
 
-from nousd.daemon.run_driver import RunDriver
+from nousd.daemon.run_host import RunHost
 from nousd.daemon.sessions import LiveSession
 from nousd.errors import CommandRejected, RunFailed
 from nousd.machine import decisions
@@ -64,12 +64,12 @@ class Conductor:
         self._places = cues.places
         self._behind = dict(cues.behind)
         self._before = dict(cues.before)
-        self._driver: RunDriver | None = None
+        self._running: RunHost | None = None
 
     @property
     def live(self) -> LiveSession:
-        assert self._driver is not None
-        return self._driver.live
+        assert self._running is not None
+        return self._running.live
 
     def watch(self, host: TurnHost) -> _Host:
         """Returns the host of a turn with this behind each of its steps."""
@@ -99,16 +99,16 @@ class Conductor:
         """Returns what was known of a call that was seen before."""
         return self._attempts.get(call.tool_call_id, NEVER_SEEN)
 
-    def begin(self, driver: RunDriver) -> None:
+    def begin(self, run: RunHost) -> None:
         """Takes over a run whose start was just decided, in the same step."""
-        self._driver = driver
+        self._running = run
         self._enter(self._behind)
         if self._is_over:
             self._end()
 
     def note(self, decided: Sequence[Event]) -> None:
         """Counts events that are on their way into the log."""
-        if self._driver is not None:
+        if self._running is not None:
             for event in decided:
                 self.place, self._told = self._after(event, self.place, self._told)
 
@@ -193,13 +193,13 @@ class Conductor:
 
     def _end(self) -> None:
         assert self._cues.ending is not None
-        assert self._driver is not None
+        assert self._running is not None
         self._enter(self._before)
         match self._cues.ending[1]:
             case Stopped(status, killed):
                 # What a killed process leaves is closed as a session that is lost is closed.
                 self.live.lost = self.live.lost or killed
-                self._driver.stop(status)
+                self._running.stop(status)
             case Broken(error):
                 hint = "" if error.hint is UNSET else error.hint
                 raise RunFailed(error.code, error.message, error.cause, hint=hint)

@@ -22,7 +22,7 @@ from nousd.daemon.app import Parts, open_core
 from nousd.daemon.core import Core
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
-from nousd.daemon.run_driver import RunDriver
+from nousd.daemon.run_host import RunHost
 from nousd.errors import CommandRejected, NotReplayable
 from nousd.machine import decisions, queue
 from nousd.machine.model_input import ModelChoice
@@ -169,14 +169,14 @@ class _Stage:
     async def perform(self, core: Core) -> CommandRejected | None:
         """Starts the run as it was started, and waits for its end; returns why it cannot start."""
         try:
-            driver = await self._start(core)
+            run = await self._start(core)
         except CommandRejected as refusal:
             return refusal
-        await driver.ended.wait()
+        await run.ended.wait()
         await core.store.flush()
         return None
 
-    async def _start(self, core: Core) -> RunDriver:
+    async def _start(self, core: Core) -> RunHost:
         run_id = self._run.run_id
         live = await core.sessions.get(self._run.session_id)
         runtime, model = core.runs.runtime.name, core.runs.choice_of(live.state).model
@@ -189,9 +189,9 @@ class _Stage:
                 live.state, prompt, runtime=runtime, model=model, leaf_id=None
             )
         own_prompt = None if prompt is None else prompt.input_id
-        driver, _ = core.runs.start(live, run_id, decided, own_prompt=own_prompt)
-        self.conductor.begin(driver)
-        return driver
+        run, _ = core.runs.start(live, run_id, decided, own_prompt=own_prompt)
+        self.conductor.begin(run)
+        return run
 
 
 def _require_playable(cues: Cues) -> None:

@@ -1,0 +1,360 @@
+"""One active run, as its runtime, its tools and other runs see it.
+
+``RunHost`` is the ``TurnHost`` of a runtime: it puts into the log what is decided, keeps what models are
+given, and lets tools ask. How a run goes from turn to turn, and how it ends, is ``run_driver``'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import trio
+from msgspec import UNSET
+
+from nousd.daemon.log import Ticket
+from nousd.daemon.model_inputs import InputsOfRun, artifacts_of
+from nousd.daemon.requests import Asker
+from nousd.daemon.sessions import LiveSession
+from nousd.daemon.spooled import SignOfLife
+from nousd.daemon.task_tree import TaskTree
+from nousd.daemon.tasks import TasksOfCall
+from nousd.errors import RunFailed
+from nousd.machine import long_texts, queue
+from nousd.machine.compile import Compiled
+from nousd.machine.fragments import Stored
+from nousd.machine.lifecycle import Ledger, Phase
+from nousd.machine.model_input import ModelChoice
+from nousd.machine.permission import Judgement
+from nousd.machine.sources import SourceText, agent_prompt, agents_source
+from nousd.machine.transcript import in_context
+from nousd.runtimes.calls.attempts import Earlier
+from nousd.runtimes.calls.host import Answer, Question
+from nousd.store.interface import Artifact
+from nousd.tools.interface import Emit, Tool, ToolContext, UserAnswers
+from nousd.tools.spool import Spool
+from nousd.tools.task import TASK
+from nousd.wire import events
+from nousd.wire.access import Access
+from nousd.wire.entries import Entry, MessageEntry, PermissionMode, ToolCall
+from nousd.wire.events import EndStatus, Event
+from nousd.wire.questions import UserQuestion
+from nousd.wire.todos import Todo
+
+if TYPE_CHECKING:
+    from nousd.daemon.runs import Runs
+
+
+class RunHost:
+    """One active run. It keeps the interface ``TurnHost`` for its runtime.
+
+    Args:
+        parent: the run whose call of ``task`` it carries out.
+
+    ``scope``: what the run is carried out in; ``stop`` cancels it.
+    """
+
+    def __init__(
+        self, live: LiveSession, run_id: str, services: Runs, *, parent: RunHost | None = None
+    ) -> None:
+        self.live = live
+        self.run_id = run_id
+        self.tree = TaskTree(self, parent)
+        self.ledger = Ledger(live.session_id, run_id)
+        self.shown = Ledger(live.session_id, run_id)
+        self.ended = trio.Event()
+        self.scope = trio.CancelScope()
+        self.last_ticket = Ticket()
+        self.calls_of: str | None = None
+        """The message whose calls it carries out, from the message's end to the next model call."""
+        self.end: events.AgentEnd | None = None
+        """The end of the run, once it is durable."""
+        self._services = services
+        self._stopped_as: EndStatus = "cancelled"
+        self._seen = trio.current_time()
+        self._quiet_until = 0.0
+        self._context: Sequence[Entry] | None = None
+        self._context_leaf: str | None = None
+        self._artifacts: list[Artifact] = []
+        self._inputs = InputsOfRun(services.inputs, live.session_id)
+        self._instructions: Sequence[SourceText] | None = None
+        self._model_calls = 0
+
+    # --- its place among runs ----------------------------------------------------------------
+
+    def begin(self, decided: Sequence[Event], artifacts: Sequence[Artifact]) -> Ticket:
+        """Puts the events that start the run into the log."""
+        self._artifacts += artifacts
+        ticket = self.decide(decided)
+        self.live.run = self
+        return ticket
+
+    def leave(self) -> None:
+        """Leaves to later runs of the session what they need not read again."""
+        if self._context is not None:
+            self._services.contexts.keep(self.live.session_id, self._context_leaf, self._context)
+        self._inputs.leave()
+
+    def stop(self, status: EndStatus) -> None:
+        """Ends the run early: its task is cancelled and closes what is open. The first stop counts."""
+        if not self.scope.cancel_called:
+            self._stopped_as = status
+            self.scope.cancel()
+            if self.ledger.tool is not None:
+                self._services.withdraw(self.ledger.tool.tool_call_id)
+
+    @property
+    def stale_at(self) -> float:
+        """When the run is to be given up if nothing is seen of it before; trio's time."""
+        if self.tree.is_waiting:
+            return math.inf
+        return max(self._seen, self._quiet_until) + self._services.stale_seconds
+
+    @property
+    def stopped_as(self) -> EndStatus:
+        """How the run ends if it is stopped, and how its tasks then end."""
+        return self._stopped_as
+
+    @property
+    def last_answer(self) -> str:
+        """What the model said last in this run."""
+        for entry in reversed(self._context or ()):
+            if isinstance(entry, MessageEntry) and entry.role == "assistant" and entry.text:
+                return entry.text if entry.run_id == self.run_id else ""
+        return ""
+
+    @property
+    def remark_where(self) -> dict[str, Any]:
+        """The keys of a remark: those of the turn that is open, else those of the run."""
+        where: dict[str, Any] = {**self.ledger.where}
+        if self.ledger.phase is Phase.RUN:
+            del where["turn_id"]
+        return where
+
+    # --- the runtime's side (TurnHost) -------------------------------------------------------
+
+    @property
+    def turn(self) -> RunHost:
+        """See ``CallHost.turn``."""
+        return self
+
+    @property
+    def where(self) -> events.TurnKey:
+        """See ``CallHost.where``."""
+        return self.ledger.where
+
+    @property
+    def permission_mode(self) -> PermissionMode:
+        """See ``CallHost.permission_mode``."""
+        return self._services.permissions.mode_of(self.live.state)
+
+    def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:
+        """See ``CallHost.tool_context``."""
+        context = self._services.make_context(emit, self.expect_quiet)
+        return msgspec.structs.replace(
+            context,
+            set_todos=partial(self._set_todos, tool_call_id),
+            ask_user=self._ask_user,
+            tasks=TasksOfCall(self._services, self, tool_call_id),
+        )
+
+    async def _set_todos(self, tool_call_id: str, todos: tuple[Todo, ...]) -> None:
+        await self.commit(
+            events.TodoUpdated(**self.ledger.where, tool_call_id=tool_call_id, todos=todos)
+        )
+
+    async def judge(self, tool: Tool, access: Access) -> Judgement:
+        """See ``CallHost.judge``."""
+        return await self._services.judge(self.live.state, tool, access)
+
+    async def ask(self, question: Question) -> Answer:
+        """See ``CallHost.ask``."""
+        approvals = self._services.approvals
+        with self._waiting_for_user(approvals.requests.timeout_seconds):
+            return await approvals.ask(question, self._asker)
+
+    async def _ask_user(self, questions: Sequence[UserQuestion]) -> UserAnswers:
+        """Asks what the call that is running wants to know."""
+        asked = self._services.questions
+        assert self.ledger.tool is not None
+        call = {**self.where, **self.ledger.tool.keys}
+        with self._waiting_for_user(asked.requests.timeout_seconds):
+            return await asked.ask(call, questions, self._asker)
+
+    @contextmanager
+    def _waiting_for_user(self, seconds: float) -> Iterator[None]:
+        """Waiting is not staleness: it has a limit of its own."""
+        self.expect_quiet(seconds)
+        try:
+            yield
+        finally:
+            self.expect_quiet(0.0)
+
+    @property
+    def _asker(self) -> Asker:
+        return Asker(self.decide, self.tree.places)
+
+    @property
+    def choice(self) -> ModelChoice:
+        """See ``TurnHost.choice``."""
+        return self._services.choice_of(self.live.state)
+
+    @property
+    def leaf_id(self) -> str | None:
+        """See ``TurnHost.leaf_id``."""
+        return self.live.state.leaf_id
+
+    async def commit(self, *decided: Event) -> None:
+        """See ``TurnHost.commit``."""
+        await self.decide(decided).wait_committed()
+
+    async def stream(self, *decided: Event) -> None:
+        """See ``TurnHost.stream``."""
+        self.decide(decided)
+        await self._services.log.wait_room()
+
+    async def keep(self, data: bytes | Spool, media_type: str) -> str:
+        """See ``TurnHost.keep``."""
+        if isinstance(data, Spool):
+            put = await self._services.store.put_artifact(
+                SignOfLife(data, self.expect_quiet), media_type, now=self.now()
+            )
+            return put.id
+        return self.kept(data, media_type)
+
+    def kept(self, data: bytes, media_type: str) -> str:
+        artifact_id = long_texts.artifact_id_of(data)
+        self._artifacts.append(Artifact(artifact_id, media_type, data))
+        return artifact_id
+
+    async def keep_input(self, compiled: Compiled) -> Stored:
+        """See ``TurnHost.keep_input``."""
+        stored = await self._inputs.store(compiled)
+        self._artifacts += artifacts_of(stored)
+        return stored
+
+    async def instructions(self) -> Sequence[SourceText]:
+        """See ``TurnHost.instructions``."""
+        if self._instructions is None:
+            instructions = await self._services.instructions.of(self.live.session_id)
+            agents = await self._services.agents_of(self.live)
+            told = agents_source(agents.described) if self.tool_is_active(TASK.name) else ()
+            self._instructions = (*instructions, *told)
+        return self._instructions
+
+    async def add_instructions(self, added: Sequence[SourceText]) -> None:
+        """Adds to what the models of this run are told."""
+        self._instructions = (*await self.instructions(), *added)
+
+    @property
+    def own_prompt(self) -> SourceText | None:
+        """See ``TurnHost.own_prompt``."""
+        worker = self.live.state.worker
+        return agent_prompt(worker.prompt) if worker is not None and worker.prompt else None
+
+    @property
+    def model_calls_left(self) -> int | None:
+        """See ``TurnHost.model_calls_left``."""
+        worker = self.live.state.worker
+        if worker is None or worker.max_calls is UNSET:
+            return None
+        return max(0, worker.max_calls - self._model_calls)
+
+    async def artifact(self, artifact_id: str) -> bytes:
+        """See ``TurnHost.artifact``."""
+        store = self._services.store
+        artifact = await store.artifact(artifact_id)
+        if artifact is None:
+            # It may have been accepted a moment ago, and be on its way to the disk.
+            await store.flush()
+            artifact = await store.artifact(artifact_id)
+        if artifact is None:
+            raise RunFailed("artifact_not_found", "an artifact is missing", artifact_id)
+        return artifact.data
+
+    def expect_quiet(self, seconds: float) -> None:
+        """See ``TurnHost.expect_quiet``."""
+        self._seen = trio.current_time()
+        self._quiet_until = self._seen + seconds
+
+    def warn(self, code: str, message: str) -> None:
+        """See ``HookedRun.warn``."""
+        self.decide((events.Warning(**self.remark_where, code=code, message=message),))
+
+    async def earlier(self, call: ToolCall) -> Earlier:
+        """See ``TurnHost.earlier``."""
+        message_id = call.tool_call_id.rpartition(".")[0]
+        self._services.require_alone(self, message_id)
+        self.calls_of = message_id
+        return await self._services.call_records.earlier(self.live.session_id, call)
+
+    def steer_bites(self) -> bool:
+        """See ``TurnHost.steer_bites``."""
+        return queue.steer_bites(self.live.state.queue, self.run_id)
+
+    def tool_is_active(self, name: str) -> bool:
+        """See ``TurnHost.tool_is_active``."""
+        return self._services.tool_is_active(self.live.state, name)
+
+    async def context(self) -> Sequence[Entry]:
+        """See ``TurnHost.context``."""
+        if self._context is None:
+            self._context_leaf = self.leaf_id
+            self._context = await self._services.contexts.at_leaf(self.live)
+        return self._context
+
+    def new_id(self, prefix: str) -> str:
+        """See ``TurnHost.new_id``."""
+        return self._services.clock.new_id(prefix)
+
+    def now(self) -> str:
+        """See ``TurnHost.now``."""
+        return self._services.clock.now()
+
+    # --- into the log ------------------------------------------------------------------------
+
+    def decide(self, decided: Sequence[Event]) -> Ticket:
+        artifacts, self._artifacts = self._artifacts, []
+        ticket = self.live.decide(decided, artifacts=artifacts, follow=self._follow)
+
+        def settled(ticket: Ticket) -> None:
+            if ticket.failure is None:
+                for event in decided:
+                    self.shown.note(event)
+                    if isinstance(event, events.AgentEnd):
+                        self.end = event
+            else:
+                # Nothing that it does from now on could be written. What is put into the log in its
+                # place may have the same ids, and says something else.
+                self._inputs.forget()
+                self._services.contexts.forget(self.live.session_id)
+                self.scope.cancel()
+
+        ticket.when_settled(settled)
+        self.last_ticket = ticket
+        self.tree.tell_root(decided)
+        return ticket
+
+    def _follow(self, decided: Sequence[Event], logged: Sequence[Event]) -> None:
+        self._seen = trio.current_time()
+        for event, short in zip(decided, logged, strict=True):
+            self.ledger.note(event)
+            if isinstance(event, events.ToolExecutionEnd):
+                self._quiet_until = 0.0
+            if isinstance(event, events.ModelInput) and event.purpose == "answer":
+                self._model_calls += 1
+            if isinstance(event, events.ModelInput | events.AgentEnd):
+                self.calls_of = None
+            if isinstance(event, events.EntryAppended) and isinstance(short, events.EntryAppended):
+                self._append(long_texts.as_logged(short.entry, event.entry))
+
+    def _append(self, entry: Entry) -> None:
+        if isinstance(entry, MessageEntry) and entry.tool_calls:
+            self.calls_of = entry.id
+        if self._context is not None:
+            self._context = in_context([*self._context, entry])
+            self._context_leaf = entry.id
