@@ -368,6 +368,19 @@ async def test_no_program_gains_rights(held: SandboxBench) -> None:
     assert (facts["NoNewPrivs"], facts["Seccomp"]) == ("1", "2")
 
 
+async def test_no_file_is_left_that_runs_as_its_owner(held: SandboxBench) -> None:
+    outcomes = await held.attack("""
+name = os.environ["TMPDIR"] + "/program"
+open(name, "w").close()
+tried("chmod", lambda: os.chmod(name, 0o4755))
+tried("fchmod", lambda: os.fchmod(os.open(name, os.O_RDONLY), 0o6755))
+tried("open", lambda: os.open(name + "1", os.O_CREAT | os.O_WRONLY, 0o4755))
+tried("mknod", lambda: os.mknod(name + "2", 0o104755))
+os.chmod(name, 0o2755)
+""")
+    assert set(outcomes.values()) == {errno.EPERM}
+
+
 async def test_a_command_has_only_allowed_variables_and_a_home_of_its_own(
     held: SandboxBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,9 +5,13 @@ other processes' memory, keys, kernel modules, io_uring (whose operations no fil
 terminal, and sockets except those of the families that are named. Sockets between files of this machine
 (AF_UNIX) are never among them: their names lie in folders that a program may see. ``socketpair`` stays.
 
+Nor can a file be made that runs as its owner whoever starts it: outside of the sandbox it would, for
+every user of the machine.
+
 A call with the numbers of another architecture, such as 32-bit calls of a 64-bit machine, is refused
-whatever it is. ``clone3`` does not exist here: its flags lie in memory, where a filter cannot look, and
-the C library uses ``clone`` then. Everything refused gives EPERM, so that programs can say so.
+whatever it is. ``clone3`` and ``openat2`` do not exist here: their flags lie in memory, where a filter
+cannot look, and programs use ``clone`` and ``openat`` then. Everything refused gives EPERM, so that
+programs can say so.
 
 The numbers are the kernel's, for x86_64 and for aarch64; on other machines there is no filter.
 """
@@ -128,8 +132,31 @@ OF_A_PROCESS: Final[dict[str, tuple[_Numbers, tuple[int, ...]]]] = {
 """Calls that can starve another process of the same user, where a sandbox has no processes of its own,
 and which of their arguments must be 0: that means whoever calls."""
 
+MODES: Final[dict[str, tuple[_Numbers, int]]] = {
+    "chmod": ((90, None), 1),
+    "fchmod": ((91, 52), 1),
+    "fchmodat": ((268, 53), 2),
+    "fchmodat2": ((452, 452), 2),
+    "creat": ((85, None), 1),
+    "mknod": ((133, None), 1),
+    "mknodat": ((259, 33), 2),
+}
+"""Calls that give a file its mode, and which of their arguments that is."""
+
+OPENING: Final[dict[str, tuple[_Numbers, int]]] = {
+    "open": ((2, None), 1),
+    "openat": ((257, 56), 2),
+}
+"""Calls that do so only if they make the file, which their flags say; the mode comes behind those."""
+
+_CREATES: Final = 0x400040
+"""O_CREAT and O_TMPFILE."""
+
+_RUNS_AS_OWNER: Final = 0o4000
+
 _CLONE: Final[_Numbers] = (56, 220)
 _CLONE3: Final[_Numbers] = (435, 435)
+_OPENAT2: Final[_Numbers] = (437, 437)
 _UNSHARE: Final[_Numbers] = (272, 97)
 _IOCTL: Final[_Numbers] = (16, 29)
 _SOCKET: Final[_Numbers] = (41, 198)
@@ -166,11 +193,18 @@ def program(
         _step(_LOAD, _NUMBER),
         *_when(_IF_AT_LEAST, _X32, _REFUSE),
         *_when(_IF_EQUAL, _CLONE3[column], _DOES_NOT_EXIST),
+        *_when(_IF_EQUAL, _OPENAT2[column], _DOES_NOT_EXIST),
     ]
     for numbers in refused.values():
         steps += _when(_IF_EQUAL, numbers[column], _REFUSE)
     for numbers in (_CLONE, _UNSHARE):
         steps += _call(numbers[column], 0, _when(_IF_ANY_BIT, NEW_NAMESPACES, _REFUSE), _ALLOW)
+    for numbers, argument in MODES.values():
+        if numbers[column] is not None:
+            steps += _within(numbers[column], _mode(argument))
+    for numbers, argument in OPENING.values():
+        if numbers[column] is not None:
+            steps += _within(numbers[column], _mode_if_created(argument))
     for numbers, arguments in OF_A_PROCESS.values() if shares_machine else ():
         steps += _only_zero(numbers[column], arguments)
     keys = [*_when(_IF_EQUAL, _TIOCSTI, _REFUSE), *_when(_IF_EQUAL, _TIOCLINUX, _REFUSE)]
@@ -192,6 +226,21 @@ def _only_zero(number: int | None, arguments: Iterable[int]) -> list[bytes]:
         zero = _step(_IF_EQUAL, 0, then=1)
         body += [_loading(argument), zero, _step(_RETURN, _REFUSE)]
     return _within(number, [*body, _step(_RETURN, _ALLOW)])
+
+
+def _mode(argument: int) -> list[bytes]:
+    refusal = _when(_IF_ANY_BIT, _RUNS_AS_OWNER, _REFUSE)
+    return [_loading(argument), *refusal, _step(_RETURN, _ALLOW)]
+
+
+def _mode_if_created(flags: int) -> list[bytes]:
+    """Where no file is made, there may be anything in the mode's place."""
+    return [
+        _loading(flags),
+        _step(_IF_ANY_BIT, _CREATES, then=1),
+        _step(_RETURN, _ALLOW),
+        *_mode(flags + 1),
+    ]
 
 
 def _within(number: int | None, body: Sequence[bytes]) -> list[bytes]:
