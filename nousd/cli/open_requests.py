@@ -1,7 +1,7 @@
 """What waits for the user of the line client, and what his lines say to it.
 
-The oldest request or question is the one that a line answers. One thread hears of them, another takes
-the lines.
+The oldest request or question is the one that a line answers, and the last one that was shown whole: of
+those behind it a line each says that they are there. One thread hears of them, another takes the lines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ Ask = Callable[[str, Mapping[str, Any]], object]
 Say = Callable[[str], None]
 """Shows a line."""
 
-_DECISIONS: Final = {"y": "once", "s": "session", "a": "always", "n": "deny"}
+_DECISIONS: Final = {
+    "y": "once",
+    "yes": "once",
+    "s": "session",
+    "a": "always",
+    "n": "deny",
+    "no": "deny",
+}
 """What is typed -> what is meant."""
 
 _HOW: Final = "  y yes, s for the session, a always, n [REASON] no"
@@ -47,6 +54,10 @@ class _Request:
         what, *why = request_lines(self._payload)
         return [f"? {what}", *(f"  {line}" for line in why), _HOW]
 
+    @property
+    def brief(self) -> str:
+        return f"(after that: {request_lines(self._payload)[0]})"
+
     def answered(self, line: str) -> _Command:
         """Returns what a line means.
 
@@ -54,11 +65,12 @@ class _Request:
             NoAnswer: it is none.
         """
         word, _, reason = line.partition(" ")
-        if word not in _DECISIONS or (reason and word != "n"):
+        decision = _DECISIONS.get(word.lower())
+        if decision is None or (reason and decision != "deny"):
             raise NoAnswer("(a call waits for you: y, s, a or n)")
         named = {key: self._payload[key] for key in ("tool_call_id", "attempt", "input_hash")}
         more = {"reason": reason} if reason else {}
-        return _Command("confirm_tool", {**named, "decision": _DECISIONS[word], **more})
+        return _Command("confirm_tool", {**named, "decision": decision, **more})
 
     def rejected(self, reason: str) -> _Command:
         return self.answered(f"n {reason}".strip())
@@ -75,6 +87,10 @@ class _Question:
     def lines(self) -> list[str]:
         what, *options = question_lines(self._payload["questions"][len(self._answers)])
         return [f"? {what}", *options, _HOW_TO_ANSWER]
+
+    @property
+    def brief(self) -> str:
+        return f"(after that: {question_lines(self._payload['questions'][0])[0]})"
 
     def answered(self, line: str) -> _Command | None:
         """Takes the answer to one question; returns what to send when all have one.
@@ -102,6 +118,8 @@ class OpenRequests:
         self._lock = threading.Lock()
         self._waiting: dict[str, _Request | _Question] = {}
         self._sent: set[str] = set()
+        self._shown = ""
+        """The id of the one that was shown whole last."""
 
     def add_listed(self, pending: list[Payload], questions: list[Payload]) -> list[str]:
         """Takes what waits already; returns the lines that show it."""
@@ -114,7 +132,7 @@ class OpenRequests:
         if event.type in ("permission_requested", "question_asked"):
             return self._add(event.type, event.payload)
         if event.type in _ENDS and self._forget(event.payload.get(_ENDS[event.type], "")):
-            return [f"(over: {event.payload.get('reason', 'answered')})"]
+            return [f"(over: {event.payload.get('reason', 'answered')})", *self._next()]
         return []
 
     def clear(self) -> None:
@@ -122,6 +140,7 @@ class OpenRequests:
         with self._lock:
             self._waiting.clear()
             self._sent.clear()
+            self._shown = ""
 
     def take(self, line: str, ask: Ask, say: Say) -> bool:
         """Sends the answer that a line is; returns whether it was one."""
@@ -155,7 +174,16 @@ class OpenRequests:
             if id in self._waiting:
                 return []
             self._waiting[id] = asked
-        return asked.lines
+        return self._next() or [asked.brief]
+
+    def _next(self) -> list[str]:
+        """Returns the lines that show the one that a line answers now, if it was not shown yet."""
+        id, oldest = self._oldest()
+        with self._lock:
+            if oldest is None or id == self._shown:
+                return []
+            self._shown = id
+        return oldest.lines
 
     def _oldest(self) -> tuple[str, _Request | _Question | None]:
         """Returns the first that no answer was sent for."""
@@ -166,6 +194,9 @@ class OpenRequests:
     def _forget(self, id: str) -> bool:
         with self._lock:
             self._sent.discard(id)
+            if self._shown == id:
+                # The same call may be asked about once more.
+                self._shown = ""
             return self._waiting.pop(id, None) is not None
 
     def _send(self, id: str, command: _Command, ask: Ask, say: Say) -> None:
@@ -173,14 +204,12 @@ class OpenRequests:
         try:
             ask(command.type, command.payload)
         except Refused as refused:
-            if refused.message in _OVER:
-                self._forget(id)
-            else:
+            if refused.message not in _OVER:
                 self._sent.discard(id)
-            raise
-        _, following = self._oldest()
-        if following is not None:
-            _say_all(following.lines, say)
+                raise
+            self._forget(id)
+            say(f"{refused}")
+        _say_all(self._next(), say)
 
 
 def _say_all(lines: list[str], say: Say) -> None:

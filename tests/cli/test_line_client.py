@@ -187,7 +187,9 @@ def test_after_new_and_branch_the_new_session_is_the_one(
 ) -> None:
     daemon.on["new_session"] = ok("session", {"session_id": "s2", "active": True})
     nousctl("chat", input="/new\n/state\n")
-    assert daemon.heard[-1]["payload"] == {"session_id": "s2"}
+    # The subscription is changed on another socket, and may be heard later.
+    asked = [request["payload"] for request in daemon.heard if request["type"] == "get_state"]
+    assert asked[-1] == {"session_id": "s2"}
 
 
 def test_refusals_and_unknown_commands_are_said_and_the_talk_goes_on(
@@ -256,10 +258,12 @@ QUESTION: dict[str, Any] = {
     ("line", "said"),
     [
         ("y", {"decision": "once"}),
+        ("Yes", {"decision": "once"}),
         ("s", {"decision": "session"}),
         ("a", {"decision": "always"}),
         ("n", {"decision": "deny"}),
         ("n not today", {"decision": "deny", "reason": "not today"}),
+        ("no not today", {"decision": "deny", "reason": "not today"}),
         ("/reject", {"decision": "deny"}),
         ("/reject not today", {"decision": "deny", "reason": "not today"}),
     ],
@@ -342,15 +346,27 @@ def test_a_question_can_be_left(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     assert sent(daemon) == [("reject_question", rejected)]
 
 
-def test_the_oldest_is_answered_first_and_the_next_is_shown_again(
-    daemon: FakeDaemon, nousctl: Nousctl
+LATER = {**REQUEST, "tool_call_id": "call-9", "args": {"command": "ls"}}
+
+
+@pytest.mark.parametrize(
+    "answer", [ok("accepted", {"command": "c"}), refused("command_rejected", "already_decided")]
+)
+def test_the_oldest_is_answered_first_and_the_next_is_shown_whole_after_that(
+    daemon: FakeDaemon, nousctl: Nousctl, answer: Reply
 ) -> None:
-    later = {**REQUEST, "tool_call_id": "call-9", "args": {"command": "ls"}}
-    waits(daemon, pending=[REQUEST, later])
-    daemon.on["confirm_tool"] = ok("accepted", {"command": "confirm_tool"})
+    waits(daemon, pending=[REQUEST, LATER], questions=[QUESTION])
+    daemon.on["confirm_tool"] = answer
     outcome = nousctl("chat", input="y\nn\n")
     assert [payload["tool_call_id"] for _, payload in sent(daemon)] == ["call-1", "call-9"]
-    assert outcome.out.count('? bash {"command": "ls"}') == 2
+    shown = [line for line in outcome.out.splitlines() if line.startswith(("?", "("))]
+    assert shown == [
+        '? bash {"command": "git push"}',
+        '(after that: bash {"command": "ls"})',
+        "(after that: [Colour] Which?)",
+        '? bash {"command": "ls"}',
+        "? [Colour] Which?",
+    ]
 
 
 def test_another_session_is_subscribed_to_and_what_waited_is_left(
@@ -462,6 +478,23 @@ def test_at_a_terminal_the_prompt_comes_again_behind_an_answer(
     terminal.wait_for("> ")
     a_run(daemon, "run-1", "the answer")
     terminal.wait_for("the answer\r\n> ")
+
+
+def test_at_a_terminal_what_waits_behind_one_that_another_client_answers_is_shown_then(
+    daemon: FakeDaemon, terminal: Terminal
+) -> None:
+    terminal.wait_for("> ")
+    daemon.publish(event(6, "permission_requested", **REQUEST))
+    terminal.wait_for("n [REASON] no\r\n> ")
+    daemon.publish(event(7, "permission_requested", **LATER))
+    terminal.wait_for('(after that: bash {"command": "ls"})\r\n> ')
+    daemon.publish(event(8, "tool_call_denied", **REQUEST | {"by": "user", "reason": "no"}))
+    terminal.wait_for('(over: no)\r\n? bash {"command": "ls"}')
+    terminal.wait_for("n [REASON] no\r\n> ")
+    daemon.publish(event(9, "tool_call_denied", **LATER | {"by": "stop", "reason": "aborted"}))
+    daemon.publish(event(10, "permission_requested", **LATER | {"attempt": 3}))
+    terminal.wait_for('(over: aborted)\r\n> ? bash {"command": "ls"}')
+    assert terminal.interrupt_until_exit() == 0
 
 
 def test_at_a_terminal_what_is_asked_is_shown_and_answered(
