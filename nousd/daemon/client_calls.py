@@ -17,11 +17,11 @@ import trio
 from nousd.daemon import boundary
 from nousd.daemon.confirmers import Place
 from nousd.daemon.core import Deferred
+from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.daemon.requests import Asker
 from nousd.daemon.run_driver import CLOSING_SECONDS
 from nousd.daemon.runs import Runs
-from nousd.daemon.sessions import LiveSession
 from nousd.daemon.spooled import SignOfLife
 from nousd.errors import CommandRejected
 from nousd.machine import long_texts

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
-from nousd.daemon.sessions import LiveSession, Sessions
+from nousd.daemon.sessions import Sessions
 from nousd.errors import CommandRejected
 from nousd.wire.limits import GRANTED_RULES_MAX
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from nousd.daemon.sessions import LiveSession
+from nousd.daemon.live_session import LiveSession
 from nousd.machine import long_texts, transcript
 from nousd.machine.tokens import estimate_tokens
 from nousd.store.interface import Path, Store

@@ -16,10 +16,10 @@ import msgspec
 import trio
 from msgspec import UNSET
 
+from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.daemon.model_inputs import InputsOfRun, artifacts_of
 from nousd.daemon.requests import Asker
-from nousd.daemon.sessions import LiveSession
 from nousd.daemon.spooled import SignOfLife
 from nousd.daemon.task_tree import TaskTree
 from nousd.daemon.tasks import TasksOfCall

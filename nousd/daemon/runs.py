@@ -20,6 +20,7 @@ from nousd.daemon.call_records import CallRecords
 from nousd.daemon.clock import Clock
 from nousd.daemon.history import Contexts
 from nousd.daemon.instructions import ReadInstructions
+from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Log, Ticket
 from nousd.daemon.model_inputs import ModelInputs
 from nousd.daemon.once_per_session import OncePerSession
@@ -30,7 +31,7 @@ from nousd.daemon.recordings import current_run
 from nousd.daemon.run_driver import CLOSING_SECONDS, RunDriver
 from nousd.daemon.run_hooks import tell_end
 from nousd.daemon.run_host import RunHost
-from nousd.daemon.sessions import LiveSession, Sessions
+from nousd.daemon.sessions import Sessions
 from nousd.errors import RunFailed
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.machine.model_input import ModelChoice

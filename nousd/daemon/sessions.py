@@ -1,49 +1,35 @@
-"""Sessions in memory: the state decided on, the state committed, and how one becomes the other.
-
-A decision is made in one step of the event loop on ``state``, folded into it at once, and sent to the
-log; when it is committed the same value becomes ``committed``, which is what clients are shown. So any
-number of decisions can be on their way together (they share one fsync), each sees those before it, and
-nobody is told of one that is not durable. Should a commit fail, everything decided after it is void
-and the session is read from the log again.
+"""All sessions: those in memory, which of them is active, and how another is read from the log.
 
 A session that is not in memory has no run in this process. So if the log shows one without an end, it
 is owed that, and gets it before anything else is decided. While the disk does not allow it, the session
-can be read and nothing else.
+can be read and nothing else. How decisions are made in one is ``live_session``'s.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final, Protocol
 
 import msgspec
 import trio
 
-from nousd.config.agents import Catalogue
 from nousd.daemon.clock import Clock
+from nousd.daemon.live_session import LiveSession, not_found
 from nousd.daemon.log import Log, Ticket
 from nousd.errors import (
     CommandRejected,
     InvalidPayload,
     SessionNotFound,
     StoreError,
-    StoreFull,
-    WriteFailed,
 )
 from nousd.machine import queue
-from nousd.machine import session as machine
 from nousd.machine.session import SessionState
-from nousd.store.interface import Artifact, Defaults, SessionRow, Store
+from nousd.store.interface import Defaults, SessionRow, Store
 from nousd.wire import events
-from nousd.wire.responses import Accepted, QueuedInput
+from nousd.wire.responses import QueuedInput
 from nousd.wire.workers import TaskOrigin, WorkerSpec
-
-if TYPE_CHECKING:
-    from nousd.daemon.client_calls import ClientCall
-    from nousd.daemon.core import Deferred
-    from nousd.daemon.run_host import RunHost
 
 _IDLE_SESSIONS_MAX: Final = 512
 """Idle sessions kept in memory; more are read from the log when they are wanted."""
@@ -51,139 +37,11 @@ _IDLE_SESSIONS_MAX: Final = 512
 _STOPPING_SECONDS: Final = 5.0
 """How long a session whose commit failed is waited for until its run is over."""
 
-_REMEMBERED_INPUTS: Final = 1024
-"""Client message ids remembered per session, at least as many as can be on their way at once."""
-
 
 class Recover(Protocol):
     """Closes what a session that nobody carries on left open in the log, or raises StoreError."""
 
     async def __call__(self, *, session_id: str) -> int: ...
-
-
-Follow = Callable[[Sequence[events.Event], Sequence[events.Event]], None]
-"""Takes events as they were decided, and as they stand in the log."""
-
-
-class LiveSession:
-    """One session in memory.
-
-    Invariants: ``committed`` is a state that ``state`` was at some earlier time; the two are equal
-    when ``in_flight`` is 0; ``run`` is set from the decision to start a run until its end is
-    committed; ``calls`` are those that clients make and that are under way. ``agents`` are those that
-    there were when the session first asked for them. While ``lost`` nothing can be decided; ``failure``
-    says why it is, if a commit did.
-    """
-
-    def __init__(self, state: SessionState, log: Log) -> None:
-        self.state = state
-        self.committed = state
-        self.run: RunHost | None = None
-        self.calls: set[ClientCall] = set()
-        self.in_flight = 0
-        self.lost = False
-        self.failure: StoreError | None = None
-        self.accepted: OrderedDict[str, Deferred | Accepted] = OrderedDict()
-        self.agents: Catalogue | None = None
-        self._lookups = 0
-        self._log = log
-
-    @property
-    def session_id(self) -> str:
-        """The session's id."""
-        return self.state.session_id
-
-    def decide(
-        self,
-        decided: Sequence[events.Event],
-        *,
-        artifacts: Sequence[Artifact] = (),
-        follow: Follow = lambda _, __: None,
-    ) -> Ticket:
-        """Makes events happen to this session. Returns at once; the ticket tells of the commit.
-
-        Should anything be raised, nothing has happened.
-
-        Args:
-            artifacts: to which the events refer, beside those that the log itself makes of them.
-            follow: called when the events are certain to be submitted, unless it raises.
-
-        Raises:
-            StoreFull, WriteFailed: an earlier commit failed, so that this was decided on what never
-                came to be.
-            SessionNotFound: it was deleted meanwhile.
-        """
-        if self.lost:
-            raise _earlier(self.failure)
-        if self.state.deleted:
-            raise _not_found(self.session_id)
-        encoded = self._log.encode(decided)
-        after = self.state
-        for record in encoded.records:
-            after = machine.apply(after, record.event, record.ts)
-        follow(decided, [record.event for record in encoded.records])
-        ticket = self._log.submit(encoded, artifacts=artifacts)
-        self.state = after
-        self.in_flight += 1
-
-        def settled(ticket: Ticket) -> None:
-            self.in_flight -= 1
-            if ticket.failure is None:
-                self.committed = after
-            else:
-                self._lose(ticket.failure)
-
-        ticket.when_settled(settled)
-        return ticket
-
-    def _lose(self, failure: StoreError) -> None:
-        """Nothing can be decided any more; so a run has nothing to go on for."""
-        self.lost = True
-        self.failure = failure
-        if self.run is not None:
-            self.run.stop("interrupted")
-        for call in self.calls:
-            call.stop("interrupted")
-
-    def remember(self, client_message_id: str, acknowledgement: Deferred) -> None:
-        """Keeps the acknowledgement of an input for when the client sends it again.
-
-        Once it is committed the log has it, for every lookup that begins after that.
-        """
-        said = acknowledgement.payload
-        assert isinstance(said, Accepted)
-        self.accepted[client_message_id] = acknowledgement
-
-        def settled(ticket: Ticket) -> None:
-            if ticket.failure is None and client_message_id in self.accepted:
-                self.accepted[client_message_id] = said
-                self._forget_committed()
-
-        acknowledgement.ticket.when_settled(settled)
-        while len(self.accepted) > _REMEMBERED_INPUTS:
-            self.accepted.popitem(last=False)
-
-    @contextmanager
-    def looking_up(self) -> Iterator[None]:
-        """While the block lasts, what the log may have got since it began stays in ``accepted``."""
-        self._lookups += 1
-        try:
-            yield
-        finally:
-            self._lookups -= 1
-            self._forget_committed()
-
-    def _forget_committed(self) -> None:
-        if self._lookups:
-            return
-        for client_message_id, known in list(self.accepted.items()):
-            if isinstance(known, Accepted):
-                del self.accepted[client_message_id]
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is on its way that knows this object."""
-        return self.run is None and not self.calls and self.in_flight == 0
 
 
 class Sessions:
@@ -237,7 +95,7 @@ class Sessions:
             self._live.pop(session_id, None)
             row = await self._store.session(session_id)
             if row is None:
-                raise _not_found(session_id)
+                raise not_found(session_id)
             pending = await self._store.pending_inputs(session_id)
             live = LiveSession(_state_of(row, pending), self._log)
             live.lost, live.failure = failure is not None, failure
@@ -263,7 +121,7 @@ class Sessions:
         if live.lost and live.is_idle:
             return None
         if live.state.deleted:
-            raise _not_found(session_id)
+            raise not_found(session_id)
         self._live.move_to_end(session_id)
         return live
 
@@ -468,16 +326,6 @@ _INHERITED: Final = (
     "model",
     "thinking",
 )
-
-
-def _earlier(failure: StoreError | None) -> WriteFailed:
-    """Returns what is raised instead of a decision that comes after a failed commit."""
-    kind = StoreFull if isinstance(failure, StoreFull) else WriteFailed
-    return kind(f"an earlier commit of the session failed: {failure}")
-
-
-def _not_found(session_id: str) -> SessionNotFound:
-    return SessionNotFound(f"no session has the id {session_id}")
 
 
 def _started(state: SessionState) -> str:

@@ -18,8 +18,8 @@ import msgspec
 import trio
 from msgspec import UNSET
 
+from nousd.daemon.live_session import LiveSession
 from nousd.daemon.run_host import RunHost
-from nousd.daemon.sessions import LiveSession
 from nousd.errors import CommandRejected, RunFailed
 from nousd.machine import decisions
 from nousd.replay.cues import Broken, Cues, Stopped

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from nousd.daemon.history import KEPT_SESSIONS_MAX, KEPT_TOKENS_MAX, Contexts
-from nousd.daemon.sessions import LiveSession
+from nousd.daemon.live_session import LiveSession
 from nousd.machine.session import SessionState
 from nousd.providers.interface import Provider
 from nousd.providers.registry import make_provider

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.daemon.core import Core, Deferred
+from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
-from nousd.daemon.sessions import LiveSession
 from nousd.errors import CommandRejected, ShuttingDown
 from nousd.extensions.hook_chain import Failure, InputOutcome, SwitchOutcome
 from nousd.extensions.hooks import InputGiven, SessionForking, SessionSwitching

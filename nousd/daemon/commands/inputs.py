@@ -14,9 +14,9 @@ from nousd.daemon.attachments import Attached, attached
 from nousd.daemon.commands.hooked import asked_input
 from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.history import whole_inputs
+from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.daemon.results import run_result
-from nousd.daemon.sessions import LiveSession
 from nousd.errors import CommandRejected, CommandTimedOut, ProviderFailed, SessionError
 from nousd.machine import decisions, long_texts, queue
 from nousd.wire import commands

@@ -13,9 +13,9 @@ from nousd.daemon.commands.reading import run_state
 from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.garbage import drop_leftovers
 from nousd.daemon.history import whole_path
+from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.daemon.model_inputs import artifacts_of
-from nousd.daemon.sessions import LiveSession
 from nousd.errors import CommandRejected, InvalidPayload
 from nousd.machine import compaction, decisions
 from nousd.machine.asked import model_input
