@@ -261,8 +261,8 @@ class _Talk:
             self._say(f"> {event.payload['text']}")
         self._printer.show(event)
         asked = self._asked.note(event)
-        for line in asked:
-            self._say(line)
+        if asked:
+            self._say("\n".join(asked))
         with self._changed:
             if event.type == "agent_start":
                 self._running = event.payload["run_id"]
@@ -313,7 +313,8 @@ class _Talk:
         print(*map(shown, as_text(answer)), sep="\n", flush=True)
 
     def _say(self, text: str) -> None:
-        print(shown(text), flush=True)
+        # In one piece: the other thread prints as well.
+        print(f"{shown(text)}\n", end="", flush=True)
 
 
 class _Command(NamedTuple):

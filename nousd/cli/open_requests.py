@@ -20,7 +20,7 @@ Ask = Callable[[str, Mapping[str, Any]], object]
 """Sends a command and returns its answer, or raises Refused."""
 
 Say = Callable[[str], None]
-"""Shows a line."""
+"""Shows a text, with nothing of another thread's in the middle."""
 
 _DECISIONS: Final = {
     "y": "once",
@@ -213,8 +213,8 @@ class OpenRequests:
 
 
 def _say_all(lines: list[str], say: Say) -> None:
-    for line in lines:
-        say(line)
+    if lines:
+        say("\n".join(lines))
 
 
 _OVER: Final = frozenset(
