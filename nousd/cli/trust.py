@@ -46,7 +46,8 @@ def _untrust(options: Options, values: dict[str, Any]) -> int:
 def _own(daemon: Connection) -> Payload | None:
     """Shows what the project's own settings add; returns what to trust, if there is anything."""
     listed = daemon.request("list_trust", {}).payload
-    own = next((file for file in listed["files"] if file["path"].startswith(listed["root"])), None)
+    path = str(Path(listed["root"]) / ".nousd" / "config.toml")
+    own = next((file for file in listed["files"] if file["path"] == path), None)
     if own is None or not own["hash"]:
         say(f"the project at {listed['root']} has no settings of its own (.nousd/config.toml)")
         return None

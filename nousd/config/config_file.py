@@ -62,7 +62,7 @@ def read_config_file(chosen: Path | None, environ: Mapping[str, str], here: Path
         return ConfigFile(path, given.origin, tomllib.loads(text.decode()), exposure)
     except UnicodeDecodeError:
         raise ConfigError(f"config: file {path} is not UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"config: file {path} is not TOML: {error}") from None
 
 

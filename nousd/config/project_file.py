@@ -32,7 +32,13 @@ from nousd.wire.limits import PROJECT_FILE_BYTES_MAX, RULE_CHARS_MAX, RULES_MAX
 FILE_NAME: Final = ".nousd/config.toml"
 """Where it lies in a project."""
 
-_PROBLEMS_MAX: Final = 20
+_LINE_DOTS_MAX: Final = 128
+"""Dots in one line: of a key with thousands of them the reader of TOML makes gigabytes."""
+
+_MCP_DEPTH_MAX: Final = 8
+"""Tables and lists in each other, in what is said of MCP servers."""
+
+PROBLEMS_MAX: Final = 20
 """Problems that are told of one file."""
 
 _SHOWN_CHARS: Final = 100
@@ -83,11 +89,14 @@ def read_project_settings(data: bytes, path: str, file_hash: str) -> ProjectSett
     """Returns what the bytes of a file say; never fails."""
     if len(data) > PROJECT_FILE_BYTES_MAX:
         return _unusable(path, "", f"it is longer than {PROJECT_FILE_BYTES_MAX} bytes")
+    if any(line.count(b".") > _LINE_DOTS_MAX for line in data.splitlines()):
+        return _unusable(path, file_hash, f"a line has more than {_LINE_DOTS_MAX} dots")
     try:
         table = tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
         return _unusable(path, file_hash, "it is not UTF-8")
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
+        # A number may be too long for Python, which the reader of TOML does not say in its own words.
         return _unusable(path, file_hash, f"it is not TOML: {error}")
     problems: list[str] = []
     rules = _rules(table.pop("permissions", {}), problems)
@@ -99,15 +108,31 @@ def read_project_settings(data: bytes, path: str, file_hash: str) -> ProjectSett
     if not isinstance(mcp, dict):
         problems.append("mcp must be tables, as in [mcp.NAME]")
         mcp = {}
+    if _is_deeper(mcp, _MCP_DEPTH_MAX):
+        problems.append(f"mcp: tables are nested deeper than {_MCP_DEPTH_MAX} levels")
+        mcp = {}
     problems += [f"{key[:_SHOWN_CHARS]}: a project cannot set this" for key in table]
     return ProjectSettings(
         path=path,
         hash=file_hash,
         permission_mode=mode,
         mcp=mcp,
-        problems=tuple(problems[:_PROBLEMS_MAX]),
+        problems=tuple(problems[:PROBLEMS_MAX]),
         **rules,
     )
+
+
+def _is_deeper(table: Any, levels: int) -> bool:
+    """Whether tables and lists lie in each other so deep that nothing else could take them."""
+    inside = [table]
+    for _ in range(levels):
+        inside = [
+            item
+            for each in inside
+            if isinstance(each, dict | list)
+            for item in (each.values() if isinstance(each, dict) else each)
+        ]
+    return any(isinstance(each, dict | list) for each in inside)
 
 
 def _unusable(path: str, file_hash: str, problem: str) -> ProjectSettings:

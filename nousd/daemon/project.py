@@ -13,7 +13,12 @@ from typing import Final, NamedTuple
 import trio
 from msgspec.structs import replace
 
-from nousd.config.project_file import FILE_NAME, ProjectSettings, read_project_settings
+from nousd.config.project_file import (
+    FILE_NAME,
+    PROBLEMS_MAX,
+    ProjectSettings,
+    read_project_settings,
+)
 from nousd.daemon.once_per_session import OncePerSession
 from nousd.daemon.trust import Trust
 from nousd.errors import RuleInvalid, ToolError
@@ -95,7 +100,7 @@ def _with_rules_checked(settings: ProjectSettings) -> ProjectSettings:
             else:
                 good.append(text)
         kept[decision] = tuple(good)
-    return replace(settings, **kept, problems=tuple(problems))
+    return replace(settings, **kept, problems=tuple(problems[:PROBLEMS_MAX]))
 
 
 class _Started(NamedTuple):

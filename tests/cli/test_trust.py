@@ -131,3 +131,14 @@ def test_trust_is_taken_back(nousctl: Nousctl, daemon: FakeDaemon, tmp_path: Pat
     assert sent(daemon, "untrust") == [{}, {"path": str(tmp_path / "a")}]
     daemon.on["untrust"] = refused("command_rejected", "not_trusted")
     assert nousctl("untrust").code == 1
+
+
+def test_a_file_of_another_project_is_not_taken_for_that_of_this_one(
+    nousctl: Nousctl, daemon: FakeDaemon
+) -> None:
+    others = [OWN | {"path": path} for path in ("/app2/.nousd/config.toml", "/app/.nousd/x.md")]
+    listed = {"root": "/app", "files": others, "cursor": "evt-1"}
+    daemon.on["list_trust"] = ok("project_files", listed)
+    outcome = nousctl("trust", "--yes")
+    assert (outcome.code, sent(daemon, "trust")) == (1, [])
+    assert "the project at /app has no settings of its own" in outcome.err

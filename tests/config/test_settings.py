@@ -390,3 +390,10 @@ def test_a_mode_is_insisted_on_by_a_flag_or_variable_and_not_by_the_file(
 ) -> None:
     path = write(tmp_path / "config.toml", 'permission_mode = "auto"')
     assert resolve(flags, environ, path).settings.is_mode_insisted_on is is_insisted_on
+
+
+@pytest.mark.parametrize("text", ["x = 1" + "0" * 5000, "x = " + "[" * 100_000])
+def test_a_file_that_toml_cannot_be_read_from_is_one_line(text: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "config.toml", text)
+    with pytest.raises(ConfigError, match="is not TOML"):
+        resolve({}, {}, path)

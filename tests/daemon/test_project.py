@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from nousd.config.project_file import FILE_NAME
+from nousd.config.project_file import FILE_NAME, PROBLEMS_MAX
 from nousd.daemon.permissions import RulePermissions
 from nousd.daemon.project import Project, read_settings, reader
 from nousd.wire.canonical import digest
@@ -268,6 +268,11 @@ def test_a_project_without_settings_says_nothing(tmp_path: Path) -> None:
         ("not toml", "it is not TOML"),
         (b"\xff", "it is not UTF-8"),
         ("x = [" + "[" * 100_000, "it is not TOML"),
+        ("x = 1" + "0" * 5000, "it is not TOML"),
+        ("[mcp.x]\n" + "a." * 100_000 + "b = 1", "a line has more than 128 dots"),
+        ("a." * 129 + "b = 1", "a line has more than 128 dots"),
+        ("a." * 128 + "b = 1", "a: a project cannot set this"),
+        ("[mcp.x]\n" + "a." * 20 + "b = 1", "mcp: tables are nested deeper than 8 levels"),
         ("permissions = 1", "permissions must be a table"),
         ("[permissions]\nallow = 'read'", "permissions.allow must be a list of rules"),
         ("[permissions]\nallow = [1]", "permissions.allow: a rule is a text"),
@@ -292,6 +297,19 @@ def test_what_is_wrong_in_a_project_is_a_problem_and_stops_nobody(
 def test_what_is_right_beside_what_is_wrong_counts(tmp_path: Path) -> None:
     settle(tmp_path, "[permissions]\ndeny = ['x(', 'read(a)', 3]")
     assert read_settings(tmp_path).restricts == ("deny read(a)",)
+
+
+def test_so_many_problems_of_a_project_are_told(tmp_path: Path) -> None:
+    settle(tmp_path, f"[permissions]\ndeny = {json.dumps(['x('] * (PROBLEMS_MAX + 1))}")
+    assert len(read_settings(tmp_path).problems) == PROBLEMS_MAX
+
+
+@pytest.mark.parametrize(("levels", "counts"), [(7, True), (8, True), (9, False)])
+def test_what_a_project_says_of_servers_has_at_most_so_many_levels(
+    tmp_path: Path, levels: int, counts: bool
+) -> None:
+    settle(tmp_path, f"{'.'.join(['mcp', *'a' * levels])} = 1")
+    assert bool(read_settings(tmp_path).mcp) == counts
 
 
 def test_a_project_has_at_most_so_many_rules_of_that_length(tmp_path: Path) -> None:
