@@ -1,7 +1,7 @@
 """A running daemon for as long as it is needed: the one there is, or one of our own.
 
-One that was started here is a child: it ends when the block is left. Its words go to standard error,
-because standard output belongs to the protocol.
+One that was started here is a child: it ends when the block is left, and with us however we end. Its
+words go to standard error, because standard output belongs to the protocol.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import anyio
-import anyio.abc
+import anyio.to_thread
 
 from nousd.client.connection import connect
 from nousd.errors import DaemonUnreachable
@@ -24,6 +24,15 @@ from nousd.errors import DaemonUnreachable
 START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 15.0
 _RETRY_SECONDS: Final = 0.05
+
+_UNTIL_WE_END: Final = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Becomes the program that is named, and is told to end when the process of that number is gone."""
 
 
 @asynccontextmanager
@@ -40,9 +49,13 @@ async def running_daemon(socket_path: Path, serve_options: Sequence[str]) -> Asy
         yield
         return
     command = [sys.executable, "-m", "nousd", "serve", "--socket", str(socket_path), *serve_options]
-    # A signal from the terminal is for us: the daemon ends when we do.
-    process = await anyio.open_process(
-        command, stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=None, start_new_session=True
+    # A signal from the terminal is for us: the daemon ends when we do. It is not started in a thread,
+    # because the kernel takes the end of the thread that started a process for our end.
+    process = subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-I", "-c", _UNTIL_WE_END, str(os.getpid()), *command],
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        start_new_session=True,
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_stop_when_told_to, process)
@@ -55,7 +68,7 @@ async def running_daemon(socket_path: Path, serve_options: Sequence[str]) -> Asy
             tasks.cancel_scope.cancel()
 
 
-async def _stop_when_told_to(process: anyio.abc.Process) -> None:
+async def _stop_when_told_to(process: subprocess.Popen[bytes]) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async for number in signals:
             await _stop(process)
@@ -72,11 +85,11 @@ async def _answers(socket_path: Path) -> bool:
     return True
 
 
-async def _wait_until_ready(process: anyio.abc.Process, socket_path: Path) -> None:
+async def _wait_until_ready(process: subprocess.Popen[bytes], socket_path: Path) -> None:
     with anyio.move_on_after(START_SECONDS):
         # Another one may have been started meanwhile, and have the lock: then that one answers.
         while not await _answers(socket_path):
-            if process.returncode is not None:
+            if process.poll() is not None:
                 raise DaemonUnreachable(
                     f"no daemon answers on {socket_path}, and one could not be started: it says why "
                     "above"
@@ -86,11 +99,13 @@ async def _wait_until_ready(process: anyio.abc.Process, socket_path: Path) -> No
     raise DaemonUnreachable(f"the daemon did not answer within {START_SECONDS:g} seconds")
 
 
-async def _stop(process: anyio.abc.Process) -> None:
-    if process.returncode is None:
-        process.terminate()
-        with anyio.move_on_after(_STOP_SECONDS):
-            await process.wait()
-    if process.returncode is None:
-        process.kill()
-        await process.wait()
+async def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    with anyio.move_on_after(_STOP_SECONDS):
+        await _ended(process)
+    process.kill()
+    await _ended(process)
+
+
+async def _ended(process: subprocess.Popen[bytes]) -> None:
+    await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)

@@ -256,3 +256,24 @@ async def test_a_signal_ends_the_program_and_the_daemon_that_it_started(folder: 
         with pytest.raises(DaemonUnreachable):
             async with connect(folder / "s.sock") as daemon:
                 await daemon.request("ping", {})
+
+
+@pytest.mark.behaviour("nousd_mcp_brings_a_daemon_along")
+async def test_the_daemon_that_it_started_ends_also_when_it_is_killed(folder: Path) -> None:
+    (folder / "state").mkdir(mode=0o700)
+    parameters = program(folder)
+    with trio.fail_after(WAIT_SECONDS):
+        process = await trio.lowlevel.open_process(
+            [parameters.command, *parameters.args], stdin=PIPE, stdout=PIPE, stderr=PIPE
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        async with process.stdin, process.stdout, process.stderr:
+            await process.stdin.send_all(INITIALIZE)
+            assert b'"serverInfo"' in await process.stdout.receive_some()
+            process.kill()
+            await process.wait()
+            # The daemon has it, too: it ends when both are gone.
+            said = b"".join([chunk async for chunk in process.stderr])
+        assert b'"stopped"' in said
