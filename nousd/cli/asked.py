@@ -6,8 +6,9 @@ Requests for permission and questions come as the payloads of their events, from
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from nousd.errors import NousdError
 
@@ -59,16 +60,24 @@ def permissions(payload: Payload) -> Iterator[str]:
 
 
 def request_lines(request: Payload) -> list[str]:
-    """Returns the lines that show what one request is about."""
+    """Returns the lines that show what one request is about. What is shown is what runs."""
     offered = [f"session and always allow: {request['rule']}"] if "rule" in request else []
-    return [_call(request), f"because {request['reason']}", *offered]
+    lines = (f"because {request['reason']}", *offered)
+    return [_call(request), *("".join(map(_visible, line)) for line in lines)]
 
 
 def _call(request: Payload) -> str:
-    args = json.dumps(request["args"], ensure_ascii=False)
+    args = "".join(map(_visible, json.dumps(request["args"], ensure_ascii=False)))
     more = f" (the beginning of {request['args_bytes']} bytes)" if "args_ref" in request else ""
     return f"{request['tool_name']} {args}{more}"
 
+
+def _visible(char: str) -> str:
+    """Returns a character, escaped if it is not seen and may make others look like something else."""
+    return json.dumps(char).strip('"') if unicodedata.category(char) in _UNSEEN else char
+
+
+_UNSEEN: Final = frozenset({"Cf", "Cc", "Zl", "Zp"})
 
 # --- questions -------------------------------------------------------------------------------
 

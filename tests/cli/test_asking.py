@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nousd.cli.asked import NoAnswer, answer_to, answers_to
+from nousd.cli.asked import NoAnswer, answer_to, answers_to, request_lines
 from tests.cli.conftest import Nousctl
 from tests.fake_daemon import FakeDaemon, event, ok, refused
 
@@ -136,6 +136,16 @@ def test_long_arguments_say_that_they_are_shown_in_part(
     request = {**REQUEST, "args_ref": "sha256:2", "args_bytes": 9000}
     daemon.on["list_permissions"] = ok("permissions", {**PERMISSIONS, "pending": [request]})
     assert "(the beginning of 9000 bytes)" in nousctl("permissions").out
+
+
+def test_characters_that_make_a_command_look_like_another_are_shown_escaped() -> None:
+    command = "ls \u202e# fr- mr\u200b \u2028\x9b \U000e0041é"
+    request = {"tool_name": "bash", "args": {"command": command}, "reason": "a\nb", "rule": command}
+    shown, *why = request_lines(request)
+    escaped = r"ls \u202e# fr- mr\u200b \u2028\u009b \udb40\udc41é"
+    assert shown == f'bash {{"command": "{escaped}"}}'
+    assert why == [r"because a\nb", f"session and always allow: {escaped}"]
+    assert json.loads(shown.removeprefix("bash ")) == {"command": command}
 
 
 def test_mode_shows_or_sets_the_mode(daemon: FakeDaemon, nousctl: Nousctl) -> None:
