@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import trio
@@ -100,6 +100,18 @@ class Parts(msgspec.Struct, kw_only=True):
     """On whose filesystem long outputs and uploads lie meanwhile; None: where temporary files do."""
 
 
+class _Shared(NamedTuple):
+    """What several parts of a daemon work with."""
+
+    log: Log
+    sessions: Sessions
+    tools: ToolRegistry
+    gate: CallRunner
+    contexts: Contexts
+    approvals: Approvals
+    questions: Questions
+
+
 @asynccontextmanager
 async def open_core(parts: Parts) -> AsyncIterator[Core]:
     """Gives a running daemon. Leaving the block stops it; ``shut_down`` before lets clients see it.
@@ -112,76 +124,36 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
     await close_what_can_be(parts.store, log, parts.clock)
     defaults = await parts.store.defaults()
     parts.project.trust.remember(defaults.trusted)
-    sessions = Sessions(parts.store, log, parts.clock, defaults, recover=recover)
     tools = ToolRegistry(parts.tools)
     confirmers = Confirmers()
-    approvals = Approvals(parts.clock, confirmers, parts.approval_timeout_seconds)
-    questions = Questions(parts.clock, confirmers, parts.approval_timeout_seconds)
     uploads = Uploads(parts.store, parts.clock, parts.spool_folder)
-    contexts = Contexts(parts.store, tokens_max=_CONTEXT_WINDOWS_READ * _window(parts))
-    gate = CallRunner(tools, parts.call_hooks or ExtensionCallHooks(parts.hooks))
+    shared = _Shared(
+        log=log,
+        sessions=Sessions(parts.store, log, parts.clock, defaults, recover=recover),
+        tools=tools,
+        gate=CallRunner(tools, parts.call_hooks or ExtensionCallHooks(parts.hooks)),
+        contexts=Contexts(parts.store, tokens_max=_CONTEXT_WINDOWS_READ * _window(parts)),
+        approvals=Approvals(parts.clock, confirmers, parts.approval_timeout_seconds),
+        questions=Questions(parts.clock, confirmers, parts.approval_timeout_seconds),
+    )
     async with trio.open_nursery() as nursery:
-        runs = Runs(
-            nursery=nursery,
-            sessions=sessions,
-            store=parts.store,
-            log=log,
-            clock=parts.clock,
-            runtime=parts.around_runtime(NativeRuntime(parts.models, tools, gate, parts.native)),
-            models=parts.models,
-            tools=tools,
-            contexts=contexts,
-            inputs=ModelInputs(parts.store),
-            read_instructions=parts.read_instructions,
-            project=parts.project,
-            read_agents=parts.read_agents,
-            permissions=parts.around_permissions(parts.permissions, sessions),
-            granted=lambda: sessions.defaults.granted,
-            approvals=approvals,
-            questions=questions,
-            make_context=partial(
-                ToolContext,
-                parts.confinement,
-                spool_folder=parts.spool_folder,
-                secrets=parts.secrets,
-                sandbox=parts.sandbox,
-            ),
-            hooks=parts.hooks,
-            stale_seconds=parts.stale_seconds,
-        )
+        runs = _runs(parts, shared, nursery)
         nursery.start_soon(runs.stop_stale_runs)
-        nursery.start_soon(
-            partial(prune_old_deltas, days=parts.delta_retention_days),
-            parts.store,
-            hub,
-            parts.clock,
-        )
-        nursery.start_soon(collect_unused_artifacts, parts.store, parts.clock)
-        nursery.start_soon(uploads.expire)
-        mcp = McpServers(
-            configured=parts.mcp_servers,
-            disabled=parts.mcp_disabled,
-            around=parts.mcp_surroundings,
-            tools=tools,
-            project=parts.project,
-            sessions=sessions,
-            log=log,
-            nursery=nursery,
-        )
-        mcp.start()
+        mcp = _mcp_servers(parts, shared, nursery)
+        _keep_house(parts, hub, uploads, nursery)
         core = Core(
             store=parts.store,
             hub=hub,
             clock=parts.clock,
-            sessions=sessions,
+            sessions=shared.sessions,
             runs=runs,
-            calls=ClientCalls(nursery=nursery, runs=runs, runner=gate, tools=tools),
+            calls=ClientCalls(nursery=nursery, runs=runs, runner=shared.gate, tools=tools),
             call_records=runs.call_records,
-            contexts=contexts,
+            contexts=shared.contexts,
             uploads=uploads,
             confirmers=confirmers,
-            approvals=approvals,
-            questions=questions,
+            approvals=shared.approvals,
+            questions=shared.questions,
             tools=tools,
             mcp=mcp,
             project=parts.project,
@@ -207,6 +179,66 @@ async def shut_down(core: Core) -> None:
         await core.calls.stop_all("interrupted")
         await core.runs.stop_all("interrupted")
     core.closing.set()
+
+
+def _runs(parts: Parts, shared: _Shared, nursery: trio.Nursery) -> Runs:
+    return Runs(
+        nursery=nursery,
+        sessions=shared.sessions,
+        store=parts.store,
+        log=shared.log,
+        clock=parts.clock,
+        runtime=parts.around_runtime(
+            NativeRuntime(parts.models, shared.tools, shared.gate, parts.native)
+        ),
+        models=parts.models,
+        tools=shared.tools,
+        contexts=shared.contexts,
+        inputs=ModelInputs(parts.store),
+        read_instructions=parts.read_instructions,
+        project=parts.project,
+        read_agents=parts.read_agents,
+        permissions=parts.around_permissions(parts.permissions, shared.sessions),
+        granted=lambda: shared.sessions.defaults.granted,
+        approvals=shared.approvals,
+        questions=shared.questions,
+        make_context=partial(
+            ToolContext,
+            parts.confinement,
+            spool_folder=parts.spool_folder,
+            secrets=parts.secrets,
+            sandbox=parts.sandbox,
+        ),
+        hooks=parts.hooks,
+        stale_seconds=parts.stale_seconds,
+    )
+
+
+def _mcp_servers(parts: Parts, shared: _Shared, nursery: trio.Nursery) -> McpServers:
+    mcp = McpServers(
+        configured=parts.mcp_servers,
+        disabled=parts.mcp_disabled,
+        around=parts.mcp_surroundings,
+        tools=shared.tools,
+        project=parts.project,
+        sessions=shared.sessions,
+        log=shared.log,
+        nursery=nursery,
+    )
+    mcp.start()
+    return mcp
+
+
+def _keep_house(parts: Parts, hub: Hub, uploads: Uploads, nursery: trio.Nursery) -> None:
+    """Starts what removes what nobody needs any more."""
+    nursery.start_soon(
+        partial(prune_old_deltas, days=parts.delta_retention_days),
+        parts.store,
+        hub,
+        parts.clock,
+    )
+    nursery.start_soon(collect_unused_artifacts, parts.store, parts.clock)
+    nursery.start_soon(uploads.expire)
 
 
 def _window(parts: Parts) -> int:
