@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 import trio
 
 from nousd.errors import ToolError
-from nousd.tools.sandbox import rule_walk
+from nousd.tools.sandbox import git_folders, rule_walk
 from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.landlock import Landlock
@@ -108,6 +109,7 @@ tried("read beside them", lambda: open({str(held.home / ".ssh" / "id")!r}).read(
 
 
 async def test_commits_are_made_where_a_sandbox_can_allow_it(repository: SandboxBench) -> None:
+    git(repository.work, "config", "branch.main.merge", "refs/heads/main")
     result = await repository.call(
         "bash",
         command="echo b >> src/a.py; git -c user.name=a -c user.email=a@b commit -qam second;"
@@ -162,21 +164,63 @@ tried("write our config", lambda: write(".nousd/config.toml"))
     assert not (repository.work / ".git" / "hooks" / "pre-commit").exists()
 
 
-async def test_hooks_and_config_that_git_is_told_to_find_elsewhere_are_closed_as_well(
+async def test_what_git_is_told_to_find_elsewhere_is_closed_as_well(
     repository: SandboxBench,
 ) -> None:
     repository.put("tools/hooks/pre-commit", "#!/bin/sh\n")
     repository.put("tools/git.inc", "")
     git(repository.work, "config", "core.hooksPath", "tools/hooks")
     git(repository.work, "config", "include.path", "../tools/git.inc")
+    repository.put("scripts/watch", "#!/bin/sh\n")
+    repository.put("scripts/clean.py", "")
+    git(repository.work, "config", "core.fsmonitor", "scripts/watch")
+    git(repository.work, "config", "filter.notes.clean", "python3 ./scripts/clean.py --all %f")
     outcomes = await repository.attack(f"""{CHANGING}
 tried("a hook", lambda: write("tools/hooks/pre-commit"))
 tried("another hook", lambda: write("tools/hooks/post-checkout"))
 tried("the hooks", lambda: os.rename("tools/hooks", "tools/old"))
 tried("what is included", lambda: write("tools/git.inc"))
 tried("the folder of both", lambda: os.rename("tools", "old"))
+tried("a program", lambda: write("scripts/watch"))
+tried("one with arguments", lambda: replace("scripts/clean.py"))
+tried("one that is removed", lambda: os.remove("scripts/clean.py"))
 """)
     assert set(outcomes.values()) <= REFUSED
+
+
+def test_a_config_of_gits_is_read_in_a_moment_whatever_it_holds(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    size = 60_000
+    for content in (
+        "\n" * size,
+        "path = a" + " " * size + "b",
+        "hookspath" + "\t" * size,
+        "worktree = " + '"' * size,
+        "a/" * (size // 2),
+        "path = a/b\n" * (size // 12),
+    ):
+        (tmp_path / ".git" / "config").write_text(content)
+        began = time.process_time()
+        assert len(git_folders.closed_in(tmp_path)) < 3 * git_folders.NAMED_MAX
+        git_folders.outer_git_folders(tmp_path)
+        assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("value", ["a\0b", "a" * 5000, "b/" * 3000, "~nobody-here/x", "/", ".."])
+async def test_a_config_of_gits_that_names_no_place_stops_no_command(
+    value: str, held: SandboxBench
+) -> None:
+    git(held.work, "init", "-q", "sub")
+    named = f"[core]\nhooksPath = {value}\nfsmonitor = {value}/{value}\nworktree = {value}\n"
+    (held.work / "sub" / ".git" / "config").write_text(named)
+    result = await held.call("bash", command="echo done")
+    assert (result.text, result.is_error) == ("done", False)
+
+
+@pytest.mark.parametrize("value", ["a\0b", "a" * 5000, ""])
+def test_a_file_of_gits_that_names_no_place_opens_nothing(value: str, tmp_path: Path) -> None:
+    (tmp_path / ".git").write_text(f"gitdir: {value}\n")
+    assert git_folders.outer_git_folders(tmp_path) == ()
 
 
 async def test_nothing_is_left_of_what_stood_in_for_closed_places(

@@ -24,11 +24,18 @@ _LEADS: Final = ("commondir", "config.worktree", "gitdir")
 
 _TEXT_BYTES_MAX: Final = 64 * 1024
 
-_ELSEWHERE: Final = re.compile(
-    r"^\s*(?:hookspath|path)\s*=\s*\"?(.+?)\"?\s*$", re.MULTILINE | re.IGNORECASE
-)
+NAMED_MAX: Final = 100
+"""Places, and programs, that are taken from one config."""
 
-_WORKTREE: Final = re.compile(r"^\s*worktree\s*=\s*\"?(.+?)\"?\s*$", re.MULTILINE)
+_PLACE_CHARS_MAX: Final = 1000
+_NAME_CHARS_MAX: Final = 200
+
+_ELSEWHERE: Final = re.compile(
+    r"^[ \t]*(?:hookspath|path)[ \t]*=(.+)", re.MULTILINE | re.IGNORECASE
+)
+_BETWEEN_WORDS: Final = re.compile(r"[\s\"'=!;|&<>()]+")
+
+_WORKTREE: Final = re.compile(r"^[ \t]*worktree[ \t]*=(.+)", re.MULTILINE)
 
 
 def closed_in(folder: Path) -> tuple[Path, ...]:
@@ -54,13 +61,29 @@ def _closed_of_git(git: Path) -> tuple[Path, ...]:
 
 
 def _named_in_config(git: Path) -> Iterator[Path]:
-    """Yields where hooks and more of the config are, if they are elsewhere. What such a name starts
-    from depends on what it is of; both are taken.
+    """Yields where hooks and more of the config are, if they are elsewhere, and the programs that git is
+    told to run. What such a name starts from depends on what it is of; both are taken. A program in the
+    workdir is named with a slash, and may be any word of a command.
     """
-    for found in _ELSEWHERE.finditer(_text(git / "config")):
-        for base in (git, git.parent):
-            # Unlike Path.expanduser, this leaves an unknown user as it is.
-            yield base / os.path.expanduser(found[1])  # noqa: PTH111
+    config = _text(git / "config")
+    places = [place for found in _ELSEWHERE.findall(config) if (place := _value(found))]
+    programs = [word for word in _BETWEEN_WORDS.split(config) if "/" in word]
+    for place in places[:NAMED_MAX]:
+        # Unlike Path.expanduser, this leaves an unknown user as it is.
+        expanded = os.path.expanduser(place)  # noqa: PTH111
+        yield from (git / expanded, git.parent / expanded)
+    named = (git.parent / program for program in programs[:NAMED_MAX])
+    # Unlike Path.is_file, this bears whatever stands there.
+    yield from (path for path in named if os.path.isfile(path))  # noqa: PTH113
+
+
+def _value(found: str) -> str:
+    """Returns what a line of a config says; nothing for what can be no place."""
+    value = found.strip().strip('"')
+    is_long = len(value) > _PLACE_CHARS_MAX or any(
+        len(name) > _NAME_CHARS_MAX for name in value.split("/")
+    )
+    return "" if is_long or "\0" in value else value
 
 
 def _is_of_git(folder: Path) -> bool:
@@ -91,17 +114,18 @@ def _named(file: Path, prefix: str, base: Path) -> Path | None:
     text = _text(file)
     if not text.startswith(prefix):
         return None
-    found = (base / text.removeprefix(prefix).strip()).resolve()
-    return found if _is_of_git(found) else None
+    place = _value(text.removeprefix(prefix))
+    found = (base / place).resolve()
+    return found if place and _is_of_git(found) else None
 
 
 def _leads_back(folder: Path, workdir: Path) -> bool:
     """Whether a folder of git's says that it belongs to the workdir."""
-    of_worktree = _text(folder / "gitdir").strip()
+    of_worktree = _value(_text(folder / "gitdir"))
     if of_worktree:
         return (folder / of_worktree).resolve() == workdir / ".git"
     of_submodule = _WORKTREE.search(_text(folder / "config"))
-    return of_submodule is not None and (folder / of_submodule[1]).resolve() == workdir
+    return of_submodule is not None and (folder / _value(of_submodule[1])).resolve() == workdir
 
 
 def _text(file: Path) -> str:
