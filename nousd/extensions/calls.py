@@ -8,6 +8,7 @@ uses up its own extension's places and nobody else's.
 from __future__ import annotations
 
 import inspect
+import math
 import traceback
 from collections.abc import Callable
 from typing import Any, Final
@@ -54,14 +55,28 @@ class Caller:
             ExtensionError: it raised anything.
         """
         function = _Function(handler)
-        with trio.move_on_after(timeout_seconds):
+        with trio.move_on_after(timeout_seconds) as limit:
             try:
-                return await function.result(args, self._threads)
-            # The one broad except of its kind: foreign code raises what it likes. Not even a
-            # KeyboardInterrupt is the user's: the daemon takes SIGINT as a message.
-            except (Exception, SystemExit, KeyboardInterrupt) as error:
+                result = await function.result(args, self._threads)
+            # The one broad except of its kind: foreign code raises what it likes, also asyncio's
+            # CancelledError. Not even a KeyboardInterrupt is the user's: the daemon takes SIGINT as a
+            # message.
+            except BaseException as error:
+                if trio.current_effective_deadline() == -math.inf:
+                    _reraise_cancellation(error)
                 raise ExtensionError(self._redact(described(error))) from error
+            # Whoever keeps a cancellation from passing is late all the same.
+            if not limit.cancel_called:
+                return result
         raise ExtensionTimedOut(function.lateness(timeout_seconds))
+
+
+def _reraise_cancellation(error: BaseException) -> None:
+    """Has a cancellation pass, without what tasks of the function raised as they were cancelled."""
+    if isinstance(error, trio.Cancelled):
+        raise error
+    if isinstance(error, BaseExceptionGroup) and (cancelled := error.subgroup(trio.Cancelled)):
+        raise cancelled
 
 
 class _Function:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from collections.abc import Callable
@@ -248,6 +249,12 @@ def raising_in_the_loop(error: BaseException) -> Callable[..., Any]:
         (ValueError("no\nway"), "plugin: ValueError: no way"),
         (SystemExit(3), "plugin: SystemExit: 3"),
         (KeyboardInterrupt(), "plugin: KeyboardInterrupt"),
+        (asyncio.CancelledError(), "plugin: asyncio.exceptions.CancelledError"),
+        (GeneratorExit(), "plugin: GeneratorExit"),
+        (
+            BaseExceptionGroup("many", [SystemExit(), ValueError()]),
+            "plugin: BaseExceptionGroup: many (2 sub-exceptions)",
+        ),
         (
             Unspeakable(),
             "plugin: tests.extensions.test_extensions.Unspeakable: <exception str() failed>",
@@ -365,6 +372,37 @@ async def test_cancelling_the_call_cancels_the_handler() -> None:
             scope.cancel()
     assert scope.cancelled_caught
     assert cancelled.is_set()
+
+
+async def test_an_async_handler_that_takes_no_notice_of_its_end_is_late(
+    autojump_clock: object,
+) -> None:
+    async def stubborn(*_args: object) -> str:
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            return "at last"
+
+    with pytest.raises(ToolError, match="did not return within 5 seconds"):
+        await tool(stubborn, timeout_seconds=5)
+
+
+async def test_what_a_handlers_tasks_raise_as_they_are_cancelled_is_lost(
+    autojump_clock: object,
+) -> None:
+    async def complain() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ValueError
+
+    async def hang(*_args: object) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(complain)
+            nursery.start_soon(trio.sleep_forever)
+
+    with pytest.raises(ToolError, match="did not return within 5 seconds"):
+        await tool(hang, timeout_seconds=5)
 
 
 async def test_a_tool_returns_text_or_a_result() -> None:
