@@ -26,6 +26,7 @@ from msgspec import UNSET
 
 from nousd.config.values import nearest
 from nousd.errors import ConfigError
+from nousd.wire.limits import RULE_CHARS_MAX
 from nousd.wire.workers import WorkerPermissions, WorkerSpec
 
 AgentSource = Literal["user", "project"]
@@ -182,6 +183,10 @@ def _require_plain(events: Iterable[Any]) -> None:
             raise ConfigError(f"the front matter holds more than {_EVENTS_MAX} values and lists")
         if isinstance(event, yaml.ScalarEvent):
             event.value.encode()  # half of a surrogate pair is a ValueError
+            if len(event.value) > RULE_CHARS_MAX:
+                raise ConfigError(
+                    f"the front matter has a value of more than {RULE_CHARS_MAX} characters"
+                )
 
 
 def _require_no_key_twice(node: Any) -> None:

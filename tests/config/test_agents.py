@@ -95,6 +95,7 @@ def test_little_need_be_said(text: str, worker: WorkerSpec) -> None:
         (f"x: 1{':1' * 1000}.0", "what is no plain value"),
         ('description: "\\ud800"', "what is no plain value"),
         ('name: "a\\n"', "at `name`"),
+        (f"x: 1{':1' * 2048}", "a value of more than 4096 characters"),
         ("\n".join(f"k{count}: 1" for count in range(2049)), "more than 4096 values"),
         ("- a", "must be keys with values"),
         ("1: a", "must be keys with values"),
