@@ -62,7 +62,9 @@ _PROGRAMS: Final = SHELLS | TRANSPARENT.union(
     _words("xargs parallel sem watch watchexec entr nodemon hyperfine multitime run-parts rlwrap"),
     _words("at batch crontab anacron logrotate daemonize start-stop-daemon service launchctl"),
     _words("screen tmux byobu zellij dtach abduco xterm konsole alacritty kitty gnome-terminal"),
-    _words("setarch linux32 linux64 i386 x86_64 personality prlimit numactl cpulimit choom flock"),
+    _words(
+        "setarch uname26 linux32 linux64 i386 x86_64 personality prlimit numactl cpulimit choom flock"
+    ),
     _words("chpst faketime torsocks proxychains proxychains4 unbuffer script expect xvfb-run"),
     _words(
         "valgrind strace ltrace perf gdb lldb rr catchsegv ld.so ld-linux.so ld-linux-x86-64.so"
@@ -72,7 +74,7 @@ _PROGRAMS: Final = SHELLS | TRANSPARENT.union(
     # the same for services, with memory or locks of their own
     _words("eatmydata systemd-inhibit systemd-cat cgexec gosu su-exec tini dumb-init catatonit"),
     _words(
-        "setuidgid envdir envuidgid softlimit setlock execlineb torify tsocks fakechroot nq tsp"
+        "setuidgid envdir envuidgid softlimit setlock execlineb torify tsocks fakechroot nq ts tsp"
     ),
     # languages, editors and pagers that can run anything
     _words("awk gawk mawk nawk original-awk goawk vi vim view vimdiff nvim ex ed red emacs"),
