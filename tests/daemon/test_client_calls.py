@@ -187,8 +187,8 @@ async def test_calls_are_listed_newest_first_in_pages_of_one_session_or_run(benc
     assert (rest["calls"], rest["has_more"]) == (everything[1:], False)
     of_run = await bench.client.request("list_tool_calls", run_id=start["run_id"])
     assert of_run["calls"] == everything[1:]
-    none = await bench.client.request("list_tool_calls", session_id="another")
-    assert none["calls"] == []
+    error = await bench.client.refusal("list_tool_calls", session_id="another")
+    assert error["code"] == "session_not_found"
 
 
 async def test_a_call_of_a_run_is_read_in_the_same_way(bench: Bench) -> None:

@@ -119,7 +119,11 @@ SAMPLES: dict[str, Any] = {
     "run_id": "run",
     "wait": False,
     "level": "low",
+    "tool": "ls",
+    "rule": "ls",
 }
+MODES = {"set_permission_mode": "auto"}
+"""Command -> the mode that it takes, if it is another than that of a queue."""
 
 
 TAKES_SESSION = [
@@ -137,6 +141,8 @@ def payload_of(name: str, session_id: str) -> dict[str, Any]:
         for field in fields
         if field.name in SAMPLES and (field.required or field.name == "wait")
     }
+    if name in MODES:
+        needed["mode"] = MODES[name]
     return {**needed, "session_id": session_id}
 
 

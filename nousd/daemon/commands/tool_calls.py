@@ -43,6 +43,8 @@ async def get_tool_call(core: Core, command: commands.GetToolCall) -> Reply:
 
 async def list_tool_calls(core: Core, command: commands.ListToolCalls) -> Reply:
     """Lists attempts, the newest first."""
+    if command.session_id is not None:
+        await core.sessions.get(command.session_id)
     before = _BEHIND_ALL if command.before is None else cursor_seq(command.before)
     rows = await core.store.tool_calls(
         command.session_id, command.run_id, limit=command.limit + 1, before=before
