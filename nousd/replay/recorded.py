@@ -83,6 +83,11 @@ def is_outside(event: Event) -> bool:
             return run_of(event) is None
 
 
+def _is_of_client(event: Event) -> bool:
+    """Whether an event is a step of a call that a client made itself."""
+    return isinstance(event, events.ToolCallEvent) and event.run_id is UNSET
+
+
 def run_of(event: Event) -> str | None:
     """Returns the run that an event belongs to, None if there is none."""
     run_id: Any = getattr(event, "run_id", UNSET)
@@ -131,9 +136,10 @@ def read_run(log: RunLog, run_id: str) -> RecordedRun:
     if span is None:
         raise NotReplayable(f"the log has no run {run_id}")
     session_id = span.session_id
-    # What tasks asked is told for people; in a play there are none, and no tasks either.
+    # What tasks asked is told for people; in a play there are none, and no tasks either. Calls of
+    # clients go on beside runs, and may begin before this one or end after it.
     told = log.events(session_id, span.first, span.last)
-    own = tuple(event for event in told if not is_of_task(event))
+    own = tuple(event for event in told if not is_of_task(event) and not _is_of_client(event))
     _require_whole(run_id, own)
     before = SessionState(session_id=session_id)
     for event in log.events(session_id, 0, span.first - 1, _STATE_TYPES):

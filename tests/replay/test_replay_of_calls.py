@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from trio.testing import MockClock
 
@@ -19,8 +20,10 @@ from nousd.machine.rules import rules_of
 from nousd.store import memory
 from nousd.wire.entries import PermissionMode
 from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
+from tests.daemon.process_harness import Place, running
 from tests.daemon.scripted import says
 from tests.daemon.test_hooks import hooks, on
+from tests.replay.test_earlier_logs import replay_in_a_thread
 from tests.replay.test_replay import check_all_same
 
 
@@ -66,6 +69,25 @@ async def test_a_run_that_was_stopped_while_it_asked_is_stopped_there(tmp_path: 
         await bench.client.request("steer", text="never mind")
         await bench.client.request("abort")
         await bench.events.run()
+
+
+async def test_a_call_that_a_client_made_beside_a_run_is_no_part_of_it(short_folder: Path) -> None:
+    place = Place(short_folder, permission_mode="ask")
+    async with running(place) as process:
+        client = await place.connect()
+        await client.request("new_session")
+        events = await place.watch(types="all", confirms=True)
+        run = await client.request("prompt", text="[[tool ls {}]]", wait=False)
+        await events.until("permission_requested")
+        await client.request("call_tool", tool="ls")
+        await events.until("permission_requested")
+        # The next start closes both.
+        await process.kill()
+    async with running(place) as process:
+        await process.stop()
+    connection = apsw.Connection(str(place.state / "nousd.db"))
+    assert replay_in_a_thread(connection, run["run_id"])
+    connection.close()
 
 
 async def test_a_rule_that_denies_is_played_without_the_rule(tmp_path: Path) -> None:
