@@ -28,7 +28,7 @@ from nousd.machine import long_texts, queue
 from nousd.machine.compile import Compiled
 from nousd.machine.fragments import Stored
 from nousd.machine.lifecycle import Ledger, Phase
-from nousd.machine.model_input import ModelChoice
+from nousd.machine.model_input import ModelChoice, ToolSpec
 from nousd.machine.permission import Judgement
 from nousd.machine.sources import SourceText, agent_prompt, agents_source
 from nousd.machine.transcript import in_context
@@ -299,6 +299,10 @@ class RunHost:
     def tool_is_active(self, name: str) -> bool:
         """See ``TurnHost.tool_is_active``."""
         return self._services.tool_is_active(self.live.state, name)
+
+    def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+        """See ``TurnHost.offered``."""
+        return tuple(tool for tool in tools if self.tool_is_active(tool.name))
 
     async def context(self) -> Sequence[Entry]:
         """See ``TurnHost.context``."""

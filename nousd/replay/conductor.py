@@ -22,7 +22,9 @@ from nousd.daemon.live_session import LiveSession
 from nousd.daemon.run_host import RunHost
 from nousd.errors import CommandRejected, RunFailed
 from nousd.machine import decisions
+from nousd.machine.model_input import ToolSpec
 from nousd.replay.cues import Broken, Cues, Stopped
+from nousd.replay.given import answered_inputs, comes_and_goes
 from nousd.replay.judged import RecordedPermissions
 from nousd.replay.recorded import is_outside
 from nousd.replay.versions import was_told
@@ -43,6 +45,7 @@ class Conductor:
         own: the run's own events, for what is asked by its place among them.
         version: of the log; what it could not hold is not counted.
         attempts: what was known of calls that were seen before, by their ids.
+        offers: the tools that each model call was told of; see ``Given``.
     """
 
     def __init__(
@@ -51,11 +54,14 @@ class Conductor:
         own: Sequence[Event],
         version: int,
         permissions: RecordedPermissions,
+        *,
         attempts: Mapping[str, Earlier],
+        offers: Mapping[str, Mapping[str, ToolSpec]],
     ) -> None:
         self.place = 0
         self._permissions = permissions
         self._attempts = attempts
+        self._offers = offers
         self._host: _Host | None = None
         self._told = 0
         self._version = version
@@ -98,6 +104,18 @@ class Conductor:
     def earlier(self, call: ToolCall) -> Earlier:
         """Returns what was known of a call that was seen before."""
         return self._attempts.get(call.tool_call_id, NEVER_SEEN)
+
+    def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+        """Returns the tools with those of servers as they were at the model call that is next."""
+        told = next(answered_inputs(self._own[self.place :]), None)
+        if told is None or told.rest_ref is UNSET or told.rest_ref not in self._offers:
+            return tuple(tools)
+        there = self._offers[told.rest_ref]
+        return tuple(
+            there.get(tool.name, tool)
+            for tool in tools
+            if tool.name in there or not comes_and_goes(tool.name)
+        )
 
     def begin(self, run: RunHost) -> None:
         """Takes over a run whose start was just decided, in the same step."""
@@ -317,6 +335,9 @@ class _Host:
 
     async def ask(self, question: Question) -> Answer:  # noqa: ARG002
         return await self._conductor.answer()
+
+    def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+        return self._conductor.offered(self._host.offered(tools))
 
     async def earlier(self, call: ToolCall) -> Earlier:
         return self._conductor.earlier(call)

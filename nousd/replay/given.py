@@ -22,13 +22,19 @@ _FIRST_KINDS: Final = ("system_prompt", "agent_prompt")
 
 
 class Given(msgspec.Struct, frozen=True):
-    """Everything of the run's model calls but the messages; ``is_known`` if the log has it."""
+    """Everything of the run's model calls but the messages; ``is_known`` if the log has it.
+
+    Args:
+        tools: all tools, as the last call that had them was told of them.
+        offers: the same for each call, by the id of the artifact that tells it.
+    """
 
     is_known: bool = False
     system: str = ""
     system_path: str = ""
     instructions: tuple[SourceText, ...] = ()
     tools: dict[str, ToolSpec] = {}
+    offers: dict[str, dict[str, ToolSpec]] = {}
 
 
 class _Rest(msgspec.Struct):
@@ -39,16 +45,24 @@ class _Rest(msgspec.Struct):
 def given_to(run: RecordedRun) -> Given:
     """Returns what the models of a run were given."""
     inputs = list(answered_inputs(run.events))
-    rests = [
-        msgspec.json.decode(run.artifacts[told.rest_ref].data, type=_Rest)
-        for told in inputs
-        if told.rest_ref is not UNSET and told.rest_ref in run.artifacts
-    ]
-    if not inputs or len(rests) < len(inputs):
+    refs = [told.rest_ref for told in inputs if told.rest_ref is not UNSET]
+    rests = {
+        ref: msgspec.json.decode(run.artifacts[ref].data, type=_Rest)
+        for ref in refs
+        if ref in run.artifacts
+    }
+    if not inputs or len(refs) < len(inputs) or not all(ref in rests for ref in refs):
         return Given()
-    tools = {tool.name: tool for rest in rests for tool in rest.tools}
+    offers = {ref: {tool.name: tool for tool in rest.tools} for ref, rest in rests.items()}
+    tools = {tool.name: tool for ref in refs for tool in rests[ref].tools}
     sources = () if inputs[0].sources is UNSET else inputs[0].sources
-    return _told_apart(rests[0].system, sources, tools)
+    given = _told_apart(rests[refs[0]].system, sources, tools)
+    return msgspec.structs.replace(given, offers=offers)
+
+
+def comes_and_goes(tool: str) -> bool:
+    """Whether a tool may be there in one call of a run, and not in the next: one of an MCP server."""
+    return tool.startswith("mcp__")
 
 
 def answered_inputs(all_events: Iterable[events.Event]) -> Iterator[events.ModelInput]:

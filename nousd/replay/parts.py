@@ -24,7 +24,7 @@ from nousd.errors import (
 from nousd.machine.model_input import ModelInput, ToolSpec
 from nousd.providers.interface import NO_BLOBS, Blobs, Provider, Receive
 from nousd.replay.conductor import Conductor
-from nousd.replay.given import Given, answered_inputs
+from nousd.replay.given import Given, answered_inputs, comes_and_goes
 from nousd.replay.recorded import RecordedRun
 from nousd.replay.script import Answer, Call, Failed, Script
 from nousd.tools.interface import ToolContext, ToolResult
@@ -237,4 +237,6 @@ def _extras(run: RecordedRun) -> set[str]:
                 extras |= set(names) - set(active)
             case events.ToolCallStarted(tool_name=name) if active is not None:
                 extras |= {name} - set(active)
-    return extras.intersection(*offered)
+    return {
+        name for name in extras if comes_and_goes(name) or all(name in each for each in offered)
+    }

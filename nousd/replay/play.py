@@ -113,7 +113,12 @@ class _Stage:
         own = [event for event in run.events[begun:] if not is_outside(event)]
         self._permissions = RecordedPermissions(run)
         self.conductor = Conductor(
-            self._cues, own, run.version, self._permissions, earlier_attempts(run)
+            self._cues,
+            own,
+            run.version,
+            self._permissions,
+            attempts=earlier_attempts(run),
+            offers=self._given.offers,
         )
         self._clock = _Clock(self.conductor)
         _require_playable(self._cues)

@@ -15,7 +15,7 @@ from nousd.machine.compaction import Cut
 from nousd.machine.compile import Compiled
 from nousd.machine.fragments import Stored
 from nousd.machine.lifecycle import Ledger
-from nousd.machine.model_input import ModelChoice
+from nousd.machine.model_input import ModelChoice, ToolSpec
 from nousd.machine.sources import SourceText
 from nousd.machine.usage import CallFigures
 from nousd.runtimes.calls.attempts import Earlier
@@ -45,6 +45,10 @@ class TurnHost(CallHost, Protocol):
     @property
     def leaf_id(self) -> str | None:
         """Where the next entry goes."""
+        ...
+
+    def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+        """Returns those of the tools that there are now which the session's model is offered."""
         ...
 
     async def keep_input(self, compiled: Compiled) -> Stored:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 import trio
 
+from nousd.tools.mcp import server
 from nousd.tools.mcp.spec import ServerSpec
 from tests.daemon_harness import of_type
 from tests.replay.memory_log import replays
@@ -30,5 +32,26 @@ async def test_what_servers_gave_and_how_they_failed_comes_out_the_same(tmp_path
             run = await watch.run()
             codes = [warning["code"] for warning in of_type(run, "warning")]
             assert "mcp_server_failed" in codes
+            (report,) = (await replays(rows)).values()
+    assert report.is_same, "\n".join(report.lines)
+
+
+async def test_tools_that_change_in_the_middle_of_a_run_come_out_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "REFRESH_SECONDS", 0.01)
+    with trio.fail_after(60):
+        async with daemon_with_log(tmp_path, mcp_servers=(SPEC,)) as (client, watch, rows):
+            while not (await client.request("list_mcp"))["servers"][0]["tools"]:
+                await watch.until("mcp_server_status")
+            text = "[[tool mcp__stub__change {}]] [[then]] [[slow 500]] [[say 4]]"
+            await client.request("prompt", text=text, wait=False)
+            await watch.until("tool_call_completed")
+            while "mcp__stub__new" not in (await client.request("list_mcp"))["servers"][0]["tools"]:
+                await watch.until("mcp_server_status")
+            await client.request("follow_up", text='[[tool mcp__stub__echo {"text":"changed"}]]')
+            await watch.until("agent_end")
+            first, *_, last = of_type(watch.seen, "model_input")
+            assert set(last["tools"]) - set(first["tools"]) == {"mcp__stub__new"}
             (report,) = (await replays(rows)).values()
     assert report.is_same, "\n".join(report.lines)

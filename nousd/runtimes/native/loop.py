@@ -184,7 +184,7 @@ class NativeRuntime:
     def _offered(self, host: TurnHost) -> tuple[ToolSpec, ...]:
         if self._specs.version != self._tools.version:
             self._specs = _specs(self._tools)
-        return tuple(spec for spec in self._specs.specs if host.tool_is_active(spec.name))
+        return host.offered(self._specs.specs)
 
     async def _smaller(self, host: TurnHost, refused: _Call) -> _Call | None:
         """Returns the call with less in it, after a server found it too long; None if that cannot be."""
