@@ -440,7 +440,9 @@ def make_parts(
         delta_retention_days=delta_retention_days,
         stale_seconds=stale_seconds,
         mcp_servers=mcp_servers,
-        mcp_surroundings=Surroundings({}, workdir, lambda _: None, lambda text: text),
+        mcp_surroundings=Surroundings(
+            {}, workdir, lambda _: None, lambda text: text, lambda text: text
+        ),
     )
 
 

@@ -197,7 +197,11 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
                 mcp_servers=mcp.enabled,
                 mcp_disabled=mcp.disabled,
                 mcp_surroundings=Surroundings(
-                    os.environ, settings.workdir, redactor.add, redactor.redact
+                    os.environ,
+                    settings.workdir,
+                    redactor.add,
+                    redactor.redact,
+                    redactor.redact_text,
                 ),
                 command_timeout=settings.command_timeout,
                 stale_seconds=settings.run_stale_ms / 1000,

@@ -86,6 +86,19 @@ def test_what_is_read_of_a_schema_is_checked() -> None:
             tool.arguments.checked("t", wrong)
 
 
+def test_what_a_server_says_of_its_tools_is_told_without_its_key() -> None:
+    said = {"title": "k3y", "properties": {"k3y": {"enum": ["a k3y"]}}}
+    found = definitions_of(
+        SPEC,
+        [Offered("first", "with k3y", said), Offered("k3y-one", "", {})],
+        lambda text: text.replace("k3y", "[gone]"),
+    )
+    assert found.left_out == ("[gone]-one: its name holds a secret",)
+    (tool,) = found.usable
+    assert tool.description == "with [gone]"
+    assert "k3y" not in str(tool.schema)
+
+
 def test_the_hash_is_of_all_that_is_said_and_of_who_says_it() -> None:
     hashes = {
         hash_of(),

@@ -39,7 +39,7 @@ class Host:
         self.secrets: list[str] = []
         self._news = trio.Event()
         self._workdir = workdir
-        around = Surroundings(environ, workdir, self.secrets.append, self._redacted)
+        around = Surroundings(environ, workdir, self.secrets.append, self._redacted, self._redacted)
         self.server = McpServer(spec, self.tools, around, self._told)
         self.said: list[str] = []
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from nousd.tools.arguments import Arguments
@@ -59,8 +59,14 @@ class Definitions(NamedTuple):
     left_out: tuple[str, ...]
 
 
-def definitions_of(spec: ServerSpec, offered: Iterable[Offered]) -> Definitions:
-    """Returns what can be offered of a server's tools, in the server's order."""
+def definitions_of(
+    spec: ServerSpec, offered: Iterable[Offered], redact: Callable[[str], str] = lambda text: text
+) -> Definitions:
+    """Returns what can be offered of a server's tools, in the server's order.
+
+    Args:
+        redact: takes secrets, such as the server's own key, out of what it says of its tools.
+    """
     usable: dict[str, Definition] = {}
     left_out: list[str] = []
     for tool in offered:
@@ -68,9 +74,11 @@ def definitions_of(spec: ServerSpec, offered: Iterable[Offered]) -> Definitions:
             continue
         name = tool_name(spec.name, tool.name)
         if fault := _fault(tool, name in usable, len(usable)):
-            left_out.append(f"{tool.name[:_NAME_CHARS_MAX]}: {fault}")
+            left_out.append(f"{redact(tool.name)[:_NAME_CHARS_MAX]}: {fault}")
+        elif redact(tool.name) != tool.name:
+            left_out.append(f"{redact(tool.name)[:_NAME_CHARS_MAX]}: its name holds a secret")
         else:
-            usable[name] = _definition(spec, name, tool)
+            usable[name] = _definition(spec, name, tool, redact)
     return Definitions(tuple(usable.values()), tuple(left_out))
 
 
@@ -101,9 +109,14 @@ def _fault(tool: Offered, is_known: bool, count: int) -> str:  # noqa: FBT001
     return ""
 
 
-def _definition(spec: ServerSpec, name: str, tool: Offered) -> Definition:
+def _definition(
+    spec: ServerSpec, name: str, tool: Offered, redact: Callable[[str], str]
+) -> Definition:
     schema = expressible({**tool.schema, "type": "object"}, nearest)
-    description = tool.description[:MCP_DESCRIPTION_CHARS_MAX]
+    written = json.dumps(schema)
+    if redact(written) != written:
+        schema = json.loads(redact(written))
+    description = redact(tool.description)[:MCP_DESCRIPTION_CHARS_MAX]
     said = {"server": spec.identity, "tool": tool.name, "says": tool.description, "schema": schema}
     digest = hash_of(expressible(said, nearest)).removeprefix("sha256:")[:_DEFINITION_CHARS]
     return Definition(name, tool.name, description, schema, _arguments(schema), digest)

@@ -72,13 +72,15 @@ class Surroundings(msgspec.Struct, frozen=True):
         environ: the daemon's environment, for the values that name a variable of it.
         workdir: where processes start.
         secret: told every value that must not be shown.
-        redact: takes such values out of a text.
+        redact: takes such values out of a message of ours.
+        redact_text: takes those that can be nothing else out of a text of others.
     """
 
     environ: Mapping[str, str]
     workdir: Path
     secret: Callable[[str], None]
     redact: Callable[[str], str]
+    redact_text: Callable[[str], str]
 
 
 def require_sdk() -> None:
@@ -182,7 +184,7 @@ class McpServer:
             offered = await session.tools()
         if limit.cancelled_caught:
             raise ToolServerFailed(f"it did not list its tools in {LISTING_SECONDS:g} seconds")
-        definitions = definitions_of(self.spec, offered)
+        definitions = definitions_of(self.spec, offered, self._around.redact_text)
         self._session = session
         if definitions.usable != self._offered:
             # Otherwise the tools stay as they are, with their places: models keep their caches.
