@@ -22,13 +22,17 @@ from nousd.config.project_file import (
 from nousd.daemon.once_per_session import OncePerSession
 from nousd.daemon.trust import Trust
 from nousd.errors import RuleInvalid, ToolError
-from nousd.machine.rules import Rule, RuleDecision, check_rule, rules_in
+from nousd.machine.rules import Rule, RuleDecision, check_rule, meaning_of, rules_in
 from nousd.places.filesystems import is_local
 from nousd.tools.confine import Confinement
 from nousd.wire.canonical import digest
 from nousd.wire.entries import PermissionMode
 from nousd.wire.limits import PROJECT_FILE_BYTES_MAX
 from nousd.wire.trust import ProjectFile
+
+PATTERNS_COST_MAX: Final = 32_768
+"""Characters that the patterns of a project's rules have as expressions: others wait while those are
+compiled. The last rule may go beyond."""
 
 ReadSettings = Callable[[], Awaitable[ProjectSettings]]
 """Gives a project's settings as they are now."""
@@ -85,6 +89,7 @@ def read_inside(root: Path, path: str, hidden: tuple[Path, ...] = ()) -> bytes:
 def _with_rules_checked(settings: ProjectSettings) -> ProjectSettings:
     kept: dict[RuleDecision, tuple[str, ...]] = {}
     problems = list(settings.problems)
+    cost = 0
     lists: dict[RuleDecision, tuple[str, ...]] = {
         "ask": settings.ask,
         "deny": settings.deny,
@@ -93,12 +98,17 @@ def _with_rules_checked(settings: ProjectSettings) -> ProjectSettings:
     for decision, texts in lists.items():
         good = []
         for text in texts:
+            if cost > PATTERNS_COST_MAX:
+                problems.append("its patterns stand for too much; what comes behind does not count")
+                break
             try:
                 check_rule(text, decision)
             except RuleInvalid as error:
                 problems.append(str(error))
+                cost += len(text)
             else:
                 good.append(text)
+                cost += meaning_of(text).cost
         kept[decision] = tuple(good)
     return replace(settings, **kept, problems=tuple(problems[:PROBLEMS_MAX]))
 

@@ -19,6 +19,9 @@ from nousd.errors import RuleInvalid
 ALTERNATIVES_MAX: Final = 64
 """Globs that the braces of one may stand for."""
 
+REGEX_CHARS_MAX: Final = 16_384
+"""Characters of the expression that a glob becomes; to compile a longer one takes long."""
+
 _PIECE: Final = re.compile(r"\[[!^]?\]?[^\]/]*\]|.", re.DOTALL)
 """One set of characters, or one character."""
 
@@ -31,7 +34,10 @@ def glob_regex(glob: str) -> str:
     Raises:
         RuleInvalid: it cannot mean anything inside the workdir, or stands for too many.
     """
-    return "(?s:" + "|".join(_regex(_names(one)) for one in _alternatives(glob)) + ")"
+    regex = "(?s:" + "|".join(_regex(_names(one)) for one in _alternatives(glob)) + ")"
+    if len(regex) > REGEX_CHARS_MAX:
+        raise RuleInvalid("it stands for too much: it has too many wildcards or braces")
+    return regex
 
 
 def literal_glob(paths: Sequence[str]) -> str:

@@ -33,7 +33,8 @@ _COMMAND_TOOLS: Final = frozenset({"bash", "exec"})
 
 _TOOL: Final = re.compile(r"[A-Za-z0-9_.*-]+")
 
-_NO_HOST: Final = re.compile(r"[\s/]")
+_HOST: Final = re.compile(r"[^\s/]{1,255}")
+"""What can be a pattern of hosts; a longer one names none, and takes long to translate."""
 
 
 class Rule(NamedTuple):
@@ -87,6 +88,11 @@ class Meaning(NamedTuple):
     host: re.Pattern[str] | None = None
     command: CommandPattern | None = None
     definition: str | None = None
+
+    @property
+    def cost(self) -> int:
+        """How long it takes to compile and to match, in characters of a pattern."""
+        return 0 if self.area is None else len(self.area.pattern)
 
 
 class Finding(NamedTuple):
@@ -184,7 +190,7 @@ def _things_of(tool: str, pattern: str) -> dict[str, Any]:
     return {
         "place": re.compile(place),
         "area": re.compile(rf"(?i:{place})(?s:/.*)?"),
-        "host": None if _NO_HOST.search(pattern) else re.compile(translate(_host(pattern))),
+        "host": re.compile(translate(_host(pattern))) if _HOST.fullmatch(pattern) else None,
         "command": _command_or_none(pattern),
     }
 

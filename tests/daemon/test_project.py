@@ -13,7 +13,8 @@ import pytest
 
 from nousd.config.project_file import FILE_NAME, PROBLEMS_MAX
 from nousd.daemon.permissions import RulePermissions
-from nousd.daemon.project import Project, read_settings, reader
+from nousd.daemon.project import PATTERNS_COST_MAX, Project, read_settings, reader
+from nousd.machine.rules import meaning_of
 from nousd.wire.canonical import digest
 from nousd.wire.limits import PROJECT_FILE_BYTES_MAX, RULE_CHARS_MAX, RULES_MAX
 from tests.daemon.asking_bench import Bench, asking_daemon, calls
@@ -310,6 +311,16 @@ def test_what_a_project_says_of_servers_has_at_most_so_many_levels(
 ) -> None:
     settle(tmp_path, f"{'.'.join(['mcp', *'a' * levels])} = 1")
     assert bool(read_settings(tmp_path).mcp) == counts
+
+
+def test_the_patterns_of_a_project_cost_at_most_so_much(tmp_path: Path) -> None:
+    dear = f"read({'[a-z]' * 200})"
+    count = PATTERNS_COST_MAX // meaning_of(dear).cost + 1
+    for more, counts in ((-1, count - 1), (0, count), (1, count)):
+        settle(tmp_path, f"[permissions]\ndeny = {json.dumps([dear] * (count + more))}")
+        settings = read_settings(tmp_path)
+        assert len(settings.deny) == counts
+        assert bool(settings.problems) == (more > 0)
 
 
 def test_a_project_has_at_most_so_many_rules_of_that_length(tmp_path: Path) -> None:

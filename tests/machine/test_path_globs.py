@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.errors import RuleInvalid
-from nousd.machine.path_globs import ALTERNATIVES_MAX, glob_regex, literal_glob
+from nousd.machine.path_globs import ALTERNATIVES_MAX, REGEX_CHARS_MAX, glob_regex, literal_glob
 
 
 def matches(glob: str, place: str) -> bool:
@@ -110,3 +110,14 @@ def test_a_hostile_glob_takes_no_time() -> None:
     # With stars that look back this takes longer than the world has been there.
     glob = "/".join(["**", "*a" * 50 + "*b"] * 20)
     assert not matches(glob, "/".join(["a" * 200] * 100))
+
+
+def test_a_glob_becomes_an_expression_of_at_most_so_many_characters() -> None:
+    one, several = (len(glob_regex("[a-z]" * count)) for count in (1, 101))
+    each = (several - one) // 100
+    fits = (REGEX_CHARS_MAX - one) // each + 1
+    assert REGEX_CHARS_MAX - each < len(glob_regex("[a-z]" * fits)) <= REGEX_CHARS_MAX
+    with pytest.raises(RuleInvalid, match="stands for too much"):
+        glob_regex("[a-z]" * (fits + 1))
+    with pytest.raises(RuleInvalid, match="stands for too much"):
+        glob_regex("{a,b}" * 6 + "x" * 1000)
