@@ -91,8 +91,8 @@ def _with_rules_checked(settings: ProjectSettings) -> ProjectSettings:
     problems = list(settings.problems)
     cost = 0
     lists: dict[RuleDecision, tuple[str, ...]] = {
-        "ask": settings.ask,
         "deny": settings.deny,
+        "ask": settings.ask,
         "allow": settings.allow,
     }
     for decision, texts in lists.items():
