@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 import trio
 
 from nousd.errors import ToolError
-from nousd.tools.sandbox import git_folders, rule_walk
+from nousd.tools.sandbox import rule_walk
 from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.landlock import Landlock
@@ -186,41 +185,6 @@ tried("one with arguments", lambda: replace("scripts/clean.py"))
 tried("one that is removed", lambda: os.remove("scripts/clean.py"))
 """)
     assert set(outcomes.values()) <= REFUSED
-
-
-def test_a_config_of_gits_is_read_in_a_moment_whatever_it_holds(tmp_path: Path) -> None:
-    git(tmp_path, "init", "-q")
-    size = 60_000
-    for content in (
-        "\n" * size,
-        "path = a" + " " * size + "b",
-        "hookspath" + "\t" * size,
-        "worktree = " + '"' * size,
-        "a/" * (size // 2),
-        "path = a/b\n" * (size // 12),
-    ):
-        (tmp_path / ".git" / "config").write_text(content)
-        began = time.process_time()
-        assert len(git_folders.closed_in(tmp_path)) < 3 * git_folders.NAMED_MAX
-        git_folders.outer_git_folders(tmp_path)
-        assert time.process_time() - began < 2
-
-
-@pytest.mark.parametrize("value", ["a\0b", "a" * 5000, "b/" * 3000, "~nobody-here/x", "/", ".."])
-async def test_a_config_of_gits_that_names_no_place_stops_no_command(
-    value: str, held: SandboxBench
-) -> None:
-    git(held.work, "init", "-q", "sub")
-    named = f"[core]\nhooksPath = {value}\nfsmonitor = {value}/{value}\nworktree = {value}\n"
-    (held.work / "sub" / ".git" / "config").write_text(named)
-    result = await held.call("bash", command="echo done")
-    assert (result.text, result.is_error) == ("done", False)
-
-
-@pytest.mark.parametrize("value", ["a\0b", "a" * 5000, ""])
-def test_a_file_of_gits_that_names_no_place_opens_nothing(value: str, tmp_path: Path) -> None:
-    (tmp_path / ".git").write_text(f"gitdir: {value}\n")
-    assert git_folders.outer_git_folders(tmp_path) == ()
 
 
 async def test_nothing_is_left_of_what_stood_in_for_closed_places(

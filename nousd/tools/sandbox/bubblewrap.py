@@ -72,7 +72,8 @@ class Bubblewrap:
                 stand_ins = stack.enter_context(self._stand_ins.made(_makeable(closed)))
                 rules = stack.enter_context(_file_of(seccomp.program(families=seccomp.INTERNET)))
             except OSError as error:
-                raise ToolError(f"sandbox_failed: {error.strerror}") from error
+                where = f"{error.filename}: " if error.filename else ""
+                raise ToolError(f"sandbox_failed: {where}{error.strerror}") from error
             closed = _standing(closed, stand_ins)
             yield Held(
                 argv=[str(self._program), *_arguments(request, closed, rules), *request.argv],
@@ -166,8 +167,13 @@ def _resolved(places: Places) -> Places:
     shown = (*places.readable, *places.writable)
 
     def real(paths: Iterable[Path], within: Sequence[Path]) -> tuple[Path, ...]:
-        found = dict.fromkeys(path.resolve() for path in paths)
-        return tuple(p for p in found if any(p.is_relative_to(folder) for folder in within))
+        found = dict.fromkeys(Path(os.path.realpath(path)) for path in paths)
+        return tuple(
+            path
+            for path in found
+            # What is still a link is one of a loop, and leads nowhere.
+            if not path.is_symlink() and any(path.is_relative_to(folder) for folder in within)
+        )
 
     return Places(
         readable=places.readable,

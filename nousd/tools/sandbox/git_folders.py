@@ -55,7 +55,7 @@ def _closed_of_git(git: Path) -> tuple[Path, ...]:
         folder / name
         for folder in (git / "worktrees").glob("*")
         for name in _LEADS
-        if folder.is_dir()
+        if os.path.isdir(folder)  # noqa: PTH112
     ]
     return (*(git / name for name in _RUNS), *of_worktrees, *_named_in_config(git))
 
@@ -87,8 +87,9 @@ def _value(found: str) -> str:
 
 
 def _is_of_git(folder: Path) -> bool:
-    return (folder / "HEAD").is_file() and (
-        (folder / "objects").is_dir() or (folder / "commondir").is_file()
+    # Unlike those of Path, these bear loops of links and folders that are closed to us.
+    return os.path.isfile(folder / "HEAD") and (  # noqa: PTH113
+        os.path.isdir(folder / "objects") or os.path.isfile(folder / "commondir")  # noqa: PTH112, PTH113
     )
 
 
@@ -115,7 +116,7 @@ def _named(file: Path, prefix: str, base: Path) -> Path | None:
     if not text.startswith(prefix):
         return None
     place = _value(text.removeprefix(prefix))
-    found = (base / place).resolve()
+    found = Path(os.path.realpath(base / place))
     return found if place and _is_of_git(found) else None
 
 
@@ -123,9 +124,11 @@ def _leads_back(folder: Path, workdir: Path) -> bool:
     """Whether a folder of git's says that it belongs to the workdir."""
     of_worktree = _value(_text(folder / "gitdir"))
     if of_worktree:
-        return (folder / of_worktree).resolve() == workdir / ".git"
+        return os.path.realpath(folder / of_worktree) == str(workdir / ".git")
     of_submodule = _WORKTREE.search(_text(folder / "config"))
-    return of_submodule is not None and (folder / _value(of_submodule[1])).resolve() == workdir
+    return of_submodule is not None and os.path.realpath(folder / _value(of_submodule[1])) == str(
+        workdir
+    )
 
 
 def _text(file: Path) -> str:

@@ -184,7 +184,7 @@ def _rules(places: Places) -> list[Rule]:
         for path, is_whole in _opened(root, places.hidden):
             rules.append((str(path), READ if is_whole else _READ_FOLDER))
     # Rights are of what is really there: of a link, where it leads.
-    closed = {path for given in places.protected for path in (given, given.resolve())}
+    closed = {path for given in places.protected for path in (given, Path(os.path.realpath(given)))}
     closed |= set(places.hidden)
     for root in places.writable:
         rules += [(str(path), WRITE) for path, is_whole in _opened(root, closed) if is_whole]

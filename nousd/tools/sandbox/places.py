@@ -79,6 +79,9 @@ ETC: Final = tuple(
 )
 """What programs need to know of a machine, and no keys."""
 
+REPOSITORIES_MAX: Final = 20
+"""Below a workdir, of which only what makes git run programs is closed; of others all of ``.git`` is."""
+
 SHOWN_MAX: Final = 64
 """Closed places that an event names."""
 
@@ -188,9 +191,10 @@ def places_of(request: Request, chosen: Chosen) -> Places:
     writing = [pattern for pattern in request.writing if pattern not in chosen.known]
     by_rules = closed_by(workdir, request.reading, writing, chosen.names)
     protected = [*watched.found(), *(workdir / name for name in chosen.reserved)]
-    for folder in (*own, *(path.parent for path in by_rules.protected if path.name == ".git")):
+    repositories = [path for path in by_rules.protected if path.name == ".git"][:REPOSITORIES_MAX]
+    for folder in (*own, *(path.parent for path in repositories)):
         protected += closed_in(folder)
-    protected += [path for path in by_rules.protected if path.name != ".git"]
+    protected += [path for path in by_rules.protected if path not in repositories]
     closed = _hidden((*request.hidden, *by_rules.hidden), [*readable, *writable])
     hidden = tuple(dict.fromkeys(closed))
     return Places(
@@ -204,7 +208,9 @@ def places_of(request: Request, chosen: Chosen) -> Places:
 
 def _hidden(hidden: Sequence[Path], shown: Sequence[Path]) -> Iterator[Path]:
     """Yields what would be seen. Programs in folders of the system are there for everybody."""
-    for path in (spelling for given in hidden for spelling in (given.absolute(), given.resolve())):
+    # Unlike Path.resolve, os.path.realpath bears loops.
+    spellings = ((given.absolute(), Path(os.path.realpath(given))) for given in hidden)
+    for path in (spelling for both in spellings for spelling in both):
         if any(path.is_relative_to(folder) for folder in shown) and not _is_of_the_system(path):
             yield path
 

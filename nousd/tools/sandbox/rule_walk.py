@@ -22,8 +22,9 @@ DENYING_ENTRIES_MAX: Final = 200_000
 PROTECTING_ENTRIES_MAX: Final = 10_000
 """Entries that are looked at for what must not be written."""
 
-CLOSED_MAX: Final = 1000
-"""Places of each kind: every one is a mount of its own."""
+HIDDEN_MAX: Final = 1000
+PROTECTED_MAX: Final = 200
+"""Places of each kind: every one is a mount of its own, which costs the more the more there are."""
 
 Patterns = Sequence[re.Pattern[str]]
 """They match a whole place, with slashes from the workdir."""
@@ -63,12 +64,12 @@ def closed_by(
                 protected.append(workdir / place)
             elif entry.is_dir(follow_symlinks=False):
                 ahead.append(place)
-    if reading and (ahead or len(hidden) > CLOSED_MAX):
+    if reading and (ahead or len(hidden) > HIDDEN_MAX):
         raise ToolError(
             "sandbox_failed: rules deny reading in this workdir, and it is too large for telling"
-            f" where: more than {entries_max} entries or {CLOSED_MAX} places"
+            f" where: more than {entries_max} entries or {HIDDEN_MAX} places"
         )
-    return ClosedByRules(tuple(hidden), tuple(protected[:CLOSED_MAX]))
+    return ClosedByRules(tuple(hidden), tuple(protected[:PROTECTED_MAX]))
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -1,0 +1,86 @@
+"""A workdir in which somebody has made what he likes: no command is stopped by it, nor is the daemon."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from nousd.tools.sandbox import git_folders, places
+from nousd.tools.sandbox.interface import Request
+from nousd.tools.sandbox.places import places_of
+from tests.tools.sandbox_bench import CHOSEN, SandboxBench
+
+
+def git(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True)
+
+
+def shell(script: str, folder: Path) -> None:
+    subprocess.run(["/bin/sh", "-c", script], cwd=folder, check=False, capture_output=True)
+
+
+def test_a_config_of_gits_is_read_in_a_moment_whatever_it_holds(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    size = 60_000
+    for content in (
+        "\n" * size,
+        "path = a" + " " * size + "b",
+        "hookspath" + "\t" * size,
+        "worktree = " + '"' * size,
+        "a/" * (size // 2),
+        "path = a/b\n" * (size // 12),
+    ):
+        (tmp_path / ".git" / "config").write_text(content)
+        began = time.process_time()
+        assert len(git_folders.closed_in(tmp_path)) < 3 * git_folders.NAMED_MAX
+        git_folders.outer_git_folders(tmp_path)
+        assert time.process_time() - began < 2
+
+
+@pytest.mark.parametrize("value", ["a\0b", "a" * 5000, "b/" * 3000, "~nobody-here/x", "/", ".."])
+async def test_a_config_of_gits_that_names_no_place_stops_no_command(
+    value: str, held: SandboxBench
+) -> None:
+    git(held.work, "init", "-q", "sub")
+    named = f"[core]\nhooksPath = {value}\nfsmonitor = {value}/{value}\nworktree = {value}\n"
+    (held.work / "sub" / ".git" / "config").write_text(named)
+    result = await held.call("bash", command="echo done")
+    assert (result.text, result.is_error) == ("done", False)
+
+
+HOSTILE = {
+    "a loop": "ln -s AGENTS.md sub/AGENTS.md; ln -s .git sub/.git",
+    "a loop of two": "ln -s ../sub/b sub/AGENTS.md; ln -s AGENTS.md sub/b",
+    "links that lead away": "ln -s /etc/passwd sub/AGENTS.md; ln -s nowhere sub/.git",
+    "a folder nobody may look into": "mkdir sub/.git; chmod 0 sub/.git",
+    "pipes": "mkdir -p sub/.git/objects; touch sub/.git/HEAD; mkfifo sub/.git/config sub/AGENTS.md",
+}
+
+
+@pytest.mark.parametrize("making", HOSTILE.values(), ids=HOSTILE.keys())
+async def test_nothing_that_a_command_makes_stops_the_next(making: str, held: SandboxBench) -> None:
+    (held.work / "sub").mkdir()
+    shell(making, held.work)
+    result = await held.call("bash", command="echo done")
+    shell("chmod u+rwx sub/*", held.work)
+    assert (result.text, result.is_error) == ("done", False)
+
+
+async def test_of_many_repositories_below_all_of_git_is_closed_in_the_later(
+    held: SandboxBench,
+) -> None:
+    for number in range(places.REPOSITORIES_MAX + 2):
+        git(held.work, "init", "-q", f"r{number}")
+    found = places_of(Request(argv=[], env={}, workdir=held.work), CHOSEN).protected
+    whole = [path for path in found if path.name == ".git" and path.parent != held.work]
+    assert len(whole) == 2
+    assert len([path for path in found if path.name == "hooks"]) == places.REPOSITORIES_MAX
+
+
+@pytest.mark.parametrize("value", ["a\0b", "a" * 5000, ""])
+def test_a_file_of_gits_that_names_no_place_opens_nothing(value: str, tmp_path: Path) -> None:
+    (tmp_path / ".git").write_text(f"gitdir: {value}\n")
+    assert git_folders.outer_git_folders(tmp_path) == ()
