@@ -42,18 +42,26 @@ class DaemonTools:
     Args:
         session_id: where calls are made; None makes a session with the first call.
         names: the tools that are offered; None: all that are active and not another server's.
+        ensure: called before the daemon is asked; starts one if that is necessary.
     """
 
     def __init__(
-        self, socket_path: Path, *, session_id: str | None, names: Sequence[str] | None
+        self,
+        socket_path: Path,
+        *,
+        session_id: str | None,
+        names: Sequence[str] | None,
+        ensure: Callable[[], Awaitable[None]],
     ) -> None:
         self._socket_path = socket_path
         self._session_id = session_id
         self._names = names
+        self._ensure = ensure
         self._creating = anyio.Lock()
 
     async def listed(self) -> list[dict[str, Any]]:
         """Returns the tools that are offered, as ``list_tools`` has them. Raises ClientError."""
+        await self._ensure()
         wanted = {} if self._session_id is None else {"session_id": self._session_id}
         async with connect(self._socket_path) as daemon:
             tools = (await daemon.request("list_tools", wanted)).payload["tools"]

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -36,8 +36,11 @@ if os.getppid() == int(sys.argv[1]):
 
 
 @asynccontextmanager
-async def running_daemon(socket_path: Path, serve_options: Sequence[str]) -> AsyncIterator[None]:
-    """Makes sure that a daemon answers on the socket.
+async def running_daemon(
+    socket_path: Path, serve_options: Sequence[str]
+) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """Makes sure that a daemon answers on the socket, and yields what makes sure of it again: the one
+    there was may have ended, with whoever started it.
 
     Args:
         serve_options: for ``nousd serve``, should one have to be started.
@@ -45,35 +48,63 @@ async def running_daemon(socket_path: Path, serve_options: Sequence[str]) -> Asy
     Raises:
         DaemonUnreachable: none answers, and none could be started.
     """
-    if await _answers(socket_path):
-        yield
-        return
-    command = [sys.executable, "-m", "nousd", "serve", "--socket", str(socket_path), *serve_options]
-    # A signal from the terminal is for us: the daemon ends when we do. It is not started in a thread,
-    # because the kernel takes the end of the thread that started a process for our end.
-    process = subprocess.Popen(  # noqa: ASYNC220
-        [sys.executable, "-I", "-c", _UNTIL_WE_END, str(os.getpid()), *command],
-        stdin=subprocess.DEVNULL,
-        stdout=sys.stderr,
-        start_new_session=True,
-    )
+    daemon = _Daemon(socket_path, serve_options)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_stop_when_told_to, process)
+        tasks.start_soon(_stop_when_told_to, daemon)
         try:
-            await _wait_until_ready(process, socket_path)
-            yield
+            await daemon.ensure()
+            yield daemon.ensure
         finally:
             with anyio.CancelScope(shield=True):
-                await _stop(process)
+                await daemon.stop()
             tasks.cancel_scope.cancel()
 
 
-async def _stop_when_told_to(process: subprocess.Popen[bytes]) -> None:
+async def _stop_when_told_to(daemon: _Daemon) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async for number in signals:
-            await _stop(process)
+            await daemon.stop()
             # A thread that waits for standard input would keep this process until that ends.
             os._exit(128 + number)
+
+
+class _Daemon:
+    """The daemon behind a socket, whoever started it."""
+
+    def __init__(self, socket_path: Path, serve_options: Sequence[str]) -> None:
+        self._socket_path = socket_path
+        serve = ("-m", "nousd", "serve", "--socket", str(socket_path), *serve_options)
+        us = str(os.getpid())
+        self._command = (sys.executable, "-I", "-c", _UNTIL_WE_END, us, sys.executable, *serve)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starting = anyio.Lock()
+
+    async def ensure(self) -> None:
+        """Starts one if none answers."""
+        async with self._starting:
+            if await _answers(self._socket_path):
+                return
+            await self.stop()
+            # A signal from the terminal is for us: the daemon ends when we do. It is not started in a
+            # thread, because the kernel takes the end of the thread that started a process for our end.
+            self._process = subprocess.Popen(  # noqa: ASYNC220
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr,
+                start_new_session=True,
+            )
+            await _wait_until_ready(self._process, self._socket_path)
+
+    async def stop(self) -> None:
+        """Stops the one that was started here."""
+        process = self._process
+        if process is None:
+            return
+        process.terminate()
+        with anyio.move_on_after(_STOP_SECONDS):
+            await _ended(process)
+        process.kill()
+        await _ended(process)
 
 
 async def _answers(socket_path: Path) -> bool:
@@ -97,14 +128,6 @@ async def _wait_until_ready(process: subprocess.Popen[bytes], socket_path: Path)
             await anyio.sleep(_RETRY_SECONDS)
         return
     raise DaemonUnreachable(f"the daemon did not answer within {START_SECONDS:g} seconds")
-
-
-async def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    with anyio.move_on_after(_STOP_SECONDS):
-        await _ended(process)
-    process.kill()
-    await _ended(process)
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> None:

@@ -51,8 +51,12 @@ async def _serve(
     tools: Sequence[str] | None,
     serve_options: Sequence[str],
 ) -> None:
-    server = make_server(DaemonTools(socket_path, session_id=session_id, names=tools))
-    async with running_daemon(socket_path, serve_options), stdio_server() as (incoming, outgoing):
+    async with (
+        running_daemon(socket_path, serve_options) as ensure,
+        stdio_server() as (incoming, outgoing),
+    ):
+        served = DaemonTools(socket_path, session_id=session_id, names=tools, ensure=ensure)
+        server = make_server(served)
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 

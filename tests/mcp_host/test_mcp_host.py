@@ -49,7 +49,9 @@ async def host(
     chosen = {key: options.pop(key, None) for key in ("session_id", "names")}
     with trio.fail_after(WAIT_SECONDS):
         async with socket_daemon(folder, provider=make_provider("mock"), **options) as daemon:
-            server = make_server(DaemonTools(folder / "nous.sock", **chosen))
+            server = make_server(
+                DaemonTools(folder / "nous.sock", ensure=trio.lowlevel.checkpoint, **chosen)
+            )
             async with Client(server, mode=mode, cache=None) as client:
                 yield client, daemon
 
@@ -189,7 +191,11 @@ async def test_only_the_named_tools_are_served_and_never_those_of_other_servers(
 
 
 async def test_a_daemon_that_went_away_is_an_error_of_the_call(folder: Path) -> None:
-    server = make_server(DaemonTools(folder / "nous.sock", session_id=None, names=None))
+    server = make_server(
+        DaemonTools(
+            folder / "nous.sock", session_id=None, names=None, ensure=trio.lowlevel.checkpoint
+        )
+    )
     async with Client(server, cache=None) as client:
         result = await client.call_tool("read", {"path": "a"})
         assert result.is_error
@@ -277,3 +283,24 @@ async def test_the_daemon_that_it_started_ends_also_when_it_is_killed(folder: Pa
             # The daemon has it, too: it ends when both are gone.
             said = b"".join([chunk async for chunk in process.stderr])
         assert b'"stopped"' in said
+
+
+@pytest.mark.behaviour("nousd_mcp_brings_a_daemon_along")
+async def test_who_used_the_daemon_of_another_starts_one_when_that_is_gone(folder: Path) -> None:
+    (folder / "state").mkdir(mode=0o700)
+    parameters = program(folder)
+    with trio.fail_after(WAIT_SECONDS):
+        first = await trio.lowlevel.open_process(
+            [parameters.command, *parameters.args], stdin=PIPE, stdout=PIPE, stderr=DEVNULL
+        )
+        assert first.stdin is not None
+        assert first.stdout is not None
+        async with first.stdin, first.stdout:
+            await first.stdin.send_all(INITIALIZE)
+            assert b'"serverInfo"' in await first.stdout.receive_some()
+            async with Client(parameters, cache=None) as second:
+                await second.call_tool("write", {"path": "a.txt", "content": "hello"})
+                await first.stdin.aclose()
+                assert await first.wait() == 0
+                result = await second.call_tool("read", {"path": "a.txt"})
+                assert "hello" in text_of(result)
