@@ -255,7 +255,7 @@ def _is_line_alone(access: Access) -> bool:
 
 
 def _is_about(meaning: Meaning, tool: str, access: Access) -> Match:
-    if meaning.tool.match(tool) is None and meaning.tool_class not in access.classes:
+    if meaning.tool.match(tool) is None and not _is_of_class(meaning, access):
         return "no"
     if meaning.is_any or _is_definition(meaning, access):
         return "yes"
@@ -269,6 +269,15 @@ def _is_about(meaning: Meaning, tool: str, access: Access) -> Match:
         return otherwise
     match = command_rules.is_about(meaning.command, access.command)
     return otherwise if match == "no" else match
+
+
+def _is_of_class(meaning: Meaning, access: Access) -> bool:
+    """Whether a call does what a rule names by class. A program may read and write whatever it can reach,
+    which a rule about certain places cannot be held against.
+    """
+    if meaning.tool_class in access.classes:
+        return True
+    return meaning.tool_class in ("read", "write") and meaning.is_any and "exec" in access.classes
 
 
 def _is_definition(meaning: Meaning, access: Access) -> bool:

@@ -151,6 +151,14 @@ def test_in_denials_and_questions_a_class_means_every_tool_that_does_it() -> Non
     assert judged("grep", reads("a"), "ask", allow=["read"]).verdict == "ask"
 
 
+def test_who_may_not_write_may_run_no_program_that_could() -> None:
+    for name in ("read", "write"):
+        assert judged("bash", runs("make"), "yolo", deny=[name]).verdict == "deny"
+        assert judged("bash", runs("make"), ask=[name]).verdict == "ask"
+        # About certain places the sandbox has the last word.
+        assert judged("bash", runs("make > a"), "yolo", deny=[f"{name}(a)"]).verdict == "allow"
+
+
 def test_a_denial_of_a_folder_is_about_all_in_it_in_any_case() -> None:
     for path in ("secret", "secret/a", "SECRET/a/b", "Secret"):
         assert judged("read", reads(path), deny=["read(secret)"]).verdict == "deny"
