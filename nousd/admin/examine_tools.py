@@ -11,6 +11,7 @@ import trio
 
 from nousd.admin.examination import Check, World
 from nousd.tools.environment import allowed_environment
+from nousd.tools.sandbox import landlock
 from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.places import Chosen
 from nousd.tools.supervisor import Ended, run_supervised
@@ -53,11 +54,11 @@ def sandbox(world: World) -> Iterator[Check]:
         yield Check("sandbox", "warning", found, "leave the setting at auto")
     elif findings[-1].sandbox is None:
         yield Check("sandbox", "warning", f"{'; '.join(against)}: {_MEANS}", advice)
-    elif against:
-        works = f"{findings[-1].name} works; {'; '.join(against)}"
-        yield Check("sandbox", "warning", f"{works}: {_LESS}", advice)
     else:
-        yield Check("sandbox", "ok", f"{findings[-1].name} works")
+        held = findings[-1].name
+        found = "; ".join([f"{held} works", *against])
+        less = f": {_LESS}" if held == landlock.Landlock.name else ""
+        yield Check("sandbox", "warning" if against else "ok", f"{found}{less}", advice)
 
 
 def _run(argv: Sequence[str]) -> tuple[Ended, str]:

@@ -549,6 +549,9 @@ def test_a_sandbox_that_does_less_is_said_to_do_less(
     check = examined(world)["sandbox"]
     assert (check.status, check.found[:15]) == ("warning", "landlock works;")
     assert "no commits" in check.found
+    check = examined(world | {"sandbox": "landlock"})["sandbox"]
+    assert (check.status, check.found[:15]) == ("ok", "landlock works:")
+    assert "no commits" in check.found
 
 
 def test_a_sandbox_that_is_not_wanted_is_not_looked_for(
