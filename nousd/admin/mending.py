@@ -22,7 +22,7 @@ from nousd.admin.around import RowReader
 from nousd.admin.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
 from nousd.admin.walking import RunWalker
 from nousd.machine.lifecycle import Phase
-from nousd.machine.projection import Settings
+from nousd.machine.row_changes import Settings
 from nousd.wire import events
 from nousd.wire.codec import encode_event_tail, number_event
 from nousd.wire.entries import Entry

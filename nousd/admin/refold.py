@@ -15,7 +15,8 @@ from collections.abc import Callable
 import apsw
 
 from nousd.admin.lines import LoggedEvent
-from nousd.machine.projection import CopyEntries, ForgetSession, row_changes
+from nousd.machine.projection import row_changes
+from nousd.machine.row_changes import CopyEntries, ForgetSession
 from nousd.store import _row_writes
 
 Adopt = Callable[[str, int], None]

@@ -272,8 +272,8 @@ def _is_about(meaning: Meaning, tool: str, access: Access) -> Match:
 
 
 def _is_of_class(meaning: Meaning, access: Access) -> bool:
-    """Whether a call does what a rule names by class. A program may read and write whatever it can reach,
-    which a rule about certain places cannot be held against.
+    """Whether a call does what a rule names by class. A program may read and write whatever it can
+    reach, which a rule about certain places cannot be held against.
     """
     if meaning.tool_class in access.classes:
         return True

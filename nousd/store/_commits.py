@@ -29,7 +29,8 @@ import apsw
 import msgspec
 
 from nousd.errors import StoreError, StoreFull, StoreInDoubt, WriteFailed
-from nousd.machine.projection import ForgetSession, row_changes
+from nousd.machine.projection import row_changes
+from nousd.machine.row_changes import ForgetSession
 from nousd.store import _artifacts_sqlite, _row_writes
 from nousd.store._database import BUSY_MS_MAX, WAL_PAGES, Opened, is_for_want_of_space
 from nousd.store._reserve import Reserve

@@ -11,7 +11,7 @@ import apsw
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine.projection import Settings
+from nousd.machine.row_changes import Settings
 from nousd.store.interface import (
     Defaults,
     EventFilter,

@@ -9,7 +9,7 @@ import apsw
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine import projection
+from nousd.machine import row_changes
 from nousd.machine.usage import with_call
 from nousd.store.interface import PUT_STEP_BYTES
 from nousd.wire.codec import encode_json
@@ -17,7 +17,7 @@ from nousd.wire.entries import UsageTotals
 from nousd.wire.events import UsageReported
 
 
-def apply(connection: apsw.Connection, change: projection.RowChange) -> None:
+def apply(connection: apsw.Connection, change: row_changes.RowChange) -> None:
     """Writes one change, inside the transaction that is open."""
     _APPLY[type(change)](connection, change)
 
@@ -26,7 +26,7 @@ def _text(value: Any) -> str:
     return encode_json(value).decode()
 
 
-def _put_session(connection: apsw.Connection, change: projection.PutSession) -> None:
+def _put_session(connection: apsw.Connection, change: row_changes.PutSession) -> None:
     connection.execute(
         """
         INSERT OR IGNORE INTO sessions
@@ -45,7 +45,7 @@ def _put_session(connection: apsw.Connection, change: projection.PutSession) -> 
     )
 
 
-def _copy_entries(connection: apsw.Connection, change: projection.CopyEntries) -> None:
+def _copy_entries(connection: apsw.Connection, change: row_changes.CopyEntries) -> None:
     ids = {"branch": change.session_id, "parent": change.parent_id}
     connection.execute(
         """
@@ -64,7 +64,7 @@ def _copy_entries(connection: apsw.Connection, change: projection.CopyEntries) -
     )
 
 
-def _update_session(connection: apsw.Connection, change: projection.UpdateSession) -> None:
+def _update_session(connection: apsw.Connection, change: row_changes.UpdateSession) -> None:
     connection.execute(
         """
         UPDATE sessions SET settings = json_patch(settings, ?) WHERE session_id = ? AND NOT deleted
@@ -73,14 +73,14 @@ def _update_session(connection: apsw.Connection, change: projection.UpdateSessio
     )
 
 
-def _move_leaf(connection: apsw.Connection, change: projection.MoveLeaf) -> None:
+def _move_leaf(connection: apsw.Connection, change: row_changes.MoveLeaf) -> None:
     connection.execute(
         "UPDATE sessions SET leaf_id = ? WHERE session_id = ? AND NOT deleted",
         (change.leaf_id, change.session_id),
     )
 
 
-def _touch_session(connection: apsw.Connection, change: projection.TouchSession) -> None:
+def _touch_session(connection: apsw.Connection, change: row_changes.TouchSession) -> None:
     connection.execute(
         "UPDATE sessions SET updated_seq = ?, updated_at = ? WHERE session_id = ? AND NOT deleted",
         (change.seq, change.ts, change.session_id),
@@ -127,29 +127,29 @@ _FORGET: Final = (
 )
 
 
-def _forget_session(connection: apsw.Connection, change: projection.ForgetSession) -> None:
+def _forget_session(connection: apsw.Connection, change: row_changes.ForgetSession) -> None:
     values = {"gone": change.session_id, "seq": change.seq}
     for statement in _FORGET:
         connection.execute(statement, values)
 
 
-def _set_defaults(connection: apsw.Connection, change: projection.SetDefaults) -> None:
+def _set_defaults(connection: apsw.Connection, change: row_changes.SetDefaults) -> None:
     connection.execute(
         "UPDATE log_state SET defaults = json_patch(defaults, ?)", (_text(change.settings),)
     )
 
 
-def _set_trust(connection: apsw.Connection, change: projection.SetTrust) -> None:
+def _set_trust(connection: apsw.Connection, change: row_changes.SetTrust) -> None:
     # A patch with null takes the key out.
     patch = msgspec.json.encode({"trusted": {change.path: change.hash}}).decode()
     connection.execute("UPDATE log_state SET defaults = json_patch(defaults, ?)", (patch,))
 
 
-def _set_active_session(connection: apsw.Connection, change: projection.SetActiveSession) -> None:
+def _set_active_session(connection: apsw.Connection, change: row_changes.SetActiveSession) -> None:
     connection.execute("UPDATE log_state SET active_session_id = ?", (change.session_id,))
 
 
-def _put_entry(connection: apsw.Connection, change: projection.PutEntry) -> None:
+def _put_entry(connection: apsw.Connection, change: row_changes.PutEntry) -> None:
     connection.execute(
         """
         INSERT OR IGNORE INTO entries (session_id, entry_id, parent_id, seq, role, snippet)
@@ -171,14 +171,14 @@ def _put_entry(connection: apsw.Connection, change: projection.PutEntry) -> None
         )
 
 
-def _use_artifact(connection: apsw.Connection, change: projection.UseArtifact) -> None:
+def _use_artifact(connection: apsw.Connection, change: row_changes.UseArtifact) -> None:
     connection.execute(
         "INSERT OR IGNORE INTO artifact_uses (session_id, artifact_id) VALUES (?, ?)",
         (change.session_id, change.artifact_id),
     )
 
 
-def _put_input(connection: apsw.Connection, change: projection.PutInput) -> None:
+def _put_input(connection: apsw.Connection, change: row_changes.PutInput) -> None:
     queued = change.input
     connection.execute(
         """
@@ -197,14 +197,14 @@ def _put_input(connection: apsw.Connection, change: projection.PutInput) -> None
     )
 
 
-def _set_input_state(connection: apsw.Connection, change: projection.SetInputState) -> None:
+def _set_input_state(connection: apsw.Connection, change: row_changes.SetInputState) -> None:
     connection.execute(
         "UPDATE inputs SET state = ? WHERE session_id = ? AND input_id = ?",
         (change.state, change.session_id, change.input_id),
     )
 
 
-def _put_run(connection: apsw.Connection, change: projection.PutRun) -> None:
+def _put_run(connection: apsw.Connection, change: row_changes.PutRun) -> None:
     connection.execute(
         """
         INSERT OR IGNORE INTO runs (run_id, session_id, seq, started_at, runtime, model)
@@ -221,18 +221,18 @@ def _put_run(connection: apsw.Connection, change: projection.PutRun) -> None:
     )
 
 
-def _end_run(connection: apsw.Connection, change: projection.EndRun) -> None:
+def _end_run(connection: apsw.Connection, change: row_changes.EndRun) -> None:
     connection.execute(
         "UPDATE runs SET status = ?, ended_at = ?, error = ? WHERE run_id = ?",
         (change.status, change.ended_at, change.error, change.run_id),
     )
 
 
-def _count_turn(connection: apsw.Connection, change: projection.CountTurn) -> None:
+def _count_turn(connection: apsw.Connection, change: row_changes.CountTurn) -> None:
     connection.execute("UPDATE runs SET turns = turns + 1 WHERE run_id = ?", (change.run_id,))
 
 
-def _put_tool_call(connection: apsw.Connection, change: projection.PutToolCall) -> None:
+def _put_tool_call(connection: apsw.Connection, change: row_changes.PutToolCall) -> None:
     connection.execute(
         """
         INSERT OR IGNORE INTO tool_calls
@@ -255,7 +255,7 @@ def _put_tool_call(connection: apsw.Connection, change: projection.PutToolCall) 
     )
 
 
-def _set_tool_call_state(connection: apsw.Connection, change: projection.SetToolCallState) -> None:
+def _set_tool_call_state(connection: apsw.Connection, change: row_changes.SetToolCallState) -> None:
     connection.execute(
         """
         UPDATE tool_calls SET
@@ -270,7 +270,7 @@ def _set_tool_call_state(connection: apsw.Connection, change: projection.SetTool
     )
 
 
-def _end_tool_call(connection: apsw.Connection, change: projection.EndToolCall) -> None:
+def _end_tool_call(connection: apsw.Connection, change: row_changes.EndToolCall) -> None:
     connection.execute(
         """
         UPDATE tool_calls SET
@@ -286,7 +286,7 @@ def _end_tool_call(connection: apsw.Connection, change: projection.EndToolCall) 
     )
 
 
-def _add_usage(connection: apsw.Connection, change: projection.AddUsage) -> None:
+def _add_usage(connection: apsw.Connection, change: row_changes.AddUsage) -> None:
     call = change.call
     _add_call(connection, "sessions", "session_id = ? AND NOT deleted", call.session_id, call)
     if call.run_id is not UNSET:
@@ -306,25 +306,25 @@ def _add_call(
     )
 
 
-_APPLY: Final[dict[type[projection.RowChange], Callable[[apsw.Connection, Any], None]]] = {
-    projection.PutSession: _put_session,
-    projection.CopyEntries: _copy_entries,
-    projection.UpdateSession: _update_session,
-    projection.MoveLeaf: _move_leaf,
-    projection.TouchSession: _touch_session,
-    projection.ForgetSession: _forget_session,
-    projection.SetDefaults: _set_defaults,
-    projection.SetTrust: _set_trust,
-    projection.SetActiveSession: _set_active_session,
-    projection.PutEntry: _put_entry,
-    projection.UseArtifact: _use_artifact,
-    projection.PutInput: _put_input,
-    projection.SetInputState: _set_input_state,
-    projection.PutRun: _put_run,
-    projection.EndRun: _end_run,
-    projection.CountTurn: _count_turn,
-    projection.PutToolCall: _put_tool_call,
-    projection.SetToolCallState: _set_tool_call_state,
-    projection.EndToolCall: _end_tool_call,
-    projection.AddUsage: _add_usage,
+_APPLY: Final[dict[type[row_changes.RowChange], Callable[[apsw.Connection, Any], None]]] = {
+    row_changes.PutSession: _put_session,
+    row_changes.CopyEntries: _copy_entries,
+    row_changes.UpdateSession: _update_session,
+    row_changes.MoveLeaf: _move_leaf,
+    row_changes.TouchSession: _touch_session,
+    row_changes.ForgetSession: _forget_session,
+    row_changes.SetDefaults: _set_defaults,
+    row_changes.SetTrust: _set_trust,
+    row_changes.SetActiveSession: _set_active_session,
+    row_changes.PutEntry: _put_entry,
+    row_changes.UseArtifact: _use_artifact,
+    row_changes.PutInput: _put_input,
+    row_changes.SetInputState: _set_input_state,
+    row_changes.PutRun: _put_run,
+    row_changes.EndRun: _end_run,
+    row_changes.CountTurn: _count_turn,
+    row_changes.PutToolCall: _put_tool_call,
+    row_changes.SetToolCallState: _set_tool_call_state,
+    row_changes.EndToolCall: _end_tool_call,
+    row_changes.AddUsage: _add_usage,
 }

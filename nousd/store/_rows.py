@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine import projection
+from nousd.machine import row_changes
 from nousd.machine.usage import with_call
 from nousd.store.interface import (
     ArtifactInfo,
@@ -63,11 +63,11 @@ class Rows:
         self.artifact_uses: dict[str, set[str]] = defaultdict(set)
         self.defaults = Defaults()
 
-    def apply(self, change: projection.RowChange) -> None:
+    def apply(self, change: row_changes.RowChange) -> None:
         _APPLY[type(change)](self, change)
 
 
-def _put_session(rows: Rows, change: projection.PutSession) -> None:
+def _put_session(rows: Rows, change: row_changes.PutSession) -> None:
     if change.session_id in rows.touched:
         return
     rows.touched[change.session_id] = change.seq
@@ -81,22 +81,22 @@ def _put_session(rows: Rows, change: projection.PutSession) -> None:
     )
 
 
-def _copy_entries(rows: Rows, change: projection.CopyEntries) -> None:
+def _copy_entries(rows: Rows, change: row_changes.CopyEntries) -> None:
     branch = rows.entries[change.session_id]
     for entry_id, row in rows.entries[change.parent_id].items():
         branch.setdefault(entry_id, row)
     rows.artifact_uses[change.session_id] |= rows.artifact_uses[change.parent_id]
 
 
-def _update_session(rows: Rows, change: projection.UpdateSession) -> None:
+def _update_session(rows: Rows, change: row_changes.UpdateSession) -> None:
     _replace_session(rows, change.session_id, change.settings.as_set())
 
 
-def _move_leaf(rows: Rows, change: projection.MoveLeaf) -> None:
+def _move_leaf(rows: Rows, change: row_changes.MoveLeaf) -> None:
     _replace_session(rows, change.session_id, {"leaf_id": change.leaf_id})
 
 
-def _touch_session(rows: Rows, change: projection.TouchSession) -> None:
+def _touch_session(rows: Rows, change: row_changes.TouchSession) -> None:
     if change.session_id in rows.sessions:
         rows.touched[change.session_id] = change.seq
         _replace_session(rows, change.session_id, {"updated_at": change.ts})
@@ -108,7 +108,7 @@ def _replace_session(rows: Rows, session_id: str, fields: dict[str, Any]) -> Non
         rows.sessions[session_id] = msgspec.structs.replace(row, **fields)
 
 
-def _forget_session(rows: Rows, change: projection.ForgetSession) -> None:
+def _forget_session(rows: Rows, change: row_changes.ForgetSession) -> None:
     gone = change.session_id
     rows.events = [
         event for event in rows.events if event.session_id != gone or event.seq >= change.seq
@@ -127,21 +127,21 @@ def _forget_session(rows: Rows, change: projection.ForgetSession) -> None:
         rows.defaults = msgspec.structs.replace(rows.defaults, active_session_id=None)
 
 
-def _set_defaults(rows: Rows, change: projection.SetDefaults) -> None:
+def _set_defaults(rows: Rows, change: row_changes.SetDefaults) -> None:
     rows.defaults = msgspec.structs.replace(rows.defaults, **change.settings.as_set())
 
 
-def _set_trust(rows: Rows, change: projection.SetTrust) -> None:
+def _set_trust(rows: Rows, change: row_changes.SetTrust) -> None:
     trusted = {**rows.defaults.trusted, change.path: change.hash}
     kept = {path: known for path, known in trusted.items() if known is not None}
     rows.defaults = msgspec.structs.replace(rows.defaults, trusted=kept)
 
 
-def _set_active_session(rows: Rows, change: projection.SetActiveSession) -> None:
+def _set_active_session(rows: Rows, change: row_changes.SetActiveSession) -> None:
     rows.defaults = msgspec.structs.replace(rows.defaults, active_session_id=change.session_id)
 
 
-def _put_entry(rows: Rows, change: projection.PutEntry) -> None:
+def _put_entry(rows: Rows, change: row_changes.PutEntry) -> None:
     entry_id = change.entry.id
     node = TreeNode(
         id=entry_id, parent_id=change.parent_id or "", role=change.role, snippet=change.snippet
@@ -151,11 +151,11 @@ def _put_entry(rows: Rows, change: projection.PutEntry) -> None:
     rows.entries[change.session_id].setdefault(entry_id, row)
 
 
-def _use_artifact(rows: Rows, change: projection.UseArtifact) -> None:
+def _use_artifact(rows: Rows, change: row_changes.UseArtifact) -> None:
     rows.artifact_uses[change.session_id].add(change.artifact_id)
 
 
-def _put_input(rows: Rows, change: projection.PutInput) -> None:
+def _put_input(rows: Rows, change: row_changes.PutInput) -> None:
     inputs = rows.inputs[change.session_id]
     inputs.pop(change.input.input_id, None)
     inputs[change.input.input_id] = InputRow(
@@ -163,14 +163,14 @@ def _put_input(rows: Rows, change: projection.PutInput) -> None:
     )
 
 
-def _set_input_state(rows: Rows, change: projection.SetInputState) -> None:
+def _set_input_state(rows: Rows, change: row_changes.SetInputState) -> None:
     inputs = rows.inputs[change.session_id]
     row = inputs.get(change.input_id)
     if row is not None:
         inputs[change.input_id] = msgspec.structs.replace(row, state=change.state)
 
 
-def _put_run(rows: Rows, change: projection.PutRun) -> None:
+def _put_run(rows: Rows, change: row_changes.PutRun) -> None:
     run = RunRecord(
         run_id=change.run_id,
         session_id=change.session_id,
@@ -183,7 +183,7 @@ def _put_run(rows: Rows, change: projection.PutRun) -> None:
     rows.runs.setdefault(change.run_id, run)
 
 
-def _end_run(rows: Rows, change: projection.EndRun) -> None:
+def _end_run(rows: Rows, change: row_changes.EndRun) -> None:
     error = UNSET if change.error is None else change.error
     _replace_run(
         rows,
@@ -192,11 +192,11 @@ def _end_run(rows: Rows, change: projection.EndRun) -> None:
     )
 
 
-def _count_turn(rows: Rows, change: projection.CountTurn) -> None:
+def _count_turn(rows: Rows, change: row_changes.CountTurn) -> None:
     _replace_run(rows, change.run_id, lambda run: {"turns": run.turns + 1})
 
 
-def _put_tool_call(rows: Rows, change: projection.PutToolCall) -> None:
+def _put_tool_call(rows: Rows, change: row_changes.PutToolCall) -> None:
     call = ToolCallRow(
         tool_call_id=change.tool_call_id,
         attempt=change.attempt,
@@ -213,7 +213,7 @@ def _put_tool_call(rows: Rows, change: projection.PutToolCall) -> None:
     rows.tool_calls.setdefault((change.tool_call_id, change.attempt), call)
 
 
-def _set_tool_call_state(rows: Rows, change: projection.SetToolCallState) -> None:
+def _set_tool_call_state(rows: Rows, change: row_changes.SetToolCallState) -> None:
     call = rows.tool_calls.get((change.tool_call_id, change.attempt))
     if call is None:
         return
@@ -227,7 +227,7 @@ def _set_tool_call_state(rows: Rows, change: projection.SetToolCallState) -> Non
     )
 
 
-def _end_tool_call(rows: Rows, change: projection.EndToolCall) -> None:
+def _end_tool_call(rows: Rows, change: row_changes.EndToolCall) -> None:
     call = rows.tool_calls.get((change.tool_call_id, change.attempt))
     if call is None:
         return
@@ -247,7 +247,7 @@ _ENDED: Final[dict[ToolCallState, ToolCallState]] = {
 """Where a call stood -> where it stands after its end, unless it is completed."""
 
 
-def _add_usage(rows: Rows, change: projection.AddUsage) -> None:
+def _add_usage(rows: Rows, change: row_changes.AddUsage) -> None:
     call = change.call
     session = rows.sessions.get(call.session_id)
     if session is not None:
@@ -262,25 +262,25 @@ def _replace_run(rows: Rows, run_id: str, fields: Callable[[RunRecord], dict[str
         rows.runs[run_id] = msgspec.structs.replace(run, **fields(run))
 
 
-_APPLY: Final[dict[type[projection.RowChange], Callable[[Rows, Any], None]]] = {
-    projection.PutSession: _put_session,
-    projection.CopyEntries: _copy_entries,
-    projection.UpdateSession: _update_session,
-    projection.MoveLeaf: _move_leaf,
-    projection.TouchSession: _touch_session,
-    projection.ForgetSession: _forget_session,
-    projection.SetDefaults: _set_defaults,
-    projection.SetTrust: _set_trust,
-    projection.SetActiveSession: _set_active_session,
-    projection.PutEntry: _put_entry,
-    projection.UseArtifact: _use_artifact,
-    projection.PutInput: _put_input,
-    projection.SetInputState: _set_input_state,
-    projection.PutRun: _put_run,
-    projection.EndRun: _end_run,
-    projection.CountTurn: _count_turn,
-    projection.PutToolCall: _put_tool_call,
-    projection.SetToolCallState: _set_tool_call_state,
-    projection.EndToolCall: _end_tool_call,
-    projection.AddUsage: _add_usage,
+_APPLY: Final[dict[type[row_changes.RowChange], Callable[[Rows, Any], None]]] = {
+    row_changes.PutSession: _put_session,
+    row_changes.CopyEntries: _copy_entries,
+    row_changes.UpdateSession: _update_session,
+    row_changes.MoveLeaf: _move_leaf,
+    row_changes.TouchSession: _touch_session,
+    row_changes.ForgetSession: _forget_session,
+    row_changes.SetDefaults: _set_defaults,
+    row_changes.SetTrust: _set_trust,
+    row_changes.SetActiveSession: _set_active_session,
+    row_changes.PutEntry: _put_entry,
+    row_changes.UseArtifact: _use_artifact,
+    row_changes.PutInput: _put_input,
+    row_changes.SetInputState: _set_input_state,
+    row_changes.PutRun: _put_run,
+    row_changes.EndRun: _end_run,
+    row_changes.CountTurn: _count_turn,
+    row_changes.PutToolCall: _put_tool_call,
+    row_changes.SetToolCallState: _set_tool_call_state,
+    row_changes.EndToolCall: _end_tool_call,
+    row_changes.AddUsage: _add_usage,
 }

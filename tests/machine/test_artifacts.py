@@ -10,7 +10,8 @@ import pytest
 from msgspec import UNSET
 
 from nousd.machine.artifacts import artifacts_of, names_artifact
-from nousd.machine.projection import UseArtifact, row_changes
+from nousd.machine.projection import row_changes
+from nousd.machine.row_changes import UseArtifact
 from nousd.wire import events
 from nousd.wire.entries import Attachment, CompactionEntry, MessageEntry
 from nousd.wire.events import DELTA_EVENTS, EVENTS, Event

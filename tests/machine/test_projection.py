@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nousd.machine.projection import (
+from nousd.machine.projection import row_changes, snippet
+from nousd.machine.row_changes import (
     CopyEntries,
     MoveLeaf,
     PutSession,
@@ -16,8 +17,6 @@ from nousd.machine.projection import (
     Settings,
     TouchSession,
     UpdateSession,
-    row_changes,
-    snippet,
 )
 from nousd.wire import events
 from nousd.wire.limits import SNIPPET_BYTES_MAX
