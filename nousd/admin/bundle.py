@@ -28,7 +28,7 @@ from nousd.admin.doctor import doctor
 from nousd.admin.reading import open_log
 from nousd.client.blocking import Connection
 from nousd.config.report import report
-from nousd.config.settings import Resolved
+from nousd.config.resolve import Resolved
 from nousd.errors import ClientError, NousdError, SessionNotFound, StoreError
 from nousd.places import locations
 from nousd.redaction import RULES, Redactor, names_secret

@@ -21,7 +21,7 @@ from nousd.admin import (
 )
 from nousd.admin.examination import Check, Examine, World
 from nousd.config.models_file import AUTO
-from nousd.config.settings import resolve
+from nousd.config.resolve import resolve
 from nousd.errors import ConfigError
 
 EXAMINATIONS: Final[tuple[Examine, ...]] = (

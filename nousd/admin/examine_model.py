@@ -14,7 +14,8 @@ import trio
 
 from nousd.admin.examination import Check, World
 from nousd.config.providers import MOCK, ConfiguredProvider
-from nousd.config.settings import Settings, with_provider
+from nousd.config.resolve import with_provider
+from nousd.config.settings import Settings
 from nousd.errors import ConfigError, KeyUnavailable, NousdError, ProviderError
 from nousd.providers import auto, key_command
 from nousd.providers.configured import make_configured

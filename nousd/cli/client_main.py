@@ -363,7 +363,7 @@ def _usual_socket() -> Path:
         return Path(named)
     if not (os.environ.get("NOUSD_CONFIG") or locations.default_config_file().exists()):
         return locations.default_socket()
-    from nousd.config.settings import resolve_socket
+    from nousd.config.resolve import resolve_socket
 
     return resolve_socket(os.environ)
 

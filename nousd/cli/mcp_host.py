@@ -34,7 +34,7 @@ def mcp(
     """Serves our tools over standard input and output until the input ends."""
     if importlib.util.find_spec("mcp") is None:
         raise ConfigError("nousd mcp needs the extra mcp: pip install 'nousd[mcp]'")
-    from nousd.config.settings import resolve_socket
+    from nousd.config.resolve import resolve_socket
     from nousd.mcp_host.host import serve
 
     serve(

@@ -73,7 +73,7 @@ def _help(info: SettingInfo) -> str:
 
 def _serve(values: dict[str, Any]) -> None:
     from nousd.config.report import report
-    from nousd.config.settings import resolve
+    from nousd.config.resolve import resolve
 
     config = values.pop("config")
     print_config = values.pop("print_config")

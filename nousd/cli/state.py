@@ -145,7 +145,7 @@ def commands() -> Iterator[tuple[str, str, Callable[..., None]]]:
 
 def _body(command: StateCommand) -> Callable[[dict[str, Any]], None]:
     def body(values: dict[str, Any]) -> None:
-        from nousd.config.settings import resolve
+        from nousd.config.resolve import resolve
 
         flags = {name: values.pop(name) for name in ("state_dir", *command.settings)}
         resolved = resolve(flags, os.environ, values.pop("config"), asks_models=False)
@@ -261,7 +261,7 @@ def _doctor(values: dict[str, Any]) -> None:
 
 def _bundle(values: dict[str, Any]) -> None:
     from nousd.admin.bundle import Limits, Wanted, bundle, write_bundle
-    from nousd.config.settings import resolve
+    from nousd.config.resolve import resolve
 
     names = ("config", "json", "session_id", "output", "force")
     config, wants_json, session_id, output, force = map(values.pop, names)

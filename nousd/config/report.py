@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from nousd.config.providers import ConfiguredProvider
-from nousd.config.settings import FILE_SETTINGS, SETTINGS, Resolved
+from nousd.config.resolve import Resolved
+from nousd.config.settings import FILE_SETTINGS, SETTINGS
 
 
 def report(resolved: Resolved) -> Iterator[str]:

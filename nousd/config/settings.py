@@ -1,51 +1,38 @@
-"""The settings of the daemon: what there is, within which bounds, and which of four places wins.
+"""The settings of the daemon: what there is, and within which bounds.
 
 ``Settings`` is the only list. A field is a setting: its name is the key in the file, with dashes the
 flag, in capitals behind ``NOUSD_`` the environment variable; its annotation holds the bounds and the
-help text. A flag wins over the environment, the environment over the file, the file over the default;
-``provider``, ``model`` and ``api_base`` are decided together (``providers``).
+help text. Which of the places wins that may name one is ``resolve``'s.
 
 A few fields are no settings of their own: what the file's tables say of providers, models and aliases
 (``models_file``), ``config_file``, which says where the file was, and ``is_mode_insisted_on``, by which
 a project's word on ``permission_mode`` comes behind a flag or variable and before the user's file.
-
-This module reads the file and looks at the paths it is given, and changes nothing. Making folders and
-sockets is the business of ``folders`` and ``sockets``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta, field
-from msgspec.structs import replace
 
-from nousd.config.checks import decide
-from nousd.config.config_file import ConfigFile, read_config_file
-from nousd.config.mcp_file import ConfiguredMcpServer, read_mcp_file
+from nousd.config.mcp_file import ConfiguredMcpServer
 from nousd.config.models_file import (
     API_BASE_CHARS_MAX,
-    AUTO,
     TABLES,
     ModelTable,
 )
 from nousd.config.permissions_file import (
     PERMISSIONS,
     PermissionsTable,
-    read_permissions_file,
 )
 from nousd.config.providers import (
-    LOCAL_DIALECT,
     MOCK,
     ConfiguredProvider,
-    check_usable,
-    decide_models,
 )
-from nousd.config.values import Given, Regex, describe, nearest
-from nousd.errors import ConfigError
+from nousd.config.values import Regex, describe
 from nousd.places import locations
 from nousd.wire.entries import PermissionMode
 from nousd.wire.limits import LINE_BYTES_MAX, LONG_LINES_BYTES_MAX, NAME_CHARS_MAX
@@ -303,17 +290,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(Path(command[0]) for command in commands if command and "/" in command[0])
 
 
-class Resolved(NamedTuple):
-    """The settings, and for each where it came from, such as ``environment NOUSD_MODEL``."""
-
-    settings: Settings
-    origins: dict[str, str]
-
-
-_TABLES: Final = TABLES | {"mcp", PERMISSIONS}
+FILE_TABLES: Final = TABLES | {"mcp", PERMISSIONS}
 """The keys of the file that are no settings."""
 
-_NOT_CHOSEN: Final = _TABLES | {"config_file", "is_mode_insisted_on"}
+_NOT_CHOSEN: Final = FILE_TABLES | {"config_file", "is_mode_insisted_on"}
 
 _IN_FILE_ONLY: Final = frozenset({"extensions", "hard_links", "web_allow"})
 
@@ -329,7 +309,7 @@ FILE_SETTINGS: Final = {
 that was left over, or of a flag in somebody's script.
 """
 
-_ALL_SETTINGS: Final = {**SETTINGS, **FILE_SETTINGS}
+ALL_SETTINGS: Final = {**SETTINGS, **FILE_SETTINGS}
 
 
 DEFAULTS: Final = {
@@ -348,143 +328,3 @@ def flag_of(name: str) -> str:
 def variable_of(name: str) -> str:
     """Returns the environment variable of a setting."""
     return f"NOUSD_{name.upper()}"
-
-
-_ALIASES: Final = {"run_stale_ms": "TANDEM_RUN_STALE_MS"}
-"""setting -> a variable of another program that means the same, and counts where ours is not set."""
-
-
-def resolve(
-    flags: Mapping[str, Any],
-    environ: Mapping[str, str],
-    config_path: Path | None = None,
-    *,
-    asks_models: bool = True,
-) -> Resolved:
-    """Decides every setting.
-
-    Args:
-        flags: what the command line named, by setting; None, and an empty list, mean "not given".
-        environ: the environment; an empty variable counts as not set.
-        config_path: from ``--config``; else ``NOUSD_CONFIG``, else the default place is looked at.
-            Only the file at the default place may be missing.
-        asks_models: whether the provider must be one that can be asked.
-
-    Raises:
-        ConfigError: one line with the setting, where it came from and what it must be.
-    """
-    here = _current_folder()
-    file = read_config_file(config_path, environ, here)
-    places = (_from_file(file), _from_environment(environ, here), _from_flags(flags, here))
-    given = {name: item for place in places for name, item in place.items()}
-    values: dict[str, Any] = {
-        name: decide(_ALL_SETTINGS[name], item) for name, item in given.items()
-    }
-    origins = {name: given[name].origin if name in given else "default" for name in _ALL_SETTINGS}
-    values["config_file"], origins["config_file"] = file.path, file.origin
-    of_models, origins_of_models = decide_models(map(_of_models, places), file, environ)
-    values["mcp"] = read_mcp_file(file)
-    values[PERMISSIONS] = read_permissions_file(file)
-    values["is_mode_insisted_on"] = any("permission_mode" in place for place in places[1:])
-    settings = Settings(**{**values, **of_models})
-    origins |= origins_of_models
-    if asks_models and settings.provider != AUTO:
-        check_usable(settings.providers[settings.provider], origins["provider"])
-    return Resolved(settings, origins)
-
-
-def _of_models(place: Mapping[str, Given]) -> dict[str, Given]:
-    """Returns what a place says of the default model, read and checked."""
-    return {
-        name: place[name]._replace(value=decide(SETTINGS[name], place[name]))
-        for name in ("provider", "model", "api_base")
-        if name in place
-    }
-
-
-def with_provider(
-    settings: Settings, name: str, *, api_base: str | None = None, model: str | None = None
-) -> Settings:
-    """Returns the settings with the provider that ``auto`` stands for.
-
-    Args:
-        api_base: of a server on this machine that no setting names, with the ``model`` it has.
-    """
-    provider = settings.providers.get(name, ConfiguredProvider(name=name, dialect=LOCAL_DIALECT))
-    if name == MOCK:
-        provider = ConfiguredProvider(name=MOCK, dialect=MOCK)
-    elif api_base is not None:
-        provider = replace(provider, api_base=api_base, model=settings.model or model)
-    elif settings.model is not None:
-        provider = replace(provider, model=settings.model)
-    providers = {**settings.providers, name: provider}
-    return replace(
-        settings,
-        provider=name,
-        model=provider.model,
-        api_base=provider.api_base,
-        providers=providers,
-    )
-
-
-def resolve_socket(environ: Mapping[str, str]) -> Path:
-    """Decides where a daemon listens, for its clients: the other settings may be bad, or need what only
-    the daemon has.
-
-    Raises:
-        ConfigError: the settings file cannot be read, or this setting is bad.
-    """
-    here = _current_folder()
-    places = (_from_file(read_config_file(None, environ, here)), _from_environment(environ, here))
-    given = {name: item for place in places for name, item in place.items()}.get("socket")
-    socket: Path = (
-        locations.default_socket() if given is None else decide(SETTINGS["socket"], given)
-    )
-    return socket
-
-
-# --- the four places -------------------------------------------------------------------------
-
-
-def _current_folder() -> Path:
-    try:
-        return Path.cwd()
-    except OSError as error:
-        raise ConfigError(f"workdir: the current folder cannot be used: {error.strerror}") from None
-
-
-def _from_file(file: ConfigFile) -> dict[str, Given]:
-    given = {}
-    for key, value in file.table.items():
-        if key in _TABLES:
-            continue
-        if key == "api_key":
-            raise ConfigError(
-                f"api_key belongs to a provider: put it into a table [providers.NAME] of file "
-                f"{file.path}"
-            )
-        if key not in _ALL_SETTINGS:
-            known = {*_ALL_SETTINGS, *_TABLES}
-            raise ConfigError(
-                f"unknown setting {key!r} in file {file.path}; the nearest is {nearest(key, known)}"
-            )
-        assert file.path is not None, "a file that is not there says nothing"
-        given[key] = Given(value, f"file {file.path}", file.path.parent)
-    return given
-
-
-def _from_environment(environ: Mapping[str, str], here: Path) -> dict[str, Given]:
-    return {
-        name: Given(text, f"environment {variable}", here)
-        for name in SETTINGS
-        for variable in (_ALIASES.get(name, ""), variable_of(name))
-        if (text := environ.get(variable))
-    }
-
-
-def _from_flags(flags: Mapping[str, Any], here: Path) -> dict[str, Given]:
-    return {
-        name: Given(value, f"flag {flag_of(name)}", here)
-        for name, value in flags.items()
-        if value is not None and value not in ([], ())
-    }

@@ -22,7 +22,8 @@ import trio
 
 from nousd.config.models_file import AUTO
 from nousd.config.providers import MOCK
-from nousd.config.settings import Settings, with_provider
+from nousd.config.resolve import with_provider
+from nousd.config.settings import Settings
 from nousd.daemon import agents, boundary
 from nousd.daemon.accept import serve_connections
 from nousd.daemon.app import Parts, open_core, shut_down

@@ -19,7 +19,7 @@ import trio
 from nousd.admin import examine_places
 from nousd.admin.bundle import Limits, Wanted, bundle, write_bundle
 from nousd.admin.bundle_log import ToolCalls
-from nousd.config.settings import resolve
+from nousd.config.resolve import resolve
 from nousd.errors import ConfigError, SessionNotFound, StoreError
 from nousd.store import sqlite
 from nousd.store.interface import Artifact

@@ -9,7 +9,7 @@ import pytest
 
 from nousd.config import config_file, models_file
 from nousd.config.models_file import ModelsFile, ModelTable, read_models_file
-from nousd.config.settings import resolve, resolve_socket
+from nousd.config.resolve import resolve, resolve_socket
 from nousd.errors import ConfigError
 from tests.config.conftest import write
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nousd.config.report import report
-from nousd.config.settings import resolve
+from nousd.config.resolve import resolve
 from nousd.daemon.permissions import rules_of_settings
 from nousd.errors import ConfigError
 from nousd.wire.limits import RULE_CHARS_MAX, RULES_MAX

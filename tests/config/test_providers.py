@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nousd.config.report import report
-from nousd.config.settings import Resolved, resolve, with_provider
+from nousd.config.resolve import Resolved, resolve, with_provider
 from nousd.errors import ConfigError
 from tests.config.conftest import write
 

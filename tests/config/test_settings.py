@@ -8,13 +8,8 @@ import pytest
 
 from nousd.config.config_file import CONFIG_FILE_BYTES_MAX
 from nousd.config.report import report
-from nousd.config.settings import (
-    FILE_SETTINGS,
-    SETTINGS,
-    flag_of,
-    resolve,
-    variable_of,
-)
+from nousd.config.resolve import resolve
+from nousd.config.settings import FILE_SETTINGS, SETTINGS, flag_of, variable_of
 from nousd.errors import ConfigError
 from nousd.places import locations
 from tests.config.conftest import write

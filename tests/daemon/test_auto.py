@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nousd.config.settings import Settings, resolve
+from nousd.config.resolve import resolve
+from nousd.config.settings import Settings
 from nousd.daemon import serve
 from nousd.providers import auto
 from nousd.providers.auto import LocalServer

@@ -1,0 +1,190 @@
+"""Decides every setting: which of four places wins.
+
+A flag wins over the environment, the environment over the file, the file over the default; ``provider``,
+``model`` and ``api_base`` are decided together (``providers``). This reads the file and looks at the
+paths it is given, and changes nothing. Which settings there are is said in ``settings``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from nousd.config.checks import decide
+from nousd.config.config_file import ConfigFile, read_config_file
+from nousd.config.mcp_file import read_mcp_file
+from nousd.config.models_file import (
+    AUTO,
+)
+from nousd.config.permissions_file import (
+    PERMISSIONS,
+    read_permissions_file,
+)
+from nousd.config.providers import (
+    LOCAL_DIALECT,
+    MOCK,
+    ConfiguredProvider,
+    check_usable,
+    decide_models,
+)
+from nousd.config.settings import (
+    ALL_SETTINGS,
+    FILE_TABLES,
+    SETTINGS,
+    Settings,
+    flag_of,
+    variable_of,
+)
+from nousd.config.values import Given, nearest
+from nousd.errors import ConfigError
+from nousd.places import locations
+
+
+class Resolved(NamedTuple):
+    """The settings, and for each where it came from, such as ``environment NOUSD_MODEL``."""
+
+    settings: Settings
+    origins: dict[str, str]
+
+
+_ALIASES: Final = {"run_stale_ms": "TANDEM_RUN_STALE_MS"}
+"""setting -> a variable of another program that means the same, and counts where ours is not set."""
+
+
+def resolve(
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    config_path: Path | None = None,
+    *,
+    asks_models: bool = True,
+) -> Resolved:
+    """Decides every setting.
+
+    Args:
+        flags: what the command line named, by setting; None, and an empty list, mean "not given".
+        environ: the environment; an empty variable counts as not set.
+        config_path: from ``--config``; else ``NOUSD_CONFIG``, else the default place is looked at.
+            Only the file at the default place may be missing.
+        asks_models: whether the provider must be one that can be asked.
+
+    Raises:
+        ConfigError: one line with the setting, where it came from and what it must be.
+    """
+    here = _current_folder()
+    file = read_config_file(config_path, environ, here)
+    places = (_from_file(file), _from_environment(environ, here), _from_flags(flags, here))
+    given = {name: item for place in places for name, item in place.items()}
+    values: dict[str, Any] = {
+        name: decide(ALL_SETTINGS[name], item) for name, item in given.items()
+    }
+    origins = {name: given[name].origin if name in given else "default" for name in ALL_SETTINGS}
+    values["config_file"], origins["config_file"] = file.path, file.origin
+    of_models, origins_of_models = decide_models(map(_of_models, places), file, environ)
+    values["mcp"] = read_mcp_file(file)
+    values[PERMISSIONS] = read_permissions_file(file)
+    values["is_mode_insisted_on"] = any("permission_mode" in place for place in places[1:])
+    settings = Settings(**{**values, **of_models})
+    origins |= origins_of_models
+    if asks_models and settings.provider != AUTO:
+        check_usable(settings.providers[settings.provider], origins["provider"])
+    return Resolved(settings, origins)
+
+
+def _of_models(place: Mapping[str, Given]) -> dict[str, Given]:
+    """Returns what a place says of the default model, read and checked."""
+    return {
+        name: place[name]._replace(value=decide(SETTINGS[name], place[name]))
+        for name in ("provider", "model", "api_base")
+        if name in place
+    }
+
+
+def with_provider(
+    settings: Settings, name: str, *, api_base: str | None = None, model: str | None = None
+) -> Settings:
+    """Returns the settings with the provider that ``auto`` stands for.
+
+    Args:
+        api_base: of a server on this machine that no setting names, with the ``model`` it has.
+    """
+    provider = settings.providers.get(name, ConfiguredProvider(name=name, dialect=LOCAL_DIALECT))
+    if name == MOCK:
+        provider = ConfiguredProvider(name=MOCK, dialect=MOCK)
+    elif api_base is not None:
+        provider = replace(provider, api_base=api_base, model=settings.model or model)
+    elif settings.model is not None:
+        provider = replace(provider, model=settings.model)
+    providers = {**settings.providers, name: provider}
+    return replace(
+        settings,
+        provider=name,
+        model=provider.model,
+        api_base=provider.api_base,
+        providers=providers,
+    )
+
+
+def resolve_socket(environ: Mapping[str, str]) -> Path:
+    """Decides where a daemon listens, for its clients: the other settings may be bad, or need what only
+    the daemon has.
+
+    Raises:
+        ConfigError: the settings file cannot be read, or this setting is bad.
+    """
+    here = _current_folder()
+    places = (_from_file(read_config_file(None, environ, here)), _from_environment(environ, here))
+    given = {name: item for place in places for name, item in place.items()}.get("socket")
+    socket: Path = (
+        locations.default_socket() if given is None else decide(SETTINGS["socket"], given)
+    )
+    return socket
+
+
+# --- the four places -------------------------------------------------------------------------
+
+
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise ConfigError(f"workdir: the current folder cannot be used: {error.strerror}") from None
+
+
+def _from_file(file: ConfigFile) -> dict[str, Given]:
+    given = {}
+    for key, value in file.table.items():
+        if key in FILE_TABLES:
+            continue
+        if key == "api_key":
+            raise ConfigError(
+                f"api_key belongs to a provider: put it into a table [providers.NAME] of file "
+                f"{file.path}"
+            )
+        if key not in ALL_SETTINGS:
+            known = {*ALL_SETTINGS, *FILE_TABLES}
+            raise ConfigError(
+                f"unknown setting {key!r} in file {file.path}; the nearest is {nearest(key, known)}"
+            )
+        assert file.path is not None, "a file that is not there says nothing"
+        given[key] = Given(value, f"file {file.path}", file.path.parent)
+    return given
+
+
+def _from_environment(environ: Mapping[str, str], here: Path) -> dict[str, Given]:
+    return {
+        name: Given(text, f"environment {variable}", here)
+        for name in SETTINGS
+        for variable in (_ALIASES.get(name, ""), variable_of(name))
+        if (text := environ.get(variable))
+    }
+
+
+def _from_flags(flags: Mapping[str, Any], here: Path) -> dict[str, Given]:
+    return {
+        name: Given(value, f"flag {flag_of(name)}", here)
+        for name, value in flags.items()
+        if value is not None and value not in ([], ())
+    }
