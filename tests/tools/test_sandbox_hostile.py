@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import trio
 
 from nousd.tools.sandbox import git_folders, places
 from nousd.tools.sandbox.interface import Request
@@ -67,6 +68,30 @@ async def test_nothing_that_a_command_makes_stops_the_next(making: str, held: Sa
     result = await held.call("bash", command="echo done")
     shell("chmod u+rwx sub/*", held.work)
     assert (result.text, result.is_error) == ("done", False)
+
+
+async def test_a_folder_that_becomes_a_link_before_it_is_opened_opens_nothing(
+    held: SandboxBench,
+) -> None:
+    """By another command, that is: a folder is found first, and opened by the program that is held."""
+    held.put("sub/AGENTS.md", "x")
+    held.put("sub/deep/file", "x")
+    secret = held.outside / "secret.txt"
+    request = Request(argv=["/bin/cat", str(secret)], env={"PATH": "/bin"}, workdir=held.work)
+    sandbox = held.find()
+    assert sandbox is not None
+    with sandbox.hold(request) as started:
+        shell(f"rm -r sub/deep; ln -s {held.outside} sub/deep", held.work)
+        ended = await trio.run_process(
+            started.argv,
+            env=dict(started.env),
+            pass_fds=started.descriptors,
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
+    assert ended.returncode != 0
+    assert ended.stdout == b""
 
 
 async def test_of_many_repositories_below_all_of_git_is_closed_in_the_later(

@@ -2,7 +2,9 @@
 
 Its arguments: PLAN PROGRAM ARGUMENT...; PLAN is a file with a marshalled dict:
 
-- ``rules``: (path, rights) of what may be used; a path that is not there any more opens nothing
+- ``rules``: (path, rights, whether it is plain) of what may be used; a path that is not there any more
+  opens nothing, and nor does a plain one with a symbolic link in it: another program may just have put
+  it there
 - ``of_files``: the rights that a file can have, unlike a folder
 - ``handled``: all rights there are: those that no rule gives are gone
 - ``filter``: the system calls that are refused, see ``seccomp``
@@ -18,6 +20,7 @@ import ctypes
 import marshal
 import os
 import signal
+import stat
 import struct
 import sys
 from typing import Any
@@ -27,6 +30,9 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_SET_SECCOMP = 22
 SECCOMP_MODE_FILTER = 2
 
+AT_FDCWD = -100
+OPENAT2 = 437
+RESOLVE_NO_SYMLINKS = 4
 CREATE_RULESET = 444
 ADD_RULE = 445
 RESTRICT_SELF = 446
@@ -69,16 +75,25 @@ def main(arguments: list[str]) -> None:
 def _ruleset(plan: dict[str, Any]) -> int:
     attributes = struct.pack("=QQQ", plan["handled"], 0, SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
     ruleset = _checked(_LIBC.syscall(CREATE_RULESET, attributes, len(attributes), 0))
-    for path, rights in plan["rules"]:
+    for path, rights, is_plain in plan["rules"]:
         try:
-            descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            descriptor = _opened(path, is_plain=is_plain)
         except OSError:
             continue
-        possible = plan["handled" if os.path.isdir(path) else "of_files"]  # noqa: PTH112
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        possible = plan["handled" if is_folder else "of_files"]
         rule = struct.pack("=Qi", rights & possible, descriptor)
         _checked(_LIBC.syscall(ADD_RULE, ruleset, RULE_PATH_BENEATH, rule, 0))
         os.close(descriptor)
     return ruleset
+
+
+def _opened(path: str, *, is_plain: bool) -> int:
+    flags = os.O_PATH | os.O_CLOEXEC
+    if not is_plain:
+        return os.open(path, flags)
+    how = struct.pack("=QQQ", flags, 0, RESOLVE_NO_SYMLINKS)
+    return _checked(_LIBC.syscall(OPENAT2, AT_FDCWD, os.fsencode(path), how, len(how)))
 
 
 def _drop_capabilities() -> None:

@@ -69,14 +69,18 @@ WRITE: Final = _ALL & ~_DEVICES
 _OF_FILES: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | (1 << 15)
 
 _MACHINE: Final = (
-    ("/proc", READ),
-    ("/dev/fd", READ),
-    *((f"/dev/{name}", _READ_FILE | _WRITE_FILE) for name in ("null", "zero", "full", "tty")),
-    *((f"/dev/{name}", _READ_FILE) for name in ("random", "urandom")),
+    ("/proc", READ, False),
+    ("/dev/fd", READ, False),
+    *(
+        (f"/dev/{name}", _READ_FILE | _WRITE_FILE, False)
+        for name in ("null", "zero", "full", "tty")
+    ),
+    *((f"/dev/{name}", _READ_FILE, False) for name in ("random", "urandom")),
 )
 """What every program needs beside files."""
 
-Rule = tuple[str, int]
+Rule = tuple[str, int, bool]
+"""A path, rights, and whether no link may be in it."""
 
 
 def why_not() -> str | None:
@@ -127,7 +131,7 @@ class Landlock:
                 link.symlink_to(path)
             env = places.environment(request.env, home=str(home), temporary=str(temporary))
             plan = {
-                "rules": [*_rules(places), (str(temporary), WRITE), *_MACHINE],
+                "rules": [*_rules(places), (str(temporary), WRITE, False), *_MACHINE],
                 "of_files": _OF_FILES,
                 "handled": _ALL,
                 "filter": seccomp.program(families=families, shares_machine=True),
@@ -181,19 +185,27 @@ def _rules(places: Places) -> list[Rule]:
     rules: list[Rule] = []
     shown = (*places.readable, *places.writable)
     for root in shown:
+        is_plain = _is_plain(root)
         for path, is_whole in _opened(root, places.hidden):
-            rules.append((str(path), READ if is_whole else _READ_FOLDER))
+            rules.append((str(path), READ if is_whole else _READ_FOLDER, is_plain))
     # Rights are of what is really there: of a link, where it leads.
     closed = {path for given in places.protected for path in (given, Path(os.path.realpath(given)))}
     closed |= set(places.hidden)
     for root in places.writable:
-        rules += [(str(path), WRITE) for path, is_whole in _opened(root, closed) if is_whole]
+        is_plain = _is_plain(root)
+        opened = _opened(root, closed)
+        rules += [(str(path), WRITE, is_plain) for path, is_whole in opened if is_whole]
     if len(rules) > ENTRIES_MAX:
         raise ToolError(
             f"sandbox_failed: more than {ENTRIES_MAX} files and folders would have to be opened one"
             " by one, because something closed lies beside them"
         )
     return rules
+
+
+def _is_plain(root: Path) -> bool:
+    """Whether there is no link on the way: then none is followed below, where programs can make some."""
+    return os.path.realpath(root) == str(root)
 
 
 def _opened(path: Path, closed: Collection[Path]) -> Iterator[tuple[Path, bool]]:
