@@ -18,7 +18,8 @@ from nousd.daemon.call_records import walked
 from nousd.daemon.clock import Clock
 from nousd.daemon.log import Log
 from nousd.errors import StoreError
-from nousd.machine.lifecycle import LOGGED, Ledger, owed_ends
+from nousd.machine.ends import owed_ends
+from nousd.machine.lifecycle import LOGGED, Ledger
 from nousd.machine.usage import owed_usage
 from nousd.store.interface import EventFilter, Store, ToolCallRow
 from nousd.wire.codec import decode_event

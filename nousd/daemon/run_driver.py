@@ -18,7 +18,8 @@ from nousd.daemon.history import wholes_of
 from nousd.daemon.run_hooks import RunHooks
 from nousd.errors import NousdError, RunFailed
 from nousd.machine import decisions, long_texts, queue
-from nousd.machine.lifecycle import Phase, owed_ends
+from nousd.machine.ends import owed_ends
+from nousd.machine.lifecycle import Phase
 from nousd.machine.queue import Turn
 from nousd.wire import events
 from nousd.wire.events import EndStatus, Event

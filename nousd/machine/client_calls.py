@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from nousd.machine.lifecycle import Phase, rejected
+from nousd.machine.ends import rejected
+from nousd.machine.lifecycle import Phase
 from nousd.wire import events
 
 _DECIDING: Final = (Phase.BEFORE, Phase.REQUESTED)

@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine.lifecycle import LOGGED, STOP_REASONS, Ledger, Phase, owed_ends
+from nousd.machine.ends import owed_ends
+from nousd.machine.lifecycle import LOGGED, STOP_REASONS, Ledger, Phase
 from nousd.machine.queue import steer_bites
 from nousd.replay.given import answered_inputs
 from nousd.replay.recorded import RecordedRun, is_outside, run_of

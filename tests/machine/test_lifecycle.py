@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
+from nousd.machine.ends import owed_ends, tool_calls_of, tool_result_entry
 from nousd.machine.lifecycle import (
     LOGGED,
     STOP_REASONS,
@@ -19,9 +20,6 @@ from nousd.machine.lifecycle import (
     OpenMessage,
     OpenTool,
     Phase,
-    owed_ends,
-    tool_calls_of,
-    tool_result_entry,
 )
 from nousd.wire import events
 from nousd.wire.codec import encode_event_tail, number_event

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from nousd.machine.lifecycle import Ledger, Phase, owed_ends
+from nousd.machine.ends import owed_ends
+from nousd.machine.lifecycle import Ledger, Phase
 from nousd.wire import events
 from nousd.wire.workers import Origin
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.machine.lifecycle import tool_result_entry
+from nousd.machine.ends import tool_result_entry
 from nousd.machine.long_texts import beginning, deltas
 from nousd.runtimes.calls.admission import Admission, Admitted, Refused
 from nousd.runtimes.calls.hooks import Remark, Shown

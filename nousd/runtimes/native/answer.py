@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.errors import ContextOverflow, ProviderError, RunFailed
-from nousd.machine.lifecycle import tool_calls_of
+from nousd.machine.ends import tool_calls_of
 from nousd.machine.long_texts import deltas
 from nousd.machine.model_input import ModelInput
 from nousd.machine.usage import CallFigures

@@ -1,0 +1,171 @@
+"""Which events close what a run has open, and the entries they leave in the transcript.
+
+There is one way to end a run early, whether it is stopped from outside or its process was killed. What is
+open is known to ``lifecycle.Ledger``; why a run ends is said by the caller.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from nousd.machine.lifecycle import OUTSIDE_OF_TURNS, STOP_REASONS, Ledger, Phase
+from nousd.wire import events
+from nousd.wire.entries import MessageEntry, StopReason, ToolCall, TurnKind
+from nousd.wire.optional import or_unset
+
+
+def owed_ends(
+    ledger: Ledger,
+    status: events.EndStatus,
+    *,
+    leaf_id: str | None,
+    now: str,
+    error: str | None = None,
+) -> tuple[events.Event, ...]:
+    """Returns the events that close everything the run has open, the innermost first.
+
+    Args:
+        leaf_id: the session's leaf, which a kept partial answer or tool result hangs on.
+        now: the time for those entries.
+        error: what failed, for the run's end.
+    """
+    ends: list[events.Event] = []
+    if ledger.message is not None:
+        ends += _message_ends(ledger, STOP_REASONS[status], leaf_id, now, error)
+    if ledger.tool is not None:
+        ends += _tool_ends(ledger, STOP_REASONS[status], leaf_id, now)
+    if ledger.phase not in OUTSIDE_OF_TURNS:
+        ends.append(events.TurnEnd(**ledger.where))
+    ends.append(
+        events.AgentEnd(
+            session_id=ledger.session_id,
+            run_id=ledger.run_id,
+            status=status,
+            error=UNSET if error is None else error,
+        )
+    )
+    return tuple(ends)
+
+
+def _message_ends(
+    ledger: Ledger, reason: StopReason, leaf_id: str | None, now: str, error: str | None
+) -> list[events.Event]:
+    message = ledger.message
+    assert message is not None
+    end = events.MessageEnd(
+        **ledger.where, message_id=message.message_id, text=message.text, stop_reason=reason
+    )
+    entry = MessageEntry(
+        id=message.message_id,
+        parent_id=or_unset(leaf_id),
+        role="assistant",
+        text=message.text,
+        run_id=ledger.run_id,
+        turn_kind=ledger.turn_kind,
+        created_at=now,
+        model=ledger.model,
+        reasoning="".join(message.reasoning) or UNSET,
+        stop_reason=reason,
+        error=or_unset(error),
+    )
+    return [end, _appended(ledger, entry)]
+
+
+def _tool_ends(
+    ledger: Ledger, reason: events.CutOff, leaf_id: str | None, now: str
+) -> list[events.Event]:
+    tool = ledger.tool
+    assert tool is not None
+    result = f"tool_error: {reason}"
+    call: Any = ledger.where | tool.keys
+    ends: list[events.Event] = [
+        *(rejected(asked, reason) for asked in tool.questions.values()),
+        *(_denied(asked, reason) for asked in tool.requests.values()),
+    ]
+    if ledger.phase is Phase.REQUESTED:
+        ends.append(events.ToolCallDenied(**call, by="stop", reason=reason))
+    elif ledger.phase is Phase.EXECUTING:
+        ends.append(events.ToolCallCompleted(**call, is_error=True, stop_reason=reason))
+    end = events.ToolExecutionEnd(**call, result=result, is_error=True, executed=tool.executed)
+    entry = tool_result_entry(
+        end, parent_id=leaf_id, turn_kind=ledger.turn_kind, text=result, now=now
+    )
+    return [*ends, end, _appended(ledger, entry)]
+
+
+def _denied(asked: events.PermissionRequested, reason: str) -> events.ToolCallDenied:
+    """Returns the end of a request of a task whose call is stopped."""
+    return events.ToolCallDenied(
+        session_id=asked.session_id,
+        run_id=asked.run_id,
+        turn_id=asked.turn_id,
+        tool_call_id=asked.tool_call_id,
+        attempt=asked.attempt,
+        tool_name=asked.tool_name,
+        input_hash=asked.input_hash,
+        by="stop",
+        reason=reason,
+        origin=asked.origin,
+    )
+
+
+def rejected(asked: events.QuestionAsked, reason: str) -> events.QuestionRejected:
+    """Returns the end of a question whose call is stopped."""
+    return events.QuestionRejected(
+        **asked.call,
+        question_id=asked.question_id,
+        by="stop",
+        reason=reason,
+        origin=asked.origin,
+    )
+
+
+def tool_result_entry(
+    end: events.ToolExecutionEnd,
+    *,
+    parent_id: str | None,
+    turn_kind: TurnKind,
+    text: str,
+    now: str,
+) -> MessageEntry:
+    """Returns the transcript's record of what an attempt at a tool call came to.
+
+    Its id follows from the call's and the attempt, so that no attempt can have two results.
+    """
+    attempt = end.attempt or 1
+    return MessageEntry(
+        id=f"{end.tool_call_id}.result" + (f".{attempt}" if attempt > 1 else ""),
+        parent_id=or_unset(parent_id),
+        role="tool",
+        text=text,
+        run_id=end.run_id,
+        turn_kind=turn_kind,
+        created_at=now,
+        tool_call_id=end.tool_call_id,
+        tool_name=end.tool_name,
+        is_error=end.is_error,
+        executed=end.executed,
+        artifact_id=end.artifact_id,
+    )
+
+
+def tool_calls_of(
+    message_id: str, calls: list[tuple[str, str, dict[str, Any]]]
+) -> tuple[ToolCall, ...]:
+    """Returns the calls of one message under ids of ours: the entry's id and the call's index.
+
+    Args:
+        calls: (the model's own id, tool name, arguments), in the model's order.
+    """
+    return tuple(
+        ToolCall(
+            tool_call_id=f"{message_id}.{index}", runtime_tool_call_id=own_id, name=name, args=args
+        )
+        for index, (own_id, name, args) in enumerate(calls)
+    )
+
+
+def _appended(ledger: Ledger, entry: MessageEntry) -> events.EntryAppended:
+    return events.EntryAppended(session_id=ledger.session_id, run_id=ledger.run_id, entry=entry)
