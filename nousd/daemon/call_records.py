@@ -20,7 +20,6 @@ from nousd.wire.codec import EventLine, decode_event
 from nousd.wire.entries import MessageEntry, ToolCall
 from nousd.wire.events import EVENTS, Event
 from nousd.wire.subscribe import cursor
-from nousd.wire.tool_events import PolicySource
 from nousd.wire.tool_responses import CallDecision, ToolCallRecord
 
 _PAGE_EVENTS: Final = 256
@@ -171,10 +170,7 @@ def _requested(event: events.ToolCallRequested, ts: str, _: Facts) -> Facts:
 
 
 def _evaluated(event: events.ToolCallPolicyEvaluated, _: str, facts: Facts) -> Facts:
-    said = PolicySource(
-        source=event.source, decision=event.decision, reason=event.reason, rule=event.rule
-    )
-    return {"sources": (*facts.get("sources", ()), said), "input_hash": event.input_hash}
+    return {"sources": (*facts.get("sources", ()), event.said), "input_hash": event.input_hash}
 
 
 def _approved(event: events.ToolCallApproved, ts: str, _: Facts) -> Facts:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from nousd.machine.ends import rejected
+from nousd.machine.ends import cut_off, rejected
 from nousd.machine.lifecycle import Phase
 from nousd.wire import events
+from nousd.wire.tool_events import PolicySource
 
 _DECIDING: Final = (Phase.BEFORE, Phase.REQUESTED)
 
@@ -49,6 +50,7 @@ class CallLedger:
         self.phase = Phase.BEFORE
         self.call: dict[str, Any] = {}
         """The keys by which its events name it."""
+        self._sources: list[PolicySource] = []
         self._questions: dict[str, events.QuestionAsked] = {}
 
     def note(self, event: events.Event) -> None:
@@ -63,7 +65,9 @@ class CallLedger:
         assert after is not None, f"{type(event).__name__} in {self.phase}"
         self.phase = after
         self.call = event.call
-        if isinstance(event, events.QuestionAsked):
+        if isinstance(event, events.ToolCallPolicyEvaluated):
+            self._sources.append(event.said)
+        elif isinstance(event, events.QuestionAsked):
             self._questions[event.question_id] = event
         elif isinstance(event, events.QuestionAnswered | events.QuestionRejected):
             self._questions.pop(event.question_id, None)
@@ -74,7 +78,5 @@ class CallLedger:
             return ()
         if self.phase in _DECIDING:
             return (events.ToolCallDenied(**self.call, by="stop", reason=reason),)
-        completed = events.ToolCallCompleted(
-            **self.call, is_error=True, stop_reason=reason, result=f"tool_error: {reason}"
-        )
+        completed = cut_off(self.call, self._sources, reason, result=f"tool_error: {reason}")
         return (*[rejected(asked, reason) for asked in self._questions.values()], completed)

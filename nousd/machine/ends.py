@@ -1,11 +1,12 @@
 """Which events close what a run has open, and the entries they leave in the transcript.
 
-There is one way to end a run early, whether it is stopped from outside or its process was killed. What is
-open is known to ``lifecycle.Ledger``; why a run ends is said by the caller.
+There is one way to end a run early, whether it is stopped from outside or its process was killed. What
+is open is known to ``lifecycle.Ledger``; why a run ends is said by the caller.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET
@@ -14,6 +15,7 @@ from nousd.machine.lifecycle import OUTSIDE_OF_TURNS, STOP_REASONS, Ledger, Phas
 from nousd.wire import events
 from nousd.wire.entries import MessageEntry, StopReason, ToolCall, TurnKind
 from nousd.wire.optional import or_unset
+from nousd.wire.tool_events import PolicySnapshot, PolicySource
 
 
 def owed_ends(
@@ -87,12 +89,29 @@ def _tool_ends(
     if ledger.phase is Phase.REQUESTED:
         ends.append(events.ToolCallDenied(**call, by="stop", reason=reason))
     elif ledger.phase is Phase.EXECUTING:
-        ends.append(events.ToolCallCompleted(**call, is_error=True, stop_reason=reason))
+        ends.append(cut_off(call, tool.sources, reason))
     end = events.ToolExecutionEnd(**call, result=result, is_error=True, executed=tool.executed)
     entry = tool_result_entry(
         end, parent_id=leaf_id, turn_kind=ledger.turn_kind, text=result, now=now
     )
     return [*ends, end, _appended(ledger, entry)]
+
+
+def cut_off(
+    call: Mapping[str, Any],
+    sources: Sequence[PolicySource],
+    reason: events.CutOff,
+    **more: Any,
+) -> events.ToolCallCompleted:
+    """Returns the end of a call that was started and cut off: of what it did nothing is known."""
+    return events.ToolCallCompleted(
+        **call,
+        is_error=True,
+        stop_reason=reason,
+        execution_env="unknown",
+        policy_snapshot=PolicySnapshot(sources=tuple(sources)),
+        **more,
+    )
 
 
 def _denied(asked: events.PermissionRequested, reason: str) -> events.ToolCallDenied:

@@ -23,6 +23,7 @@ from msgspec import UNSET, UnsetType
 
 from nousd.wire import events
 from nousd.wire.entries import TurnKind
+from nousd.wire.tool_events import PolicySource
 
 
 class Phase(Enum):
@@ -158,6 +159,7 @@ class OpenTool(msgspec.Struct):
     attempt: int = 1
     input_hash: str | UnsetType = UNSET
     executed: bool = False
+    sources: list[PolicySource] = []
     questions: dict[str, events.QuestionAsked] = {}
     requests: dict[str, events.PermissionRequested] = {}
 
@@ -283,6 +285,11 @@ def _tool_requested(ledger: Ledger, event: events.ToolCallRequested) -> None:
     ledger.tool.input_hash = event.input_hash
 
 
+def _tool_judged(ledger: Ledger, event: events.ToolCallPolicyEvaluated) -> None:
+    assert ledger.tool is not None
+    ledger.tool.sources.append(event.said)
+
+
 def _tool_began(ledger: Ledger, _: events.ToolCallStarted) -> None:
     assert ledger.tool is not None
     ledger.tool.executed = True
@@ -315,6 +322,7 @@ _REMEMBER: Final[dict[type[events.Event], Any]] = {
     events.MessageEnd: _close_message,
     events.ToolExecutionStart: _open_tool,
     events.ToolCallRequested: _tool_requested,
+    events.ToolCallPolicyEvaluated: _tool_judged,
     events.ToolCallStarted: _tool_began,
     events.QuestionAsked: _question_asked,
     events.QuestionAnswered: _question_settled,

@@ -82,9 +82,9 @@ class JudgedCall(msgspec.Struct):
             case events.ToolCallPolicyEvaluated(source=source) if source in _BY_THEMSELVES:
                 pass
             case events.ToolCallPolicyEvaluated(source=source) if source == _EXTENSION:
-                self.opinions.append(Opinion(_source(event), _whole_args(event, wholes)))
+                self.opinions.append(Opinion(event.said, _whole_args(event, wholes)))
             case events.ToolCallPolicyEvaluated() if event.source != _USER and not self.asked:
-                self.sources.append(_source(event))
+                self.sources.append(event.said)
             case events.PermissionRequested() | events.ToolCallPolicyEvaluated():
                 self.asked.append(event)
             case events.ToolCallApproved() | events.ToolCallDenied():
@@ -95,12 +95,6 @@ class JudgedCall(msgspec.Struct):
                 self.asked.append(event)
             case events.ToolCallCompleted(changed_by=tuple(changed_by)):
                 self.changed_by = changed_by
-
-
-def _source(event: events.ToolCallPolicyEvaluated) -> PolicySource:
-    return PolicySource(
-        source=event.source, decision=event.decision, reason=event.reason, rule=event.rule
-    )
 
 
 def _whole_args(
@@ -194,7 +188,9 @@ def _mode_of(run: RecordedRun) -> PermissionMode:
     """Returns the mode of a session that had none of its own, as far as the run shows it."""
     for event in run.events:
         if isinstance(event, events.ToolCallCompleted) and event.policy_snapshot is not UNSET:
-            return event.policy_snapshot.permission_mode
+            mode = event.policy_snapshot.permission_mode
+            if mode is not UNSET:
+                return mode
     return "auto"
 
 

@@ -43,10 +43,13 @@ class PolicySource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class PolicySnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Under which mode a call was decided on, and what each source said, in their order."""
+    """Under which mode a call was decided on, and what each source said, in their order.
 
-    permission_mode: PermissionMode
+    Of a call that was cut off the mode is not told.
+    """
+
     sources: tuple[PolicySource, ...]
+    permission_mode: PermissionMode | UnsetType = UNSET
 
 
 class SandboxFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -159,6 +162,13 @@ class ToolCallPolicyEvaluated(ToolCallEvent, frozen=True, kw_only=True):
     args: dict[str, Any] | UnsetType = UNSET
     args_ref: str | UnsetType = UNSET
     args_bytes: int | UnsetType = UNSET
+
+    @property
+    def said(self) -> PolicySource:
+        """What it says, without the call."""
+        return PolicySource(
+            source=self.source, decision=self.decision, reason=self.reason, rule=self.rule
+        )
 
 
 class PermissionRequested(ToolCallEvent, frozen=True, kw_only=True):

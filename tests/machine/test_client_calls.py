@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nousd.machine.client_calls import CALL_TRANSITIONS, CallLedger
+from nousd.machine.ends import cut_off
 from nousd.machine.lifecycle import Phase
 from nousd.machine.transcript import owed_calls
 from nousd.wire import events
@@ -40,7 +41,7 @@ WAY: dict[Phase, list[events.Event]] = {
     Phase.BEFORE: [],
     Phase.REQUESTED: [REQUESTED, EVALUATED, ASKED],
     Phase.APPROVED: [REQUESTED, EVALUATED, APPROVED],
-    Phase.EXECUTING: [REQUESTED, APPROVED, STARTED, OUTPUT, OUTPUT],
+    Phase.EXECUTING: [REQUESTED, EVALUATED, APPROVED, STARTED, OUTPUT, OUTPUT],
     Phase.ENDED: [REQUESTED, APPROVED, STARTED, COMPLETED],
 }
 
@@ -71,9 +72,7 @@ def test_what_cannot_come_is_a_fault(phase: Phase) -> None:
 @pytest.mark.parametrize("reason", ["aborted", "error", "timeout", "interrupted"])
 def test_a_call_that_is_stopped_gets_the_end_that_it_owes(reason: CutOff) -> None:
     denied = events.ToolCallDenied(**CALL, by="stop", reason=reason)
-    completed = events.ToolCallCompleted(
-        **CALL, is_error=True, stop_reason=reason, result=f"tool_error: {reason}"
-    )
+    completed = cut_off(CALL, [EVALUATED.said], reason, result=f"tool_error: {reason}")
     owed = {phase: ledger_in(phase).owed_ends(reason) for phase in WAY if phase is not Phase.BEFORE}
     assert owed == {
         Phase.REQUESTED: (denied,),

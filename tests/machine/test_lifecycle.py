@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from nousd.machine.ends import owed_ends, tool_calls_of, tool_result_entry
+from nousd.machine.ends import cut_off, owed_ends, tool_calls_of, tool_result_entry
 from nousd.machine.lifecycle import (
     LOGGED,
     STOP_REASONS,
@@ -395,7 +395,14 @@ def test_a_call_that_runs_is_completed_and_one_not_decided_is_denied(
     status: EndStatus, reason: Any
 ) -> None:
     completed, *_ = ends_of(ledger_in(Phase.EXECUTING), status)
-    assert completed == events.ToolCallCompleted(**CALL, is_error=True, stop_reason=reason)
+    assert completed == cut_off(CALL, (), reason)
+    ledger = ledger_in(Phase.REQUESTED)
+    judged = EVENTS["tool_call_policy_evaluated"]
+    for event in (judged, EVENTS["tool_call_approved"], EVENTS["tool_call_started"]):
+        ledger.note(event)
+    completed, *_ = ends_of(ledger, status)
+    assert isinstance(judged, events.ToolCallPolicyEvaluated)
+    assert completed == cut_off(CALL, [judged.said], reason)
     denied, *_ = ends_of(ledger_in(Phase.REQUESTED), status)
     assert denied == events.ToolCallDenied(**CALL, by="stop", reason=reason)
 
