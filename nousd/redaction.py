@@ -13,6 +13,7 @@ it takes grows with the text and with nothing else.
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import re
 import urllib.parse
@@ -39,15 +40,25 @@ class Rule(NamedTuple):
 
     Args:
         kind: stands in its place.
-        pattern: what is replaced is that of its named groups which is there, or all of it if it has
-            no groups.
+        source: a regular expression; what is replaced is that of its named groups which is there, or all
+            of it if it has no groups.
         signs: in lower case; a text with none of them has no such secret. It is what makes the looking
             quick, as most texts have nothing in them. Empty where there is no telling.
     """
 
     kind: str
-    pattern: re.Pattern[str]
+    source: str
     signs: tuple[str, ...] = ()
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        # Compiled when something is first looked for: most processes never do.
+        return _compiled(self.source)
+
+
+@functools.cache
+def _compiled(source: str) -> re.Pattern[str]:
+    return re.compile(source)
 
 
 # --- what secrets look like ------------------------------------------------------------------
@@ -115,7 +126,7 @@ _PEM_TEXT: Final = r"[A-Za-z0-9+/=:,.\s\\-]"
 
 
 def _rule(kind: str, signs: str, pattern: str) -> Rule:
-    return Rule(kind, re.compile(pattern), tuple(signs.split("|")))
+    return Rule(kind, pattern, tuple(signs.split("|")))
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -201,12 +212,12 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 """In the order in which they are looked for; what one has taken is nothing to the others."""
 
-_SECRET_NAME: Final = re.compile(rf"(?:{_NAMES}|{_any_case('authorization')})$|(?<=[a-z0-9])Key$")
+_SECRET_NAME: Final = rf"(?:{_NAMES}|{_any_case('authorization')})$|(?<=[a-z0-9])Key$"
 
 
 def names_secret(name: str) -> bool:
     """Whether a variable, or a key of JSON, of that name holds a secret."""
-    return _SECRET_NAME.search(name) is not None
+    return _compiled(_SECRET_NAME).search(name) is not None
 
 
 def user_rules(patterns: Iterable[str]) -> tuple[Rule, ...]:
@@ -224,7 +235,7 @@ def _user_rule(pattern: str) -> Rule:
         # Around a pattern with numbered groups, which say nothing of the secret.
         compiled = re.compile(pattern)
         named = "secret" in compiled.groupindex
-        return Rule("user", compiled if named else re.compile(f"(?P<secret>{pattern})"))
+        return Rule("user", pattern if named else f"(?P<secret>{pattern})")
     except re.error as error:
         raise ConfigError(f"{pattern!r} is no regular expression: {error}") from error
 

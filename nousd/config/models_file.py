@@ -35,7 +35,6 @@ Only what stands in the file is looked at here: no environment, no flag, no netw
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -215,6 +214,8 @@ def _check_model_name(file: ConfigFile, where: str, name: str, providers: Collec
             f"(file {file.path})"
         )
     if provider not in providers:
+        import difflib
+
         close = difflib.get_close_matches(provider, sorted(providers), n=1, cutoff=0.0)[0]
         raise ConfigError(
             f"{where} names the provider {provider}, and there is none; the nearest is {close} "

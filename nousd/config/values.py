@@ -6,7 +6,6 @@ It is not known here which settings there are, nor in which order the places are
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -88,6 +87,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Returns that of the known names which looks most like ``name``; there must be one."""
     wanted = name.replace("-", "_").lower()
     spelled = {other.replace("-", "_"): other for other in known}
+    import difflib
+
     return spelled[difflib.get_close_matches(wanted, spelled, n=1, cutoff=0.0)[0]]
 
 

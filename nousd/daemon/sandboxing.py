@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final
 
 from nousd.config.settings import Settings
 from nousd.errors import ConfigError
 from nousd.machine.closed_places import closed_places
-from nousd.machine.protected import PROTECTED_PLACES, PROTECTION
+from nousd.machine.protected import PROTECTED_PLACES, protection
 from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, Limits
 from nousd.tools.sandbox.places import Chosen
@@ -44,11 +45,15 @@ def detector(settings: Settings, hidden: Sequence[Path]) -> Detector:
         read_paths=settings.sandbox_paths,
         write_paths=settings.sandbox_write_paths,
         protected=tuple(name for name in PROTECTED_PLACES if name not in (_OF_GIT, *_RESERVED)),
-        known=closed_places((), PROTECTION, "", Access()).writing,
+        known=_protected,
         reserved=_RESERVED,
         limits=limits,
     )
     return Detector(settings.sandbox, chosen)
+
+
+def _protected() -> Collection[re.Pattern[str]]:
+    return closed_places((), protection(), "", Access()).writing
 
 
 def _check(name: str, path: Path, hidden: Sequence[Path]) -> None:

@@ -8,7 +8,6 @@ the top is ``task_tree``'s; that its parents' bounds hold for it, ``cut_permissi
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -198,6 +197,8 @@ _NAMED_MAX: Final = 20
 def _no_agent(name: str, known: Sequence[str]) -> str:
     if not known:
         return f"agent_not_found: {name}; there are no agents"
+    import difflib
+
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
     return (
         f"agent_not_found: {name}; nearest: {nearest}; there are: {', '.join(known[:_NAMED_MAX])}"

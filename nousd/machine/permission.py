@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 from nousd.machine.closed_places import Closed, closed_places
-from nousd.machine.protected import PROTECTION
+from nousd.machine.protected import protection
 from nousd.machine.rules import (
     Finding,
     Rule,
@@ -55,7 +55,7 @@ class Case(NamedTuple):
     def of(self, decision: RuleDecision) -> tuple[Rule, ...]:
         """Returns the rules of one kind that are in force, those that nobody wrote among them."""
         rules = tuple(rule for rule in self.rules if rule.decision == decision)
-        return (*PROTECTION, *rules) if decision == "ask" else rules
+        return (*protection(), *rules) if decision == "ask" else rules
 
 
 def judge(case: Case) -> Judgement:

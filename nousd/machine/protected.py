@@ -6,9 +6,10 @@ have anything done later, outside of every rule. One table; rules like any other
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
-from nousd.machine.rules import rules_of
+from nousd.machine.rules import Rule, rules_of
 
 PROTECTED_PLACES: Final = (
     ".git",
@@ -47,6 +48,9 @@ PROTECTED_PLACES: Final = (
 """What git, this daemon, other agent programs, editors and shells obey; in any folder, in any case,
 each with all in it."""
 
-PROTECTION: Final = rules_of(
-    "ask", (f"write(**/{place})" for place in PROTECTED_PLACES), "the protected places"
-)
+
+@functools.cache
+def protection() -> tuple[Rule, ...]:
+    """Returns the rules that ask about writing to them."""
+    places = (f"write(**/{place})" for place in PROTECTED_PLACES)
+    return rules_of("ask", places, "the protected places")

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Sequence
 from fnmatch import translate
 from functools import lru_cache
-from ipaddress import ip_address
 from typing import Any, Final, Literal, NamedTuple, get_args
 from unicodedata import normalize
 
@@ -294,6 +293,8 @@ def _fits(pattern: re.Pattern[str] | None, text: str) -> bool:
 
 def _host(host: str) -> str:
     """Returns a host, or a pattern of hosts, in the one way to write it."""
+    from ipaddress import ip_address
+
     try:
         address = ip_address(host.strip("[]"))
     except ValueError:

@@ -7,7 +7,6 @@ wins over what its provider believes.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Final
@@ -188,4 +187,6 @@ def _parts(name: str) -> tuple[str, str, str]:
 
 
 def _nearest(name: str, known: Iterable[str], likeness_min: float) -> str | None:
+    import difflib
+
     return next(iter(difflib.get_close_matches(name, list(known), 1, likeness_min)), None)

@@ -6,7 +6,6 @@ file keeps its endings; where that does not match, the texts are tried as they c
 
 from __future__ import annotations
 
-from difflib import SequenceMatcher
 from typing import Annotated, Final
 
 import msgspec
@@ -144,6 +143,8 @@ def _lines_on(text: str, position: int, lines: int) -> int:
 
 def _hunks(old: list[str], new: list[str], lines_above: int) -> list[str]:
     result = []
+    from difflib import SequenceMatcher
+
     for group in SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(
         DIFF_CONTEXT_LINES
     ):

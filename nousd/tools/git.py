@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -196,6 +195,8 @@ def _told(ran: Ran, left_out: int) -> ToolResult:
 
 
 def _program() -> str:
+    import shutil
+
     program = shutil.which("git", path=allowed_environment()["PATH"])
     if program is None:
         raise ToolError("git_failed: git is not installed")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import weakref
 from pathlib import Path
 
@@ -26,6 +25,8 @@ class Spool:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
+        import tempfile
+
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             self._handle = os.dup(file.fileno())
         # Whoever is cancelled with a spool in his hands need not think of it.

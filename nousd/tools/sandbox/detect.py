@@ -7,9 +7,7 @@ taken, when it is first needed, and once for a daemon.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Lock
@@ -19,10 +17,7 @@ import msgspec
 
 from nousd.errors import ToolError
 from nousd.tools.environment import allowed_environment
-from nousd.tools.sandbox import landlock, seccomp
-from nousd.tools.sandbox.bubblewrap import Bubblewrap
 from nousd.tools.sandbox.interface import Request, Sandbox
-from nousd.tools.sandbox.landlock import Landlock
 from nousd.tools.sandbox.places import Chosen
 
 TRIAL_SECONDS: Final = 5.0
@@ -89,6 +84,11 @@ class Detector:
 
 
 def _bubblewrap(chosen: Chosen) -> Finding:
+    import shutil
+
+    from nousd.tools.sandbox import seccomp
+    from nousd.tools.sandbox.bubblewrap import Bubblewrap
+
     program = shutil.which("bwrap", path=allowed_environment()["PATH"])
     if program is None:
         reason = "bubblewrap (bwrap) is not installed"
@@ -111,10 +111,12 @@ def _bubblewrap(chosen: Chosen) -> Finding:
 
 
 def _landlock(chosen: Chosen) -> Finding:
+    from nousd.tools.sandbox import landlock
+
     reason = landlock.why_not()
     if reason is not None:
         return Finding(name="landlock", reason=reason, advice="use Linux 6.12 or later")
-    return _trial(Landlock(chosen))
+    return _trial(landlock.Landlock(chosen))
 
 
 _BACKENDS: Final[dict[str, Callable[[Chosen], Finding]]] = {
@@ -126,6 +128,8 @@ _BACKENDS: Final[dict[str, Callable[[Chosen], Finding]]] = {
 
 def _trial(sandbox: Sandbox) -> Finding:
     """Runs a program that does nothing, in a folder made for it."""
+    import tempfile
+
     try:
         with tempfile.TemporaryDirectory(prefix="nousd-") as folder:
             reason = _reason_against(sandbox, Path(folder).resolve())
@@ -138,6 +142,8 @@ def _trial(sandbox: Sandbox) -> Finding:
 
 
 def _reason_against(sandbox: Sandbox, folder: Path) -> str:
+    import shutil
+
     program = shutil.which("true") or "/bin/true"
     request = Request(argv=[program], env=allowed_environment(), workdir=folder)
     with sandbox.hold(request) as held:

@@ -10,7 +10,7 @@ import fnmatch
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -97,7 +97,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
         write_paths: what they may also write.
         protected: what they may not change in a workdir, nor make at its top, beside what git runs:
             names in any folder, or from the workdir, with ``*`` in the last part, in any case.
-        known: patterns of a request that say no more than that.
+        known: gives the patterns of a request that say no more than that.
         reserved: the same for names that must not even be there while a command runs.
     """
 
@@ -105,7 +105,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     read_paths: tuple[Path, ...] = ()
     write_paths: tuple[Path, ...] = ()
     protected: tuple[str, ...] = ()
-    known: tuple[re.Pattern[str], ...] = ()
+    known: Callable[[], Collection[re.Pattern[str]]] = tuple
     reserved: tuple[str, ...] = ()
     limits: Limits = Limits(
         memory_bytes=MEMORY_MB * MEBIBYTE, processes=PROCESSES_MAX, file_bytes=FILE_BYTES_MAX
@@ -188,7 +188,8 @@ def places_of(request: Request, chosen: Chosen) -> Places:
     writable = [path.resolve() for path in chosen.write_paths if path.exists()]
     (readable if request.is_read_only else writable).extend(own)
     watched = Watched(workdir, chosen.protected)
-    writing = [pattern for pattern in request.writing if pattern not in chosen.known]
+    known = chosen.known()
+    writing = [pattern for pattern in request.writing if pattern not in known]
     by_rules = closed_by(workdir, request.reading, writing, chosen.names)
     protected = [*watched.found(), *(workdir / name for name in chosen.reserved)]
     repositories = [path for path in by_rules.protected if path.name == ".git"][:REPOSITORIES_MAX]
