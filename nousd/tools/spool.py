@@ -6,12 +6,17 @@ up, and how many there may be, is not known here.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import weakref
 from pathlib import Path
+from typing import Final
 
 import trio
+
+HEADROOM_BYTES: Final = 1024 * 1024
+"""Left on the filesystem: the log lies there as well, and has to tell of an output that fills it."""
 
 
 class Spool:
@@ -41,6 +46,9 @@ class Spool:
 
     def write(self, data: bytes | bytearray) -> None:
         """Appends, all or nothing; blocks."""
+        disk = os.fstatvfs(self._handle)
+        if disk.f_bavail * disk.f_frsize < len(data) + HEADROOM_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         view = memoryview(data)
         written = 0
         while written < len(view):

@@ -89,7 +89,7 @@ class WholeOutput:
             self._waiting += f"\n[{gap} bytes of the output were not kept]\n".encode()
         self._waiting += self._end
         self._end.clear()
-        if not is_short:
+        if not is_short and not self.remark:
             self.spill()
         if self.remark:
             return
