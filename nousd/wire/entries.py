@@ -6,10 +6,12 @@ the root to a leaf is the transcript (protocol/v1.md, "Entries").
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
+
+from nousd.wire.limits import OUTPUT_TOKENS_MAX, TEMPERATURE_MAX, TOP_P_MAX
 
 TurnKind = Literal["prompt", "steer", "follow_up", "resume"]
 """What a turn handles. ``resume`` continues an unanswered leaf and has no input of its own."""
@@ -24,6 +26,17 @@ Thinking = Literal["off", "low", "medium", "high"]
 
 PermissionMode = Literal["ask", "auto", "yolo"]
 """Which tool calls need a user's word where no rule decides (protocol/v1.md, "Permissions")."""
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a model picks its words, and how many it may say. What is left out is the provider's affair.
+
+    ``max_tokens`` bounds one answer, reasoning included.
+    """
+
+    temperature: Annotated[float, Meta(ge=0, le=TEMPERATURE_MAX)] | UnsetType = UNSET
+    top_p: Annotated[float, Meta(ge=0, le=TOP_P_MAX)] | UnsetType = UNSET
+    max_tokens: Annotated[int, Meta(ge=1, le=OUTPUT_TOKENS_MAX)] | UnsetType = UNSET
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

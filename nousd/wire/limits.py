@@ -246,6 +246,13 @@ TODOS_MAX: Final = 100
 TODO_CHARS_MAX: Final = 500
 """Characters of one item."""
 
+TEMPERATURE_MAX: Final = 2
+TOP_P_MAX: Final = 1
+"""What ``sampling`` may ask for; a provider may allow less."""
+
+OUTPUT_TOKENS_MAX: Final = 10_000_000
+"""Tokens of one answer that ``sampling`` may allow: more than any model says."""
+
 SUMMARY_CHARS_MAX: Final = 16_000
 """Characters of a summary: a few pages, enough to go on from, small beside every context window."""
 
