@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.machine.artifacts import artifacts_of
 from nousd.machine.row_changes import (
+    LASTING,
     SETTINGS,
     AddUsage,
     Changes,
@@ -86,12 +86,10 @@ def _session_updated(event: events.SessionUpdated, _: int, __: str) -> Changes:
     if event.leaf_id is not UNSET:
         changes += (MoveLeaf(event.session_id, event.leaf_id),)
     # What a user permits in one session is not permitted in the next one.
-    granted = UNSET if event.session_id else settings.granted
-    inherited = msgspec.structs.replace(
-        settings, name=UNSET, permission_mode=UNSET, granted=granted
-    )
-    if inherited != _NOTHING_SET:
-        changes += (SetDefaults(inherited),)
+    names = LASTING if event.session_id else (*LASTING, "granted", "mcp_servers")
+    lasting = Settings(**{name: getattr(settings, name) for name in names})
+    if lasting != _NOTHING_SET:
+        changes += (SetDefaults(lasting),)
     return changes
 
 

@@ -14,10 +14,11 @@ from msgspec import UNSET, UnsetType
 
 from nousd.wire import events
 from nousd.wire.commands import QueueMode
-from nousd.wire.entries import Entry, PermissionMode, Thinking
+from nousd.wire.entries import Entry, PermissionMode, Sampling, Thinking
 from nousd.wire.events import EndStatus
 from nousd.wire.mcp import McpServer
 from nousd.wire.responses import QueuedInput
+from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo
 from nousd.wire.tool_events import ToolCallState
 from nousd.wire.workers import TaskOrigin, WorkerSpec
@@ -41,6 +42,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     origin: TaskOrigin | UnsetType = UNSET
     worker: WorkerSpec | UnsetType = UNSET
     todos: tuple[Todo, ...] | UnsetType = UNSET
+    workspace: str | UnsetType = UNSET
+    origin_workspace: str | UnsetType = UNSET
+    attached_from: str | UnsetType = UNSET
+    attached_at: str | UnsetType = UNSET
+    attach_reason: str | UnsetType = UNSET
+    override_expires_at: str | UnsetType | None = UNSET
+    archived: bool | UnsetType = UNSET
+    source: str | UnsetType = UNSET
+    source_metadata: SourceMetadata | UnsetType | None = UNSET
+    sampling: Sampling | UnsetType | None = UNSET
+    rules: SessionRules | UnsetType | None = UNSET
 
     def as_set(self) -> dict[str, Any]:
         """Returns the fields that are set."""
@@ -48,6 +60,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 SETTINGS: Final[tuple[str, ...]] = Settings.__struct_fields__
+
+LASTING: Final = (
+    "steering_mode",
+    "follow_up_mode",
+    "active_tools",
+    "provider",
+    "model",
+    "thinking",
+)
+"""Settings of which the one that was set last, in whatever session, is that of new sessions."""
 
 
 class PutSession(msgspec.Struct, frozen=True, kw_only=True):

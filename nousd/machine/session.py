@@ -17,8 +17,9 @@ from nousd.machine import queue
 from nousd.machine.usage import with_call
 from nousd.wire import events
 from nousd.wire.commands import QueueMode
-from nousd.wire.entries import PermissionMode, Thinking, UsageTotals
+from nousd.wire.entries import PermissionMode, Sampling, Thinking, UsageTotals
 from nousd.wire.responses import QueuedInput
+from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo
 from nousd.wire.workers import TaskOrigin, WorkerSpec
 
@@ -39,7 +40,9 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     ``queued_chars`` is what ``queue`` counts for its bound in characters. ``usage``
     None means that no model was called. ``permission_mode`` None means the daemon's own; ``granted``
     are the rules by which the user allows calls in this session alone. ``origin`` is the call of
-    ``task`` that the session was made for, ``worker`` who carries that out.
+    ``task`` that the session was made for, ``worker`` who carries that out. ``workspace`` None means the
+    daemon's workdir; ``origin_workspace`` and the three behind it are of the last ``attach_session``,
+    ``override_expires_at`` of the last ``override_workspace``.
     """
 
     session_id: str
@@ -58,6 +61,17 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     origin: TaskOrigin | None = None
     worker: WorkerSpec | None = None
     todos: tuple[Todo, ...] = ()
+    workspace: str | None = None
+    origin_workspace: str | None = None
+    attached_from: str | None = None
+    attached_at: str | None = None
+    attach_reason: str | None = None
+    override_expires_at: str | None = None
+    archived: bool = False
+    source: str | None = None
+    source_metadata: SourceMetadata | None = None
+    sampling: Sampling | None = None
+    rules: SessionRules | None = None
     queue: tuple[QueuedInput, ...] = ()
     queued_chars: int = 0
     usage: UsageTotals | None = None
@@ -79,6 +93,12 @@ _SETTINGS: Final = (
     "origin",
     "worker",
     "todos",
+    "workspace",
+    "archived",
+    "source",
+    "source_metadata",
+    "sampling",
+    "rules",
 )
 
 

@@ -16,6 +16,8 @@ from nousd.wire.codec import encode_json
 from nousd.wire.entries import UsageTotals
 from nousd.wire.events import UsageReported
 
+_settings_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
 
 def apply(connection: apsw.Connection, change: row_changes.RowChange) -> None:
     """Writes one change, inside the transaction that is open."""
@@ -65,12 +67,21 @@ def _copy_entries(connection: apsw.Connection, change: row_changes.CopyEntries) 
 
 
 def _update_session(connection: apsw.Connection, change: row_changes.UpdateSession) -> None:
-    connection.execute(
-        """
-        UPDATE sessions SET settings = json_patch(settings, ?) WHERE session_id = ? AND NOT deleted
-        """,
-        (_text(change.settings), change.session_id),
-    )
+    query = "SELECT settings FROM sessions WHERE session_id = ? AND NOT deleted"
+    settings = connection.execute(query, (change.session_id,)).get
+    if settings is not None:
+        connection.execute(
+            "UPDATE sessions SET settings = ? WHERE session_id = ?",
+            (_changed(settings, change.settings), change.session_id),
+        )
+
+
+def _changed(settings: str, change: row_changes.Settings) -> str:
+    """Returns the settings after a change. A value takes the place of the one before whole, which a JSON
+    patch would merge into it; null takes it away.
+    """
+    changed = _settings_decoder.decode(settings) | _settings_decoder.decode(_text(change))
+    return _text({name: raw for name, raw in changed.items() if bytes(raw) != b"null"})
 
 
 def _move_leaf(connection: apsw.Connection, change: row_changes.MoveLeaf) -> None:

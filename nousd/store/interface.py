@@ -25,10 +25,11 @@ import msgspec
 
 from nousd.errors import StoreError
 from nousd.wire.commands import QueueMode
-from nousd.wire.entries import Entry, PermissionMode, Thinking, UsageTotals
+from nousd.wire.entries import Entry, PermissionMode, Sampling, Thinking, UsageTotals
 from nousd.wire.events import Event
 from nousd.wire.mcp import McpServer
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
+from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo
 from nousd.wire.tool_events import ToolCallState
 from nousd.wire.workers import TaskOrigin, WorkerSpec
@@ -184,6 +185,17 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     origin: TaskOrigin | None = None
     worker: WorkerSpec | None = None
     todos: tuple[Todo, ...] = ()
+    workspace: str | None = None
+    origin_workspace: str | None = None
+    attached_from: str | None = None
+    attached_at: str | None = None
+    attach_reason: str | None = None
+    override_expires_at: str | None = None
+    archived: bool = False
+    source: str | None = None
+    source_metadata: SourceMetadata | None = None
+    sampling: Sampling | None = None
+    rules: SessionRules | None = None
     usage: UsageTotals | None = None
 
 

@@ -343,11 +343,42 @@ _TOOL_CALLS: Final = (
 )
 
 
+def m005_sessions_that_are_found(connection: apsw.Connection) -> None:
+    """Sessions are listed by workspace, by where they come from and whether they are archived.
+
+    What is asked for stands in ``settings`` and is a column made of it. The index has all of it behind
+    the order of the list, so that neither a page nor a count reads a session that is not wanted.
+    """
+    for statement in _SESSIONS_THAT_ARE_FOUND:
+        connection.execute(statement)
+
+
+_SESSIONS_THAT_ARE_FOUND: Final = (
+    "ALTER TABLE sessions ADD COLUMN name TEXT AS (settings ->> '$.name')",
+    "ALTER TABLE sessions ADD COLUMN workspace TEXT AS (settings ->> '$.workspace')",
+    "ALTER TABLE sessions ADD COLUMN source TEXT AS (settings ->> '$.source')",
+    """
+    ALTER TABLE sessions
+    ADD COLUMN archived INTEGER AS (coalesce(settings ->> '$.archived', 0))
+    """,
+    """
+    ALTER TABLE sessions
+    ADD COLUMN is_of_task INTEGER AS (settings ->> '$.origin' IS NOT NULL)
+    """,
+    "DROP INDEX sessions_by_update",
+    """
+    CREATE INDEX sessions_listed
+    ON sessions (updated_seq, is_of_task, archived, source, workspace, name) WHERE NOT deleted
+    """,
+)
+
+
 MIGRATIONS: Final[Sequence[Migration]] = (
     m001_log_and_rows,
     m002_joined_deltas,
     m003_what_models_saw,
     m004_tool_calls,
+    m005_sessions_that_are_found,
 )
 """In the order in which they are applied; the schema's version is how many were."""
 

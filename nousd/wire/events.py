@@ -21,6 +21,7 @@ from nousd.wire.entries import (
     Attachment,
     Entry,
     PermissionMode,
+    Sampling,
     StopReason,
     Thinking,
     TurnKind,
@@ -31,6 +32,7 @@ from nousd.wire.extension_events import InputHandled
 from nousd.wire.mcp import McpServer, McpServerStatus
 from nousd.wire.questions import QuestionAnswered, QuestionAsked, QuestionRejected
 from nousd.wire.responses import PendingCounts, QueuedInput
+from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo, TodoUpdated
 from nousd.wire.tool_events import (
     PermissionRequested,
@@ -137,7 +139,8 @@ class SessionCreated(Event, frozen=True, kw_only=True):
     """A branch names its parent and holds, from the start, everything the parent held.
 
     ``contract_version`` is that of the protocol the session was created under. ``origin`` is of a
-    session that a call of ``task`` made, ``worker`` who carries that task out.
+    session that a call of ``task`` made, ``worker`` who carries that task out. ``workspace`` is the real
+    path of the folder that the session works in; logs of earlier versions do not have it.
     """
 
     created_at: str
@@ -155,10 +158,15 @@ class SessionCreated(Event, frozen=True, kw_only=True):
     origin: TaskOrigin | UnsetType = UNSET
     worker: WorkerSpec | UnsetType = UNSET
     todos: tuple[Todo, ...] | UnsetType = UNSET
+    workspace: str | UnsetType = UNSET
+    source: str | UnsetType = UNSET
+    source_metadata: SourceMetadata | UnsetType = UNSET
+    sampling: Sampling | UnsetType = UNSET
+    rules: SessionRules | UnsetType = UNSET
 
 
 class SessionUpdated(Event, frozen=True, kw_only=True):
-    """Only what changed is present; ``thinking`` null leaves it to the model again.
+    """Only what changed is present; null takes back what was set.
 
     ``granted`` are all the rules by which the user allows calls in this session alone. ``mcp_servers``
     are all that were added since, and stand where ``session_id`` is "".
@@ -175,6 +183,10 @@ class SessionUpdated(Event, frozen=True, kw_only=True):
     permission_mode: PermissionMode | UnsetType = UNSET
     granted: tuple[str, ...] | UnsetType = UNSET
     mcp_servers: tuple[McpServer, ...] | UnsetType = UNSET
+    archived: bool | UnsetType = UNSET
+    source_metadata: SourceMetadata | UnsetType | None = UNSET
+    sampling: Sampling | UnsetType | None = UNSET
+    rules: SessionRules | UnsetType | None = UNSET
 
 
 class SessionActivated(Event, frozen=True, kw_only=True):

@@ -79,6 +79,25 @@ MODELS_LISTED_MAX: Final = 2000
 SUBSCRIBE_BYTES_MAX: Final = 16 * 1024
 """Length of one line on the event socket: a subscription is small."""
 
+HTTP_CONNECTIONS_MAX: Final = 2048
+"""Connections to the HTTP bridge at a time."""
+
+HTTP_HEADERS_BYTES_MAX: Final = 32 * 1024
+"""The request line and all headers of one HTTP request."""
+
+HTTP_BODY_BYTES_MAX: Final = 10 * 1024 * 1024
+"""The body of one HTTP request."""
+
+HTTP_BODY_SECONDS: Final = 30.0
+"""How long an HTTP client may take to send a body."""
+
+HTTP_IDLE_SECONDS: Final = 30.0
+"""How long an HTTP client may take from its connection, or its last answer, to a whole request head."""
+
+HTTP_WRITE_SECONDS: Final = 30.0
+"""How long an HTTP client may take nothing of what is written to it, before it is cut off."""
+
+
 TYPES_MAX: Final = 64
 """Names in the ``types`` of one subscription."""
 
@@ -245,6 +264,15 @@ TODOS_MAX: Final = 100
 
 TODO_CHARS_MAX: Final = 500
 """Characters of one item."""
+
+SESSION_RULES_MAX: Final = 64
+"""Rules in one list of a session's own."""
+
+SOURCE_CHARS_MAX: Final = 64
+"""Characters of the word that says where a session comes from."""
+
+SOURCE_METADATA_BYTES_MAX: Final = 4096
+"""JSON of what its maker keeps with a session: it stands in every row of a list."""
 
 TEMPERATURE_MAX: Final = 2
 TOP_P_MAX: Final = 1

@@ -1,0 +1,39 @@
+"""What whoever makes a session says of it: where it comes from, and the rules for it alone."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from nousd.wire.limits import RULE_CHARS_MAX, SESSION_RULES_MAX, SOURCE_CHARS_MAX
+
+SourceName = Annotated[
+    str,
+    Meta(
+        max_length=SOURCE_CHARS_MAX,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$(?!\n)",
+        examples=["chat"],
+    ),
+]
+"""What a session was made by or for, such as ``chat``; lists can be filtered by it."""
+
+SourceMetadata = dict[str, Any]
+"""What its maker keeps with a session. Nothing of it means anything to the daemon."""
+
+SessionRule = Annotated[str, Meta(min_length=1, max_length=RULE_CHARS_MAX)]
+SessionRuleTexts = Annotated[tuple[SessionRule, ...], Meta(max_length=SESSION_RULES_MAX)]
+
+
+class SessionRules(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Rules about the tool calls of one session, beside those of the settings.
+
+    A list that is not known is refused: to pass over what may be a denial would permit.
+    """
+
+    allow: SessionRuleTexts = ()
+    ask: SessionRuleTexts = ()
+    deny: SessionRuleTexts = ()
