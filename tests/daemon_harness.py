@@ -37,9 +37,11 @@ from nousd.daemon.connection import serve_commands
 from nousd.daemon.core import Core, ExtensionHandler
 from nousd.daemon.feed import serve_events
 from nousd.daemon.instructions import ReadInstructions, no_instructions
+from nousd.daemon.once_per_session import OncePerSession
 from nousd.daemon.permissions import Permissions, RulePermissions
 from nousd.daemon.project import Project
 from nousd.daemon.sockets import open_listeners
+from nousd.daemon.workspaces import Workspace, Workspaces
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.providers.interface import Provider
 from nousd.providers.models import Models
@@ -395,6 +397,13 @@ async def _checked_core(parts: Parts) -> AsyncIterator[Core]:
     await check_log(parts.store, complete_after=head)
 
 
+def only_workspace(workdir: Path, project: Project | None = None, **parts: Any) -> Workspaces:
+    """Returns the workspaces of a daemon that has a workdir and nothing else."""
+    return Workspaces(
+        Workspace(confinement=Confinement(workdir), project=project or Project(), **parts)
+    )
+
+
 def make_parts(
     *,
     store: Store,
@@ -412,6 +421,7 @@ def make_parts(
     read_agents: ReadAgents = no_agents,
     permissions: Permissions | None = None,
     project: Project | None = None,
+    workspaces: Workspaces | None = None,
     approval_timeout_seconds: float = 900.0,
     sandbox: FindSandbox = no_sandbox,
     hooks: Hooks = NO_HOOKS,
@@ -420,20 +430,23 @@ def make_parts(
     """Returns what a daemon with every built-in tool, and ``tools``, is made of.
 
     It asks nobody, unless ``permissions`` say otherwise.
+
+    Args:
+        workspaces: those of a daemon with several folders; else there is the ``workdir`` alone.
     """
+    workspaces = workspaces or only_workspace(
+        workdir, project, instructions=OncePerSession(read_instructions), read_agents=read_agents
+    )
     return Parts(
         store=store,
         clock=clock or SystemClock(),
         models=models or Models.of(provider),
         tools=(*builtin_tools(allow_exec=True), *tools),
-        confinement=Confinement(workdir),
+        workspaces=workspaces,
         extension_commands=extension_commands or {},
         hooks=hooks,
         native=native or NativeSettings(),
-        read_instructions=read_instructions,
-        read_agents=read_agents,
-        permissions=permissions or RulePermissions("yolo", (), project),
-        project=project or Project(),
+        permissions=permissions or RulePermissions("yolo", (), workspaces),
         approval_timeout_seconds=approval_timeout_seconds,
         sandbox=sandbox,
         command_timeout=command_timeout,

@@ -65,6 +65,7 @@ def _url_fault(url: str) -> str:
 
 _CHECKS: Final[dict[str, Callable[[Any], str]]] = {
     "workdir": _folder_fault,
+    "workspaces": _folders_fault,
     "system_prompt": _file_or_none_fault,
     "extension": _paths_fault,
     "sandbox_paths": _paths_fault,

@@ -58,6 +58,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Path,
         Meta(description="Folder the tools work in and cannot leave. [default: the current one]"),
     ] = field(default_factory=Path.cwd)
+    workspaces: Annotated[
+        tuple[Path, ...],
+        Meta(
+            max_length=64,
+            description="Folder in which, and below which, sessions may also work. Each session stays in "
+            "its own. Repeatable.",
+        ),
+    ] = ()
     provider: Annotated[
         str,
         Meta(
@@ -176,6 +184,34 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             description="Milliseconds without a sign of life after which a run is ended.",
         ),
     ] = 120_000
+    http: Annotated[
+        str | None,
+        Meta(
+            max_length=4096,
+            description="Serve HTTP and server-sent events as well: at HOST:PORT of this machine (port 0: "
+            "any that is free), or unix:PATH. Clients need the token of the file http-token in the "
+            "state folder. [default: no HTTP]",
+        ),
+    ] = None
+    http_remote: Annotated[
+        bool, Meta(description="Let --http name an address that other machines can reach.")
+    ] = False
+    http_hosts: Annotated[
+        tuple[str, ...],
+        Meta(
+            max_length=64,
+            description="Name that clients may call the HTTP server by in their Host header, beside "
+            "those of this machine. Repeatable.",
+        ),
+    ] = ()
+    http_origins: Annotated[
+        tuple[str, ...],
+        Meta(
+            max_length=64,
+            description="Origin of web pages that may use the HTTP server, like https://app.example. "
+            "Repeatable.",
+        ),
+    ] = ()
     extension: Annotated[
         tuple[Path, ...], Meta(max_length=64, description="Extension module to load. Repeatable.")
     ] = ()
@@ -320,9 +356,13 @@ DEFAULTS: Final = {
 """name -> default, for the settings whose default is the same everywhere."""
 
 
+_FLAGS: Final = {"workspaces": "--workspace"}
+"""Flags that name one of what the setting is a list of."""
+
+
 def flag_of(name: str) -> str:
     """Returns the command line flag of a setting."""
-    return f"--{name.replace('_', '-')}"
+    return _FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
 def variable_of(name: str) -> str:

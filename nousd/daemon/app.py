@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 import msgspec
 import trio
 
-from nousd.daemon.agents import ReadAgents, no_agents
 from nousd.daemon.approvals import Approvals
 from nousd.daemon.call_hooks import ExtensionCallHooks
 from nousd.daemon.client_calls import ClientCalls
@@ -26,12 +25,10 @@ from nousd.daemon.cut_permissions import CutPermissions
 from nousd.daemon.garbage import collect_unused_artifacts
 from nousd.daemon.history import Contexts
 from nousd.daemon.hub import Hub
-from nousd.daemon.instructions import ReadInstructions, no_instructions
 from nousd.daemon.log import Log
 from nousd.daemon.mcp_servers import McpServers
 from nousd.daemon.model_inputs import ModelInputs
 from nousd.daemon.permissions import Permissions, RulePermissions
-from nousd.daemon.project import Project
 from nousd.daemon.questions import Questions
 from nousd.daemon.recovery import close_what_can_be, close_what_is_open
 from nousd.daemon.requests import APPROVAL_SECONDS
@@ -39,6 +36,7 @@ from nousd.daemon.retention import prune_old_deltas
 from nousd.daemon.runs import Runs
 from nousd.daemon.sessions import Sessions
 from nousd.daemon.uploads import Uploads
+from nousd.daemon.workspaces import Workspaces
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.providers.listing import ModelLists
 from nousd.providers.models import Models
@@ -47,7 +45,6 @@ from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.interface import Runtime
 from nousd.runtimes.native.loop import NativeRuntime, NativeSettings
 from nousd.store.interface import Store
-from nousd.tools.confine import Confinement
 from nousd.tools.interface import Tool, ToolContext
 from nousd.tools.mcp.server import Surroundings
 from nousd.tools.mcp.spec import ServerSpec
@@ -68,7 +65,8 @@ class Parts(msgspec.Struct, kw_only=True):
     clock: Clock
     models: Models
     tools: tuple[Tool, ...]
-    confinement: Confinement
+    workspaces: Workspaces
+    """The permissions look at the same."""
     extension_commands: Mapping[str, ExtensionHandler] = {}
     hooks: Hooks = NO_HOOKS
     around_permissions: Callable[[Permissions, Sessions], Permissions] = CutPermissions
@@ -78,11 +76,7 @@ class Parts(msgspec.Struct, kw_only=True):
     native: NativeSettings = NativeSettings()
     around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime
     """Puts something around the runtime that stands behind each of its steps (``nousd.replay``)."""
-    read_instructions: ReadInstructions = no_instructions
-    read_agents: ReadAgents = no_agents
     permissions: Permissions = RulePermissions()
-    project: Project = msgspec.field(default_factory=Project)
-    """That of the workdir; the permissions look at the same."""
     approval_timeout_seconds: float = APPROVAL_SECONDS
     sandbox: FindSandbox = no_sandbox
     mcp_servers: tuple[ServerSpec, ...] = ()
@@ -123,13 +117,20 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
     recover = partial(close_what_is_open, parts.store, log, parts.clock)
     await close_what_can_be(parts.store, log, parts.clock)
     defaults = await parts.store.defaults()
-    parts.project.trust.remember(defaults.trusted)
+    parts.workspaces.trust.remember(defaults.trusted)
     tools = ToolRegistry(parts.tools)
     confirmers = Confirmers()
     uploads = Uploads(parts.store, parts.clock, parts.spool_folder)
     shared = _Shared(
         log=log,
-        sessions=Sessions(parts.store, log, parts.clock, defaults, recover=recover),
+        sessions=Sessions(
+            parts.store,
+            log,
+            parts.clock,
+            defaults,
+            recover=recover,
+            workdir=parts.workspaces.default.path,
+        ),
         tools=tools,
         gate=CallRunner(tools, parts.call_hooks or ExtensionCallHooks(parts.hooks)),
         contexts=Contexts(parts.store, tokens_max=_CONTEXT_WINDOWS_READ * _window(parts)),
@@ -156,11 +157,10 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             questions=shared.questions,
             tools=tools,
             mcp=mcp,
-            project=parts.project,
+            workspaces=parts.workspaces,
             model_lists=ModelLists(parts.models),
             extension_commands=parts.extension_commands,
             hooks=parts.hooks,
-            confinement=parts.confinement,
             command_timeout=parts.command_timeout,
             line_bytes_max=parts.line_bytes_max,
             closing=trio.Event(),
@@ -195,16 +195,13 @@ def _runs(parts: Parts, shared: _Shared, nursery: trio.Nursery) -> Runs:
         tools=shared.tools,
         contexts=shared.contexts,
         inputs=ModelInputs(parts.store),
-        read_instructions=parts.read_instructions,
-        project=parts.project,
-        read_agents=parts.read_agents,
+        workspaces=parts.workspaces,
         permissions=parts.around_permissions(parts.permissions, shared.sessions),
         granted=lambda: shared.sessions.defaults.granted,
         approvals=shared.approvals,
         questions=shared.questions,
         make_context=partial(
             ToolContext,
-            parts.confinement,
             spool_folder=parts.spool_folder,
             secrets=parts.secrets,
             sandbox=parts.sandbox,
@@ -220,7 +217,7 @@ def _mcp_servers(parts: Parts, shared: _Shared, nursery: trio.Nursery) -> McpSer
         disabled=parts.mcp_disabled,
         around=parts.mcp_surroundings,
         tools=shared.tools,
-        project=parts.project,
+        project=parts.workspaces.default.project,
         sessions=shared.sessions,
         log=shared.log,
         nursery=nursery,

@@ -1,8 +1,8 @@
 """Files that a client attaches to a text: read, looked at, and made ready to be stored with it.
 
-A client gives the bytes, the path of a file in the workdir, or the id of an artifact. Whatever is wrong
-with one is said before anything is accepted, with the place in the list. What an input is, and when it
-is accepted, is not known here.
+A client gives the bytes, the path of a file in the session's folder, or the id of an artifact. Whatever
+is wrong with one is said before anything is accepted, with the place in the list. What an input is, and
+when it is accepted, is not known here.
 """
 
 from __future__ import annotations
@@ -43,11 +43,17 @@ class Attached(msgspec.Struct, frozen=True):
     artifacts: tuple[Artifact, ...] = ()
 
 
-async def attached(core: Core, given: tuple[AttachmentGiven, ...], choice: ModelChoice) -> Attached:
+async def attached(
+    core: Core,
+    given: tuple[AttachmentGiven, ...],
+    choice: ModelChoice,
+    confinement: Confinement,
+) -> Attached:
     """Returns what a client attaches, ready to be stored.
 
     Args:
         choice: the model that is going to be asked.
+        confinement: where a path may lead.
 
     Raises:
         InvalidPayload: naming the field and, where there is one, the limit.
@@ -55,7 +61,7 @@ async def attached(core: Core, given: tuple[AttachmentGiven, ...], choice: Model
             ``provider_not_usable``.
     """
     async with _AT_ONCE:
-        read = _Reading(core, choice)
+        read = _Reading(core, choice, confinement)
         for index, each in enumerate(given):
             await read.add(each, f"attachments[{index}]")
         await core.store.wait_room()
@@ -65,9 +71,10 @@ async def attached(core: Core, given: tuple[AttachmentGiven, ...], choice: Model
 class _Reading:
     """The attachments of one input, as far as they were read."""
 
-    def __init__(self, core: Core, choice: ModelChoice) -> None:
+    def __init__(self, core: Core, choice: ModelChoice, confinement: Confinement) -> None:
         self._core = core
         self._choice = choice
+        self._confinement = confinement
         self._bytes = 0
         self.attachments: list[Attachment] = []
         self.artifacts: list[Artifact] = []
@@ -91,7 +98,7 @@ class _Reading:
     async def _add_file(self, given: AttachmentGiven, path: str, place: str) -> None:
         media_type = self._taken(given.media_type or media_types.guessed(path), place)
         try:
-            data = await trio.to_thread.run_sync(_file_bytes, self._core.confinement, path)
+            data = await trio.to_thread.run_sync(_file_bytes, self._confinement, path)
         except ToolError as error:
             raise InvalidPayload(f"{place}.path: {error}") from None
         name = given.name or PurePosixPath(path).name[:NAME_CHARS_MAX]

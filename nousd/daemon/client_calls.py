@@ -23,6 +23,7 @@ from nousd.daemon.requests import Asker
 from nousd.daemon.run_driver import CLOSING_SECONDS
 from nousd.daemon.runs import Runs
 from nousd.daemon.spooled import SignOfLife
+from nousd.daemon.workspaces import Workspace
 from nousd.errors import CommandRejected
 from nousd.machine import long_texts
 from nousd.machine.client_calls import CallLedger
@@ -53,9 +54,10 @@ class ClientCall:
     turn = None
     """See ``CallHost.turn``."""
 
-    def __init__(self, live: LiveSession, call: ToolCall, runs: Runs) -> None:
+    def __init__(self, live: LiveSession, call: ToolCall, runs: Runs, workspace: Workspace) -> None:
         self.live = live
         self.call = call
+        self._workspace = workspace
         self.ended = trio.Event()
         self.ledger = CallLedger()
         self._runs = runs
@@ -154,7 +156,8 @@ class ClientCall:
 
     def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:
         """See ``CallHost.tool_context``."""
-        context = self._runs.make_context(emit, self.expect_quiet)
+        confinement = self._workspace.confinement
+        context = self._runs.make_context(confinement, emit, self.expect_quiet)
         return msgspec.structs.replace(
             context, set_todos=partial(self._set_todos, tool_call_id), ask_user=self._ask_user
         )
@@ -246,9 +249,17 @@ class ClientCalls:
         return _accepted(live, row.tool_call_id)
 
     def start(
-        self, live: LiveSession, tool: str, args: dict[str, Any], client_call_id: str | None
+        self,
+        live: LiveSession,
+        tool: str,
+        args: dict[str, Any],
+        client_call_id: str | None,
+        workspace: Workspace,
     ) -> Deferred:
         """Starts the task of a call, and returns its acknowledgement.
+
+        Args:
+            workspace: that of the session, as it is now.
 
         Raises:
             CommandRejected: ``too_many_calls``.
@@ -257,7 +268,7 @@ class ClientCalls:
             raise CommandRejected("too_many_calls", details={"limit": CLIENT_CALLS_MAX})
         call_id = self._runs.clock.new_id("call")
         call = ToolCall(tool_call_id=call_id, runtime_tool_call_id="", name=tool, args=args)
-        driver = ClientCall(live, call, self._runs)
+        driver = ClientCall(live, call, self._runs, workspace)
         ticket = driver.begin(hash_of_request(self._tools, call), client_call_id)
         self._active[call_id] = driver
         live.calls.add(driver)

@@ -17,15 +17,14 @@ from nousd.daemon.history import Contexts
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Ticket
 from nousd.daemon.mcp_servers import McpServers
-from nousd.daemon.project import Project
 from nousd.daemon.questions import Questions
 from nousd.daemon.runs import Runs
 from nousd.daemon.sessions import Sessions
 from nousd.daemon.uploads import Uploads
+from nousd.daemon.workspaces import Workspaces
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.providers.listing import ModelLists
 from nousd.store.interface import Store
-from nousd.tools.confine import Confinement
 from nousd.tools.interface import Tool
 from nousd.wire.framing import LineBudget
 from nousd.wire.responses import Response
@@ -40,7 +39,7 @@ class Core(msgspec.Struct, kw_only=True):
     """The daemon's services, handed to every handler.
 
     Args:
-        confinement: where a path that a client names may lead.
+        workspaces: what depends on the folder that a session works in.
         command_timeout: seconds a ``prompt`` with ``wait: true`` is waited for.
         line_bytes_max: the bound of one line, as it is set.
         line_budget: what the long lines of all connections may hold together.
@@ -64,10 +63,9 @@ class Core(msgspec.Struct, kw_only=True):
     questions: Questions
     tools: Mapping[str, Tool]
     mcp: McpServers
-    project: Project
+    workspaces: Workspaces
     model_lists: ModelLists
     extension_commands: Mapping[str, ExtensionHandler]
-    confinement: Confinement
     command_timeout: float
     line_bytes_max: int
     closing: trio.Event

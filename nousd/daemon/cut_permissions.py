@@ -38,7 +38,7 @@ class CutPermissions:
     def mode_of(self, state: SessionState) -> PermissionMode:
         """See ``Permissions.mode_of``; of a task the narrowest of its own and its parents'."""
         line, is_whole = self._line(state)
-        mode = self._mode_of_top(line[0], is_whole=is_whole)
+        mode = self._mode_of_top(line[0], state.workspace, is_whole=is_whole)
         return narrowest([mode, *(each.permission_mode or mode for each in line)])
 
     async def judge(
@@ -49,9 +49,10 @@ class CutPermissions:
             return await self._permissions.judge(state, granted, tool, access)
         await self._bring_parents(state)
         line, is_whole = self._line(state)
-        mode = self._mode_of_top(line[0], is_whole=is_whole)
+        mode = self._mode_of_top(line[0], state.workspace, is_whole=is_whole)
         in_sessions = tuple(rule for each in line for rule in each.granted)
-        top = replace(line[0], permission_mode=mode, granted=in_sessions)
+        # Where the call is made is what its paths mean, wherever the parents are by now.
+        top = replace(line[0], permission_mode=mode, granted=in_sessions, workspace=state.workspace)
         judged = await self._permissions.judge(top, granted, tool, access)
         for child in line:
             if child.worker is None:
@@ -72,10 +73,12 @@ class CutPermissions:
         """See ``Permissions.rules_of``; of a task those of the session it was made for."""
         await self._bring_parents(state)
         line, _ = self._line(state)
-        return await self._permissions.rules_of(line[0])
+        return await self._permissions.rules_of(replace(line[0], workspace=state.workspace))
 
-    def _mode_of_top(self, top: SessionState, *, is_whole: bool) -> PermissionMode:
-        return self._permissions.mode_of(top) if is_whole else "ask"
+    def _mode_of_top(
+        self, top: SessionState, workspace: str | None, *, is_whole: bool
+    ) -> PermissionMode:
+        return self._permissions.mode_of(replace(top, workspace=workspace)) if is_whole else "ask"
 
     async def _bring_parents(self, state: SessionState) -> None:
         """Reads the states of the parents where they are not in memory."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from nousd.config.settings import Settings
-from nousd.daemon.project import Project
+from nousd.daemon.workspaces import Workspaces
 from nousd.errors import ConfigError, RuleInvalid
 from nousd.machine.permission import Case, Judgement, judge
 from nousd.machine.rules import Rule, check_rule, rules_in
@@ -47,6 +47,7 @@ class RulePermissions:
     Args:
         default_mode: of sessions that have none of their own, nor of a trusted project.
         rules: of the user's settings.
+        workspaces: where the projects of sessions are found; None if none says anything.
         is_mode_insisted_on: whether the default wins over what a trusted project says.
     """
 
@@ -54,21 +55,23 @@ class RulePermissions:
         self,
         default_mode: PermissionMode = "auto",
         rules: Sequence[Rule] = (),
-        project: Project | None = None,
+        workspaces: Workspaces | None = None,
         *,
         is_mode_insisted_on: bool = False,
     ) -> None:
         self._default_mode = default_mode
         self._rules = tuple(rules)
-        self._project = Project() if project is None else project
+        self._workspaces = workspaces
         self._is_mode_insisted_on = is_mode_insisted_on
 
     def mode_of(self, state: SessionState) -> PermissionMode:
         """See ``Permissions.mode_of``."""
         if state.permission_mode is not None:
             return state.permission_mode
-        of_project = None if self._is_mode_insisted_on else self._project.mode(state.session_id)
-        return of_project or self._default_mode
+        known = None if self._workspaces is None else self._workspaces.known(state)
+        if known is None or self._is_mode_insisted_on:
+            return self._default_mode
+        return known.project.mode(state.session_id) or self._default_mode
 
     async def judge(
         self, state: SessionState, granted: Sequence[str], tool: Tool, access: Access
@@ -83,7 +86,11 @@ class RulePermissions:
 
     async def rules_of(self, state: SessionState) -> Sequence[Rule]:
         """See ``Permissions.rules_of``."""
-        return (*self._rules, *await self._project.rules(state.session_id))
+        if self._workspaces is None:
+            return self._rules
+        # One that a run or a call is in is known, whatever becomes of its folder meanwhile.
+        workspace = self._workspaces.known(state) or await self._workspaces.of(state)
+        return (*self._rules, *await workspace.project.rules(state.session_id))
 
 
 def _grants(texts: Sequence[str], origin: str) -> Iterator[Rule]:

@@ -74,8 +74,9 @@ class RunDriver:
         started = self._host.last_ticket
         # Read while the start is on its way to the disk.
         await self._host.context()
+        workspace = await self._host.enter_workspace()
         await self._host.instructions()
-        remark = await self._services.project.remark(self._host.live.session_id)
+        remark = await workspace.project.remark(self._host.live.session_id)
         await started.wait_committed()
         # Aborted before it began, it has no turn: the abort has given its prompt back.
         await trio.lowlevel.checkpoint_if_cancelled()

@@ -23,7 +23,7 @@ from nousd.daemon.requests import Asker
 from nousd.daemon.spooled import SignOfLife
 from nousd.daemon.task_tree import TaskTree
 from nousd.daemon.tasks import TasksOfCall
-from nousd.errors import RunFailed
+from nousd.errors import CommandRejected, RunFailed
 from nousd.machine import long_texts, queue
 from nousd.machine.compile import Compiled
 from nousd.machine.fragments import Stored
@@ -47,6 +47,7 @@ from nousd.wire.todos import Todo
 
 if TYPE_CHECKING:
     from nousd.daemon.runs import Runs
+    from nousd.daemon.workspaces import Workspace
 
 
 class RunHost:
@@ -81,6 +82,7 @@ class RunHost:
         self._context_leaf: str | None = None
         self._artifacts: list[Artifact] = []
         self._inputs = InputsOfRun(services.inputs, live.session_id)
+        self._workspace: Workspace | None = None
         self._instructions: Sequence[SourceText] | None = None
         self._model_calls = 0
 
@@ -92,6 +94,21 @@ class RunHost:
         ticket = self.decide(decided)
         self.live.run = self
         return ticket
+
+    async def enter_workspace(self) -> Workspace:
+        """Looks for the folder that the run works in; it keeps that, whatever comes.
+
+        Raises:
+            RunFailed: it may not work there, or cannot.
+        """
+        if self._workspace is None:
+            try:
+                self._workspace = await self._services.workspaces.of(self.live.state)
+            except CommandRejected as refused:
+                raise RunFailed(
+                    refused.message, "the session's folder cannot be used", refused.cause or ""
+                ) from refused
+        return self._workspace
 
     def leave(self) -> None:
         """Leaves to later runs of the session what they need not read again."""
@@ -154,7 +171,9 @@ class RunHost:
 
     def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:
         """See ``CallHost.tool_context``."""
-        context = self._services.make_context(emit, self.expect_quiet)
+        assert self._workspace is not None
+        confinement = self._workspace.confinement
+        context = self._services.make_context(confinement, emit, self.expect_quiet)
         return msgspec.structs.replace(
             context,
             set_todos=partial(self._set_todos, tool_call_id),
@@ -240,7 +259,8 @@ class RunHost:
     async def instructions(self) -> Sequence[SourceText]:
         """See ``TurnHost.instructions``."""
         if self._instructions is None:
-            instructions = await self._services.instructions.of(self.live.session_id)
+            workspace = await self.enter_workspace()
+            instructions = await workspace.instructions.of(self.live.session_id)
             agents = await self._services.agents_of(self.live)
             told = agents_source(agents.described) if self.tool_is_active(TASK.name) else ()
             self._instructions = (*instructions, *told)
@@ -254,7 +274,9 @@ class RunHost:
     def own_prompt(self) -> SourceText | None:
         """See ``TurnHost.own_prompt``."""
         worker = self.live.state.worker
-        return agent_prompt(worker.prompt) if worker is not None and worker.prompt else None
+        if worker is not None and worker.prompt:
+            return agent_prompt(worker.prompt)
+        return None if self._workspace is None else self._workspace.system_prompt
 
     @property
     def model_calls_left(self) -> int | None:

@@ -14,24 +14,21 @@ import trio
 
 from nousd.config.agents import Catalogue
 from nousd.daemon import boundary
-from nousd.daemon.agents import ReadAgents
 from nousd.daemon.approvals import Approvals
 from nousd.daemon.call_records import CallRecords
 from nousd.daemon.clock import Clock
 from nousd.daemon.history import Contexts
-from nousd.daemon.instructions import ReadInstructions
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Log, Ticket
 from nousd.daemon.model_inputs import ModelInputs
-from nousd.daemon.once_per_session import OncePerSession
 from nousd.daemon.permissions import Permissions
-from nousd.daemon.project import Project
 from nousd.daemon.questions import Questions
 from nousd.daemon.recordings import current_run
 from nousd.daemon.run_driver import CLOSING_SECONDS, RunDriver
 from nousd.daemon.run_hooks import tell_end
 from nousd.daemon.run_host import RunHost
 from nousd.daemon.sessions import Sessions
+from nousd.daemon.workspaces import Workspaces
 from nousd.errors import RunFailed
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.machine.model_input import ModelChoice
@@ -41,6 +38,7 @@ from nousd.machine.workers import has_tool
 from nousd.providers.models import Models
 from nousd.runtimes.interface import Runtime
 from nousd.store.interface import Artifact, Store
+from nousd.tools.confine import Confinement
 from nousd.tools.interface import Emit, ExpectQuiet, Tool, ToolContext
 from nousd.wire.access import Access
 from nousd.wire.events import AgentEnd, EndStatus, Event
@@ -61,13 +59,11 @@ class Runs:
         tools: as they are at the moment, by name.
         contexts: what the runs' models are told of the past.
         inputs: what models were given last.
-        read_instructions: gives the user's and the project's, as they are now; a session keeps those
-            that it started with.
-        project: what the project of the workdir says.
+        workspaces: what depends on the folder that a session works in.
         permissions: what may run; ``granted`` are the rules that the user added for every session.
         approvals, questions: what the user is asked.
-        make_context: gives a tool its surroundings, with the given places for its output and for
-            what it says of its own limit.
+        make_context: gives a tool its surroundings, with what it may touch and the given places for its
+            output and for what it says of its own limit.
         hooks: of extensions.
         stale_seconds: after how long without a sign of life a run is given up.
     """
@@ -85,14 +81,12 @@ class Runs:
         tools: Mapping[str, Tool],
         contexts: Contexts,
         inputs: ModelInputs,
-        read_instructions: ReadInstructions,
-        project: Project,
-        read_agents: ReadAgents,
+        workspaces: Workspaces,
         permissions: Permissions,
         granted: Callable[[], Sequence[str]],
         approvals: Approvals,
         questions: Questions,
-        make_context: Callable[[Emit, ExpectQuiet], ToolContext],
+        make_context: Callable[[Confinement, Emit, ExpectQuiet], ToolContext],
         stale_seconds: float,
         hooks: Hooks = NO_HOOKS,
     ) -> None:
@@ -104,8 +98,7 @@ class Runs:
         self.models = models
         self.contexts = contexts
         self.inputs = inputs
-        self.instructions = OncePerSession(read_instructions)
-        self.project = project
+        self.workspaces = workspaces
         self.permissions = permissions
         self.approvals = approvals
         self.questions = questions
@@ -115,7 +108,6 @@ class Runs:
         self._granted = granted
         self._nursery = nursery
         self.sessions = sessions
-        self.read_agents = read_agents
         self._tools = tools
         self._active: dict[str, RunHost] = {}
         self._telling: dict[str, trio.Event] = {}
@@ -138,8 +130,8 @@ class Runs:
         what the user's trust lets count now.
         """
         if live.agents is None:
-            live.agents = await self.read_agents()
-        return live.agents.in_force(self.project.trust.trusts)
+            live.agents = await (await self.workspaces.of(live.state)).read_agents()
+        return live.agents.in_force(self.workspaces.trust.trusts)
 
     async def judge(self, state: SessionState, tool: Tool, access: Access) -> Judgement:
         """Returns what the rules in force and a session's mode say of a call."""

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,20 +24,17 @@ from nousd.config.models_file import AUTO
 from nousd.config.providers import MOCK
 from nousd.config.resolve import with_provider
 from nousd.config.settings import Settings
-from nousd.daemon import agents, boundary
+from nousd.daemon import boundary
 from nousd.daemon.accept import serve_connections
 from nousd.daemon.app import Parts, open_core, shut_down
 from nousd.daemon.clock import SystemClock
 from nousd.daemon.connection import serve_commands
 from nousd.daemon.core import Core
 from nousd.daemon.feed import serve_events
-from nousd.daemon.instructions import Places, project_root, reader
 from nousd.daemon.logs import configure_logging
 from nousd.daemon.mcp_specs import specs_of_settings
 from nousd.daemon.memory import give_back_large_blocks, look_for_cycles_seldom
 from nousd.daemon.permissions import RulePermissions, rules_of_settings
-from nousd.daemon.project import Project
-from nousd.daemon.project import reader as settings_reader
 from nousd.daemon.recordings import open_recordings
 from nousd.daemon.sockets import Listeners, open_listeners, socket_paths
 from nousd.daemon.systemd import (
@@ -45,10 +42,11 @@ from nousd.daemon.systemd import (
     take_notifier,
     take_passed_sockets,
 )
-from nousd.errors import CommandRejected, ConfigError
+from nousd.daemon.workspace_settings import default_prompt, workspaces_of_settings
+from nousd.errors import CommandRejected
 from nousd.places import locations
 from nousd.places.folders import prepare_chosen_folder, prepare_own_folder
-from nousd.places.locks import lock_socket, lock_state_folder, socket_lock_file
+from nousd.places.locks import lock_socket, lock_state_folder
 from nousd.redaction import Redactor, secret_variables
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.sqlite import open_store
@@ -64,16 +62,12 @@ _SWITCH_SECONDS: Final = 0.0005
 
 _log: Final = logging.getLogger(__name__)
 
-_SYSTEM_PROMPT: Final = (
-    "You are an agent that helps with work on the user's computer. Use the tools to look before you "
-    "answer, make the changes that were asked for, and say briefly what you did. The working folder "
-    "is {workdir}; relative paths start there."
-)
-"""Used where ``--system-prompt`` names no file."""
 
-
-def serve(settings: Settings) -> int:
+def serve(settings: Settings, door: Door | None = None) -> int:
     """Runs the daemon until it is told to stop.
+
+    Args:
+        door: another way in beside the two sockets.
 
     Returns:
         0 after an orderly stop.
@@ -85,11 +79,11 @@ def serve(settings: Settings) -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     give_back_large_blocks()
     look_for_cycles_seldom()
-    trio.run(_serve, settings)
+    trio.run(_serve, settings, door)
     return 0
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, door: Door | None) -> None:
     notifier = take_notifier()
     passed = take_passed_sockets()
     keys = (provider.api_key for provider in settings.providers.values())
@@ -115,8 +109,9 @@ async def _serve(settings: Settings) -> None:
         parts = await stack.enter_async_context(_opened_parts(settings, redactor))
         doors = await stack.enter_async_context(AsyncExitStack())
         listeners = await doors.enter_async_context(open_listeners(settings.socket, passed))
+        beside = None if door is None else await doors.enter_async_context(door())
         core = await stack.enter_async_context(open_core(parts))
-        await _serve_until_told_to_stop(core, listeners, doors, signals, notifier)
+        await _serve_until_told_to_stop(core, listeners, beside, doors, signals, notifier)
 
 
 async def _with_provider_found(settings: Settings) -> Settings:
@@ -148,7 +143,6 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
     from nousd.extensions.loader import load_extensions
     from nousd.providers.configured import configured_models
     from nousd.tools.builtins import builtin_tools
-    from nousd.tools.confine import Confinement
 
     extensions = load_extensions(
         settings.extension,
@@ -156,18 +150,12 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
         demo=settings.enable_demo_extension,
         redact=redactor.redact,
     )
-    confinement = Confinement(
-        settings.workdir,
-        (*_out_of_reach(settings), *extensions.places),
-        hard_links=settings.hard_links,
-    )
+    workspaces = workspaces_of_settings(settings, extensions.places)
     builtins = builtin_tools(allow_exec=settings.allow_exec, web_allow=settings.web_allow)
-    rules = rules_of_settings(settings)
-    project = _project(settings)
     permissions = RulePermissions(
         settings.permission_mode,
-        rules,
-        project,
+        rules_of_settings(settings),
+        workspaces,
         is_mode_insisted_on=settings.is_mode_insisted_on,
     )
     async with AsyncExitStack() as stack:
@@ -185,16 +173,13 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
                 clock=SystemClock(),
                 models=models,
                 tools=(*builtins, *extensions.tools),
-                confinement=confinement,
+                workspaces=workspaces,
                 extension_commands=extensions.commands,
                 hooks=extensions.hooks,
                 native=_native_settings(settings),
-                read_instructions=reader(_instruction_places(settings)),
-                read_agents=agents.reader(_agent_places(settings)),
                 permissions=permissions,
-                project=project,
                 approval_timeout_seconds=settings.approval_timeout_ms / 1000,
-                sandbox=detector(settings, confinement.hidden),
+                sandbox=detector(settings, workspaces.default.confinement.hidden),
                 mcp_servers=mcp.enabled,
                 mcp_disabled=mcp.disabled,
                 mcp_surroundings=Surroundings(
@@ -215,35 +200,10 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
             await models.aclose()
 
 
-def _out_of_reach(settings: Settings) -> tuple[Path, ...]:
-    """Returns what no file tool may see or make, also where it lies inside the workdir.
-
-    A lock file that is replaced guards nothing. A settings file counts although it is not there: one
-    that a model wrote would be obeyed by the next start. So would the user's own instructions, a system
-    prompt, an extension, and a program that prints a key.
-    """
-    places = (
-        settings.state_dir,
-        settings.socket,
-        settings.events_socket,
-        socket_lock_file(settings.socket),
-        settings.config_file,
-        locations.default_config_file(),
-        locations.user_instructions_file(),
-        locations.user_agents_folder(),
-        settings.log_file,
-        settings.record,
-        settings.system_prompt if isinstance(settings.system_prompt, Path) else None,
-        *settings.extension,
-        *settings.key_programs,
-    )
-    return tuple(path for path in places if path is not None)
-
-
 def _native_settings(settings: Settings) -> NativeSettings:
     path = settings.system_prompt
     return NativeSettings(
-        system=_system_prompt(path, settings.workdir),
+        system=default_prompt(settings),
         system_path=str(path) if isinstance(path, Path) else "",
         model_calls_max=settings.model_calls_max,
         compact_at=settings.compact_at,
@@ -251,40 +211,10 @@ def _native_settings(settings: Settings) -> NativeSettings:
     )
 
 
-def _instruction_places(settings: Settings) -> Places:
-    user_file = locations.user_instructions_file()
-    return Places(
-        workdir=settings.workdir,
-        user_file=user_file if settings.user_instructions else None,
-        project=settings.project_instructions,
-        hidden=tuple(path for path in _out_of_reach(settings) if path != user_file),
-    )
-
-
-def _agent_places(settings: Settings) -> agents.AgentPlaces:
-    root = project_root(settings.workdir) if settings.project_instructions else None
-    return agents.AgentPlaces(locations.user_agents_folder(), root, _out_of_reach(settings))
-
-
-def _project(settings: Settings) -> Project:
-    root = project_root(settings.workdir)
-    return Project(root, settings_reader(root, _out_of_reach(settings)))
-
-
-def _system_prompt(path: Path | str | None, workdir: Path) -> str:
-    if path is None:
-        return _SYSTEM_PROMPT.format(workdir=workdir)
-    if not isinstance(path, Path):
-        return ""
-    try:
-        return path.read_text("utf-8")
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(f"system_prompt: {path} cannot be read: {error}") from error
-
-
 async def _serve_until_told_to_stop(
     core: Core,
     listeners: Listeners,
+    beside: ServeBeside | None,
     doors: AsyncExitStack,
     signals: AsyncIterator[int],
     notifier: Notifier,
@@ -292,6 +222,8 @@ async def _serve_until_told_to_stop(
     async with trio.open_nursery() as connections:
         connections.start_soon(_accept, listeners.command, partial(serve_commands, core))
         connections.start_soon(_accept, listeners.events, partial(serve_events, core))
+        if beside is not None:
+            connections.start_soon(beside, core)
         notifier.ready(f"pid {os.getpid()}")
         _log.info("listening on %s", listeners.command.socket.getsockname())
         told = await anext(signals)

@@ -49,6 +49,7 @@ class Sessions:
 
     Args:
         recover: called for a session before it is read from the log.
+        workdir: the folder of sessions that name none.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Sessions:
         defaults: Defaults,
         *,
         recover: Recover,
+        workdir: str,
     ) -> None:
         self.active_id = defaults.active_session_id
         self.committed_active_id = defaults.active_session_id
@@ -69,6 +71,7 @@ class Sessions:
         self._clock = clock
         self._live: OrderedDict[str, LiveSession] = OrderedDict()
         self._recover = recover
+        self._workdir = workdir
         self._loading = trio.Lock()
 
     # --- finding -----------------------------------------------------------------------------
@@ -216,10 +219,18 @@ class Sessions:
     # --- changing ----------------------------------------------------------------------------
 
     def create(
-        self, *, name: str | None = None, parent: LiveSession | None = None
+        self,
+        *,
+        name: str | None = None,
+        parent: LiveSession | None = None,
+        workspace: str | None = None,
     ) -> tuple[LiveSession, Ticket]:
-        """Creates a session, a branch if it has a parent, and makes it the active one."""
-        created = self._created(self._clock.new_id("sess"), name, parent)
+        """Creates a session, a branch if it has a parent, and makes it the active one.
+
+        Args:
+            workspace: the folder it works in; None: that of its parent, or the workdir.
+        """
+        created = self._created(self._clock.new_id("sess"), name, parent, workspace)
         live = self._keep(LiveSession(SessionState(session_id=created.session_id), self._log))
         ticket = live.decide((created, events.SessionActivated(session_id=live.session_id)))
         self._now_active(live.session_id, ticket)
@@ -232,6 +243,7 @@ class Sessions:
         active session stays what it is.
         """
         settings = {name: getattr(parent.state, name) for name in _INHERITED} | chosen
+        settings["workspace"] = parent.state.workspace or self._workdir
         created = events.SessionCreated(
             session_id=self._clock.new_id("sess"),
             created_at=self._clock.now(),
@@ -286,14 +298,16 @@ class Sessions:
         return ticket
 
     def _created(
-        self, session_id: str, name: str | None, parent: LiveSession | None
+        self, session_id: str, name: str | None, parent: LiveSession | None, workspace: str | None
     ) -> events.SessionCreated:
         source = self.defaults if parent is None else parent.state
         names = _INHERITED if parent is None else (*_INHERITED, "permission_mode", "worker")
         inherited = {key: value for key in names if (value := getattr(source, key)) is not None}
+        inherited["workspace"] = workspace or self._workdir
         if name is not None:
             inherited["name"] = name
         if parent is not None:
+            inherited["workspace"] = workspace or parent.state.workspace or self._workdir
             inherited["parent_id"] = parent.session_id
             if parent.state.leaf_id is not None:
                 inherited["leaf_id"] = parent.state.leaf_id
@@ -351,6 +365,7 @@ def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:
         todos=row.todos,
         origin=row.origin,
         worker=row.worker,
+        workspace=row.workspace,
         queue=tuple(pending),
         queued_chars=queue.chars_of(tuple(pending)),
         usage=row.usage,

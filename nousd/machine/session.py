@@ -19,9 +19,14 @@ from nousd.wire import events
 from nousd.wire.commands import QueueMode
 from nousd.wire.entries import PermissionMode, Sampling, Thinking, UsageTotals
 from nousd.wire.responses import QueuedInput
+from nousd.wire.run_options import RunRequest
 from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo
 from nousd.wire.workers import TaskOrigin, WorkerSpec
+
+
+NOTHING_ASKED: Final = RunRequest()
+"""How a run is asked for of which nothing is said."""
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +35,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     phase: Literal["running", "aborting"]
     started_at: str
+    request: RunRequest = NOTHING_ASKED
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,7 +150,18 @@ def _queued(state: SessionState, event: events.QueueUpdate, _: str) -> dict[str,
 
 
 def _started(_: SessionState, event: events.AgentStart, ts: str) -> dict[str, Any]:
-    return {"run": RunInfo(run_id=event.run_id, phase="running", started_at=ts)}
+    run = RunInfo(run_id=event.run_id, phase="running", started_at=ts, request=request_of(event))
+    return {"run": run}
+
+
+def request_of(start: events.AgentStart) -> RunRequest:
+    """Returns how a run was asked for, of its start."""
+    return RunRequest(
+        client_id=start.client_id,
+        agent_id=start.agent_id,
+        agent_profile=start.agent_profile,
+        options=start.options,
+    )
 
 
 def _aborting(state: SessionState, event: events.RunAborting, _: str) -> dict[str, Any]:

@@ -22,7 +22,9 @@ from nousd.daemon.app import Parts, open_core
 from nousd.daemon.core import Core
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
+from nousd.daemon.once_per_session import OncePerSession
 from nousd.daemon.run_host import RunHost
+from nousd.daemon.workspaces import Workspace, Workspaces
 from nousd.errors import CommandRejected, NotReplayable
 from nousd.machine import decisions, queue
 from nousd.machine.model_input import ModelChoice
@@ -137,7 +139,7 @@ class _Stage:
             clock=self._clock,
             models=models,
             tools=tools_of(self._run, self._script, given, self.conductor),
-            confinement=Confinement(Path("/")),
+            workspaces=self._workspaces(),
             native=NativeSettings(
                 system=given.system,
                 system_path=given.system_path,
@@ -145,14 +147,22 @@ class _Stage:
                 compact_at=self._tuning.compact_at,
                 keep_recent_tokens=self._tuning.keep_recent_tokens,
             ),
-            read_instructions=self._instructions,
             permissions=self._permissions,
-            project=RecordedProject(self._run),
             around_permissions=lambda permissions, _: permissions,
             call_hooks=RecordedCallHooks(self._permissions),
             around_runtime=lambda runtime: watched(runtime, self.conductor),
             stale_seconds=(_number(self._run, _STALE) or _QUIET_SECONDS * 1000) / 1000,
             delta_retention_days=0,
+        )
+
+    def _workspaces(self) -> Workspaces:
+        """Its tools touch nothing: so any folder will do."""
+        return Workspaces(
+            Workspace(
+                confinement=Confinement(Path("/")),
+                project=RecordedProject(self._run),
+                instructions=OncePerSession(self._instructions),
+            )
         )
 
     async def _instructions(self) -> Sequence[SourceText]:

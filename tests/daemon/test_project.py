@@ -19,7 +19,7 @@ from nousd.wire.canonical import digest
 from nousd.wire.limits import PROJECT_FILE_BYTES_MAX, RULE_CHARS_MAX, RULES_MAX
 from tests.daemon.asking_bench import Bench, asking_daemon, calls
 from tests.daemon.scripted import ScriptedProvider
-from tests.daemon_harness import Event, Payload, of_type, socket_daemon
+from tests.daemon_harness import Event, Payload, of_type, only_workspace, socket_daemon
 
 SETTINGS = """
 permission_mode = "yolo"
@@ -47,11 +47,13 @@ def settle(root: Path, text: str | bytes = SETTINGS) -> str:
 @asynccontextmanager
 async def in_project(root: Path, **options: Any) -> AsyncIterator[Bench]:
     """Runs a daemon in a project, in the mode auto, with a client who could answer."""
-    project = options.pop("project", None) or Project(root, reader(root))
-    options.setdefault("permissions", RulePermissions("auto", (), project))
+    workspaces = options.pop("workspaces", None) or only_workspace(
+        root, Project(root, reader(root))
+    )
+    options.setdefault("permissions", RulePermissions("auto", (), workspaces))
     async with asking_daemon(
         root,
-        project=project,
+        workspaces=workspaces,
         # What would be asked is denied at once, and says so.
         subscription={"types": "all"},
         **options,
@@ -201,9 +203,9 @@ async def test_a_mode_of_ones_own_wins_over_that_of_the_project(tmp_path: Path) 
 
 async def test_a_mode_that_was_insisted_on_wins_over_that_of_the_project(tmp_path: Path) -> None:
     found = settle(tmp_path)
-    project = Project(tmp_path, reader(tmp_path))
-    permissions = RulePermissions("ask", (), project, is_mode_insisted_on=True)
-    async with in_project(tmp_path, project=project, permissions=permissions) as bench:
+    workspaces = only_workspace(tmp_path, Project(tmp_path, reader(tmp_path)))
+    permissions = RulePermissions("ask", (), workspaces, is_mode_insisted_on=True)
+    async with in_project(tmp_path, workspaces=workspaces, permissions=permissions) as bench:
         await bench.client.request("trust", hash=found)
         await bench.client.request("new_session")
         assert await outcome(bench, "write", path="a", content="") == "asks"

@@ -7,7 +7,7 @@ from pathlib import Path
 from nousd.config.project_file import FILE_NAME
 from nousd.daemon.permissions import RulePermissions
 from nousd.daemon.project import Project, reader
-from tests.daemon_harness import of_type
+from tests.daemon_harness import of_type, only_workspace
 from tests.replay.test_replay import check_all_same, daemon_with_log
 
 
@@ -15,9 +15,9 @@ async def test_what_a_project_said_and_forbade_is_played_as_it_was(tmp_path: Pat
     root = tmp_path / "project"
     (root / FILE_NAME).parent.mkdir(parents=True)
     (root / FILE_NAME).write_text("provider = 'x'\n[permissions]\ndeny = ['read(a)']\n")
-    project = Project(root, reader(root))
-    permissions = RulePermissions("auto", (), project)
-    async with daemon_with_log(tmp_path, project=project, permissions=permissions) as opened:
+    workspaces = only_workspace(tmp_path, Project(root, reader(root)))
+    permissions = RulePermissions("auto", (), workspaces)
+    async with daemon_with_log(tmp_path, workspaces=workspaces, permissions=permissions) as opened:
         client, watch, rows = opened
         await client.request("prompt", text='[[tool read {"path":"a"}]][[then]][[say 1]]')
         await client.request("prompt", text="and again")

@@ -14,7 +14,8 @@ async def list_agents(core: Core, command: commands.ListAgents) -> Reply:
     """Lists the agents of a session, as it found them; without one, those that there are now."""
     live = await core.sessions.target(command.session_id)
     if live is None:
-        catalogue = (await core.runs.read_agents()).in_force(core.project.trust.trusts)
+        read = await core.workspaces.default.read_agents()
+        catalogue = read.in_force(core.workspaces.trust.trusts)
     else:
         catalogue = await core.runs.agents_of(live)
     return responses.Agents(

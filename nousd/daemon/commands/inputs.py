@@ -36,7 +36,13 @@ async def _place_of_prompt(core: Core, command: commands.Prompt) -> Place:
     live = await core.sessions.target(command.session_id)
     if command.leaf_id is not None:
         await require_entry(core, live, command.leaf_id)
-    return Place(live, None if live is None else await _repeated(core, live, command))
+    if live is None:
+        return Place(None, None)
+    workspace = await core.workspaces.looked_up(live.state)
+    known = await _repeated(core, live, command)
+    if known is None and isinstance(workspace, CommandRejected):
+        raise workspace
+    return Place(live, known)
 
 
 def _start(core: Core, live: LiveSession | None, given: Given[commands.Prompt]) -> Deferred:
@@ -178,6 +184,7 @@ async def abort(core: Core, command: commands.Abort) -> Reply:
 async def resume(core: Core, command: commands.Resume) -> Reply:
     """Starts a run on what is pending, or on an unanswered leaf."""
     live = await core.sessions.require(command.session_id)
+    await core.workspaces.of(live.state)
     leaf = await _leaf(core, live)
     run_id = core.clock.new_id("run")
     decided = decisions.resume_run(
@@ -286,7 +293,9 @@ async def _accepted(
     brought = Attached()
     if command.attachments:
         seen = core.sessions.without_session() if place.live is None else place.live.state
-        brought = await attached(core, command.attachments, core.runs.choice_of(seen))
+        choice = core.runs.choice_of(seen)
+        workspace = await core.workspaces.of(seen)
+        brought = await attached(core, command.attachments, choice, workspace.confinement)
     if command.attachments or core.hooks.has("input"):
         # Anything may have happened meanwhile.
         place = await find(core, command)

@@ -16,10 +16,13 @@ _BEHIND_ALL = 2**63 - 1
 async def call_tool(core: Core, command: commands.CallTool) -> Reply:
     """Starts a call, unless the same one was started already."""
     live = await core.sessions.require(command.session_id)
+    workspace = await core.workspaces.looked_up(live.state)
     known = await core.calls.acknowledged(live, command.client_call_id)
     if known is not None:
         return known
-    return core.calls.start(live, command.tool, command.args, command.client_call_id)
+    if isinstance(workspace, CommandRejected):
+        raise workspace
+    return core.calls.start(live, command.tool, command.args, command.client_call_id, workspace)
 
 
 async def cancel_tool_call(core: Core, command: commands.CancelToolCall) -> Reply:

@@ -23,12 +23,12 @@ _FOLDER: Final = ".nousd"
 async def trust(core: Core, command: commands.Trust) -> Reply:
     """Trusts a file as the user has seen it; nothing if it is another by now."""
     path = _path(core, command.path)
-    found = await trio.to_thread.run_sync(_hash_of, core.project.root, path)
+    found = await trio.to_thread.run_sync(_hash_of, core.workspaces.default.project.root, path)
     if not found:
         raise CommandRejected("project_file_not_found")
     if found != command.hash:
         raise CommandRejected("hash_mismatch", details={"hash": found})
-    ticket = core.project.trust.update(core.runs.log, str(path), found)
+    ticket = core.workspaces.trust.update(core.runs.log, str(path), found)
     ticket.when_settled(lambda _: core.mcp.reread_project())
     return Deferred(ticket, Accepted(command="trust", path=str(path)))
 
@@ -36,21 +36,25 @@ async def trust(core: Core, command: commands.Trust) -> Reply:
 async def untrust(core: Core, command: commands.Untrust) -> Reply:
     """Trusts a file no more, of whichever project it is."""
     named = command.path
-    path = named if named in core.project.trust.paths() else str(_path(core, named))
-    if path not in core.project.trust.paths():
+    path = named if named in core.workspaces.trust.paths() else str(_path(core, named))
+    if path not in core.workspaces.trust.paths():
         raise CommandRejected("not_trusted")
-    ticket = core.project.trust.update(core.runs.log, path, None)
+    ticket = core.workspaces.trust.update(core.runs.log, path, None)
     ticket.when_settled(lambda _: core.mcp.reread_project())
     return Deferred(ticket, Accepted(command="untrust", path=path))
 
 
 async def list_trust(core: Core, _: commands.ListTrust) -> Reply:
     """Lists the project's settings as they are now, then the other files that are trusted."""
-    own = await core.project.file()
+    own = await core.workspaces.default.project.file()
     files = [] if own is None else [own]
-    others = [path for path in core.project.trust.paths() if own is None or path != own.path]
+    others = [path for path in core.workspaces.trust.paths() if own is None or path != own.path]
     files += [await trio.to_thread.run_sync(_other, core, path) for path in others]
-    root = "" if core.project.root is None else str(core.project.root)
+    root = (
+        ""
+        if core.workspaces.default.project.root is None
+        else str(core.workspaces.default.project.root)
+    )
     return ProjectFiles(root=root, files=tuple(files), cursor=cursor(core.hub.head))
 
 
@@ -60,7 +64,7 @@ def _path(core: Core, named: str | None) -> Path:
     Raises:
         InvalidPayload: it is none that a user could be asked to trust.
     """
-    root = core.project.root
+    root = core.workspaces.default.project.root
     if root is None:
         raise CommandRejected("project_file_not_found")
     path = root / (named or FILE_NAME)
@@ -83,4 +87,4 @@ def _other(core: Core, path: str) -> ProjectFile:
     """Returns what is known of a file whose contents are somebody else's business."""
     root = next((above.parent for above in Path(path).parents if above.name == _FOLDER), None)
     found = "" if root is None or not root.is_dir() else _hash_of(root, Path(path))
-    return ProjectFile(path=path, hash=found, trusted=core.project.trust.trusts(path, found))
+    return ProjectFile(path=path, hash=found, trusted=core.workspaces.trust.trusts(path, found))

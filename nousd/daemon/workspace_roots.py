@@ -1,0 +1,40 @@
+"""Which folders sessions may work in: those that really lie under a folder that the user allowed.
+
+Paths only, with nothing looked at: whoever asks has resolved their links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class Roots:
+    """The folders that the user allowed, and what of them is the daemon's own.
+
+    Args:
+        allowed: each with all that is below; at least one.
+        hidden: what no workspace may lie in or contain. What the user runs the daemon in is his choice,
+            and not judged here.
+    """
+
+    def __init__(self, allowed: Iterable[Path], hidden: Iterable[Path] = ()) -> None:
+        self.allowed = tuple(dict.fromkeys(path.resolve() for path in allowed))
+        self._hidden = tuple(
+            spelling for path in hidden for spelling in (path.absolute(), path.resolve())
+        )
+
+    def fault(self, real: Path) -> str | None:
+        """Returns why a folder may not be a workspace, None if it may.
+
+        Args:
+            real: absolute, with its links resolved.
+        """
+        if not any(real.is_relative_to(root) for root in self.allowed):
+            return f"it must lie in {' or '.join(map(str, self.allowed))}"
+        for place in self._hidden:
+            if real.is_relative_to(place):
+                return "it lies in what belongs to the daemon"
+            if place.is_relative_to(real):
+                return "it contains what belongs to the daemon; name a folder further down"
+        return None
