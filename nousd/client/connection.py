@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -27,13 +26,8 @@ from nousd.client.answers import (
     encode_request,
     new_splitter,
 )
-from nousd.errors import (
-    AnswerInvalid,
-    AnswerTimedOut,
-    ClientError,
-    ConnectionLost,
-    DaemonUnreachable,
-)
+from nousd.client.dial import Where, dial_of, opened
+from nousd.errors import AnswerInvalid, AnswerTimedOut, ClientError, ConnectionLost
 from nousd.wire.commands import COMMANDS, Command
 from nousd.wire.responses import RESPONSES, Response
 
@@ -198,34 +192,20 @@ class Connection:
 
 @asynccontextmanager
 async def connect(
-    socket_path: Path, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
+    where: Where, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
 ) -> AsyncIterator[Connection]:
-    """Opens a connection to the daemon that listens on ``socket_path``.
+    """Opens a connection to the daemon that is there.
 
     Args:
         timeout_seconds: for connecting, and for each answer unless the request says otherwise.
 
     Raises:
-        DaemonUnreachable: nobody listens there.
+        DaemonUnreachable: nobody is there.
     """
-    connection = Connection(
-        await open_stream(socket_path, timeout_seconds), timeout_seconds=timeout_seconds
-    )
+    dial = dial_of(where)
+    stream = await opened(dial.commands(), dial, timeout_seconds)
+    connection = Connection(stream, timeout_seconds=timeout_seconds)
     try:
         yield connection
     finally:
         await connection.aclose()
-
-
-async def open_stream(path: Path, timeout_seconds: float) -> anyio.abc.AnyByteStream:
-    """Connects to a Unix socket.
-
-    Raises:
-        DaemonUnreachable: nobody listens there, or not within the time.
-    """
-    try:
-        with anyio.fail_after(timeout_seconds):
-            return await anyio.connect_unix(path)
-    except OSError as error:  # TimeoutError is one of them
-        reason = error.strerror or str(error) or "it does not answer"
-        raise DaemonUnreachable(f"no daemon listens on {path}: {reason}") from None

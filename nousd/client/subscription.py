@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Self
 
 import anyio
@@ -24,9 +23,8 @@ from nousd.client.answers import (
     encode_request,
     new_splitter,
 )
-from nousd.client.connection import open_stream
+from nousd.client.dial import Where, dial_of, opened
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost
-from nousd.places import locations
 from nousd.wire.events import EVENTS, Event
 from nousd.wire.framing import LineTooLong
 from nousd.wire.responses import Keepalive, Subscribed
@@ -110,12 +108,12 @@ class Subscription:
 
 @asynccontextmanager
 async def subscribe(
-    socket_path: Path,
+    where: Where,
     wanted: Subscribe,
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> AsyncIterator[Subscription]:
-    """Opens a subscription at the daemon whose command socket is ``socket_path``.
+    """Opens a subscription at the daemon that is there.
 
     Args:
         timeout_seconds: for connecting and for the answer; events are waited for without limit.
@@ -123,8 +121,8 @@ async def subscribe(
     Raises:
         DaemonUnreachable, Refused, AnswerTimedOut, ConnectionLost, AnswerInvalid
     """
-    path = locations.events_socket(socket_path)
-    subscription = Subscription(await open_stream(path, timeout_seconds))
+    dial = dial_of(where)
+    subscription = Subscription(await opened(dial.events(), dial, timeout_seconds))
     try:
         with anyio.move_on_after(timeout_seconds) as waiting:
             await subscription.start(wanted)

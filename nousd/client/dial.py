@@ -1,0 +1,75 @@
+"""Where a daemon is, as an answer to one question: how a stream to it is opened.
+
+Everything else of the client works over whatever stream it is given, so that a daemon behind Unix
+sockets, one in the same process and a test that plays one differ in their ``Dial`` and in nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+from anyio.abc import AnyByteStream
+
+from nousd.errors import DaemonUnreachable
+from nousd.places import locations
+
+
+class Dial(Protocol):
+    """Opens streams to one daemon, a new one each time; who asked for it closes it.
+
+    Both raise DaemonUnreachable if nobody is there. ``str()`` of it is the place's name in messages.
+    """
+
+    async def commands(self) -> AnyByteStream:
+        """Opens a stream for requests and their answers."""
+
+    async def events(self) -> AnyByteStream:
+        """Opens a stream for one subscription."""
+
+
+Where = Path | Dial
+"""The path of a daemon's command socket, or a way to open streams to it."""
+
+
+class SocketDial:
+    """A daemon behind Unix sockets. ``socket_path`` is that for commands; events are beside it."""
+
+    def __init__(self, socket_path: Path) -> None:
+        self._socket_path = socket_path
+
+    def __str__(self) -> str:
+        return str(self._socket_path)
+
+    async def commands(self) -> AnyByteStream:
+        return await _connected(self._socket_path)
+
+    async def events(self) -> AnyByteStream:
+        return await _connected(locations.events_socket(self._socket_path))
+
+
+def dial_of(where: Where) -> Dial:
+    """Returns how to open streams to what is there."""
+    return SocketDial(where) if isinstance(where, Path) else where
+
+
+async def opened(dialing: Awaitable[AnyByteStream], dial: Dial, seconds: float) -> AnyByteStream:
+    """Waits for a stream that is being opened.
+
+    Raises:
+        DaemonUnreachable: nobody is there, or not within the time.
+    """
+    with anyio.move_on_after(None if seconds == math.inf else seconds):
+        return await dialing
+    raise DaemonUnreachable(f"no daemon listens on {dial}: no answer within {seconds:g} seconds")
+
+
+async def _connected(path: Path) -> AnyByteStream:
+    try:
+        return await anyio.connect_unix(path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise DaemonUnreachable(f"no daemon listens on {path}: {reason}") from None

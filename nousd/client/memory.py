@@ -1,0 +1,250 @@
+"""Streams in memory, for a daemon in the same process and for tests: a socket pair without a kernel.
+
+What holds for a socket holds here: a sender waits while ``BYTES_MAX`` are on their way, one end can say
+that it is done and still listen, and closing one end wakes whoever waits at the other. What is not so:
+both ends live in one event loop, asyncio's or trio's, and closing loses nothing that was sent before.
+
+Nothing is known here of lines, or of what is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import AnyByteStream, ByteStream
+
+from nousd.errors import DaemonUnreachable
+
+BYTES_MAX: Final = 64 * 1024
+"""Bytes on their way in one direction, past which the sender waits."""
+
+CONNECTIONS_MAX: Final = 512
+"""Connections through one ``MemoryDial`` at a time, as many as to a socket of the daemon."""
+
+
+class _Side:
+    """One end of a pipe: at most one task waits here until the other end did something."""
+
+    def __init__(self, action: str) -> None:
+        self.guard = anyio.ResourceGuard(action)
+        self._told: anyio.Event | None = None
+
+    async def wait(self) -> None:
+        self._told = anyio.Event()
+        try:
+            await self._told.wait()
+        finally:
+            self._told = None
+
+    def tell(self) -> None:
+        if self._told is not None:
+            self._told.set()
+
+
+class _Pipe:
+    """One direction. ``has_ended``: no more is sent; ``is_refused``: no more is received."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._on_its_way = bytearray()
+        self.has_ended = False
+        self.is_refused = False
+        self.receiver = _Side("receiving from")
+        self.sender = _Side("sending to")
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether ``take`` would return something, or nothing will ever come."""
+        return bool(self._on_its_way) or self.has_ended
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether ``put`` would take something, or nothing will ever be taken."""
+        return len(self._on_its_way) < self._bytes_max or self.has_ended or self.is_refused
+
+    def put(self, data: bytes | memoryview) -> int:
+        """Takes what there is room for, and returns how many bytes that was."""
+        room = self._bytes_max - len(self._on_its_way)
+        taken = min(room, len(data))
+        self._on_its_way += data[:taken]
+        if taken:
+            self.receiver.tell()
+        return taken
+
+    def take(self, bytes_max: int) -> bytes:
+        """Returns up to so many bytes, none if there are none."""
+        taken = bytes(memoryview(self._on_its_way)[:bytes_max])
+        del self._on_its_way[: len(taken)]
+        if taken:
+            self.sender.tell()
+        return taken
+
+    def end(self) -> None:
+        self.has_ended = True
+        self.receiver.tell()
+        self.sender.tell()
+
+    def refuse(self) -> None:
+        self.is_refused = True
+        self._on_its_way.clear()
+        self.receiver.tell()
+        self.sender.tell()
+
+
+class MemoryStream(ByteStream):
+    """One end of a pair; ``memory_streams`` makes both. At most one task sends and one receives."""
+
+    def __init__(self, incoming: _Pipe, outgoing: _Pipe) -> None:
+        self._incoming = incoming
+        self._outgoing = outgoing
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether ``receive`` would return or raise at once."""
+        return self._incoming.is_readable or self._incoming.is_refused
+
+    async def receive(self, max_bytes: int = BYTES_MAX) -> bytes:
+        """Waits for bytes and returns up to ``max_bytes`` of them.
+
+        Raises:
+            anyio.EndOfStream: the other end has said all, and it was received.
+            anyio.ClosedResourceError: this end is closed.
+        """
+        if max_bytes < 1:
+            raise ValueError("max_bytes must be at least 1")
+        pipe = self._incoming
+        with pipe.receiver.guard:
+            if self.is_readable:
+                await anyio.lowlevel.checkpoint()
+            while not self.is_readable:
+                await pipe.receiver.wait()
+            if pipe.is_refused:
+                raise anyio.ClosedResourceError
+            if data := pipe.take(max_bytes):
+                return data
+            raise anyio.EndOfStream
+
+    async def send(self, item: bytes | bytearray | memoryview) -> None:
+        """Sends all of it; cancelled, a part of it.
+
+        Raises:
+            anyio.BrokenResourceError: the other end is closed.
+            anyio.ClosedResourceError: this end is closed, or has said that it is done.
+        """
+        pipe = self._outgoing
+        with pipe.sender.guard:
+            await anyio.lowlevel.checkpoint()
+            left = memoryview(item)
+            while True:
+                self._check_sendable()
+                left = left[pipe.put(left) :]
+                if not left:
+                    return
+                await pipe.sender.wait()
+
+    async def wait_sendable(self) -> None:
+        """Waits until ``send`` would take at least a byte at once.
+
+        Raises:
+            anyio.BrokenResourceError, anyio.ClosedResourceError: as ``send``.
+        """
+        pipe = self._outgoing
+        with pipe.sender.guard:
+            await anyio.lowlevel.checkpoint()
+            while not pipe.is_writable:
+                await pipe.sender.wait()
+            self._check_sendable()
+
+    def send_now(self, data: bytes) -> int:
+        """Sends what there is room for, and returns how many bytes that was: none if nobody takes any.
+
+        Only while no task is in ``send``.
+        """
+        pipe = self._outgoing
+        return 0 if pipe.has_ended or pipe.is_refused else pipe.put(data)
+
+    def _check_sendable(self) -> None:
+        if self._outgoing.has_ended:
+            raise anyio.ClosedResourceError
+        if self._outgoing.is_refused:
+            raise anyio.BrokenResourceError
+
+    async def send_eof(self) -> None:
+        """Says that no more will be sent."""
+        self._outgoing.end()
+        await anyio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        """Closes this end. What was sent can still be received at the other."""
+        self._outgoing.end()
+        self._incoming.refuse()
+        await anyio.lowlevel.checkpoint()
+
+
+def memory_streams(bytes_max: int = BYTES_MAX) -> tuple[MemoryStream, MemoryStream]:
+    """Returns the two ends of a connection."""
+    there, back = _Pipe(bytes_max), _Pipe(bytes_max)
+    return MemoryStream(back, there), MemoryStream(there, back)
+
+
+Serve = Callable[[MemoryStream], Awaitable[None]]
+"""Serves one connection until it is over; the stream is closed behind it."""
+
+
+class MemoryDial:
+    """A daemon in this process.
+
+    Args:
+        start_soon: of the task group, or the nursery, in which connections are served. An error of a
+            serving function is an error in there.
+        commands, events: serve one connection of that kind.
+        connections_max: so many at a time; a further one is unreachable.
+    """
+
+    def __init__(
+        self,
+        start_soon: Callable[[Callable[[], Awaitable[None]]], object],
+        *,
+        commands: Serve,
+        events: Serve,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        self._start_soon = start_soon
+        self._commands = commands
+        self._events = events
+        self._connections_max = connections_max
+        self._connections = 0
+        self._is_closed = False
+
+    def __str__(self) -> str:
+        return "this process"
+
+    async def commands(self) -> AnyByteStream:
+        return self._open(self._commands)
+
+    async def events(self) -> AnyByteStream:
+        return self._open(self._events)
+
+    def close(self) -> None:
+        """Opens no further connection; those there are go on. To be called before the tasks end."""
+        self._is_closed = True
+
+    def _open(self, serve: Serve) -> MemoryStream:
+        if self._is_closed:
+            raise DaemonUnreachable(f"no daemon listens in {self} any more")
+        if self._connections >= self._connections_max:
+            raise DaemonUnreachable(f"the daemon in {self} has too many connections")
+        ours, theirs = memory_streams()
+        self._connections += 1
+        self._start_soon(lambda: self._served(serve, theirs))
+        return ours
+
+    async def _served(self, serve: Serve, stream: MemoryStream) -> None:
+        try:
+            async with stream:
+                await serve(stream)
+        finally:
+            self._connections -= 1
