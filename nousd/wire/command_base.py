@@ -11,6 +11,7 @@ from nousd.wire.limits import (
     CURSOR_DIGITS_MAX,
     NAME_CHARS_MAX,
     PAGE_ROWS_MAX,
+    PATH_CHARS_MAX,
     TEXT_CHARS_MAX,
     TYPES_MAX,
 )
@@ -20,6 +21,11 @@ Text = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS_MAX, pattern=r"\S
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 """An id or a name."""
+
+Folder = Annotated[
+    str, Meta(min_length=1, max_length=PATH_CHARS_MAX, examples=["/home/me/project"])
+]
+"""The absolute path of a folder on the daemon's machine; ``~`` and variables mean nothing in it."""
 
 _TYPE_NAME: Final = r"[A-Za-z0-9!#$&^_.+-]+"
 MediaType = Annotated[

@@ -16,6 +16,7 @@ from nousd.wire.entries import Attachment, Entry, PermissionMode, Thinking, Usag
 from nousd.wire.extension_events import Remark
 from nousd.wire.mcp import McpServers
 from nousd.wire.response_base import Response
+from nousd.wire.run_options import RunOptions
 from nousd.wire.tool_commands import ConfirmDecision
 from nousd.wire.tool_responses import (
     Agents,
@@ -41,10 +42,14 @@ class QueuedInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """An accepted input. ``kind`` is ``prompt``, ``steer`` or ``follow_up``; ``leaf_id`` is the leaf a
     prompt was accepted on, ``promoted_run_id`` the run that a promoted follow-up became a steer of.
     ``changed_by`` names the extensions that changed its text before it was accepted.
+
+    A ``message`` was appended, and waits for its place in the tree at most: ``entry_id`` is the entry it
+    becomes. Of a prompt it is the entry that holds the text already. ``request_hash`` tells what came
+    under a client message id from another text.
     """
 
     input_id: str
-    kind: Literal["prompt", "steer", "follow_up"]
+    kind: Literal["prompt", "steer", "follow_up", "message"]
     text: str
     run_id: str | UnsetType = UNSET
     client_message_id: str | UnsetType = UNSET
@@ -53,6 +58,8 @@ class QueuedInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     promoted_run_id: str | UnsetType = UNSET
     attachments: tuple[Attachment, ...] | UnsetType = UNSET
     changed_by: tuple[str, ...] | UnsetType = UNSET
+    entry_id: str | UnsetType = UNSET
+    request_hash: str | UnsetType = UNSET
     text_ref: str | UnsetType = UNSET
     text_bytes: int | UnsetType = UNSET
 
@@ -74,6 +81,7 @@ class Accepted(Response, frozen=True, kw_only=True):
     ``cleared`` (abort, clear_queue) holds the inputs taken out of the queues, so that an editor can
     offer them again. ``handled_by`` names the extension that dealt with a text, so that there is no run
     and no input; ``reply`` is what it says. ``warnings`` tells what went wrong with extensions.
+    ``repeated``: this was acknowledged before, under the same client message id.
     """
 
     command: str
@@ -81,6 +89,8 @@ class Accepted(Response, frozen=True, kw_only=True):
     session_id: str | UnsetType = UNSET
     leaf_id: str | UnsetType = UNSET
     input_id: str | UnsetType = UNSET
+    entry_id: str | UnsetType = UNSET
+    repeated: Literal[True] | UnsetType = UNSET
     tool_call_id: str | UnsetType = UNSET
     count: int | UnsetType = UNSET
     mode: QueueMode | PermissionMode | UnsetType = UNSET
@@ -144,12 +154,18 @@ class OpenMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActiveRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run that has not ended. ``origin`` is of the run of a task."""
+    """A run that has not ended. ``origin`` is of the run of a task. ``last_activity_at`` is when it last
+    gave a sign of life; waiting within a limit of its own is one.
+    """
 
     run_id: str
     session_id: str
     run_state: RunState
     started_at: str
+    last_activity_at: str | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
+    agent_id: str | UnsetType = UNSET
+    agent_profile: str | UnsetType = UNSET
     origin: TaskOrigin | UnsetType = UNSET
 
 
@@ -167,6 +183,7 @@ class State(Response, frozen=True, kw_only=True):
     provider: str
     model: str
     permission_mode: PermissionMode
+    workspace: str
     thinking: Thinking | UnsetType = UNSET
     leaf_id: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
@@ -253,7 +270,7 @@ class SessionDeleted(Response, frozen=True, kw_only=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of a run."""
+    """What is known of a run. ``last_activity_at`` is told while it goes on."""
 
     run_id: str
     session_id: str
@@ -262,9 +279,14 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     runtime: str
     model: str
     turns: int
+    last_activity_at: str | UnsetType = UNSET
     ended_at: str | UnsetType = UNSET
     error: str | UnsetType = UNSET
     usage: UsageTotals | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
+    agent_id: str | UnsetType = UNSET
+    agent_profile: str | UnsetType = UNSET
+    options: RunOptions | UnsetType = UNSET
 
 
 class Runs(Response, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from nousd.wire.command_base import Command, Name, OptionalCursor, PageSize
+from nousd.wire.command_base import Command, Folder, Name, OptionalCursor, PageSize
 from nousd.wire.entries import PermissionMode
 from nousd.wire.limits import ANSWERS_MAX, PATH_CHARS_MAX, REASON_CHARS_MAX, RULE_CHARS_MAX
 from nousd.wire.questions import QuestionAnswer
@@ -63,23 +63,28 @@ class RevokePermission(Command, frozen=True, kw_only=True):
 class Trust(Command, frozen=True, kw_only=True):
     """Trusts a file of the project as it is: ``hash`` is that of the bytes that the user has looked at.
 
-    Without ``path`` the project's own settings are meant.
+    Without ``path`` the project's own settings are meant; the project is that of ``workspace``, without it
+    of the daemon's workdir.
     """
 
     hash: Name
     path: ProjectPath | None = None
+    workspace: Folder | None = None
 
 
 class Untrust(Command, frozen=True, kw_only=True):
     """Takes back the trust in a file of a project, whatever its hash is."""
 
     path: ProjectPath | None = None
+    workspace: Folder | None = None
 
 
 class ListTrust(Command, frozen=True, kw_only=True):
     """Reads which files of the project there are, and of other projects those that are trusted; what
     each of them adds, and what never counts.
     """
+
+    workspace: Folder | None = None
 
 
 class GetTodos(Command, frozen=True, kw_only=True):

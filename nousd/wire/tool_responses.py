@@ -62,7 +62,7 @@ class Permissions(Response, frozen=True, kw_only=True):
 class ProjectFiles(Response, frozen=True, kw_only=True):
     """What files of projects say, and which of them the user trusts; true at ``cursor``.
 
-    ``root`` is that of the project of the workdir; its files are first.
+    ``root`` is that of the project that was asked about; its files are first.
     """
 
     root: str

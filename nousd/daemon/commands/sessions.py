@@ -42,8 +42,9 @@ from nousd.wire.subscribe import cursor
 
 async def new_session(core: Core, command: commands.NewSession) -> Reply:
     """Creates a session and makes it the active one."""
+    workspace = await core.workspaces.named(command.workspace)
     warnings = await ask_switch(core, None)
-    live, ticket = core.sessions.create(name=command.name)
+    live, ticket = core.sessions.create(name=command.name, workspace=workspace.path)
     return Deferred(ticket, _selected(live, is_active=True, warnings=warnings))
 
 

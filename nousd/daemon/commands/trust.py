@@ -9,7 +9,7 @@ import trio
 
 from nousd.config.project_file import FILE_NAME
 from nousd.daemon.core import Core, Deferred, Reply
-from nousd.daemon.project import read_inside
+from nousd.daemon.project import Project, read_inside
 from nousd.errors import CommandRejected, InvalidPayload, ToolError
 from nousd.wire import commands
 from nousd.wire.canonical import digest
@@ -22,8 +22,9 @@ _FOLDER: Final = ".nousd"
 
 async def trust(core: Core, command: commands.Trust) -> Reply:
     """Trusts a file as the user has seen it; nothing if it is another by now."""
-    path = _path(core, command.path)
-    found = await trio.to_thread.run_sync(_hash_of, core.workspaces.default.project.root, path)
+    project = await _project(core, command.workspace)
+    path = _path(project, command.path)
+    found = await trio.to_thread.run_sync(_hash_of, project.root, path)
     if not found:
         raise CommandRejected("project_file_not_found")
     if found != command.hash:
@@ -35,36 +36,39 @@ async def trust(core: Core, command: commands.Trust) -> Reply:
 
 async def untrust(core: Core, command: commands.Untrust) -> Reply:
     """Trusts a file no more, of whichever project it is."""
-    named = command.path
-    path = named if named in core.workspaces.trust.paths() else str(_path(core, named))
-    if path not in core.workspaces.trust.paths():
+    trusted = core.workspaces.trust
+    path = command.path
+    if path is None or path not in trusted.paths():
+        path = str(_path(await _project(core, command.workspace), path))
+    if path not in trusted.paths():
         raise CommandRejected("not_trusted")
-    ticket = core.workspaces.trust.update(core.runs.log, path, None)
+    ticket = trusted.update(core.runs.log, path, None)
     ticket.when_settled(lambda _: core.mcp.reread_project())
     return Deferred(ticket, Accepted(command="untrust", path=path))
 
 
-async def list_trust(core: Core, _: commands.ListTrust) -> Reply:
-    """Lists the project's settings as they are now, then the other files that are trusted."""
-    own = await core.workspaces.default.project.file()
+async def list_trust(core: Core, command: commands.ListTrust) -> Reply:
+    """Lists a project's settings as they are now, then the other files that are trusted."""
+    project = await _project(core, command.workspace)
+    own = await project.file()
     files = [] if own is None else [own]
     others = [path for path in core.workspaces.trust.paths() if own is None or path != own.path]
     files += [await trio.to_thread.run_sync(_other, core, path) for path in others]
-    root = (
-        ""
-        if core.workspaces.default.project.root is None
-        else str(core.workspaces.default.project.root)
-    )
+    root = "" if project.root is None else str(project.root)
     return ProjectFiles(root=root, files=tuple(files), cursor=cursor(core.hub.head))
 
 
-def _path(core: Core, named: str | None) -> Path:
+async def _project(core: Core, workspace: str | None) -> Project:
+    return (await core.workspaces.named(workspace)).project
+
+
+def _path(project: Project, named: str | None) -> Path:
     """Returns the file that is meant.
 
     Raises:
         InvalidPayload: it is none that a user could be asked to trust.
     """
-    root = core.workspaces.default.project.root
+    root = project.root
     if root is None:
         raise CommandRejected("project_file_not_found")
     path = root / (named or FILE_NAME)
