@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +18,7 @@ from nousd.errors import ToolError
 from nousd.tools.environment import allowed_environment
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output import OutputCollector, OutputStream
+from nousd.tools.real_folder import require_real
 from nousd.tools.sandbox.interface import Held, Request, Sandbox
 from nousd.tools.supervisor import Ended, run_supervised
 from nousd.wire.limits import ARTIFACT_BYTES_MAX
@@ -164,9 +165,15 @@ async def _held(command: Command, context: ToolContext) -> AsyncIterator[Held]:
             network=command.network or command.sandbox.has_network,
         )
     )
-    held = await trio.to_thread.run_sync(holding.__enter__)
+    held = await trio.to_thread.run_sync(_entered, holding, context.workdir)
     try:
         yield held
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(holding.__exit__, None, None, None)
+
+
+def _entered(holding: AbstractContextManager[Held], workdir: Path) -> Held:
+    # What a sandbox opens it opens by its name.
+    require_real(workdir)
+    return holding.__enter__()
