@@ -23,7 +23,8 @@ import trio
 from nousd.errors import ConfigError, ToolError
 from nousd.machine.sources import SourceText, of_file, unused
 from nousd.places.filesystems import is_local
-from nousd.tools.confine import DEPTH_MAX, Confinement
+from nousd.tools.confine import Confinement
+from nousd.tools.way import DEPTH_MAX
 from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX, INSTRUCTIONS_FILE_BYTES_MAX
 
 FILE_NAME: Final = "AGENTS.md"

@@ -32,8 +32,8 @@ from nousd.tools.builtins import BUILTIN_NAMES
 from nousd.tools.function_tool import (
     AccessOf,
     FunctionTool,
+    access_to,
     leads_inside,
-    real_path,
     touches_nothing,
 )
 from nousd.tools.interface import Tool, ToolContext, ToolResult
@@ -259,11 +259,7 @@ def _access(
         args.get(path_argument) if isinstance(args, dict) else getattr(args, path_argument, None)
     )
     path = str(given or ".")
-    return Access(
-        classes=classes,
-        paths=(real_path(path, context),),
-        is_inside=leads_inside(path, context),
-    )
+    return access_to(classes, (path,), context, is_inside=leads_inside(path, context))
 
 
 def _tool_result(result: object) -> ToolResult:

@@ -26,6 +26,9 @@ from nousd.wire.tool_events import PolicyDecision, PolicySource
 
 Verdict = Literal["allow", "deny", "ask"]
 
+_PLACES_NAMED: Final = 3
+"""Places outside that a reason names; whoever is asked is told all of them beside it."""
+
 
 class Judgement(NamedTuple):
     """What the sources said of a call, and what follows.
@@ -65,10 +68,21 @@ def judge(case: Case) -> Judgement:
     if by_rules.decision == "deny":
         return _judged(case, "deny", by_rules.reason, (by_rules,))
     verdict, reason = _MODES[case.mode](case.access, ruling)
+    if case.access.outside and verdict != "deny":
+        # Neither a rule nor a mode can speak for places that none of them is about.
+        reason = f"it leads out of the workspace, to {_listed(case.access.outside)}"
+        by_override = PolicySource(source="override", decision="ask", reason=reason)
+        return _judged(case, "ask", reason, (by_rules, by_override))
     by_mode = PolicySource(source="mode", decision=verdict, reason=reason)
     # "A rule asks" tells nobody which.
     why = by_rules.reason if verdict == by_rules.decision == "ask" else reason
     return _judged(case, verdict, why, (by_rules, by_mode))
+
+
+def _listed(places: Sequence[str]) -> str:
+    named = ", ".join(places[:_PLACES_NAMED])
+    more = len(places) - _PLACES_NAMED
+    return f"{named} and {more} more" if more > 0 else named
 
 
 def _judged(

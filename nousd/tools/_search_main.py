@@ -29,6 +29,7 @@ from nousd.errors import ToolError
 from nousd.tools.confine import Confinement
 from nousd.tools.globs import Parts, glob_matcher
 from nousd.tools.path_errors import explained
+from nousd.tools.real_folder import changed
 from nousd.tools.walk import open_tree
 
 MEMORY_BYTES_MAX: Final = 2 * 1024**3
@@ -48,9 +49,9 @@ Request = dict[str, Any]
 
 def main(request: Request) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
-    confinement = _confinement(request)
     command = request["command"]
     try:
+        confinement = _confinement(request)
         with explained(command, request["path"]):
             for line in _COMMANDS[command](confinement, request):
                 sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
@@ -66,7 +67,10 @@ def _confinement(request: Request) -> Confinement:
         tuple(map(Path, request["hidden"])),
         hard_links=request["hard_links"],
     )
-    return whole.closed_to(reading=[re.compile(*pattern) for pattern in request["closed"]])
+    if str(whole.workdir) != request["real_workdir"]:
+        raise changed(request["real_workdir"])
+    open_to_call = whole if request["opened"] is None else whole.opened_to(request["opened"])
+    return open_to_call.closed_to(reading=[re.compile(*pattern) for pattern in request["closed"]])
 
 
 def find(confinement: Confinement, request: Request) -> Iterator[str]:

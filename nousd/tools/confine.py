@@ -12,6 +12,11 @@ was spelled, also when they do not exist yet. The same holds for places that are
 (``Confinement.closed_to``): what a rule denies is denied where it is opened, whatever was exchanged
 since the rule was asked.
 
+A place outside can be opened to one call (``Confinement.opened_to``), once the user has said so of that
+very place. Its ways begin at the root, go by the same rules, and count only if they arrive inside or at
+such a place: a link that was exchanged since the question leads nowhere. The daemon's own places and the
+kernel's stay out of reach.
+
 A file with several names (hard links) is refused: another of them may lie outside, or be our own state,
 and which ones there are nothing tells. Folders cannot have several.
 
@@ -26,31 +31,30 @@ in a thread. Standard library and ``nousd.errors`` only, so that the search proc
 from __future__ import annotations
 
 import copy
-import errno
 import os
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Final, Literal
+from typing import Final
 
 from nousd.errors import ConfigError, ToolError
 from nousd.tools.environment import allowed_environment
+from nousd.tools.outside import (
+    KERNEL_PLACES,
+    Parts,
+    from_workdir,
+    kernel_devices,
+    leads_out,
+    settled,
+)
 from nousd.tools.path_errors import denied, outside, shown
 from nousd.tools.place import Place, Restrictions
+from nousd.tools.way import Missing, Way
 
-SYMLINKS_MAX: Final = 40
-"""Links followed for one path; the kernel's own bound."""
-
-DEPTH_MAX: Final = 128
-"""Folders below the workdir. Each holds a descriptor while a path is walked."""
-
-_FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\})", re.ASCII)
 
-_Missing = Literal["fail", "create", "imagine"]
-"""What becomes of a folder on the way that does not exist."""
+_ROOT: Final = Path("/")
 
 
 class Confinement:
@@ -61,7 +65,9 @@ class Confinement:
         hidden: files and folders that count as outside even when they lie inside.
         hard_links: whether files with several names may be opened all the same.
 
-    ``restrictions``: what may not be opened although it lies inside.
+    ``restrictions``: what may not be opened although it lies inside. ``asks``: whether somebody can be
+    asked about what leads out. ``opened``: places outside that may be used all the same, with what is in
+    them; None: no way leads out.
 
     Raises:
         ConfigError: if the workdir is no folder, or is hidden itself.
@@ -74,6 +80,10 @@ class Confinement:
         self.spelled = workdir.absolute()
         self.hidden = hidden
         self.restrictions = Restrictions(hard_links=hard_links, own=hidden)
+        self.asks = False
+        self.opened: tuple[str, ...] | None = None
+        self._opened: frozenset[Parts] = frozenset()
+        self._kernel_devices: frozenset[int] = frozenset()
         if not self.workdir.is_dir():
             raise ConfigError(f"workdir: {workdir} is not a folder")
         # The folder may be reached by a link; paths spelled that way are inside as well.
@@ -82,9 +92,13 @@ class Confinement:
         if any(self.workdir.is_relative_to(place) for place in places):
             raise ConfigError(f"workdir: {workdir} lies in the daemon's own state")
         self._hidden = {rest for place in places if (rest := self._inside(place.parts)) is not None}
+        around = (from_workdir(self.workdir, place) for place in (*places, *KERNEL_PLACES))
+        self._hidden |= {parts for parts in around if leads_out(parts)}
 
-    def is_hidden(self, parts: tuple[str, ...]) -> bool:
-        """Whether the real place ``parts`` (from the workdir) belongs to the daemon."""
+    def is_hidden(self, parts: Parts) -> bool:
+        """Whether the real place ``parts`` (from the workdir) belongs to the daemon, or is the kernel's
+        and lies outside.
+        """
         return any(parts[: len(place)] == place for place in self._hidden)
 
     def closed_to(
@@ -105,23 +119,82 @@ class Confinement:
         )
         return restricted
 
-    def is_seen(self, parts: tuple[str, ...]) -> bool:
+    def asking(self) -> Confinement:
+        """Returns a copy for a call about which somebody can be asked: see ``beyond``."""
+        asking = copy.copy(self)
+        asking.asks = True
+        return asking
+
+    def beyond(self, given: str) -> str | None:
+        """Returns the real place, absolute, that a path which leads out arrives at; None if it does not
+        lead out, or if nobody can be asked about that: also not about a place that cannot be shown.
+        """
+        if not self.asks:
+            return None
+        try:
+            self.real(given)
+        except ToolError:
+            return self._shown_beyond(given)
+        except OSError:
+            return None
+        return None
+
+    def _shown_beyond(self, given: str) -> str | None:
+        try:
+            real = self.opened_to(()).real(given)
+        except (ToolError, OSError):
+            return None
+        absolute = os.path.normpath(self.workdir / real)
+        return absolute if absolute.isprintable() else None
+
+    def opened_to(self, places: Iterable[str]) -> Confinement:
+        """Returns a copy for one call, which may also use some places wherever they are, and what is in
+        them.
+
+        Args:
+            places: as ``beyond`` returns them.
+        """
+        opened = copy.copy(self)
+        opened.opened = tuple(places)
+        opened._opened = frozenset(  # noqa: SLF001
+            from_workdir(self.workdir, Path(place)) for place in opened.opened
+        )
+        opened._kernel_devices = kernel_devices()  # noqa: SLF001
+        return opened
+
+    def spelled_from_workdir(self, place: str) -> str:
+        """Returns how ``real`` spells a place that ``beyond`` has returned."""
+        return "/".join(from_workdir(self.workdir, Path(place))) or "."
+
+    def is_seen(self, parts: Parts) -> bool:
         """Whether the real place ``parts`` turns up in lists and searches."""
+        parts = settled(self.workdir, parts)
         return not (self.is_hidden(parts) or self.restrictions.close_to_reading(parts))
+
+    def is_kernels(self, folder: int) -> bool:
+        """Whether an open folder is one in which the kernel shows what programs hold, on a way that may
+        lead out.
+        """
+        return bool(self._kernel_devices) and os.fstat(folder).st_dev in self._kernel_devices
+
+    def may_pass(self, parts: Parts) -> bool:
+        """Whether a folder at a real place may be made on the way to what may be used."""
+        return not leads_out(parts) or any(place[: len(parts)] == parts for place in self._opened)
 
     def real(self, given: str) -> str:
         """Returns where a path leads, with slashes from the workdir, ``.`` for the workdir itself.
 
-        Neither the place nor the folders on the way need exist: what is not there is no link.
+        Neither the place nor the folders on the way need exist: what is not there is no link. Of a
+        confinement with opened places that may be any place outside, spelled with ``..``.
 
         Raises:
             ToolError, OSError: as ``locate``.
         """
-        walk = _Walk(self, given)
+        way = Way(self, given)
         with ExitStack() as cleanup:
-            cleanup.callback(walk.close)
-            name = walk.to(self.names_of(_expanded(given), given), missing="imagine")
-            return "/".join(walk.parts_of(name)) or "."
+            cleanup.callback(way.close)
+            name = way.to(self._names_from_top(given), missing="imagine")
+            return "/".join(way.parts_of(name)) or "."
 
     @contextmanager
     def locate(self, given: str, *, create_parents: bool = False) -> Iterator[Place]:
@@ -138,45 +211,80 @@ class Confinement:
         """
         if create_parents:
             # Nothing is made on the way to what may not be made in the end.
-            real = self.real(given)
-            if self.restrictions.close_to_writing(tuple(real.split("/"))):
+            real = tuple(self.real(given).split("/"))
+            self._require_open(real, given)
+            if self.restrictions.close_to_writing(real):
                 raise denied(given, "writing")
-        names = self.names_of(_expanded(given), given)
+        names = self._names_from_top(given)
         with self._walked(names, given, create_parents=create_parents) as place:
+            self._require_open(place.parts, given)
             yield place
 
     @contextmanager
     def locate_real(
-        self, parts: tuple[str, ...], *, create_parents: bool = False
+        self, parts: Parts, *, create_parents: bool = False, in_passing: bool = False
     ) -> Iterator[Place]:
         """Walks to a place that ``real`` or an earlier walk has found.
+
+        Args:
+            in_passing: also to a folder on the way to a place that is opened.
 
         Raises:
             ToolError, OSError: as ``locate``; also if one of the names is a link by now.
         """
         given = "/".join(parts)
-        with self._walked(list(parts), given, create_parents=create_parents) as place:
+        names = [*self._names_of_workdir, *parts]
+        with self._walked(names, given, create_parents=create_parents) as place:
             if place.parts != parts:
                 raise ToolError(f"path_changed: {shown(given)}: a folder became a link meanwhile")
+            if not (in_passing and self.may_pass(parts)):
+                self._require_open(parts, given)
             yield place
 
     @contextmanager
     def _walked(self, names: list[str], given: str, *, create_parents: bool) -> Iterator[Place]:
-        walk = _Walk(self, given)
+        way = Way(self, given)
+        missing: Missing = "create" if create_parents else "fail"
         with ExitStack() as cleanup:
-            cleanup.callback(walk.close)
-            name = walk.to(names, missing="create" if create_parents else "fail")
-            yield Place(walk.folder, name, walk.parts_of(name), given, self.restrictions)
+            cleanup.callback(way.close)
+            name = way.to(names, missing=missing)
+            yield Place(way.folder, name, way.parts_of(name), given, self.restrictions)
+
+    def _require_open(self, parts: Parts, given: str) -> None:
+        if leads_out(parts) and parts not in self._opened:
+            raise outside(given)
+
+    # --- names ---------------------------------------------------------------------------------
+
+    @property
+    def top(self) -> Path:
+        """Where every way begins: the workdir, and the root if some lead out."""
+        return self.workdir if self.opened is None else _ROOT
+
+    def from_top(self, names: Parts) -> Parts:
+        """Returns the real place that names from the top lead to, from the workdir."""
+        return names if self.opened is None else from_workdir(self.workdir, _ROOT.joinpath(*names))
+
+    @property
+    def _names_of_workdir(self) -> tuple[str, ...]:
+        return () if self.opened is None else self.workdir.parts[1:]
+
+    def _names_from_top(self, given: str) -> list[str]:
+        path = _expanded(given)
+        names = self.names_of(path, given)
+        return names if path.startswith("/") else [*self._names_of_workdir, *names]
 
     def names_of(self, path: str, given: str) -> list[str]:
-        """Splits a path into names that start at the workdir; ``..`` is left in place.
+        """Splits a path into names; those of an absolute one start at the top. ``..`` is left in place.
 
         Raises:
-            ToolError: if it is absolute and does not begin with the workdir.
+            ToolError: if it is absolute and does not begin with the workdir, and no way leads out.
         """
         pure = PurePosixPath(path)
         if not pure.is_absolute():
             return list(pure.parts)
+        if self.opened is not None:
+            return list(pure.parts[1:])
         # POSIX keeps a leading "//" apart; for Linux it is the same as "/".
         inside = self._inside(("/", *pure.parts[1:]))
         if inside is None:
@@ -188,115 +296,6 @@ class Confinement:
             if parts[: len(root)] == root:
                 return parts[len(root) :]
         return None
-
-
-class _Walk:
-    """One way down from the workdir.
-
-    Invariant: ``len(self._folders) == len(self._parts) + 1``; no folder is a link or hidden, and one
-    that does not exist is None.
-    """
-
-    def __init__(self, confinement: Confinement, given: str) -> None:
-        self._confinement = confinement
-        self._given = given
-        self._parts: list[str] = []
-        self._folders: list[int | None] = [os.open(confinement.workdir, _FOLDER)]
-
-    def close(self) -> None:
-        for folder in self._folders:
-            if folder is not None:
-                os.close(folder)
-
-    @property
-    def folder(self) -> int:
-        """The folder that was arrived at, which exists unless missing ones were imagined."""
-        folder = self._folders[-1]
-        assert folder is not None
-        return folder
-
-    def to(self, names: list[str], *, missing: _Missing) -> str:
-        """Goes to the folder that holds the last name, and returns that; ``.`` for the folder itself."""
-        ahead = deque(names)
-        links = 0
-        while ahead:
-            name = ahead.popleft()
-            if name == "..":
-                self._up()
-            elif (target := self._link_target(name)) is not None:
-                links += 1
-                if links > SYMLINKS_MAX:
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                ahead.extendleft(reversed(self._names_behind(target)))
-            elif ahead:
-                self._down(name, missing)
-            else:
-                return name
-        return "."
-
-    def parts_of(self, name: str) -> tuple[str, ...]:
-        """Returns the real way to a name in the folder that was arrived at.
-
-        Raises:
-            ToolError: ``path_outside_workdir`` if it is hidden.
-        """
-        if name == ".":
-            return tuple(self._parts)
-        parts = (*self._parts, name)
-        if self._confinement.is_hidden(parts):
-            raise outside(self._given)
-        return parts
-
-    def _up(self) -> None:
-        if not self._parts:
-            raise outside(self._given)
-        self._parts.pop()
-        folder = self._folders.pop()
-        if folder is not None:
-            os.close(folder)
-
-    def _down(self, name: str, missing: _Missing) -> None:
-        if len(self._parts) >= DEPTH_MAX:
-            raise ToolError(f"path_invalid: more than {DEPTH_MAX} folders deep")
-        self.parts_of(name)
-        self._folders.append(self._folder_below(name, missing))
-        self._parts.append(name)
-
-    def _folder_below(self, name: str, missing: _Missing) -> int | None:
-        above = self._folders[-1]
-        if above is None:
-            return None
-        try:
-            return os.open(name, _FOLDER, dir_fd=above)
-        except FileNotFoundError:
-            if missing == "imagine":
-                return None
-            if missing == "fail":
-                raise
-        if self._confinement.restrictions.close_to_writing((*self._parts, name)):
-            raise denied(self._given, "writing")
-        os.mkdir(name, dir_fd=above)
-        return os.open(name, _FOLDER, dir_fd=above)
-
-    def _link_target(self, name: str) -> str | None:
-        folder = self._folders[-1]
-        if folder is None:
-            return None
-        try:
-            return os.readlink(name, dir_fd=folder)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            if error.errno == errno.EINVAL:  # it is there, but no link
-                return None
-            raise
-
-    def _names_behind(self, target: str) -> list[str]:
-        names = self._confinement.names_of(target, self._given)
-        if target.startswith("/"):
-            while self._parts:
-                self._up()
-        return names
 
 
 def _expanded(given: str) -> str:

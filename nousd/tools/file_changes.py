@@ -119,7 +119,7 @@ def _missing_folders(confinement: Confinement, change: Change) -> Iterator[Parts
     for length in range(1, len(change.parts)):
         folder = change.parts[:length]
         try:
-            with confinement.locate_real(folder) as place:
+            with confinement.locate_real(folder, in_passing=True) as place:
                 is_missing = place.status() is None
         except FileNotFoundError:
             is_missing = True
@@ -129,5 +129,8 @@ def _missing_folders(confinement: Confinement, change: Change) -> Iterator[Parts
 
 def _remove_folder(confinement: Confinement, folder: Parts) -> None:
     """Removes a folder if it is empty."""
-    with suppress(OSError, ToolError), confinement.locate_real(folder) as place:
+    with (
+        suppress(OSError, ToolError),
+        confinement.locate_real(folder, in_passing=True) as place,
+    ):
         os.rmdir(place.name, dir_fd=place.folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from nousd.tools.arguments import Arguments, struct_arguments
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.path_errors import shown
 from nousd.wire.access import TOUCHES_NOTHING, Access, ToolClass
+from nousd.wire.limits import OUTSIDE_PLACES_MAX
 from nousd.wire.tool_events import ExecutedBy
 
 AccessOf = Callable[[Any, ToolContext], Access]
@@ -85,10 +86,31 @@ def touches(tool_class: ToolClass, path_argument: str = "path") -> AccessOf:
     """Returns the ``access_of`` of a tool that touches the file or folder which one argument names."""
 
     def access_of(args: Any, context: ToolContext) -> Access:
-        real = real_path(getattr(args, path_argument), context)
-        return Access(classes=frozenset({tool_class}), paths=(real,))
+        return access_to({tool_class}, (getattr(args, path_argument),), context)
 
     return access_of
+
+
+def access_to(
+    classes: Iterable[ToolClass],
+    given: Iterable[str],
+    context: ToolContext,
+    *,
+    is_inside: bool = True,
+) -> Access:
+    """Returns what a call touches that names these files and folders."""
+    paths: dict[str, None] = {}
+    outside: dict[str, None] = {}
+    for path in given:
+        paths[real_path(path, context)] = None
+        place = context.confinement.beyond(path)
+        if place is not None:
+            outside[place] = None
+            paths[context.confinement.spelled_from_workdir(place)] = None
+    asked = tuple(outside) if len(outside) <= OUTSIDE_PLACES_MAX else ()
+    return Access(
+        classes=frozenset(classes), paths=tuple(paths), outside=asked, is_inside=is_inside
+    )
 
 
 def real_path(given: str, context: ToolContext) -> str:

@@ -17,7 +17,7 @@ from msgspec import Meta
 from nousd.errors import ToolError
 from nousd.tools.confine import Confinement
 from nousd.tools.file_changes import Change, Content, Parts, change_files
-from nousd.tools.function_tool import builtin, real_path
+from nousd.tools.function_tool import access_to, builtin
 from nousd.tools.hunks import put_in
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output import head_of
@@ -229,8 +229,7 @@ def _touched(args: Patch, context: ToolContext) -> Access:
     names = dict.fromkeys(
         name for diff in diffs for name in (diff.old, diff.new) if name is not None
     )
-    paths = tuple(real_path(name, context) for name in names)
-    return Access(classes=frozenset({"write"}), paths=paths)
+    return access_to({"write"}, names, context)
 
 
 PATCH = builtin(

@@ -92,8 +92,10 @@ def _encoded(command: str, request: dict[str, Any], confinement: Confinement) ->
     surroundings = {
         "command": command,
         "workdir": str(confinement.spelled),
+        "real_workdir": str(confinement.workdir),
         "hidden": [str(path) for path in confinement.hidden],
         "hard_links": confinement.restrictions.hard_links,
+        "opened": confinement.opened,
         # Written as they will be compiled again: with their flags.
         "closed": [
             (pattern.pattern, pattern.flags) for pattern in confinement.restrictions.reading

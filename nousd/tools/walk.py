@@ -7,13 +7,15 @@ Standard library only.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, Final, NamedTuple
 
-from nousd.tools.confine import DEPTH_MAX, Confinement
+from nousd.tools.confine import Confinement
 from nousd.tools.place import Place
+from nousd.tools.way import DEPTH_MAX
 
 SKIPPED_FOLDERS: Final = frozenset({".git"})
 
@@ -76,6 +78,8 @@ class Tree:
                 below = os.open(name, _FOLDER, dir_fd=descriptor)
                 os.close(descriptor)
                 descriptor = below
+                if self._confinement.is_kernels(below):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             yield descriptor
         finally:
             os.close(descriptor)

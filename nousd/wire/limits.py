@@ -34,6 +34,9 @@ EVENT_TEXT_BYTES_MAX: Final = 8 * 1024
 """Bytes (UTF-8) of a text that an event repeats; a longer one is an artifact, and so are arguments whose
 JSON is longer. An answer of a model stands whole in its ``message_end``."""
 
+APPENDED_LOOKED_AT_MAX: Final = 32
+"""Messages at the end of a transcript among which ``reuse_appended`` looks for a prompt's text."""
+
 ATTACHMENTS_MAX: Final = 16
 """Attachments of one prompt, steer or follow-up."""
 
@@ -232,6 +235,15 @@ GRANTED_RULES_MAX: Final = 256
 REASON_CHARS_MAX: Final = 4096
 """Characters of what a client gives as its reason: a model is told it."""
 
+OUTSIDE_PLACES_MAX: Final = 16
+"""Places outside of a workspace that one call may ask about while an override lets it."""
+
+OVERRIDE_SECONDS_MIN: Final = 30
+"""Seconds that an override lasts at least, unless it is to end at once."""
+
+OVERRIDE_SECONDS_MAX: Final = 24 * 60 * 60
+"""Seconds that an override lasts at most."""
+
 EXPIRED_LISTED_MAX: Final = 100
 """Requests that nobody answered in one answer to ``list_permissions``: the newest."""
 
@@ -301,6 +313,10 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
     "event_text_bytes_max": (
         EVENT_TEXT_BYTES_MAX,
         "the beginning; `text_ref` names the artifact with the whole",
+    ),
+    "appended_looked_at_max": (
+        APPENDED_LOOKED_AT_MAX,
+        "an older message is not found: its text is said again",
     ),
     "attachments_max": (
         ATTACHMENTS_MAX,
@@ -431,6 +447,18 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
         "invalid_payload: rule is too long: at most 4096; a request without `rule`",
     ),
     "reason_chars_max": (REASON_CHARS_MAX, "invalid_payload: reason is too long: at most 4096"),
+    "outside_places_max": (
+        OUTSIDE_PLACES_MAX,
+        "a result `path_outside_workdir: ...`; nobody is asked",
+    ),
+    "override_seconds_min": (
+        OVERRIDE_SECONDS_MIN,
+        "invalid_payload: ttl_seconds must be 0 or from 30 to 86400",
+    ),
+    "override_seconds_max": (
+        OVERRIDE_SECONDS_MAX,
+        "invalid_payload: ttl_seconds must be 0 or from 30 to 86400",
+    ),
     "expired_listed_max": (EXPIRED_LISTED_MAX, "the older ones are not listed"),
     "answers_max": (ANSWERS_MAX, "invalid_payload: answers is too long: at most 4"),
     "choices_max": (

@@ -63,6 +63,17 @@ class Bench:
         confinement = self.context.confinement.closed_to(
             reading=map(re.compile, reading), writing=map(re.compile, writing)
         )
+        self.restrict(confinement)
+
+    def open(self, *paths: str) -> None:
+        """Opens where these paths lead to the calls from here on, as if the user had allowed it."""
+        asking = Confinement(self.work, (self.hidden,)).asking()
+        places = [place for path in paths if (place := asking.beyond(path)) is not None]
+        assert len(places) == len(paths)
+        self.restrict(self.context.confinement.opened_to(places))
+
+    def restrict(self, confinement: Confinement) -> None:
+        """Puts the calls from here on into another confinement."""
         self.context = msgspec.structs.replace(self.context, confinement=confinement)
 
     def names(self) -> set[str]:

@@ -13,6 +13,7 @@ from nousd.errors import ConfigError, ToolError
 from nousd.tools.confine import Confinement
 from nousd.tools.function_tool import real_path
 from nousd.tools.walk import open_tree
+from nousd.wire.limits import OUTSIDE_PLACES_MAX
 from tests.tools.bench import SECRET, Bench
 
 PATH_TOOLS: dict[str, dict[str, Any]] = {
@@ -448,3 +449,204 @@ def test_a_folder_that_becomes_a_link_to_a_closed_place_is_not_read_through(benc
         confinement.locate("open/key.txt") as place,
     ):
         place.open_file()
+
+
+# --- places outside that are opened to one call ---------------------------------------------------
+
+
+USES_OUTSIDE: dict[str, dict[str, Any]] = {
+    "read": {},
+    "write": {"content": "overwritten"},
+    "edit": {"oldText": SECRET, "newText": "overwritten"},
+    "grep": {"pattern": "secret"},
+}
+"""What each tool does with a file outside."""
+
+
+@pytest.fixture
+def beside(trap: Bench) -> Bench:
+    """A workdir full of ways out, whose calls somebody can be asked about."""
+    trap.restrict(trap.context.confinement.asking())
+    return trap
+
+
+@pytest.mark.parametrize("way", [way for way in OUTSIDE[:-6] if not way.startswith("/proc")])
+def test_a_way_out_is_known_by_where_it_arrives(way: str, beside: Bench) -> None:
+    confinement = beside.context.confinement
+    given = way.format(outside=beside.outside, work=beside.work)
+    place = confinement.beyond(given)
+    assert place is not None
+    assert place == os.path.realpath(beside.work / os.path.expandvars(os.path.expanduser(given)))  # noqa: PTH111
+    assert confinement.opened_to(()).real(given) == confinement.spelled_from_workdir(place)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "inside.txt",
+        "sub/../inside.txt",
+        "{hidden}/log.db",
+        ".state/new",
+        "link_to_state/log.db",
+        "../work/.state/log.db",
+        "{outside}/../work/link_to_state/log.db",
+        "/proc/self/environ",
+        "/proc/self/root/etc/hostname",
+        "/sys/kernel/notes",
+        "/dev/mem",
+        "link_to_environment",
+        "../out\0side",
+        "../out\nside",
+        "{outside}/loop/x",
+    ],
+)
+def test_nobody_is_asked_about_what_is_inside_hidden_or_no_place(way: str, beside: Bench) -> None:
+    (beside.work / "link_to_environment").symlink_to("/proc/self/environ")
+    (beside.outside / "loop").symlink_to("loop")
+    given = way.format(outside=beside.outside, hidden=beside.hidden)
+    assert beside.context.confinement.beyond(given) is None
+    assert Confinement(beside.work).beyond("../outside") is None
+
+
+@pytest.mark.parametrize("tool", USES_OUTSIDE)
+async def test_a_place_that_was_opened_is_used_and_nothing_beside_it(
+    tool: str, beside: Bench
+) -> None:
+    other = beside.outside / "other.txt"
+    other.write_text(SECRET)
+    beside.open("../outside/secret.txt")
+    await beside.call(tool, path="link_to_file", **USES_OUTSIDE[tool])
+    written = tool in {"write", "edit"}
+    assert (beside.outside / "secret.txt").read_text() == ("overwritten" if written else SECRET)
+    for way in ("../outside/other.txt", "../outside", str(other), "/etc/hostname"):
+        with pytest.raises(ToolError, match="path_outside_workdir"):
+            await beside.call(tool, path=way, **USES_OUTSIDE[tool])
+    assert other.read_text() == SECRET
+
+
+async def test_of_a_folder_that_was_opened_all_in_it_is_seen_but_what_is_hidden(
+    beside: Bench,
+) -> None:
+    beside.put("inside.txt", "a secret")
+    beside.open("..")
+    assert "outside/" in await beside.text("ls", path="..")
+    found = (await beside.text("find", pattern="*.txt", path="..")).splitlines()
+    assert {"../outside/secret.txt", "../work/inside.txt"} <= set(found)
+    assert not [line for line in found if "state" in line]
+    assert "log.db" not in await beside.text("grep", pattern="secret", path="..")
+
+
+async def test_a_denial_holds_in_a_folder_outside_that_was_opened(beside: Bench) -> None:
+    beside.put("inside.txt", "a secret")
+    beside.open("..")
+    beside.close(reading=[r"inside\.txt", r"(?:[^/]+/)*secret\.txt"])
+    assert await beside.text("grep", pattern="secret", path="..") == "No matches found."
+    with pytest.raises(ToolError, match="path_denied"):
+        await beside.call("read", path="../work/inside.txt")
+    beside.open("../outside/secret.txt")
+    with pytest.raises(ToolError, match="path_denied"):
+        await beside.call("read", path="../outside/secret.txt")
+
+
+async def test_the_kernels_folders_are_entered_nowhere_in_what_was_opened(
+    beside: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside.open("..")
+    opened = beside.context.confinement
+    with open_tree(opened, "..") as tree:
+        assert ("outside", "secret.txt") in {found.parts for found in tree}
+        # As if all of it were the kernel's, mounted once more in another place.
+        device = beside.outside.stat().st_dev
+        monkeypatch.setattr(opened, "_kernel_devices", frozenset({device}))
+        assert {len(found.parts) for found in tree} == {1}
+    with pytest.raises(ToolError, match="path_outside_workdir"):
+        await beside.call("read", path="../outside/secret.txt")
+
+
+@pytest.mark.parametrize("tool", USES_OUTSIDE)
+@pytest.mark.parametrize("target", ["../outside/other.txt", "/etc/hostname", ".state/log.db"])
+async def test_a_link_that_is_exchanged_after_a_place_was_opened_leads_nowhere(
+    tool: str, target: str, beside: Bench
+) -> None:
+    (beside.outside / "other.txt").write_text(SECRET)
+    beside.open("link_to_file")
+    (beside.work / "link_to_file").unlink()
+    (beside.work / "link_to_file").symlink_to(target)
+    with pytest.raises(ToolError, match="path_outside_workdir"):
+        await beside.call(tool, path="link_to_file", **USES_OUTSIDE[tool])
+    assert (beside.outside / "other.txt").read_text() == SECRET
+
+
+@pytest.mark.parametrize("tool", USES_OUTSIDE)
+async def test_a_place_that_became_a_link_after_it_was_opened_leads_nowhere(
+    tool: str, beside: Bench
+) -> None:
+    beside.open("../outside/secret.txt")
+    elsewhere = beside.outside.parent / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "secret.txt").write_text(SECRET)
+    beside.outside.rename(beside.outside.with_name("before"))
+    beside.outside.symlink_to(elsewhere)
+    with pytest.raises(ToolError, match="path_outside_workdir"):
+        await beside.call(tool, path="../outside/secret.txt", **USES_OUTSIDE[tool])
+    assert (elsewhere / "secret.txt").read_text() == SECRET
+
+
+async def test_folders_are_made_on_the_way_to_what_was_opened_and_nowhere_else(
+    beside: Bench,
+) -> None:
+    beside.open("../outside/new/deep/file.txt")
+    await beside.call("write", path="../outside/new/deep/file.txt", content="x")
+    assert (beside.outside / "new/deep/file.txt").read_text() == "x"
+    beside.open("link_to_folder/newer/file.txt")
+    elsewhere = beside.outside.parent / "elsewhere"
+    elsewhere.mkdir()
+    (beside.work / "link_to_folder").unlink()
+    (beside.work / "link_to_folder").symlink_to(elsewhere)
+    with pytest.raises(ToolError, match="path_outside_workdir"):
+        await beside.call("write", path="link_to_folder/newer/file.txt", content="x")
+    assert not list(elsewhere.iterdir())
+
+
+async def test_a_patch_changes_files_inside_and_outside_together_or_none(beside: Bench) -> None:
+    beside.put("inside.txt", "one\n")
+    (beside.outside / "note.txt").write_text("one\n")
+    patch = "".join(
+        f"--- {path}\n+++ {path}\n@@ -1 +1 @@\n-one\n+two\n"
+        for path in ("inside.txt", "../outside/note.txt")
+    )
+    patch += "--- /dev/null\n+++ ../outside/made/new.txt\n@@ -0,0 +1 @@\n+made\n"
+    beside.open("../outside/note.txt")
+    with pytest.raises(ToolError, match="path_outside_workdir"):
+        await beside.call("patch", patch=patch, strip=0)
+    assert (beside.work / "inside.txt").read_text() == "one\n"
+    assert not (beside.outside / "made").exists()
+    beside.open("../outside/note.txt", "../outside/made/new.txt")
+    await beside.call("patch", patch=patch, strip=0)
+    assert (beside.work / "inside.txt").read_text() == "two\n"
+    assert (beside.outside / "note.txt").read_text() == "two\n"
+    assert (beside.outside / "made/new.txt").read_text() == "made\n"
+
+
+async def test_what_a_call_would_touch_names_the_places_outside_by_both_spellings(
+    beside: Bench,
+) -> None:
+    tool = beside.registry.get("read")
+    assert tool is not None
+    access = await tool.access(tool.validated({"path": "link_to_file"}), beside.context)
+    assert access.outside == (str(beside.outside.resolve() / "secret.txt"),)
+    assert access.paths == ("link_to_file", "../outside/secret.txt")
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_call_that_leads_to_more_places_than_anyone_reads_is_not_asked_about(
+    more: int, beside: Bench
+) -> None:
+    tool = beside.registry.get("patch")
+    assert tool is not None
+    patch = "".join(
+        f"--- /dev/null\n+++ ../outside/{number}\n@@ -0,0 +1 @@\n+x\n"
+        for number in range(OUTSIDE_PLACES_MAX + more)
+    )
+    access = await tool.access(tool.validated({"patch": patch, "strip": 0}), beside.context)
+    assert len(access.outside) == (0 if more else OUTSIDE_PLACES_MAX)

@@ -73,19 +73,29 @@ class CallRunner:
             case Admitted(result=StoredResult() as result):
                 await carried.give_again(result)
             case Admitted(judgement=judgement) as admitted:
+                opened: tuple[str, ...] = ()
                 if judgement.verdict == "allow":
                     await carried.start(judgement.reason)
-                elif not await carried.may_run(admitted):
+                elif await carried.may_run(admitted):
+                    opened = admitted.access.outside
+                else:
                     return
                 output.events = carried.events
-                await carried.run(admitted, _restricted(context, judgement.closed), output)
+                within = _restricted(context, judgement.closed, opened)
+                await carried.run(admitted, within, output)
 
 
-def _restricted(context: ToolContext, closed: Closed) -> ToolContext:
-    """Returns surroundings in which a call cannot touch what its judgement did not open to it."""
-    if not any(closed):
+def _restricted(context: ToolContext, closed: Closed, opened: tuple[str, ...]) -> ToolContext:
+    """Returns surroundings in which a call can touch what its judgement opened to it, and the places
+    outside about which somebody was asked.
+    """
+    confinement = context.confinement
+    if any(closed):
+        confinement = confinement.closed_to(reading=closed.reading, writing=closed.writing)
+    if opened:
+        confinement = confinement.opened_to(opened)
+    if confinement is context.confinement:
         return context
-    confinement = context.confinement.closed_to(reading=closed.reading, writing=closed.writing)
     return msgspec.structs.replace(context, confinement=confinement)
 
 

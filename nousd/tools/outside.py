@@ -1,0 +1,51 @@
+"""How places outside of the workdir are spelled, and which of them are nobody's.
+
+A real place is a tuple of names from the workdir on; outside, it begins with as many ``..`` as it takes
+and no more. So each place has one spelling. Pure but for ``kernel_devices``; standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path, PurePath
+from typing import Final
+
+Parts = tuple[str, ...]
+
+UP: Final = ".."
+
+KERNEL_PLACES: Final = (Path("/proc"), Path("/sys"), Path("/dev"))
+"""Where the kernel shows what programs hold, the keys in their environment among it: never opened."""
+
+
+def leads_out(parts: Parts) -> bool:
+    """Whether a real place lies outside of the workdir."""
+    return parts[:1] == (UP,)
+
+
+def from_workdir(workdir: PurePath, place: PurePath) -> Parts:
+    """Returns the spelling of a place. Both are absolute, without links and ``..``."""
+    here, there = workdir.parts, place.parts
+    shared = 0
+    while shared < min(len(here), len(there)) and here[shared] == there[shared]:
+        shared += 1
+    return (UP,) * (len(here) - shared) + there[shared:]
+
+
+def settled(workdir: PurePath, parts: Parts) -> Parts:
+    """Returns the one spelling of what was found below a place: from outside one may come back in."""
+    if not leads_out(parts):
+        return parts
+    above = next((count for count, name in enumerate(parts) if name != UP), len(parts))
+    root = workdir.parts[: max(1, len(workdir.parts) - above)]
+    return from_workdir(workdir, PurePath(*root, *parts[above:]))
+
+
+def kernel_devices() -> frozenset[int]:
+    """Returns what tells the kernel's folders apart, wherever else they are mounted."""
+    devices = set()
+    for place in KERNEL_PLACES[:2]:
+        with suppress(OSError):
+            devices.add(os.stat(place).st_dev)
+    return frozenset(devices)
