@@ -174,8 +174,9 @@ class MemoryStream(ByteStream):
 
     async def send_eof(self) -> None:
         """Says that no more will be sent."""
-        self._outgoing.end()
-        await anyio.lowlevel.checkpoint()
+        with self._outgoing.sender.guard:
+            self._outgoing.end()
+            await anyio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
         """Closes this end. What was sent can still be received at the other."""

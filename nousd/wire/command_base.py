@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -62,3 +62,14 @@ QueueKind = Literal["steer", "follow_up"]
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all payload structs."""
+
+
+R = TypeVar("R")
+
+
+class AnsweredBy(Command, Generic[R], frozen=True, kw_only=True):
+    """A command, and the payload of its answer: ``class GetState(AnsweredBy["State"], ...)``.
+
+    The name stands in quotes because responses are made of the words of commands. What is in the brackets
+    is for type checkers and for ``responses_of``; on the wire there is nothing of it.
+    """

@@ -10,12 +10,13 @@ is what v1 clients know; ``MESSAGES`` holds the few texts that differ.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from nousd.wire.command_base import (
+    AnsweredBy,
     ArtifactOffset,
     Command,
     EventTypes,
@@ -59,6 +60,30 @@ from nousd.wire.tool_commands import (
     Untrust,
 )
 
+if TYPE_CHECKING:
+    from nousd.wire.responses import (
+        Accepted,
+        Artifact,
+        Capabilities,
+        Compaction,
+        Events,
+        Leaf,
+        Messages,
+        Models,
+        Pong,
+        Queue,
+        Result,
+        Run,
+        Runs,
+        SessionDeleted,
+        SessionSelected,
+        Sessions,
+        State,
+        Tools,
+        Tree,
+        Upload,
+    )
+
 
 class AttachmentGiven(msgspec.Struct, frozen=True, kw_only=True):
     """A file that goes with a text: ``data`` (base64), a ``path`` in the workdir, or an artifact.
@@ -77,11 +102,11 @@ class AttachmentGiven(msgspec.Struct, frozen=True, kw_only=True):
 AttachmentsGiven = Annotated[tuple[AttachmentGiven, ...], Meta(max_length=ATTACHMENTS_MAX)]
 
 
-class Ping(Command, frozen=True, kw_only=True):
+class Ping(AnsweredBy["Pong"], frozen=True, kw_only=True):
     """Answers ``pong``."""
 
 
-class Prompt(Command, frozen=True, kw_only=True):
+class Prompt(AnsweredBy["Accepted | Result"], frozen=True, kw_only=True):
     """Starts a run. ``wait: false`` answers ``accepted`` at once, ``true`` the ``result``."""
 
     text: Text
@@ -92,7 +117,7 @@ class Prompt(Command, frozen=True, kw_only=True):
     attachments: AttachmentsGiven = ()
 
 
-class Steer(Command, frozen=True, kw_only=True):
+class Steer(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Hands the running run a text that goes before whatever it would do next."""
 
     text: Text
@@ -102,7 +127,7 @@ class Steer(Command, frozen=True, kw_only=True):
     attachments: AttachmentsGiven = ()
 
 
-class FollowUp(Command, frozen=True, kw_only=True):
+class FollowUp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Hands the running run a text for when it would otherwise end."""
 
     text: Text
@@ -112,41 +137,41 @@ class FollowUp(Command, frozen=True, kw_only=True):
     attachments: AttachmentsGiven = ()
 
 
-class Abort(Command, frozen=True, kw_only=True):
+class Abort(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Stops the run at once, empties its session's queues and returns their texts."""
 
     session_id: Name | None = None
     expected_run_id: Name | None = None
 
 
-class SetActiveTools(Command, frozen=True, kw_only=True):
+class SetActiveTools(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Names the tools that the model is offered from its next call on."""
 
     tools: Annotated[tuple[Name, ...], Meta(max_length=TOOLS_MAX)]
     session_id: Name | None = None
 
 
-class SetSteeringMode(Command, frozen=True, kw_only=True):
+class SetSteeringMode(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Sets how pending steers are emptied into turns."""
 
     mode: QueueMode
     session_id: Name | None = None
 
 
-class SetFollowUpMode(Command, frozen=True, kw_only=True):
+class SetFollowUpMode(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Sets how pending follow-ups are emptied into turns."""
 
     mode: QueueMode
     session_id: Name | None = None
 
 
-class GetState(Command, frozen=True, kw_only=True):
+class GetState(AnsweredBy["State"], frozen=True, kw_only=True):
     """Reads what a client needs to draw its status line and to reconnect."""
 
     session_id: Name | None = None
 
 
-class GetMessages(Command, frozen=True, kw_only=True):
+class GetMessages(AnsweredBy["Messages"], frozen=True, kw_only=True):
     """Reads the path root -> leaf, newest page first.
 
     ``before`` (an entry id) continues a page that said ``has_more``; ``compacted`` gives what a
@@ -160,21 +185,21 @@ class GetMessages(Command, frozen=True, kw_only=True):
     compacted: bool = False
 
 
-class CompactSession(Command, frozen=True, kw_only=True):
+class CompactSession(AnsweredBy["Compaction"], frozen=True, kw_only=True):
     """Replaces the older part of what models see by a summary; nothing is deleted."""
 
     session_id: Name | None = None
     instruction: Annotated[str, Meta(max_length=TEXT_CHARS_MAX)] | None = None
 
 
-class SetLeaf(Command, frozen=True, kw_only=True):
+class SetLeaf(AnsweredBy["Leaf"], frozen=True, kw_only=True):
     """Moves the place that new work continues from."""
 
     leaf_id: Name
     session_id: Name | None = None
 
 
-class GetTree(Command, frozen=True, kw_only=True):
+class GetTree(AnsweredBy["Tree"], frozen=True, kw_only=True):
     """Reads the tree of a session, oldest first; ``after`` (an entry id) continues a page."""
 
     session_id: Name | None = None
@@ -182,19 +207,19 @@ class GetTree(Command, frozen=True, kw_only=True):
     limit: PageSize = PAGE_ROWS_MAX
 
 
-class NewSession(Command, frozen=True, kw_only=True):
+class NewSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
     """Creates a session and makes it the active one."""
 
     name: Name | None = None
 
 
-class SwitchSession(Command, frozen=True, kw_only=True):
+class SwitchSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
     """Makes a session the active one; running runs are not touched."""
 
     session_id: Name
 
 
-class BranchSession(Command, frozen=True, kw_only=True):
+class BranchSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
     """Copies what a session holds now into a new, active one."""
 
     session_id: Name | None = None
@@ -209,11 +234,11 @@ class ExtensionCommand(Command, frozen=True, kw_only=True):
     payload: Any = None
 
 
-class GetCapabilities(Command, frozen=True, kw_only=True):
+class GetCapabilities(AnsweredBy["Capabilities"], frozen=True, kw_only=True):
     """Lists what this daemon can do beyond the frozen contract."""
 
 
-class ListSessions(Command, frozen=True, kw_only=True):
+class ListSessions(AnsweredBy["Sessions"], frozen=True, kw_only=True):
     """Lists sessions, most recently used first; ``before`` (a session id) continues a page.
 
     ``children``: also those that calls of the tool ``task`` made.
@@ -224,14 +249,14 @@ class ListSessions(Command, frozen=True, kw_only=True):
     children: bool = False
 
 
-class RenameSession(Command, frozen=True, kw_only=True):
+class RenameSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
     """Gives a session a name for people."""
 
     name: Name
     session_id: Name | None = None
 
 
-class DeleteSession(Command, frozen=True, kw_only=True):
+class DeleteSession(AnsweredBy["SessionDeleted"], frozen=True, kw_only=True):
     """Deletes a session's content for good, and that of the sessions that its calls of ``task`` made; a
     tombstone keeps each id from being used again.
     """
@@ -239,7 +264,7 @@ class DeleteSession(Command, frozen=True, kw_only=True):
     session_id: Name
 
 
-class ListRuns(Command, frozen=True, kw_only=True):
+class ListRuns(AnsweredBy["Runs"], frozen=True, kw_only=True):
     """Lists runs of one session, or of all, newest first; ``before`` continues a page."""
 
     session_id: Name | None = None
@@ -247,13 +272,13 @@ class ListRuns(Command, frozen=True, kw_only=True):
     before: Name | None = None
 
 
-class GetRun(Command, frozen=True, kw_only=True):
+class GetRun(AnsweredBy["Run"], frozen=True, kw_only=True):
     """Reads one run's record."""
 
     run_id: Name
 
 
-class GetEvents(Command, frozen=True, kw_only=True):
+class GetEvents(AnsweredBy["Events"], frozen=True, kw_only=True):
     """Reads a page of the log: events after a cursor, filtered as a subscription is."""
 
     after: OptionalCursor = None
@@ -263,46 +288,46 @@ class GetEvents(Command, frozen=True, kw_only=True):
     limit: PageSize = PAGE_ROWS_MAX
 
 
-class GetQueue(Command, frozen=True, kw_only=True):
+class GetQueue(AnsweredBy["Queue"], frozen=True, kw_only=True):
     """Reads the inputs that were accepted and not yet consumed, in the order they will be."""
 
     session_id: Name | None = None
 
 
-class ClearQueue(Command, frozen=True, kw_only=True):
+class ClearQueue(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Takes back pending inputs (all, or of one kind) and returns their texts."""
 
     session_id: Name | None = None
     kind: QueueKind | None = None
 
 
-class Promote(Command, frozen=True, kw_only=True):
+class Promote(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Turns a pending follow-up into a steer."""
 
     input_id: Name
     session_id: Name | None = None
 
 
-class Resume(Command, frozen=True, kw_only=True):
+class Resume(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Starts a run on what is pending, or on an unanswered leaf."""
 
     session_id: Name | None = None
 
 
-class ListTools(Command, frozen=True, kw_only=True):
+class ListTools(AnsweredBy["Tools"], frozen=True, kw_only=True):
     """Lists the tools that exist and which of them are active."""
 
     session_id: Name | None = None
 
 
-class SetModel(Command, frozen=True, kw_only=True):
+class SetModel(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Names the model for the session's next model calls."""
 
     model: Name
     session_id: Name | None = None
 
 
-class PutArtifact(Command, frozen=True, kw_only=True):
+class PutArtifact(AnsweredBy["Artifact | Upload"], frozen=True, kw_only=True):
     """Stores bytes of any size, in pieces that fit into a line; ``final`` ends them.
 
     Without ``upload_id`` a new upload begins. ``offset`` is how much was sent before, for whoever wants
@@ -316,7 +341,7 @@ class PutArtifact(Command, frozen=True, kw_only=True):
     final: bool = False
 
 
-class GetArtifact(Command, frozen=True, kw_only=True):
+class GetArtifact(AnsweredBy["Artifact"], frozen=True, kw_only=True):
     """Reads a part of an artifact."""
 
     artifact_id: Name
@@ -324,14 +349,14 @@ class GetArtifact(Command, frozen=True, kw_only=True):
     length: Annotated[int, Meta(ge=1, le=ARTIFACT_RANGE_BYTES_MAX)] = 1024 * 1024
 
 
-class SetThinking(Command, frozen=True, kw_only=True):
+class SetThinking(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Sets how much a session's model reasons before it answers; null leaves that to the model."""
 
     level: Thinking | None
     session_id: Name | None = None
 
 
-class ListModels(Command, frozen=True, kw_only=True):
+class ListModels(AnsweredBy["Models"], frozen=True, kw_only=True):
     """Lists the models that can be asked: those that the servers list, and those that are configured."""
 
     provider: Name | None = None

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from nousd.wire.access import ToolClass
-from nousd.wire.command_base import Command
+from nousd.wire.command_base import AnsweredBy
 from nousd.wire.event_base import Event
 from nousd.wire.limits import MCP_TIMEOUT_MS_MAX, MCP_VALUE_CHARS_MAX, MCP_VALUES_MAX
 from nousd.wire.response_base import Response
+
+if TYPE_CHECKING:
+    from nousd.wire.responses import Accepted  # noqa: F401  in quotes below
 
 SERVER_NAME = r"^[a-z0-9][a-z0-9-]{0,31}$(?!\n)"
 
@@ -49,7 +52,7 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout_ms: TimeoutMs | UnsetType = UNSET
 
 
-class AddMcp(Command, frozen=True, kw_only=True):
+class AddMcp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Adds an MCP server, for good, or replaces one that was added so."""
 
     name: ServerName
@@ -64,19 +67,19 @@ class AddMcp(Command, frozen=True, kw_only=True):
     timeout_ms: TimeoutMs | None = None
 
 
-class RemoveMcp(Command, frozen=True, kw_only=True):
+class RemoveMcp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Takes away an MCP server that was added by ``add_mcp``."""
 
     name: ServerName
 
 
-class RestartMcp(Command, frozen=True, kw_only=True):
+class RestartMcp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Ends the connection to an MCP server and connects at once."""
 
     name: ServerName
 
 
-class ListMcp(Command, frozen=True, kw_only=True):
+class ListMcp(AnsweredBy["McpServers"], frozen=True, kw_only=True):
     """Reads which MCP servers there are, and how they are."""
 
 

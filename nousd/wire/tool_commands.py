@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
-from nousd.wire.command_base import Command, Folder, Name, OptionalCursor, PageSize
+from nousd.wire.command_base import AnsweredBy, Folder, Name, OptionalCursor, PageSize
 from nousd.wire.entries import PermissionMode
 from nousd.wire.limits import ANSWERS_MAX, PATH_CHARS_MAX, REASON_CHARS_MAX, RULE_CHARS_MAX
 from nousd.wire.questions import QuestionAnswer
+
+if TYPE_CHECKING:
+    from nousd.wire.responses import Accepted  # noqa: F401  in quotes below
+    from nousd.wire.tool_responses import (  # noqa: F401  in quotes below
+        Agents,
+        Permissions,
+        ProjectFiles,
+        Questions,
+        TodosNow,
+        ToolCallNow,
+        ToolCalls,
+    )
 
 ConfirmDecision = Literal["once", "session", "always", "deny"]
 """What the user says of a call. ``session`` and ``always`` also allow the calls like it from then on, in
@@ -26,14 +38,14 @@ Reason = Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
 """Why, in the user's words."""
 
 
-class SetPermissionMode(Command, frozen=True, kw_only=True):
+class SetPermissionMode(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Sets which tool calls of a session need a user's word where no rule decides."""
 
     mode: PermissionMode
     session_id: Name | None = None
 
 
-class ConfirmTool(Command, frozen=True, kw_only=True):
+class ConfirmTool(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Answers a ``permission_requested``: it names the very call that the user was shown.
 
     ``rule`` is granted by ``session`` and ``always`` instead of the one that the request offers.
@@ -47,20 +59,20 @@ class ConfirmTool(Command, frozen=True, kw_only=True):
     rule: RuleText | None = None
 
 
-class ListPermissions(Command, frozen=True, kw_only=True):
+class ListPermissions(AnsweredBy["Permissions"], frozen=True, kw_only=True):
     """Reads which calls wait for permission, and what is permitted."""
 
     session_id: Name | None = None
 
 
-class RevokePermission(Command, frozen=True, kw_only=True):
+class RevokePermission(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Takes back a rule that was granted: for a session, or without one for every session."""
 
     rule: RuleText
     session_id: Name | None = None
 
 
-class Trust(Command, frozen=True, kw_only=True):
+class Trust(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Trusts a file of the project as it is: ``hash`` is that of the bytes that the user has looked at.
 
     Without ``path`` the project's own settings are meant; the project is that of ``workspace``, without it
@@ -72,14 +84,14 @@ class Trust(Command, frozen=True, kw_only=True):
     workspace: Folder | None = None
 
 
-class Untrust(Command, frozen=True, kw_only=True):
+class Untrust(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Takes back the trust in a file of a project, whatever its hash is."""
 
     path: ProjectPath | None = None
     workspace: Folder | None = None
 
 
-class ListTrust(Command, frozen=True, kw_only=True):
+class ListTrust(AnsweredBy["ProjectFiles"], frozen=True, kw_only=True):
     """Reads which files of the project there are, and of other projects those that are trusted; what
     each of them adds, and what never counts.
     """
@@ -87,39 +99,39 @@ class ListTrust(Command, frozen=True, kw_only=True):
     workspace: Folder | None = None
 
 
-class GetTodos(Command, frozen=True, kw_only=True):
+class GetTodos(AnsweredBy["TodosNow"], frozen=True, kw_only=True):
     """Reads a session's list of things to do."""
 
     session_id: Name | None = None
 
 
-class ListQuestions(Command, frozen=True, kw_only=True):
+class ListQuestions(AnsweredBy["Questions"], frozen=True, kw_only=True):
     """Reads which questions of tools wait for an answer."""
 
     session_id: Name | None = None
 
 
-class AnswerQuestion(Command, frozen=True, kw_only=True):
+class AnswerQuestion(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Answers a ``question_asked``: one answer for each of its questions, in their order."""
 
     question_id: Name
     answers: Annotated[tuple[QuestionAnswer, ...], Meta(max_length=ANSWERS_MAX)]
 
 
-class RejectQuestion(Command, frozen=True, kw_only=True):
+class RejectQuestion(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Says that a question will not be answered; the run goes on."""
 
     question_id: Name
     reason: Reason | None = None
 
 
-class ListAgents(Command, frozen=True, kw_only=True):
+class ListAgents(AnsweredBy["Agents"], frozen=True, kw_only=True):
     """Lists the agents that the tool ``task`` can name: those of a session, or those there are now."""
 
     session_id: Name | None = None
 
 
-class CallTool(Command, frozen=True, kw_only=True):
+class CallTool(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Runs one tool without a model, through the same gate as a model's calls.
 
     ``client_call_id`` makes sending again safe: the same id runs nothing a second time.
@@ -131,20 +143,20 @@ class CallTool(Command, frozen=True, kw_only=True):
     client_call_id: Name | None = None
 
 
-class CancelToolCall(Command, frozen=True, kw_only=True):
+class CancelToolCall(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Stops a call that a client made."""
 
     tool_call_id: Name
 
 
-class GetToolCall(Command, frozen=True, kw_only=True):
+class GetToolCall(AnsweredBy["ToolCallNow"], frozen=True, kw_only=True):
     """Reads everything about one attempt at a tool call; without ``attempt``, the last one."""
 
     tool_call_id: Name
     attempt: Annotated[int, Meta(ge=1, le=2**53)] | None = None
 
 
-class ListToolCalls(Command, frozen=True, kw_only=True):
+class ListToolCalls(AnsweredBy["ToolCalls"], frozen=True, kw_only=True):
     """Reads which tool calls there were, the newest first; ``before``: the ``event`` of the last one."""
 
     session_id: Name | None = None

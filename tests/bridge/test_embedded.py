@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import check_half_closeable_stream
+
+from nousd.bridge.embedded import TrioStream, embedded
+from nousd.client.connection import connect
+from nousd.client.dial import Dial
+from nousd.client.memory import memory_streams
+from nousd.client.subscription import subscribe
+from nousd.daemon.app import shut_down
+from nousd.daemon.confirmers import Place
+from nousd.daemon.connection import serve_commands
+from nousd.daemon.feed import serve_events
+from nousd.errors import ConnectionLost, DaemonUnreachable
+from nousd.providers.mock import MockProvider
+from nousd.wire.commands import GetState, Prompt
+from nousd.wire.responses import Accepted, Result, State
+from nousd.wire.subscribe import Subscribe
+from tests.daemon_harness import Daemon, memory_daemon
+
+
+ANYWHERE = Place("ses-1", None)
+
+
+def pair() -> tuple[TrioStream, TrioStream]:
+    ours, theirs = memory_streams(1000)
+    return TrioStream(ours), TrioStream(theirs)
+
+
+async def test_an_end_of_a_pair_in_memory_is_a_stream_of_trio() -> None:
+    async def make() -> tuple[TrioStream, TrioStream]:
+        return pair()
+
+    async def make_clogged() -> tuple[TrioStream, TrioStream]:
+        ours, theirs = pair()
+        for stream in (ours, theirs):
+            assert stream.write_now(b"x" * 2000) == 1000
+        return ours, theirs
+
+    with trio.fail_after(60):
+        await check_half_closeable_stream(make, make_clogged)
+
+
+@asynccontextmanager
+async def real_daemon(workdir: Path) -> AsyncIterator[tuple[Daemon, Dial]]:
+    """The daemon's core with its own ways of serving, and how it is reached in memory."""
+    async with memory_daemon(workdir=workdir, provider=MockProvider()) as daemon:
+        commands, events = partial(serve_commands, daemon.core), partial(serve_events, daemon.core)
+        async with embedded(commands, events) as dial:
+            yield daemon, dial
+
+
+async def test_the_daemon_of_this_process_is_a_daemon(tmp_path: Path) -> None:
+    async with real_daemon(tmp_path) as (_, dial), connect(dial) as daemon:
+        with trio.fail_after(10):
+            state = await daemon.call(GetState(), State)
+            wanted = Subscribe(after=state.cursor, types=("agent_start", "agent_end"))
+            async with subscribe(dial, wanted) as events:
+                result = await daemon.call(Prompt(text="hello"), Result)
+                assert (await anext(events)).type == "agent_start"
+                end = await anext(events)
+    assert (end.type, end.payload["run_id"]) == ("agent_end", result.run_id)
+
+
+async def test_a_line_larger_than_all_buffers_gets_through(tmp_path: Path) -> None:
+    async with real_daemon(tmp_path) as (_, dial), connect(dial) as daemon:
+        with trio.fail_after(10):
+            text = "x" * 500_000
+            result = await daemon.call(Prompt(text=text), Result)
+    assert text in result.output
+
+
+async def test_a_client_that_leaves_is_a_connection_that_ends(tmp_path: Path) -> None:
+    async with real_daemon(tmp_path) as (daemon, dial):
+        with trio.fail_after(10):
+            async with subscribe(dial, Subscribe(confirms=True)):
+                assert daemon.core.confirmers.can_answer([ANYWHERE])
+            await trio.testing.wait_all_tasks_blocked()
+            assert not daemon.core.confirmers.can_answer([ANYWHERE])
+
+
+async def test_a_daemon_that_stops_is_a_lost_connection_and_then_nobody(tmp_path: Path) -> None:
+    with trio.fail_after(10):
+        async with memory_daemon(workdir=tmp_path, provider=MockProvider()) as daemon:
+            core = daemon.core
+            serving = partial(serve_commands, core), partial(serve_events, core)
+            async with embedded(*serving) as dial, connect(dial) as connection:
+                await connection.call(Prompt(text="hello", wait=False), Accepted)
+                await shut_down(core)
+                with pytest.raises(ConnectionLost):
+                    await connection.call(GetState(), State)
+            with pytest.raises(DaemonUnreachable, match="this process"):
+                async with connect(dial):
+                    raise AssertionError
