@@ -13,6 +13,7 @@ import apsw
 
 from nousd.errors import StoreError, StoreFull, StoreTooNew
 from nousd.store.migrations import APPLICATION_ID, MIGRATIONS, Migration, migrate
+from nousd.store.session_list import folded
 
 Connect = Callable[[str], apsw.Connection]
 
@@ -104,7 +105,12 @@ def open_for_reading(path: pathlib.Path) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     connection.set_busy_timeout(BUSY_MS_MAX)
     connection.pragma("cache_size", -READER_CACHE_KIB)
+    connection.create_scalar_function("folded", _folded, 1, deterministic=True)
     return connection
+
+
+def _folded(text: str | None) -> str | None:
+    return None if text is None else folded(text)
 
 
 def inspect(path: pathlib.Path, *, version_max: int = len(MIGRATIONS)) -> None:

@@ -17,12 +17,12 @@ from nousd.store.interface import (
     EventFilter,
     InputRow,
     Path,
-    SessionRow,
     StoredEvent,
 )
 from nousd.wire.entries import Entry, UsageTotals
 from nousd.wire.lifting import lift
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
+from nousd.wire.run_options import RunRequest
 
 _entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
 _input_decoder: Final = msgspec.json.Decoder(QueuedInput)
@@ -37,6 +37,7 @@ class _Trusted(msgspec.Struct):
 _trusted_decoder: Final = msgspec.json.Decoder(_Trusted)
 _settings_decoder: Final = msgspec.json.Decoder(Settings)
 _usage_decoder: Final = msgspec.json.Decoder(UsageTotals)
+_request_decoder: Final = msgspec.json.Decoder(RunRequest)
 
 _EVENTS_ALL: Final = """
     SELECT seq, type, session_id, run_id, line, schema_version FROM events
@@ -115,56 +116,7 @@ def defaults(connection: apsw.Connection) -> Defaults:
     return Defaults(active_session_id=active, trusted=trusted, **known)
 
 
-_SESSION: Final = """
-    SELECT session_id, created_at, updated_at, parent_id, leaf_id, settings, usage_totals
-    FROM sessions
-    WHERE NOT deleted AND session_id = ?
-"""
-_SESSIONS: Final = """
-    SELECT session_id, created_at, updated_at, parent_id, leaf_id, settings, usage_totals
-    FROM sessions
-    WHERE NOT deleted AND updated_seq < ? AND (? OR settings ->> '$.origin' IS NULL)
-    ORDER BY updated_seq DESC LIMIT ?
-"""
-_CHILDREN: Final = """
-    SELECT session_id FROM sessions
-    WHERE NOT deleted AND settings ->> '$.origin.session_id' = ? ORDER BY rowid
-"""
 _SEQ_MAX: Final = 2**63 - 1
-
-
-def session(connection: apsw.Connection, session_id: str) -> SessionRow | None:
-    row = connection.execute(_SESSION, (session_id,)).get
-    return None if row is None else _session_row(row)
-
-
-def sessions(
-    connection: apsw.Connection, limit: int, before: str | None, *, children: bool
-) -> tuple[SessionRow, ...]:
-    bound = _SEQ_MAX
-    if before is not None:
-        query = "SELECT updated_seq FROM sessions WHERE session_id = ?"
-        bound = connection.execute(query, (before,)).get or 0
-    rows = connection.execute(_SESSIONS, (bound, children, limit))
-    return tuple(_session_row(row) for row in rows)
-
-
-def children(connection: apsw.Connection, session_id: str) -> tuple[str, ...]:
-    return tuple(child for (child,) in connection.execute(_CHILDREN, (session_id,)))
-
-
-def _session_row(row: Any) -> SessionRow:
-    session_id, created_at, updated_at, parent_id, leaf_id, settings, usage = row
-    return SessionRow(
-        session_id=session_id,
-        created_at=created_at,
-        updated_at=updated_at,
-        parent_id=parent_id,
-        leaf_id=leaf_id,
-        usage=None if usage is None else _usage_decoder.decode(usage),
-        **_settings_decoder.decode(settings).as_set(),
-    )
-
 
 _ENTRY: Final = """
     SELECT entries.parent_id, entry_bodies.body FROM entries
@@ -239,22 +191,22 @@ def input_by_client_id(
 
 _RUN: Final = """
     SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error,
-        usage_totals
+        usage_totals, request
     FROM runs WHERE run_id = ?
 """
 _RUNS: Final = """
     SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error,
-        usage_totals
+        usage_totals, request
     FROM runs WHERE seq < ? ORDER BY seq DESC LIMIT ?
 """
 _RUNS_OF_SESSION: Final = """
     SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error,
-        usage_totals
+        usage_totals, request
     FROM runs WHERE session_id = ? AND seq < ? ORDER BY seq DESC LIMIT ?
 """
 _RUNS_OPEN: Final = """
     SELECT run_id, session_id, status, started_at, runtime, model, turns, ended_at, error,
-        usage_totals
+        usage_totals, request
     FROM runs WHERE status = 'running' ORDER BY seq
 """
 
@@ -282,7 +234,9 @@ def open_runs(connection: apsw.Connection) -> tuple[RunRecord, ...]:
 
 
 def _run_record(row: Any) -> RunRecord:
-    run_id, session_id, status, started_at, runtime, model, turns, ended_at, error, usage = row
+    run_id, session_id, status, started_at, runtime, model, turns, ended_at, error, usage, asked = (
+        row
+    )
     return RunRecord(
         run_id=run_id,
         session_id=session_id,
@@ -294,4 +248,5 @@ def _run_record(row: Any) -> RunRecord:
         ended_at=UNSET if ended_at is None else ended_at,
         error=UNSET if error is None else error,
         usage=UNSET if usage is None else _usage_decoder.decode(usage),
+        **msgspec.structs.asdict(_request_decoder.decode(asked)),
     )

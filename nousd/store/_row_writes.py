@@ -218,8 +218,8 @@ def _set_input_state(connection: apsw.Connection, change: row_changes.SetInputSt
 def _put_run(connection: apsw.Connection, change: row_changes.PutRun) -> None:
     connection.execute(
         """
-        INSERT OR IGNORE INTO runs (run_id, session_id, seq, started_at, runtime, model)
-        VALUES (?, ?, ?, ?, ?, ?)
+        INSERT OR IGNORE INTO runs (run_id, session_id, seq, started_at, runtime, model, request)
+        VALUES (?, ?, ?, ?, ?, ?, ?)
         """,
         (
             change.run_id,
@@ -228,6 +228,7 @@ def _put_run(connection: apsw.Connection, change: row_changes.PutRun) -> None:
             change.started_at,
             change.runtime,
             change.model,
+            _text(change.request),
         ),
     )
 

@@ -179,6 +179,7 @@ def _put_run(rows: Rows, change: row_changes.PutRun) -> None:
         runtime=change.runtime,
         model=change.model,
         turns=0,
+        **msgspec.structs.asdict(change.request),
     )
     rows.runs.setdefault(change.run_id, run)
 

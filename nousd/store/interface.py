@@ -24,6 +24,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from nousd.errors import StoreError
+from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage
 from nousd.wire.commands import QueueMode
 from nousd.wire.entries import Entry, PermissionMode, Sampling, Thinking, UsageTotals
 from nousd.wire.events import Event
@@ -338,11 +339,18 @@ class Store(Protocol):
         ...
 
     async def sessions(
-        self, *, limit: int, before: str | None, children: bool = True
-    ) -> tuple[SessionRow, ...]:
-        """Most recently updated first; ``before`` is the last session id of the page above.
+        self,
+        wanted: SessionFilter = EVERY_SESSION,
+        *,
+        limit: int,
+        before: str | None,
+        offset: int = 0,
+    ) -> SessionPage:
+        """Most recently updated first.
 
-        ``children``: also those that calls of ``task`` made.
+        Args:
+            before: the last session id of the page above.
+            offset: how many to pass over.
         """
         ...
 

@@ -36,6 +36,7 @@ from nousd.store.interface import (
     ToolCallRow,
     put_at,
 )
+from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage, is_wanted
 from nousd.wire.codec import number_event
 from nousd.wire.entries import Entry
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
@@ -215,17 +216,23 @@ class MemoryStore:
         return self._rows.sessions.get(session_id)
 
     async def sessions(
-        self, *, limit: int, before: str | None, children: bool = True
-    ) -> tuple[SessionRow, ...]:
+        self,
+        wanted: SessionFilter = EVERY_SESSION,
+        *,
+        limit: int,
+        before: str | None,
+        offset: int = 0,
+    ) -> SessionPage:
         await trio.lowlevel.checkpoint()
         touched = self._rows.touched
         bound = None if before is None else touched.get(before, 0)
         newest_first = sorted(
-            self._rows.sessions.values(), key=lambda row: touched[row.session_id], reverse=True
+            (row for row in self._rows.sessions.values() if is_wanted(row, wanted)),
+            key=lambda row: touched[row.session_id],
+            reverse=True,
         )
         older = (row for row in newest_first if bound is None or touched[row.session_id] < bound)
-        wanted = (row for row in older if children or row.origin is None)
-        return tuple(islice(wanted, limit))
+        return SessionPage(tuple(islice(older, offset, offset + limit)), len(newest_first))
 
     async def children(self, session_id: str) -> tuple[str, ...]:
         await trio.lowlevel.checkpoint()

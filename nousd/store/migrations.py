@@ -344,7 +344,8 @@ _TOOL_CALLS: Final = (
 
 
 def m005_sessions_that_are_found(connection: apsw.Connection) -> None:
-    """Sessions are listed by workspace, by where they come from and whether they are archived.
+    """Sessions are listed by workspace, by where they come from and whether they are archived. A run
+    says how it was asked for (``wire.run_options.RunRequest``).
 
     What is asked for stands in ``settings`` and is a column made of it. The index has all of it behind
     the order of the list, so that neither a page nor a count reads a session that is not wanted.
@@ -365,10 +366,12 @@ _SESSIONS_THAT_ARE_FOUND: Final = (
     ALTER TABLE sessions
     ADD COLUMN is_of_task INTEGER AS (settings ->> '$.origin' IS NOT NULL)
     """,
+    "ALTER TABLE runs ADD COLUMN request TEXT NOT NULL DEFAULT '{}'",
     "DROP INDEX sessions_by_update",
     """
     CREATE INDEX sessions_listed
-    ON sessions (updated_seq, is_of_task, archived, source, workspace, name) WHERE NOT deleted
+    ON sessions (updated_seq, is_of_task, archived, source, parent_id, workspace, name)
+    WHERE NOT deleted
     """,
 )
 

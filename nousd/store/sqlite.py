@@ -17,7 +17,13 @@ import msgspec
 import trio
 
 from nousd.errors import StoreError, StoreFull
-from nousd.store import _artifacts_sqlite, _call_queries, _pruning_sqlite, _queries
+from nousd.store import (
+    _artifacts_sqlite,
+    _call_queries,
+    _pruning_sqlite,
+    _queries,
+    _session_queries,
+)
 from nousd.store._commits import Commits
 from nousd.store._database import Connect, open_for_reading, open_for_writing
 from nousd.store._pending import Outcome, PendingBatches
@@ -40,6 +46,7 @@ from nousd.store.interface import (
     StoredEvent,
     ToolCallRow,
 )
+from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage
 from nousd.wire.entries import Entry
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
 
@@ -316,17 +323,24 @@ class SqliteStore:
         return await self._readers.read(_queries.defaults)
 
     async def session(self, session_id: str) -> SessionRow | None:
-        return await self._readers.read(lambda rows: _queries.session(rows, session_id))
+        return await self._readers.read(lambda rows: _session_queries.session(rows, session_id))
 
     async def sessions(
-        self, *, limit: int, before: str | None, children: bool = True
-    ) -> tuple[SessionRow, ...]:
+        self,
+        wanted: SessionFilter = EVERY_SESSION,
+        *,
+        limit: int,
+        before: str | None,
+        offset: int = 0,
+    ) -> SessionPage:
         return await self._readers.read(
-            lambda rows: _queries.sessions(rows, limit, before, children=children)
+            lambda rows: _session_queries.sessions(
+                rows, wanted, limit=limit, before=before, offset=offset
+            )
         )
 
     async def children(self, session_id: str) -> tuple[str, ...]:
-        return await self._readers.read(lambda rows: _queries.children(rows, session_id))
+        return await self._readers.read(lambda rows: _session_queries.children(rows, session_id))
 
     async def entry(self, session_id: str, entry_id: str) -> Entry | None:
         return await self._readers.read(lambda rows: _queries.entry(rows, session_id, entry_id))

@@ -275,28 +275,32 @@ def _fault(
     error: msgspec.ValidationError,
 ) -> str:
     """Words what is wrong with one field."""
-    if place := _PLACE.search(str(error)):
-        return _fault_inside(field, value, error, int(place[1]), place[2])
-    return _fault_of(struct, field, field.name, value, error)
+    place = _PLACE.search(str(error))
+    if place is None:
+        return _fault_of(struct, field, field.name, value, str(error))
+    _, index, inner, deeper = place.groups()
+    name, inside = field.name, value
+    if index is not None:
+        name, inside = f"{name}[{index}]", value[int(index)]
+    (of, described) = _field_inside(field, inner)
+    fault = str(error)[: place.start()] + (f" - at `${deeper}`" if deeper else "")
+    return _fault_of(of, described, f"{name}.{inner}", inside[inner], fault)
 
 
-_PLACE: Final = re.compile(r" - at `\$\[(\d+)\]\.(\w+)`")
+_PLACE: Final = re.compile(r" - at `\$(\[(\d+)\])?\.(\w+)(\S*)`")
+"""A fault of a struct in the field, or in a list in it, such as ``attachments[0].name``."""
 
 
-def _fault_inside(
-    field: msgspec.structs.FieldInfo,
-    value: Any,
-    error: msgspec.ValidationError,
-    index: int,
-    name: str,
-) -> str:
-    """Words what is wrong with a field of an item, such as ``attachments[0].name``."""
-    item = msgspec.inspect.type_info(field.type)
-    assert isinstance(item, msgspec.inspect.VarTupleType)
-    assert isinstance(item.item_type, msgspec.inspect.StructType)
-    struct = item.item_type.cls
+def _field_inside(
+    field: msgspec.structs.FieldInfo, name: str
+) -> tuple[type[Any], msgspec.structs.FieldInfo]:
+    """Returns the struct in a field, or in the list in it, and its field of that name."""
+    described = msgspec.inspect.type_info(field.type)
+    choices = described.types if isinstance(described, msgspec.inspect.UnionType) else (described,)
+    items = (each.item_type if hasattr(each, "item_type") else each for each in choices)
+    (struct,) = (item.cls for item in items if isinstance(item, msgspec.inspect.StructType))
     (inner,) = (each for each in msgspec.structs.fields(struct) if each.name == name)
-    return _fault_of(struct, inner, f"{field.name}[{index}].{name}", value[index][name], error)
+    return struct, inner
 
 
 def _fault_of(
@@ -304,8 +308,10 @@ def _fault_of(
     field: msgspec.structs.FieldInfo,
     name: str,
     value: Any,
-    error: msgspec.ValidationError,
+    error: str,
 ) -> str:
+    if unknown := _UNKNOWN.search(error):
+        return f"{name} has an unknown key: {unknown[1][:100]}"
     parts = _alternatives(field.type)
     of_outer_type = any(_kind(value) == _OUTER_KINDS.get(kind, kind) for kind in map(_type, parts))
     if of_outer_type and (limit := _limit(name, error)):
@@ -327,7 +333,7 @@ _OUTER_KINDS: Final = {"integer": "number"}
 
 
 def _type(schema: dict[str, Any]) -> str:
-    kind: str = schema.get("type", "string")
+    kind: str = schema.get("type", "object" if "$ref" in schema else "string")
     return kind
 
 
@@ -345,9 +351,12 @@ def _wanted(schema: dict[str, Any]) -> str:
 _BOUND: Final = re.compile(r"(length )?(<=|>=) (\d+)(.* - at `\$\[\d+\]`)?")
 
 
-def _limit(name: str, error: msgspec.ValidationError) -> str | None:
+_UNKNOWN: Final = re.compile(r"^Object contains unknown field `(.*)`", re.DOTALL)
+
+
+def _limit(name: str, error: str) -> str | None:
     """Names the bound that a value of the right type is past, if that was the fault."""
-    match = _BOUND.search(str(error))
+    match = _BOUND.search(error)
     if match is None:
         return None
     of_length, sign, bound, inside = match.groups()

@@ -13,13 +13,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from nousd.wire.command_base import (
     AnsweredBy,
     ArtifactOffset,
     Command,
     EventTypes,
+    Folder,
     MediaType,
     Name,
     OptionalCursor,
@@ -28,7 +29,7 @@ from nousd.wire.command_base import (
     QueueMode,
     Text,
 )
-from nousd.wire.entries import Thinking
+from nousd.wire.entries import Sampling, Thinking
 from nousd.wire.limits import (
     ARTIFACT_RANGE_BYTES_MAX,
     ATTACHMENTS_MAX,
@@ -41,6 +42,8 @@ from nousd.wire.limits import (
     TYPES_MAX,
 )
 from nousd.wire.mcp import AddMcp, ListMcp, RemoveMcp, RestartMcp
+from nousd.wire.run_options import ToolChoice
+from nousd.wire.session_settings import SessionRules, SourceMetadata, SourceName
 from nousd.wire.tool_commands import (
     AnswerQuestion,
     CallTool,
@@ -107,11 +110,34 @@ class Ping(AnsweredBy["Pong"], frozen=True, kw_only=True):
 
 
 class Prompt(AnsweredBy["Accepted | Result"], frozen=True, kw_only=True):
-    """Starts a run. ``wait: false`` answers ``accepted`` at once, ``true`` the ``result``."""
+    """Starts a run. ``wait: false`` answers ``accepted`` at once, ``true`` the ``result``.
+
+    ``reuse_appended``: a text that was appended last and not answered is not repeated.
+    ``strict_resend``: the same ``client_message_id`` with another text is refused. ``client_id`` and the
+    two behind it are shown with the run; ``tools`` and what follows hold for this run alone.
+    """
 
     text: Text
     wait: bool = True
     leaf_id: Name | None = None
+    session_id: Name | None = None
+    client_message_id: Name | None = None
+    attachments: AttachmentsGiven = ()
+    reuse_appended: bool = False
+    strict_resend: bool = False
+    client_id: Name | None = None
+    agent_id: Name | None = None
+    agent_profile: Name | None = None
+    tools: Annotated[tuple[Name, ...], Meta(max_length=TOOLS_MAX)] | None = None
+    model: Name | None = None
+    sampling: Sampling | None = None
+    tool_choice: ToolChoice | None = None
+
+
+class AppendMessage(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+    """Stores a message of the user without a run; one that is going on does not mind."""
+
+    text: Text
     session_id: Name | None = None
     client_message_id: Name | None = None
     attachments: AttachmentsGiven = ()
@@ -138,10 +164,14 @@ class FollowUp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
 
 
 class Abort(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Stops the run at once, empties its session's queues and returns their texts."""
+    """Stops the run at once, empties its session's queues and returns their texts.
+
+    ``keep_queue``: steers and follow-ups go on waiting.
+    """
 
     session_id: Name | None = None
     expected_run_id: Name | None = None
+    keep_queue: bool = False
 
 
 class SetActiveTools(AnsweredBy["Accepted"], frozen=True, kw_only=True):
@@ -208,9 +238,20 @@ class GetTree(AnsweredBy["Tree"], frozen=True, kw_only=True):
 
 
 class NewSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
-    """Creates a session and makes it the active one."""
+    """Creates a session and, unless ``activate`` is false, makes it the active one.
+
+    ``workspace`` is the folder that it works in, without it the daemon's workdir.
+    """
 
     name: Name | None = None
+    workspace: Folder | None = None
+    activate: bool = True
+    source: SourceName | None = None
+    source_metadata: SourceMetadata | None = None
+    model: Name | None = None
+    provider: Name | None = None
+    sampling: Sampling | None = None
+    rules: SessionRules | None = None
 
 
 class SwitchSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
@@ -220,11 +261,14 @@ class SwitchSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
 
 
 class BranchSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
-    """Copies what a session holds now into a new, active one."""
+    """Copies what a session holds now into a new one and, unless ``activate`` is false, makes that the
+    active one.
+    """
 
     session_id: Name | None = None
     parent_id: Name | None = None
     name: Name | None = None
+    activate: bool = True
 
 
 class ExtensionCommand(Command, frozen=True, kw_only=True):
@@ -241,12 +285,36 @@ class GetCapabilities(AnsweredBy["Capabilities"], frozen=True, kw_only=True):
 class ListSessions(AnsweredBy["Sessions"], frozen=True, kw_only=True):
     """Lists sessions, most recently used first; ``before`` (a session id) continues a page.
 
-    ``children``: also those that calls of the tool ``task`` made.
+    ``children``: also those that calls of the tool ``task`` made. Of the filters (``workspace``, ``q``,
+    ``archived``, ``source``, ``parent_id``) all that are given must fit.
     """
 
     limit: PageSize = 100
     before: Name | None = None
+    offset: Annotated[int, Meta(ge=0, le=2**53)] = 0
     children: bool = False
+    workspace: Annotated[str, Meta(min_length=1, max_length=PATH_CHARS_MAX)] | None = None
+    q: Name | None = None
+    archived: bool | None = None
+    source: SourceName | None = None
+    parent_id: Name | None = None
+
+
+class GetSession(Command, frozen=True, kw_only=True):
+    """Reads what is known of one session, its transcript left out."""
+
+    session_id: Name
+
+
+class UpdateSession(Command, frozen=True, kw_only=True):
+    """Changes what is given of a session, also during a run; null takes back what was set."""
+
+    session_id: Name
+    name: Name | UnsetType = UNSET
+    archived: bool | UnsetType = UNSET
+    rules: SessionRules | UnsetType | None = UNSET
+    sampling: Sampling | UnsetType | None = UNSET
+    source_metadata: SourceMetadata | UnsetType | None = UNSET
 
 
 class RenameSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
@@ -366,6 +434,7 @@ class ListModels(AnsweredBy["Models"], frozen=True, kw_only=True):
 COMMANDS: Final[dict[str, type[Command]]] = {
     "ping": Ping,
     "prompt": Prompt,
+    "append_message": AppendMessage,
     "steer": Steer,
     "follow_up": FollowUp,
     "abort": Abort,
@@ -383,6 +452,8 @@ COMMANDS: Final[dict[str, type[Command]]] = {
     "extension_command": ExtensionCommand,
     "get_capabilities": GetCapabilities,
     "list_sessions": ListSessions,
+    "get_session": GetSession,
+    "update_session": UpdateSession,
     "rename_session": RenameSession,
     "delete_session": DeleteSession,
     "list_runs": ListRuns,

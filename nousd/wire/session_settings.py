@@ -22,7 +22,7 @@ SourceName = Annotated[
 SourceMetadata = dict[str, Any]
 """What its maker keeps with a session. Nothing of it means anything to the daemon."""
 
-SessionRule = Annotated[str, Meta(min_length=1, max_length=RULE_CHARS_MAX)]
+SessionRule = Annotated[str, Meta(max_length=RULE_CHARS_MAX)]
 SessionRuleTexts = Annotated[tuple[SessionRule, ...], Meta(max_length=SESSION_RULES_MAX)]
 
 

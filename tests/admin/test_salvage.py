@@ -54,7 +54,7 @@ async def start_a_daemon_on(path: Path) -> None:
         assert await store.open_runs() == ()
         await append(store, created("after"), *a_run("after", "after"))
         assert store.head > head
-        for row in await store.sessions(limit=100, before=None):
+        for row in (await store.sessions(limit=100, before=None)).rows:
             if row.leaf_id is not None:
                 await store.path(row.session_id, row.leaf_id, limit=100, bytes_max=10**6)
 

@@ -106,7 +106,7 @@ async def test_what_was_stored_is_not_rewritten_and_what_comes_has_the_present_v
 
 async def test_its_rows_are_read(path: Path) -> None:
     async with sqlite.open_store(path) as store:
-        sessions = await store.sessions(limit=100, before=None)
+        sessions = (await store.sessions(limit=100, before=None)).rows
         assert sessions
         for session in sessions:
             await store.pending_inputs(session.session_id)

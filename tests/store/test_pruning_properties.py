@@ -101,7 +101,7 @@ def small_steps(deltas: int, places: int) -> Any:
 
 async def rows(store: Store) -> list[Any]:
     return [
-        await store.sessions(limit=NO_BOUND, before=None),
+        (await store.sessions(limit=NO_BOUND, before=None)).rows,
         await store.runs(None, limit=NO_BOUND, before=None),
         await store.open_runs(),
         await store.defaults(),

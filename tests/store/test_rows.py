@@ -7,6 +7,7 @@ import pytest
 from msgspec import UNSET
 
 from nousd.store.interface import Artifact, Defaults, SessionRow, Store
+from nousd.store.session_list import SessionFilter
 from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, Usage, UsageTotals
 from nousd.wire.limits import SNIPPET_BYTES_MAX
@@ -29,6 +30,7 @@ from tests.store.helpers import (
     whole_log,
 )
 
+OWN = SessionFilter(children=False)
 LATER = "2026-01-02T03:04:06.000Z"
 
 
@@ -89,12 +91,12 @@ async def test_every_durable_event_touches_its_session_and_no_delta_does(store: 
 async def test_sessions_come_with_the_most_recently_updated_first_in_pages(store: Store) -> None:
     await append(store, *(created(f"s{number}") for number in range(5)))
     await append(store, updated("s1", name="x"))
-    first = await store.sessions(limit=3, before=None)
-    second = await store.sessions(limit=3, before="s3")
+    first = (await store.sessions(limit=3, before=None)).rows
+    second = (await store.sessions(limit=3, before="s3")).rows
     assert [row.session_id for row in first] == ["s1", "s4", "s3"]
     assert [row.session_id for row in second] == ["s2", "s0"]
-    assert await store.sessions(limit=3, before="s0") == ()
-    assert await store.sessions(limit=3, before="nobody") == ()
+    assert (await store.sessions(limit=3, before="s0")).rows == ()
+    assert (await store.sessions(limit=3, before="nobody")).rows == ()
 
 
 async def test_the_order_of_sessions_is_that_of_the_log_whatever_the_clock_says(
@@ -102,7 +104,10 @@ async def test_the_order_of_sessions_is_that_of_the_log_whatever_the_clock_says(
 ) -> None:
     await append(store, created("s1"), ts=LATER)
     await append(store, created("s2"), ts=TS)
-    assert [row.session_id for row in await store.sessions(limit=9, before=None)] == ["s2", "s1"]
+    assert [row.session_id for row in (await store.sessions(limit=9, before=None)).rows] == [
+        "s2",
+        "s1",
+    ]
 
 
 async def test_the_last_settings_become_the_defaults_but_names_and_leaves_do_not(
@@ -278,7 +283,7 @@ async def test_a_deleted_session_leaves_only_its_tombstone(store: Store) -> None
     await append(store, queue_update("accepted", queued("i1", client_message_id="c1")))
     (tombstone,) = await append(store, deleted("s1"))
     assert await store.session("s1") is None
-    assert [row.session_id for row in await store.sessions(limit=9, before=None)] == ["s2"]
+    assert [row.session_id for row in (await store.sessions(limit=9, before=None)).rows] == ["s2"]
     assert await store.entry("s1", "e1") is None
     assert await store.tree("s1", after=None, limit=9) == ()
     assert await store.pending_inputs("s1") == ()
@@ -306,7 +311,7 @@ async def test_the_id_of_a_deleted_session_is_never_used_again(store: Store) -> 
 async def test_a_page_of_sessions_goes_on_behind_a_session_deleted_meanwhile(store: Store) -> None:
     await append(store, created("s1"), created("s2"), created("s3"))
     await append(store, deleted("s2"))
-    assert [row.session_id for row in await store.sessions(limit=9, before="s2")] == ["s1"]
+    assert [row.session_id for row in (await store.sessions(limit=9, before="s2")).rows] == ["s1"]
 
 
 # --- inputs ------------------------------------------------------------------------------------
@@ -425,7 +430,7 @@ async def test_a_session_has_the_sum_of_its_runs_and_of_what_belongs_to_no_run(
         uncounted_calls=1,
         unpriced_calls=1,
     )
-    assert (await store.sessions(limit=1, before=None))[0] == session
+    assert (await store.sessions(limit=1, before=None)).rows[0] == session
 
 
 async def test_a_branch_has_not_cost_what_its_parent_did(store: Store) -> None:
@@ -526,12 +531,12 @@ async def test_sessions_of_tasks_keep_who_made_them_and_can_be_left_out(store: S
         _of_task("t1", "s1").origin,
         _of_task("t1", "s1").worker,
     )
-    own = await store.sessions(limit=9, before=None, children=False)
+    own = (await store.sessions(OWN, limit=9, before=None)).rows
     assert [each.session_id for each in own] == ["s2", "s1"]
-    assert [
-        each.session_id for each in await store.sessions(limit=1, before="s2", children=False)
-    ] == ["s1"]
-    assert len(await store.sessions(limit=9, before=None)) == 5
+    assert [each.session_id for each in (await store.sessions(OWN, limit=1, before="s2")).rows] == [
+        "s1"
+    ]
+    assert len((await store.sessions(limit=9, before=None)).rows) == 5
     assert await store.children("s1") == ("t1", "t2")
     assert await store.children("t1") == ("t3",)
     assert await store.children("nobody") == ()

@@ -15,10 +15,12 @@ from msgspec import UNSET
 
 from nousd.store import memory, sqlite
 from nousd.store.interface import Artifact, Store
+from nousd.store.session_list import SessionFilter
 from nousd.wire import events
 from nousd.wire.codec import decode_event
-from nousd.wire.entries import Usage
+from nousd.wire.entries import Sampling, Usage
 from nousd.wire.events import EVENTS
+from nousd.wire.session_settings import SessionRules
 from tests.store.helpers import (
     EVERYTHING,
     NO_BOUND,
@@ -46,6 +48,8 @@ session_ids = st.sampled_from(SESSIONS)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=100)
 modes = st.sampled_from(["one-at-a-time", "all"])
 counts = st.integers(0, 10**6)
+words = st.sampled_from(["chat", "cron"])
+workspaces = st.sampled_from(["/w", "/Straße"])
 
 setting_values: dict[str, st.SearchStrategy[Any]] = {
     "name": texts,
@@ -56,16 +60,34 @@ setting_values: dict[str, st.SearchStrategy[Any]] = {
     "provider": texts,
     "model": texts,
 }
-some_settings = st.fixed_dictionaries({}, optional=setting_values)
+json_objects = st.dictionaries(
+    texts, st.none() | texts | st.dictionaries(texts, st.none()), max_size=3
+)
+own_values: dict[str, st.SearchStrategy[Any]] = {
+    "source_metadata": json_objects,
+    "sampling": st.builds(Sampling, temperature=st.sampled_from([0.5, UNSET]), top_p=st.just(0.5)),
+    "rules": st.builds(SessionRules, deny=st.lists(texts, max_size=2).map(tuple)),
+}
+first_settings = st.fixed_dictionaries(
+    {}, optional={**setting_values, **own_values, "source": words, "workspace": workspaces}
+)
+later_settings = st.fixed_dictionaries(
+    {},
+    optional={
+        **setting_values,
+        **{name: st.none() | values for name, values in own_values.items()},
+        "archived": st.booleans(),
+    },
+)
 
 creations = st.builds(
-    lambda session_id, fields: created(session_id, **fields), session_ids, some_settings
+    lambda session_id, fields: created(session_id, **fields), session_ids, first_settings
 )
 branches = st.builds(
     lambda session_id, parent_id: created(session_id, parent_id=parent_id), session_ids, session_ids
 )
 updates = st.builds(
-    lambda session_id, fields: updated(session_id, **fields), session_ids, some_settings
+    lambda session_id, fields: updated(session_id, **fields), session_ids, later_settings
 )
 activations = st.builds(events.SessionActivated, session_id=session_ids)
 deletions = st.builds(deleted, session_ids)
@@ -168,6 +190,15 @@ def batches(of: st.SearchStrategy[events.Event]) -> st.SearchStrategy[list[list[
 CONTENT = [Artifact(name, "text/plain", name.encode()) for name in ARTIFACTS]
 FIRST = [created("s1"), appended("e1"), appended("e2", "e1")]
 
+LISTS = [
+    SessionFilter(workspace="/w", unnamed_workspace="/w"),
+    SessionFilter(workspace="/w", archived=False),
+    SessionFilter(archived=True, source="cron"),
+    SessionFilter(parent_id="s1", children=False),
+    SessionFilter(text="STRASSE"),
+    SessionFilter(text="a", unnamed_workspace="/A"),
+]
+
 
 async def answers(store: Store) -> dict[str, Any]:
     """Asks a store all that can be asked of it."""
@@ -177,6 +208,11 @@ async def answers(store: Store) -> dict[str, Any]:
         "defaults": await store.defaults(),
         "sessions": await store.sessions(limit=NO_BOUND, before=None),
         "sessions behind s2": await store.sessions(limit=1, before="s2"),
+        "sessions wanted": [
+            await store.sessions(wanted, limit=2, before=None, offset=offset)
+            for wanted in LISTS
+            for offset in (0, 1)
+        ],
         "runs": await store.runs(None, limit=NO_BOUND, before=None),
         "runs behind r2": await store.runs(None, limit=1, before="r2"),
         "open runs": await store.open_runs(),

@@ -56,7 +56,7 @@ def _sample(schema: dict[str, Any], components: dict[str, Any]) -> Any:
         case "array":
             return [_sample(schema["items"], components)] if "items" in schema else []
         case kind:
-            samples = {"string": "x", "integer": 1, "boolean": True, "number": 1.5}
+            samples = {"string": "x", "integer": 1, "boolean": True, "number": 0.5}
             return samples.get(kind or "")
 
 

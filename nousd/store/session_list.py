@@ -1,0 +1,62 @@
+"""Which sessions a list has, and how a text is found in them: the same for every store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+from unicodedata import normalize
+
+import msgspec
+
+if TYPE_CHECKING:
+    from nousd.store.interface import SessionRow
+
+
+class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which sessions are wanted; None does not matter.
+
+    Args:
+        children: also those that calls of ``task`` made.
+        parent_id: what they are a branch of.
+        text: stands in the name or the workspace, however it is written (``folded``).
+        unnamed_workspace: where sessions work that name no workspace.
+    """
+
+    children: bool = True
+    workspace: str | None = None
+    source: str | None = None
+    archived: bool | None = None
+    parent_id: str | None = None
+    text: str | None = None
+    unnamed_workspace: str = ""
+
+
+EVERY_SESSION: Final = SessionFilter()
+
+
+class SessionPage(NamedTuple):
+    """A part of a list; ``count`` is how many sessions all of it has."""
+
+    rows: tuple[SessionRow, ...]
+    count: int
+
+
+def folded(text: str) -> str:
+    """Returns a text so that two which differ in case, or in how accents are written, are the same."""
+    return normalize("NFD", normalize("NFD", text).casefold())
+
+
+def is_wanted(row: SessionRow, wanted: SessionFilter) -> bool:
+    """Whether a list has a session."""
+    workspace = row.workspace or wanted.unnamed_workspace
+    return (
+        (wanted.children or row.origin is None)
+        and wanted.workspace in (None, workspace)
+        and wanted.source in (None, row.source)
+        and wanted.archived in (None, row.archived)
+        and wanted.parent_id in (None, row.parent_id)
+        and (wanted.text is None or _is_in(wanted.text, row.name, workspace))
+    )
+
+
+def _is_in(text: str, *places: str | None) -> bool:
+    return any(folded(text) in folded(place) for place in places if place is not None)
