@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_origin
 
 import typer
 
 from nousd.cli.arguments import Argument, function_of
+from nousd.cli.bridge import bridge_settings
 
 if TYPE_CHECKING:
+    from nousd.config.settings import Settings
     from nousd.config.values import SettingInfo
+    from nousd.daemon.core import Core
+    from nousd.daemon.serve import Door, ServeBeside
 
 CONFIG: Final = Argument(
     "config",
@@ -54,14 +60,19 @@ def setting_flag(info: SettingInfo) -> Argument:
     """Returns the command line flag of a setting."""
     from nousd.config.settings import flag_of
 
-    others = (list[str], "REGEX") if get_origin(info.type) is tuple else (str, "|".join(info.words))
-    kind, metavar = _KINDS.get(info.type, others)
+    kind, metavar = _KINDS.get(info.type) or _other_kind(info)
     flag = flag_of(info.name)
     names = [f"{flag}/--no-{flag.removeprefix('--')}"] if kind is bool else [flag]
     if info.name == "verbose":
         names.append("-v")
     option = typer.Option(*names, help=_help(info), metavar=metavar or None)
     return Argument(info.name, Annotated[kind | None, option])
+
+
+def _other_kind(info: SettingInfo) -> tuple[Any, str]:
+    if get_origin(info.type) is tuple:
+        return list[str], str(get_args(info.type)[0].__name__).upper()
+    return str, "|".join(info.words)
 
 
 def _help(info: SettingInfo) -> str:
@@ -84,4 +95,27 @@ def _serve(values: dict[str, Any]) -> None:
         return
     from nousd.daemon.serve import serve
 
-    sys.exit(serve(resolved.settings))
+    sys.exit(serve(resolved.settings, _http_door(resolved.settings)))
+
+
+def _http_door(settings: Settings) -> Door | None:
+    """Returns what opens the HTTP server of the settings; None if they name none."""
+    if settings.http is None:
+        return None
+    from nousd.bridge.embedded import embedded
+    from nousd.bridge.run import open_bridge
+    from nousd.daemon.connection import serve_commands
+    from nousd.daemon.feed import serve_events
+
+    @asynccontextmanager
+    async def door() -> AsyncIterator[ServeBeside]:
+        async with open_bridge(bridge_settings(settings)) as serve_daemon:
+
+            async def serve_core(core: Core) -> None:
+                ways = partial(serve_commands, core), partial(serve_events, core)
+                async with embedded(*ways) as daemon:
+                    await serve_daemon(daemon, core.closing)
+
+            yield serve_core
+
+    return door

@@ -32,7 +32,7 @@ from nousd.config.providers import (
     MOCK,
     ConfiguredProvider,
 )
-from nousd.config.values import Regex, describe
+from nousd.config.values import Name, Regex, describe
 from nousd.places import locations
 from nousd.wire.entries import PermissionMode
 from nousd.wire.limits import LINE_BYTES_MAX, LONG_LINES_BYTES_MAX, NAME_CHARS_MAX
@@ -188,8 +188,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Meta(
             max_length=4096,
-            description="Serve HTTP and server-sent events as well: at HOST:PORT of this machine (port 0: "
-            "any that is free), or unix:PATH. Clients need the token of the file http-token in the "
+            description="Serve HTTP and server-sent events as well: at HOST:PORT of this machine (0: any "
+            "port that is free), or unix:PATH. Clients need the token of the file http-token in the "
             "state folder. [default: no HTTP]",
         ),
     ] = None
@@ -197,7 +197,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description="Let --http name an address that other machines can reach.")
     ] = False
     http_hosts: Annotated[
-        tuple[str, ...],
+        tuple[Name, ...],
         Meta(
             max_length=64,
             description="Name that clients may call the HTTP server by in their Host header, beside "
@@ -205,7 +205,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     http_origins: Annotated[
-        tuple[str, ...],
+        tuple[Name, ...],
         Meta(
             max_length=64,
             description="Origin of web pages that may use the HTTP server, like https://app.example. "

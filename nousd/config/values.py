@@ -25,6 +25,9 @@ _SHOWN_CHARS_MAX: Final = 100
 Regex = NewType("Regex", str)
 """A text that is a regular expression."""
 
+Name = NewType("Name", str)
+"""A text without a comma, so that one text can hold several."""
+
 PathOrNone = Path | Literal["none"]
 """A file that is read where no other is named, unless the word says that none is to be."""
 
@@ -34,7 +37,7 @@ class SettingInfo(NamedTuple):
 
     Args:
         type: ``Path``, ``str``, ``int``, ``float``, ``bool``, ``Secret``, a ``Literal``,
-            ``tuple[Path, ...]``, ``tuple[Regex, ...]`` or ``tuple[str, ...]``.
+            ``tuple[Path, ...]``, ``tuple[Regex, ...]``, ``tuple[Name, ...]`` or ``tuple[str, ...]``.
         meta: the bounds, and as ``description`` the help text.
     """
 
@@ -166,6 +169,11 @@ def _read_words(given: Given) -> tuple[str, ...]:
     return tuple(_read_word(given._replace(value=item)) for item in given.value)
 
 
+def _read_names(given: Given) -> tuple[Name, ...]:
+    items = given.value.split(",") if isinstance(given.value, str) else given.value
+    return tuple(Name(word.strip()) for word in _read_words(given._replace(value=items)))
+
+
 def _read_patterns(given: Given) -> tuple[Regex, ...]:
     """One text is one pattern: there is no character that could not be a part of it."""
     items = [given.value] if isinstance(given.value, str) else given.value
@@ -225,6 +233,7 @@ _KINDS: Final[dict[Any, _Kind]] = {
     float: _Kind("a number", _read_float),
     str: _Kind("a text", _read_word, "characters"),
     tuple[str, ...]: _Kind("a list of texts", _read_words, "items"),
+    tuple[Name, ...]: _Kind("a list of texts", _read_names, "items"),
     tuple[Regex, ...]: _Kind("a list of regular expressions", _read_patterns, "items"),
     Secret: _Kind("a text", _read_secret, "characters", is_shown=False),
 }

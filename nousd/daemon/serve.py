@@ -60,6 +60,13 @@ _GRACE_SECONDS: Final = 1.0
 _SWITCH_SECONDS: Final = 0.0005
 """How long a worker thread may hold the interpreter: the default of 5 ms is felt as delay."""
 
+ServeBeside = Callable[[Core], Awaitable[None]]
+"""Serves a core until it closes, and returns once its clients have what they are owed or a grace is
+over."""
+
+Door = Callable[[], AbstractAsyncContextManager[ServeBeside]]
+"""Opens another way in: whoever comes waits there until the core is ready. Raises ConfigError."""
+
 _log: Final = logging.getLogger(__name__)
 
 

@@ -46,6 +46,11 @@ def database_file(state_dir: Path) -> Path:
     return state_dir / "nousd.db"
 
 
+def http_token_file(state_dir: Path) -> Path:
+    """Returns the file in a state folder that holds the token of HTTP clients."""
+    return state_dir / "http-token"
+
+
 def user_instructions_file() -> Path:
     """Returns the path of the user's own instructions to models, which need not exist."""
     return default_config_file().with_name("AGENTS.md")

@@ -129,6 +129,10 @@ WRITTEN: dict[str, tuple[str, str, Any]] = {
     "keep_recent_tokens": ("0", "0", 0),
     "retry_attempts": ("1", "1", 1),
     "record": ("/r", '"/r"', Path("/r")),
+    "http": ("unix:/h", '"unix:/h"', "unix:/h"),
+    "http_remote": ("yes", "true", True),
+    "http_hosts": ("a.example,b", '["a.example", "b"]', ("a.example", "b")),
+    "http_origins": ("https://a", '["https://a"]', ("https://a",)),
     "redact": ("a+:b", '["a+:b"]', ("a+:b",)),
 }
 """setting -> (as text, in the file, what it means)"""

@@ -1,0 +1,58 @@
+"""The bridge as an ASGI application: the rows of the table behind the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from nousd.bridge.daemon import Daemon
+from nousd.bridge.gate import Gate, Safety
+from nousd.bridge.handling import answered
+from nousd.bridge.replies import (
+    INTERNAL,
+    METHOD_NOT_ALLOWED,
+    NOT_FOUND,
+    HttpError,
+    error_reply,
+)
+from nousd.bridge.routes import ROWS
+from nousd.bridge.table import Row
+
+
+def make_app(daemon: Daemon, safety: Safety, rows: Iterable[Row] = ROWS) -> Gate:
+    """Returns what ``nousd.bridge.server`` serves."""
+    app = Starlette(
+        routes=[
+            Route(path, _endpoint(row, daemon), methods=[row.method])
+            for row in rows
+            for path in (row.path, *row.aliases)
+        ],
+        exception_handlers={404: _not_found, 405: _not_allowed, 500: _fault},
+    )
+    return Gate(app, safety)
+
+
+def _endpoint(row: Row, daemon: Daemon) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return await answered(row, daemon, request)
+
+    return endpoint
+
+
+async def _not_found(_request: Request, _error: Exception) -> Response:
+    return error_reply(HttpError(NOT_FOUND, "there is no such route"))
+
+
+async def _not_allowed(_request: Request, error: Exception) -> Response:
+    headers: Any = error.headers if isinstance(error, HTTPException) else None
+    return error_reply(HttpError(METHOD_NOT_ALLOWED, "not with this method", headers=headers))
+
+
+async def _fault(_request: Request, _error: Exception) -> Response:
+    return error_reply(HttpError(INTERNAL, "a fault of the bridge; its log has the details"))

@@ -1,0 +1,140 @@
+"""What a route answers with, and how a refusal of the daemon becomes an HTTP status.
+
+The envelope is ``{"error", "code", "retryable"}``; which refusal becomes which status is one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from starlette.responses import Response
+
+from nousd.errors import (
+    AnswerTimedOut,
+    ClientError,
+    ConnectionLost,
+    DaemonUnreachable,
+    NousdError,
+    Refused,
+)
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An error, as Tandem's engine words it. ``details``: facts that a client can act on."""
+
+    error: str
+    code: str
+    retryable: bool
+    details: dict[str, Any] | None = None
+
+
+class Failure(NamedTuple):
+    """What a refusal becomes."""
+
+    status: int
+    code: str
+    retryable: bool = False
+
+
+class HttpError(NousdError):
+    """A request that the bridge itself refuses, or whose refusal a route words in its own way."""
+
+    def __init__(
+        self,
+        failure: Failure,
+        message: str,
+        *,
+        body: msgspec.Struct | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.failure = failure
+        self.message = message
+        self.body = body
+        self.headers = headers or {}
+
+
+BAD_REQUEST: Final = Failure(400, "BAD_REQUEST")
+UNAUTHORIZED: Final = Failure(401, "AUTH_REQUIRED")
+FORBIDDEN: Final = Failure(403, "FORBIDDEN")
+NOT_FOUND: Final = Failure(404, "NOT_FOUND")
+SESSION_NOT_FOUND: Final = Failure(404, "SESSION_NOT_FOUND")
+METHOD_NOT_ALLOWED: Final = Failure(405, "METHOD_NOT_ALLOWED")
+CONFLICT: Final = Failure(409, "CONFLICT")
+RUN_CONFLICT: Final = Failure(409, "SESSION_RUN_CONFLICT", retryable=True)
+BODY_TOO_LARGE: Final = Failure(413, "BODY_TOO_LARGE")
+NOT_JSON: Final = Failure(415, "UNSUPPORTED_MEDIA_TYPE")
+UNPROCESSABLE: Final = Failure(422, "INVALID_REQUEST")
+TOO_SLOW: Final = Failure(408, "REQUEST_TIMEOUT", retryable=True)
+INTERNAL: Final = Failure(500, "INTERNAL_ERROR")
+UPSTREAM: Final = Failure(502, "PROVIDER_ERROR", retryable=True)
+UNAVAILABLE: Final = Failure(503, "ENGINE_UNAVAILABLE", retryable=True)
+STARTING: Final = Failure(503, "ENGINE_STARTING", retryable=True)
+TIMED_OUT: Final = Failure(504, "PROMPT_TIMEOUT", retryable=True)
+
+_BY_CODE: Final[dict[str, Failure]] = {
+    "invalid_command": INTERNAL,
+    "invalid_payload": UNPROCESSABLE,
+    "command_rejected": CONFLICT,
+    "session_not_found": SESSION_NOT_FOUND,
+    "session_error": Failure(500, "SESSION_ERROR", retryable=True),
+    "provider_error": UPSTREAM,
+    "timeout": TIMED_OUT,
+    "shutting_down": UNAVAILABLE,
+    "internal_error": INTERNAL,
+}
+"""code of a refusal -> what it becomes."""
+
+_BY_MESSAGE: Final[dict[str, Failure]] = {
+    "run_in_progress": RUN_CONFLICT,
+    "workspace_not_allowed": Failure(403, "WORKSPACE_NOT_ALLOWED"),
+    "workspace_not_found": Failure(404, "WORKSPACE_NOT_FOUND"),
+    "queue_full": Failure(429, "QUEUE_FULL", retryable=True),
+    "too_many_connections": Failure(503, "TOO_MANY_CONNECTIONS", retryable=True),
+    "unknown_run": Failure(404, "RUN_NOT_FOUND"),
+}
+"""machine word of a rejected command -> what it becomes, where that is not a plain conflict."""
+
+_BY_ERROR: Final[dict[type[ClientError], Failure]] = {
+    DaemonUnreachable: UNAVAILABLE,
+    ConnectionLost: UNAVAILABLE,
+    AnswerTimedOut: Failure(504, "ENGINE_TIMEOUT", retryable=True),
+}
+"""what the client raises -> what it becomes; anything else is a fault of ours."""
+
+
+def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Returns ``value``, a struct or what JSON is made of, as the reply."""
+    return Response(msgspec.json.encode(value), status, headers, "application/json")
+
+
+def empty_reply(status: int, headers: Mapping[str, str] | None = None) -> Response:
+    """Returns a reply without a body."""
+    return Response(None, status, headers)
+
+
+def failure_of(error: ClientError) -> Failure:
+    """Returns what an error of the client package becomes."""
+    if isinstance(error, Refused):
+        if error.code == "command_rejected" and error.message in _BY_MESSAGE:
+            return _BY_MESSAGE[error.message]
+        return _BY_CODE.get(error.code, INTERNAL)
+    return _BY_ERROR.get(type(error), INTERNAL)
+
+
+def error_reply(error: HttpError | ClientError) -> Response:
+    """Returns the one reply that an error becomes."""
+    if isinstance(error, HttpError):
+        failure = error.failure
+        body = error.body or _envelope(failure, error.message)
+        return json_reply(body, failure.status, error.headers)
+    failure = failure_of(error)
+    if isinstance(error, Refused):
+        return json_reply(_envelope(failure, error.message, error.details or None), failure.status)
+    return json_reply(_envelope(failure, str(error)), failure.status)
+
+
+def _envelope(failure: Failure, message: str, details: dict[str, Any] | None = None) -> Envelope:
+    return Envelope(error=message, code=failure.code, retryable=failure.retryable, details=details)

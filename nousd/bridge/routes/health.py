@@ -1,0 +1,37 @@
+"""Whether the server is there; the one thing that needs no token, and says little."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from starlette.responses import Response
+
+import nousd
+from nousd.bridge.replies import json_reply
+from nousd.bridge.table import Call, Row
+
+
+class Health(msgspec.Struct, frozen=True):
+    """``version`` and ``mode`` are what a terminal client shows in its status line."""
+
+    healthy: bool
+    ready: bool
+    version: str
+    mode: str
+
+
+async def _health(_call: Call) -> Response:
+    return json_reply(Health(True, True, nousd.__version__, "nousd"))
+
+
+ROWS: Final = (
+    Row(
+        method="GET",
+        path="/global/health",
+        handler=_health,
+        summary="Whether the server is there.",
+        sends=(),
+        replies={200: Health},
+    ),
+)

@@ -1,0 +1,68 @@
+"""What a route is: a row that says everything about it, for the server and for the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from nousd.bridge.callers import Caller
+from nousd.bridge.daemon import Daemon
+
+Method = Literal["GET", "POST", "PATCH", "DELETE"]
+
+
+class Call(NamedTuple):
+    """One request on its way through a route.
+
+    Args:
+        daemon: whom to ask.
+        path: the parameters of the path.
+        query: an instance of the row's ``query``.
+        body: an instance of the row's ``body``.
+        caller: which of the known clients asks.
+        request: for what is none of the above; headers above all.
+    """
+
+    daemon: Daemon
+    path: Mapping[str, str]
+    query: Any
+    body: Any
+    caller: Caller
+    request: Request
+
+    def header(self, name: str) -> str | None:
+        """Returns a header's value; None if it is missing or empty."""
+        return self.request.headers.get(name) or None
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+NO_BODY: Final = None
+
+
+class Row(NamedTuple):
+    """One route.
+
+    Args:
+        sends: the commands that it sends, or ``subscribe``.
+        query, body: the structs that they are checked against; a ``body`` of None is not read.
+        replies: status -> the type of the reply's body; None for no body, ``str`` for a stream of
+            events or a page. Refusals that every route may meet are not repeated here.
+        is_body_optional: an absent body then counts as an empty object.
+        aliases: further paths of the same route.
+    """
+
+    method: Method
+    path: str
+    handler: Handler
+    summary: str
+    sends: tuple[str, ...]
+    replies: Mapping[int, Any]
+    query: type[msgspec.Struct] | None = None
+    body: type[msgspec.Struct] | None = None
+    is_body_optional: bool = False
+    aliases: tuple[str, ...] = ()

@@ -1,0 +1,60 @@
+"""The token that HTTP clients have to know: a file of ours in the state folder, made on first need."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import Final
+
+from nousd.errors import ConfigError
+
+_TOKEN_BYTES: Final = 32
+_FILE_BYTES_MAX: Final = 4096
+_CHARS_MIN: Final = 16
+
+
+def http_token(path: Path) -> str:
+    """Returns the token that the file holds, which is made with mode 0600 if there is none.
+
+    Raises:
+        ConfigError: the file cannot be made or read, is not ours alone, or holds no token.
+    """
+    try:
+        _make(path)
+        return _read(path)
+    except OSError as error:
+        raise ConfigError(f"http: {path}: {error.strerror}") from None
+
+
+def _make(path: Path) -> None:
+    """Writes a new token under a name of its own first: nobody reads half of one."""
+    if path.is_symlink() or path.exists():
+        return
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(temporary, flags, 0o600), "w") as file:
+        file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        # Whoever was faster wins: a name that is taken is not replaced.
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    finally:
+        temporary.unlink()
+
+
+def _read(path: Path) -> str:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise ConfigError(f"http: {path} is no file of yours")
+        if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise ConfigError(f"http: others may read {path}; set its mode to 0600")
+        text = file.read(_FILE_BYTES_MAX).decode("ascii", "replace").strip()
+    if len(text) < _CHARS_MIN or not (text.isascii() and text.isprintable()) or " " in text:
+        raise ConfigError(f"http: {path} holds no token of {_CHARS_MIN} or more letters")
+    return text
