@@ -28,6 +28,7 @@ EXAMINATIONS: Final[tuple[Examine, ...]] = (
     examine_places.runtime_folder,
     examine_places.state_folder,
     examine_places.workdir,
+    examine_places.workspaces,
     examine_places.files,
     examine_places.disk,
     examine_daemon.socket,

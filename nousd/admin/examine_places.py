@@ -38,13 +38,21 @@ def state_folder(world: World) -> Iterator[Check]:
 
 
 def workdir(world: World) -> Iterator[Check]:
-    """The folder that tools work in."""
-    folder = world.settings.workdir
+    """The folder that tools work in where a session names no other."""
+    yield _worked_in("workdir", world.settings.workdir, "--workdir")
+
+
+def workspaces(world: World) -> Iterator[Check]:
+    """The other folders that sessions may work in."""
+    for folder in world.settings.workspaces:
+        yield _worked_in("workspace", folder, "--workspace")
+
+
+def _worked_in(name: str, folder: Path, flag: str) -> Check:
     if os.access(folder, os.W_OK | os.X_OK):
-        yield Check("workdir", "ok", f"{folder} can be written to")
-    else:
-        advice = "name another with --workdir, or give yourself the right to write there"
-        yield Check("workdir", "warning", f"{folder} cannot be written to: tools only read", advice)
+        return Check(name, "ok", f"{folder} can be written to")
+    advice = f"name another with {flag}, or give yourself the right to write there"
+    return Check(name, "warning", f"{folder} cannot be written to: tools only read", advice)
 
 
 def files(world: World) -> Iterator[Check]:

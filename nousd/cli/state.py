@@ -221,6 +221,7 @@ def _record(settings: Settings, values: dict[str, Any]) -> Told:
     from nousd.replay.fixture import record
 
     places = {
+        **{str(path): f"<WORKSPACE-{n}>" for n, path in enumerate(settings.workspaces, 1)},
         str(settings.workdir): "<WORKDIR>",
         str(settings.state_dir): "<STATE>",
         str(Path.home()): "<HOME>",
@@ -290,6 +291,7 @@ _DOCTORS_SETTINGS: Final = (
     "socket",
     "state_dir",
     "workdir",
+    "workspaces",
     "provider",
     "model",
     "api_base",
@@ -339,7 +341,7 @@ STATE_COMMANDS: Final[dict[str, StateCommand]] = {
         "Make a fixture of a run whose raw streams were kept with --record.",
         (_RUN, _FROM, _OUTPUT),
         _record,
-        ("workdir", *_OF_A_PLAY),
+        ("workdir", "workspaces", *_OF_A_PLAY),
     ),
 }
 """name on the command line -> what it does."""

@@ -16,7 +16,7 @@ import typer
 from nousd.cli.arguments import Argument
 from nousd.cli.project_files import file_lines
 from nousd.cli.render import as_text
-from nousd.cli.verbs import Watch
+from nousd.cli.verbs import WORKSPACE, Watch
 from nousd.cli.watch import DONE, FAILED, Options, say, shown
 from nousd.client.answers import Answer
 from nousd.client.blocking import Connection
@@ -28,24 +28,31 @@ SHOWN_BYTES_MAX: Final = 256 * 1024
 
 
 def _trust(options: Options, values: dict[str, Any]) -> int:
+    where = _workspace(values)
     with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
         if values.get("list"):
-            return _show(options, daemon.request("list_trust", {}))
-        payload = _named(values["path"]) if "path" in values else _own(daemon)
+            return _show(options, daemon.request("list_trust", where))
+        payload = _named(values["path"]) if "path" in values else _own(daemon, where)
         if payload is None or not _is_wanted(yes=values.get("yes", False)):
             return FAILED
-        return _done(options, daemon.request("trust", payload).payload, "trusted")
+        return _done(options, daemon.request("trust", {**payload, **where}).payload, "trusted")
 
 
 def _untrust(options: Options, values: dict[str, Any]) -> int:
     named = {"path": str(Path(values["path"]).absolute())} if "path" in values else {}
     with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
-        return _done(options, daemon.request("untrust", named).payload, "not trusted any more")
+        answer = daemon.request("untrust", {**named, **_workspace(values)})
+        return _done(options, answer.payload, "not trusted any more")
 
 
-def _own(daemon: Connection) -> Payload | None:
+def _workspace(values: dict[str, Any]) -> Payload:
+    """Returns the key that says whose project is meant."""
+    return {key: values[key] for key in ("workspace",) if key in values}
+
+
+def _own(daemon: Connection, where: Payload) -> Payload | None:
     """Shows what the project's own settings add; returns what to trust, if there is anything."""
-    listed = daemon.request("list_trust", {}).payload
+    listed = daemon.request("list_trust", where).payload
     path = str(Path(listed["root"]) / ".nousd" / "config.toml")
     own = next((file for file in listed["files"] if file["path"] == path), None)
     if own is None or not own["hash"]:
@@ -113,6 +120,7 @@ TRUSTING: Final[dict[str, Watch]] = {
         "Show what a project's file adds, and let it count as long as it is as it is.",
         (
             _PATH,
+            WORKSPACE,
             Argument(
                 "yes", Annotated[bool | None, typer.Option("--yes", "-y", help="Do not ask.")]
             ),
@@ -122,6 +130,6 @@ TRUSTING: Final[dict[str, Watch]] = {
         ),
         _trust,
     ),
-    "untrust": Watch("Let a project's file count no more.", (_PATH,), _untrust),
+    "untrust": Watch("Let a project's file count no more.", (_PATH, WORKSPACE), _untrust),
 }
 """name on the command line -> what it does."""

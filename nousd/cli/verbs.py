@@ -108,6 +108,16 @@ MODEL: Final = _required(
 LIMIT: Final = Argument(
     "limit", Annotated[int | None, typer.Option("--limit", help="Rows, at most.")]
 )
+WORKSPACE: Final = Argument(
+    "workspace",
+    Annotated[
+        Path | None,
+        typer.Option(
+            "--workspace", metavar="FOLDER", help="Its folder, if not the daemon's workdir."
+        ),
+    ],
+    convert=lambda path: str(path.absolute()),
+)
 BEFORE: Final = _option("before", "--before", "Go on before this id, where a page said so.")
 
 ATTACH: Final = Argument(
@@ -173,7 +183,9 @@ VERBS: Final[dict[str, Verb]] = {
         (_required("input_id", "INPUT", "Its id, as queue shows it."), SESSION),
     ),
     "new": Verb(
-        "new_session", "Create a session.", (_option("name", "--name", "A name for people."),)
+        "new_session",
+        "Create a session.",
+        (_option("name", "--name", "A name for people."), WORKSPACE),
     ),
     "switch": Verb(
         "switch_session",

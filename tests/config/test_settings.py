@@ -99,6 +99,7 @@ WRITTEN: dict[str, tuple[str, str, Any]] = {
     "socket": ("/s", '"/s"', Path("/s")),
     "state_dir": ("/d", '"/d"', Path("/d")),
     "workdir": ("/", '"/"', Path("/")),
+    "workspaces": ("/:/usr", '["/", "/usr"]', (Path("/"), Path("/usr"))),
     "provider": ("mock", '"mock"', "mock"),
     "model": ("m", '"m"', "m"),
     "api_base": ("http://h/v1", '"http://h/v1"', "http://h/v1"),
@@ -173,6 +174,7 @@ def test_the_system_prompt_can_be_switched_off(home: Path) -> None:
 
 
 def test_names_of_flags_and_variables_follow_from_the_setting() -> None:
+    assert flag_of("workspaces") == "--workspace"
     assert (flag_of("state_dir"), variable_of("state_dir")) == ("--state-dir", "NOUSD_STATE_DIR")
 
 
@@ -203,6 +205,7 @@ REFUSED = [
     ("context_window", "9" * 5000, "context_window must be a whole number"),
     ("allow_exec", "maybe", "allow_exec must be true or false, not 'maybe'"),
     ("workdir", "/none", "workdir: /none is no folder"),
+    ("workspaces", f"/:{__file__}", f"workspaces: {__file__} is no folder"),
     ("system_prompt", "/none", "system_prompt: /none is no file"),
     ("extension", "/none", "extension: /none does not exist"),
     ("sandbox", "docker", "sandbox must be auto or bubblewrap or landlock or none, not 'docker'"),
