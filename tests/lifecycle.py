@@ -38,6 +38,8 @@ class _Call:
     denied_by_source: bool = False
     decision: str | None = None
     started: bool = False
+    carried: Payload = field(default_factory=dict)
+    """What its start told of who carries it out; logs of earlier revisions tell nothing."""
     completed: bool = False
     of_tasks: set[str] = field(default_factory=set)
     """What its tasks ask and nobody has said anything to."""
@@ -79,6 +81,8 @@ class LifecycleChecker:
         self._client_calls: dict[str, tuple[str, str]] = {}
         """The session of each client's call that is open, and where it stands."""
         self._client_call_ids: set[str] = set()
+        self._carried: dict[str, Payload] = {}
+        """What was told of the starts of clients' calls that run."""
         self._last_seq = -1
 
     def feed(self, line: bytes) -> None:
@@ -111,6 +115,10 @@ class LifecycleChecker:
                 assert "stop_reason" in payload, "a call is completed that was not started"
             after = after or before
         assert payload["attempt"] == 1, "a client's call is requested once"
+        if type_ == "tool_call_started":
+            self._carried[call_id] = _carried(payload)
+        if type_ == "tool_call_completed":
+            _tells_who(payload, self._carried.pop(call_id, {}))
         self._client_calls[call_id] = (payload["session_id"], after)
         if after == "ended":
             del self._client_calls[call_id]
@@ -325,6 +333,18 @@ def _started(run: _Run, payload: Payload) -> None:
         assert payload["attempt"] == call.attempt, f"attempt {call.attempt} is the one requested"
         assert call.decision == "approved", "a call is started that was not approved"
     call.started = True
+    call.carried = _carried(payload)
+
+
+def _carried(started: Payload) -> Payload:
+    return {key: started[key] for key in ("executed_by", "permission_mode") if key in started}
+
+
+def _tells_who(completed: Payload, carried: Payload) -> None:
+    """Asserts that the end of a call tells what its start told, however it ended."""
+    told = completed | completed.get("policy_snapshot", {})
+    for key, value in carried.items():
+        assert told.get(key) == value, f"the end of a call tells another {key} than its start"
 
 
 def _completed(run: _Run, payload: Payload) -> None:
@@ -335,6 +355,7 @@ def _completed(run: _Run, payload: Payload) -> None:
     assert ("duration_ms" in payload) != ("stop_reason" in payload), (
         "a call came to its end or was cut off"
     )
+    _tells_who(payload, call.carried)
     call.completed = True
 
 

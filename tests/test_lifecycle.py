@@ -211,6 +211,14 @@ NOT_EXECUTED = tool("end", executed=False)
             [*RAN[:-2], call("tool_call_completed", duration_ms=1, stop_reason="aborted")],
             "came to its end or was cut off",
         ),
+        (
+            [
+                *(TOOL[0], REQUESTED, APPROVED),
+                call("tool_call_started", executed_by="mcp", permission_mode="ask"),
+                call("tool_call_completed", stop_reason="aborted", executed_by="mcp"),
+            ],
+            "another permission_mode than its start",
+        ),
         ([*RAN[:-2], TOOL[2]], "not completed"),
         ([*RAN[:-1], NOT_EXECUTED], "executed is not whether"),
         ([*NOT_RUN[:-1], TOOL[2]], "executed is not whether"),

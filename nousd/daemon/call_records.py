@@ -186,8 +186,9 @@ def _denied(event: events.ToolCallDenied, ts: str, _: Facts) -> Facts:
     return {"decision": decision, **ended}
 
 
-def _started(_: events.ToolCallStarted, ts: str, __: Facts) -> Facts:
-    return {"started_at": ts}
+def _started(event: events.ToolCallStarted, ts: str, _: Facts) -> Facts:
+    names = ("executed_by", "permission_mode")
+    return {"started_at": ts, **{name: getattr(event, name) for name in names}}
 
 
 def _completed(event: events.ToolCallCompleted, ts: str, _: Facts) -> Facts:

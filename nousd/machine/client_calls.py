@@ -51,6 +51,7 @@ class CallLedger:
         self.call: dict[str, Any] = {}
         """The keys by which its events name it."""
         self._sources: list[PolicySource] = []
+        self._started: events.ToolCallStarted | None = None
         self._questions: dict[str, events.QuestionAsked] = {}
 
     def note(self, event: events.Event) -> None:
@@ -67,6 +68,8 @@ class CallLedger:
         self.call = event.call
         if isinstance(event, events.ToolCallPolicyEvaluated):
             self._sources.append(event.said)
+        elif isinstance(event, events.ToolCallStarted):
+            self._started = event
         elif isinstance(event, events.QuestionAsked):
             self._questions[event.question_id] = event
         elif isinstance(event, events.QuestionAnswered | events.QuestionRejected):
@@ -78,5 +81,7 @@ class CallLedger:
             return ()
         if self.phase in _DECIDING:
             return (events.ToolCallDenied(**self.call, by="stop", reason=reason),)
-        completed = cut_off(self.call, self._sources, reason, result=f"tool_error: {reason}")
+        completed = cut_off(
+            self.call, self._sources, self._started, reason, result=f"tool_error: {reason}"
+        )
         return (*[rejected(asked, reason) for asked in self._questions.values()], completed)

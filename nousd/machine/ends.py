@@ -89,8 +89,9 @@ def _tool_ends(
     if ledger.phase is Phase.REQUESTED:
         ends.append(events.ToolCallDenied(**call, by="stop", reason=reason))
     elif ledger.phase is Phase.EXECUTING:
-        ends.append(cut_off(call, tool.sources, reason))
-    end = events.ToolExecutionEnd(**call, result=result, is_error=True, executed=tool.executed)
+        ends.append(cut_off(call, tool.sources, tool.started, reason))
+    executed = tool.started is not None
+    end = events.ToolExecutionEnd(**call, result=result, is_error=True, executed=executed)
     entry = tool_result_entry(
         end, parent_id=leaf_id, turn_kind=ledger.turn_kind, text=result, now=now
     )
@@ -100,16 +101,26 @@ def _tool_ends(
 def cut_off(
     call: Mapping[str, Any],
     sources: Sequence[PolicySource],
+    started: events.ToolCallStarted | None,
     reason: events.CutOff,
     **more: Any,
 ) -> events.ToolCallCompleted:
-    """Returns the end of a call that was started and cut off: of what it did nothing is known."""
+    """Returns the end of a call that was cut off: of what it did nothing is known.
+
+    Args:
+        sources: what was said of it.
+        started: its start; None if it did not come to that.
+    """
     return events.ToolCallCompleted(
         **call,
         is_error=True,
         stop_reason=reason,
+        executed_by=UNSET if started is None else started.executed_by,
         execution_env="unknown",
-        policy_snapshot=PolicySnapshot(sources=tuple(sources)),
+        policy_snapshot=PolicySnapshot(
+            sources=tuple(sources),
+            permission_mode=UNSET if started is None else started.permission_mode,
+        ),
         **more,
     )
 

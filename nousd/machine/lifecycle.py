@@ -148,7 +148,7 @@ class OpenMessage(msgspec.Struct):
 
 
 class OpenTool(msgspec.Struct):
-    """A tool call whose bracket is open; ``executed`` if it may have had an effect.
+    """A tool call whose bracket is open; one that was ``started`` may have had an effect.
 
     ``questions`` are those that were asked while it runs and are not settled, by their ids;
     ``requests`` those for permission that its tasks made.
@@ -158,7 +158,7 @@ class OpenTool(msgspec.Struct):
     tool_name: str
     attempt: int = 1
     input_hash: str | UnsetType = UNSET
-    executed: bool = False
+    started: events.ToolCallStarted | None = None
     sources: list[PolicySource] = []
     questions: dict[str, events.QuestionAsked] = {}
     requests: dict[str, events.PermissionRequested] = {}
@@ -290,9 +290,9 @@ def _tool_judged(ledger: Ledger, event: events.ToolCallPolicyEvaluated) -> None:
     ledger.tool.sources.append(event.said)
 
 
-def _tool_began(ledger: Ledger, _: events.ToolCallStarted) -> None:
+def _tool_began(ledger: Ledger, event: events.ToolCallStarted) -> None:
     assert ledger.tool is not None
-    ledger.tool.executed = True
+    ledger.tool.started = event
 
 
 def _question_asked(ledger: Ledger, event: events.QuestionAsked) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from nousd.replay.recorded import RecordedRun
-from nousd.replay.versions import as_written_today, note_on, untold_keys, was_told
+from nousd.replay.versions import as_written_today, left_untold, note_on, untold_keys, was_told
 from nousd.wire.events import DELTA_EVENTS, EVENT_TYPES, Event
 
 Line = dict[str, Any]
@@ -99,6 +99,9 @@ def compared(run: RecordedRun, played: Sequence[Event], *, inputs_known: bool) -
         [_without(line, left_out.get(line["type"], frozenset())) for line in normalised(events)]
         for events in (recorded, told)
     )
+    for at, (line, other) in enumerate(zip(one, two, strict=False)):
+        if line["type"] == other["type"]:
+            two[at] = _without(other, left_untold(line))
     return Comparison(len(one), tuple(_difference(one, two)), notes)
 
 

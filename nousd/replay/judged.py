@@ -25,7 +25,7 @@ from nousd.wire import events
 from nousd.wire.access import Access
 from nousd.wire.entries import MessageEntry, PermissionMode, ToolCall
 from nousd.wire.events import Event
-from nousd.wire.tool_events import PolicySource
+from nousd.wire.tool_events import PolicySnapshot, PolicySource
 
 _BY_THEMSELVES: Final = frozenset({"registry", "session", "arguments", "replay"})
 """The sources that say the same in a play."""
@@ -39,12 +39,17 @@ _ALLOWED_BEFORE_RULES: Final = "every source allows it"
 """What version 3 said of every call that ran: there were no rules."""
 
 
+_UNTOLD: Final = PolicySnapshot(sources=())
+"""What the log of version 3 tells of who decided."""
+
+
 class JudgedCall(msgspec.Struct):
     """One call that came as far as the rules.
 
     Args:
         opinions: what hooks said.
         asked: what was told of a question and its answer, to the decision if there was one.
+        mode: under which it was decided on; a call that did not start tells of none.
         changed_by: the extensions that changed what the model was told: ``told``.
     """
 
@@ -52,6 +57,7 @@ class JudgedCall(msgspec.Struct):
     opinions: list[Opinion] = []
     asked: list[Event] = []
     decision: events.ToolCallApproved | events.ToolCallDenied | None = None
+    mode: PermissionMode = "auto"
     changed_by: tuple[str, ...] = ()
     told: MessageEntry | None = None
 
@@ -93,8 +99,13 @@ class JudgedCall(msgspec.Struct):
                     self.asked.append(event)
             case events.Status() if self.asked and self.decision is None:
                 self.asked.append(event)
-            case events.ToolCallCompleted(changed_by=tuple(changed_by)):
-                self.changed_by = changed_by
+            case events.ToolCallStarted(permission_mode=str(mode)):
+                self.mode = mode
+            case events.ToolCallCompleted():
+                self.changed_by = event.changed_by or ()
+                # Earlier logs tell of it here alone.
+                snapshot = event.policy_snapshot or _UNTOLD
+                self.mode = snapshot.permission_mode or self.mode
 
 
 def _whole_args(
@@ -134,7 +145,6 @@ class RecordedPermissions:
 
     def __init__(self, run: RecordedRun) -> None:
         self._calls = judged_calls(run)
-        self._mode = _mode_of(run)
         self.current = JudgedCall()
         """The call at the gate."""
 
@@ -143,8 +153,8 @@ class RecordedPermissions:
         self.current = next(self._calls, JudgedCall())
         return self.current
 
-    def mode_of(self, state: SessionState) -> PermissionMode:
-        return state.permission_mode or self._mode
+    def mode_of(self, state: SessionState) -> PermissionMode:  # noqa: ARG002
+        return self.current.mode
 
     async def judge(
         self,
@@ -182,16 +192,6 @@ class RecordedCallHooks:
             result, text=call.told.text, is_error=call.told.is_error is True
         )
         return Shown(changed, call.changed_by)
-
-
-def _mode_of(run: RecordedRun) -> PermissionMode:
-    """Returns the mode of a session that had none of its own, as far as the run shows it."""
-    for event in run.events:
-        if isinstance(event, events.ToolCallCompleted) and event.policy_snapshot is not UNSET:
-            mode = event.policy_snapshot.permission_mode
-            if mode is not UNSET:
-                return mode
-    return "auto"
 
 
 # --- calls that were seen before -----------------------------------------------------------------

@@ -132,8 +132,8 @@ class RecordedTool:
         self.parameters = spec.parameters
         self._calls = list(calls)
         self._conductor = conductor
-        by: tuple[ExecutedBy, ...] = tuple(call.executed_by for call in self._calls if call.result)
-        self._executed_by: ExecutedBy = by[0] if by else "nousd"
+        by: Iterable[ExecutedBy] = (call.executed_by for call in self._calls if call.executed_by)
+        self._executed_by: ExecutedBy = next(iter(by), "nousd")
 
     @property
     def executed_by(self) -> ExecutedBy:

@@ -79,7 +79,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         result: what the model was told; None of a call that was cut off.
         failed_as: the warning's code, of a call that failed.
         full: the whole output, where the result is a part of it.
-        executed_by, execution_env, sandbox: whose code it was, where its effects were, what held it.
+        executed_by: whose code it was; None where the log does not tell.
+        execution_env, sandbox: where its effects were, what held it.
     """
 
     invalid: str | None = None
@@ -87,7 +88,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     result: str | None = None
     failed_as: str | None = None
     full: bytes | None = None
-    executed_by: ExecutedBy = "nousd"
+    executed_by: ExecutedBy | None = None
     execution_env: ExecutionEnv = "host"
     sandbox: SandboxFacts | None = None
 
@@ -131,7 +132,7 @@ class _Bracket(msgspec.Struct):
 
     name: str
     is_raw: bool
-    started: bool = False
+    started: events.ToolCallStarted | None = None
     steps: list[str | Event] = []
     warning: events.Warning | None = None
     is_cut_off: bool = False
@@ -169,7 +170,7 @@ class _Reader:
         self._model.pieces.append(ReasoningDelta(event.delta))
 
     def status(self, event: events.Status) -> None:
-        if self._tool is not None and self._tool.started:
+        if self._tool is not None and self._tool.started is not None:
             self.tool_did(event)
             return
         if event.message.startswith(_STOP_REASON):
@@ -260,9 +261,9 @@ class _Reader:
     def tool_start(self, event: events.ToolExecutionStart) -> None:
         self._tool = _Bracket(event.tool_name, is_raw=set(event.args) == {RAW_ARGUMENTS})
 
-    def tool_started(self, _: events.ToolCallStarted) -> None:
+    def tool_started(self, event: events.ToolCallStarted) -> None:
         assert self._tool is not None
-        self._tool.started = True
+        self._tool.started = event
 
     def tool_did(self, event: Event) -> None:
         if self._tool is not None:
@@ -282,7 +283,7 @@ class _Reader:
         call, self._tool = self._tool, None
         assert call is not None
         warning = call.warning
-        if not call.started:
+        if call.started is None:
             # Arguments that are no object are refused before the tool sees them.
             if warning is not None and warning.code == _INVALID and not call.is_raw:
                 self.calls[call.name].append(Call(invalid=warning.message))
@@ -291,7 +292,7 @@ class _Reader:
         assert isinstance(whole, MessageEntry)
         is_error = entry.is_error is True
         if call.is_cut_off or (is_error and warning is None and not call.is_changed):
-            self.calls[call.name].append(Call(steps=tuple(call.steps)))
+            self.calls[call.name].append(Call(steps=tuple(call.steps), **_where(call.started)))
             return
         self.calls[call.name].append(
             Call(
@@ -304,11 +305,11 @@ class _Reader:
         )
 
 
-def _where(completed: events.ToolCallCompleted | None) -> dict[str, Any]:
-    """Returns what is told of where a call was carried out; logs of earlier versions tell nothing."""
+def _where(told: events.ToolCallStarted | events.ToolCallCompleted | None) -> dict[str, Any]:
+    """Returns what an event tells of how a call was carried out; one of an earlier log tells nothing."""
     names = ("executed_by", "execution_env", "sandbox")
-    told = {name: getattr(completed, name, UNSET) for name in names}
-    return {name: value for name, value in told.items() if value is not UNSET}
+    values = {name: getattr(told, name, UNSET) for name in names}
+    return {name: value for name, value in values.items() if value is not UNSET}
 
 
 def _result(call: _Bracket, told: MessageEntry) -> str:

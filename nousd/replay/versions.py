@@ -7,7 +7,7 @@ which tells more. The version is that of a run's event lines.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from msgspec import UNSET
 
@@ -71,6 +71,13 @@ _KEYS_SINCE_4: Final[Mapping[str, frozenset[str]]] = {
 }
 
 
+_LATER_IN_4: Final[Mapping[str, frozenset[str]]] = {
+    "tool_call_started": frozenset({"executed_by", "permission_mode"}),
+    "tool_call_completed": frozenset({"executed_by", "permission_mode"}),
+}
+"""type -> keys that lines of version 4 may lack: of a call's start, and of the end of one cut off."""
+
+
 def was_told(event: Event, version: int) -> bool:
     """Whether a log of that version could hold an event."""
     if version < 2 and isinstance(event, _SINCE_2):
@@ -89,6 +96,12 @@ def untold_keys(version: int) -> Mapping[str, frozenset[str]]:
         type_: frozenset().union(*(keys.get(type_, frozenset()) for keys in since))
         for type_ in {type_ for keys in since for type_ in keys}
     }
+
+
+def left_untold(line: Mapping[str, Any]) -> frozenset[str]:
+    """Returns the keys that a line of version 4 could tell and does not, itself or in a value of it."""
+    told = set(line).union(*(value for value in line.values() if isinstance(value, dict)))
+    return _LATER_IN_4.get(line["type"], frozenset()) - told
 
 
 def as_written_today(logged: Iterable[Event], version: int) -> tuple[Event, ...]:

@@ -45,7 +45,7 @@ class PolicySource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class PolicySnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Under which mode a call was decided on, and what each source said, in their order.
 
-    Of a call that was cut off the mode is not told.
+    The mode is not told of a call that did not come to its start.
     """
 
     sources: tuple[PolicySource, ...]
@@ -205,7 +205,14 @@ class ToolCallDenied(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class ToolCallStarted(ToolCallEvent, frozen=True, kw_only=True):
-    """The call is about to have an effect; after this it is never run again by itself."""
+    """The call is about to have an effect; after this it is never run again by itself.
+
+    Whose code carries it out, and the mode under which it was decided on, stand here as well, so that
+    they can be told of a call that is cut off.
+    """
+
+    executed_by: ExecutedBy | UnsetType = UNSET
+    permission_mode: PermissionMode | UnsetType = UNSET
 
 
 class ToolCallOutput(ToolCallEvent, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ EVALUATED = events.ToolCallPolicyEvaluated(**CALL, source="rules", decision="all
 ASKED = events.PermissionRequested(**CALL, args={}, reason="r", expires_at=TS)
 APPROVED = events.ToolCallApproved(**CALL, **SAID)
 DENIED = events.ToolCallDenied(**CALL, **SAID)
-STARTED = events.ToolCallStarted(**CALL)
+STARTED = events.ToolCallStarted(**CALL, executed_by="mcp", permission_mode="ask")
 OUTPUT = events.ToolCallOutput(**CALL, delta="x")
 QUESTION = events.QuestionAsked(
     **CALL, question_id="q", questions=(UserQuestion(question="Why?"),), expires_at=TS
@@ -72,11 +72,12 @@ def test_what_cannot_come_is_a_fault(phase: Phase) -> None:
 @pytest.mark.parametrize("reason", ["aborted", "error", "timeout", "interrupted"])
 def test_a_call_that_is_stopped_gets_the_end_that_it_owes(reason: CutOff) -> None:
     denied = events.ToolCallDenied(**CALL, by="stop", reason=reason)
-    completed = cut_off(CALL, [EVALUATED.said], reason, result=f"tool_error: {reason}")
+    not_begun = cut_off(CALL, [EVALUATED.said], None, reason, result=f"tool_error: {reason}")
+    completed = cut_off(CALL, [EVALUATED.said], STARTED, reason, result=f"tool_error: {reason}")
     owed = {phase: ledger_in(phase).owed_ends(reason) for phase in WAY if phase is not Phase.BEFORE}
     assert owed == {
         Phase.REQUESTED: (denied,),
-        Phase.APPROVED: (completed,),
+        Phase.APPROVED: (not_begun,),
         Phase.EXECUTING: (completed,),
         Phase.ENDED: (),
     }

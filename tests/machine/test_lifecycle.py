@@ -27,6 +27,7 @@ from nousd.wire.entries import MessageEntry, StopReason, ToolCall, Usage
 from nousd.wire.events import EndStatus
 from nousd.wire.questions import QuestionAnswer, UserQuestion
 from nousd.wire.responses import PendingCounts
+from nousd.wire.tool_events import PolicySnapshot, PolicySource
 from tests.lifecycle import LifecycleChecker
 from tests.machine.builders import TS, user
 
@@ -64,9 +65,15 @@ EVENTS: dict[str, events.Event] = {
     ),
     "tool_call_approved": events.ToolCallApproved(**CALL, by="policy", reason="r"),
     "tool_call_denied": events.ToolCallDenied(**CALL, by="policy", reason="r"),
-    "tool_call_started": events.ToolCallStarted(**CALL),
+    "tool_call_started": events.ToolCallStarted(**CALL, executed_by="mcp", permission_mode="ask"),
     "tool_call_output": events.ToolCallOutput(**CALL, delta="output"),
-    "tool_call_completed": events.ToolCallCompleted(**CALL, is_error=False, duration_ms=1),
+    "tool_call_completed": events.ToolCallCompleted(
+        **CALL,
+        is_error=False,
+        duration_ms=1,
+        executed_by="mcp",
+        policy_snapshot=PolicySnapshot(permission_mode="ask", sources=()),
+    ),
     "tool_execution_update": events.ToolExecutionUpdate(**SHOWN, delta="output"),
     "tool_execution_end": events.ToolExecutionEnd(
         **SHOWN, result="", is_error=False, executed=True
@@ -257,10 +264,12 @@ def test_two_messages_never_share_their_deltas() -> None:
 def test_a_ledger_knows_whether_the_open_call_may_have_had_an_effect() -> None:
     ledger = ledger_in(Phase.CALL)
     ledger.note(events.ToolCallRequested(**SHOWN, attempt=3, args={}))
-    assert ledger.tool == OpenTool("c", "read", attempt=3, executed=False)
+    assert ledger.tool == OpenTool("c", "read", attempt=3, started=None)
     for name in ("tool_call_approved", "tool_call_started"):
         ledger.note(EVENTS[name])
-    assert ledger.tool == OpenTool("c", "read", attempt=3, executed=True)
+    started = EVENTS["tool_call_started"]
+    assert isinstance(started, events.ToolCallStarted)
+    assert ledger.tool == OpenTool("c", "read", attempt=3, started=started)
 
 
 def test_turns_are_counted_and_forget_the_kind_of_the_one_before() -> None:
@@ -395,16 +404,41 @@ def test_a_call_that_runs_is_completed_and_one_not_decided_is_denied(
     status: EndStatus, reason: Any
 ) -> None:
     completed, *_ = ends_of(ledger_in(Phase.EXECUTING), status)
-    assert completed == cut_off(CALL, (), reason)
+    started = EVENTS["tool_call_started"]
+    assert isinstance(started, events.ToolCallStarted)
+    assert completed == cut_off(CALL, (), started, reason)
     ledger = ledger_in(Phase.REQUESTED)
     judged = EVENTS["tool_call_policy_evaluated"]
-    for event in (judged, EVENTS["tool_call_approved"], EVENTS["tool_call_started"]):
+    for event in (judged, EVENTS["tool_call_approved"], started):
         ledger.note(event)
     completed, *_ = ends_of(ledger, status)
     assert isinstance(judged, events.ToolCallPolicyEvaluated)
-    assert completed == cut_off(CALL, [judged.said], reason)
+    assert completed == cut_off(CALL, [judged.said], started, reason)
     denied, *_ = ends_of(ledger_in(Phase.REQUESTED), status)
     assert denied == events.ToolCallDenied(**CALL, by="stop", reason=reason)
+
+
+def test_the_end_of_a_call_that_was_cut_off_tells_what_its_start_told() -> None:
+    source = PolicySource(source="mode", decision="allow", reason="r")
+    told = events.ToolCallStarted(**CALL, executed_by="mcp", permission_mode="ask")
+    assert cut_off(CALL, [source], told, "aborted") == events.ToolCallCompleted(
+        **CALL,
+        is_error=True,
+        stop_reason="aborted",
+        executed_by="mcp",
+        execution_env="unknown",
+        policy_snapshot=PolicySnapshot(permission_mode="ask", sources=(source,)),
+    )
+    # One of an earlier log, and what did not start, tell of neither.
+    untold = events.ToolCallCompleted(
+        **CALL,
+        is_error=True,
+        stop_reason="aborted",
+        execution_env="unknown",
+        policy_snapshot=PolicySnapshot(sources=(source,)),
+    )
+    for before in (events.ToolCallStarted(**CALL), None):
+        assert cut_off(CALL, [source], before, "aborted") == untold
 
 
 EARLIER: list[list[str]] = [
@@ -422,7 +456,7 @@ def test_what_version_1_told_of_a_call_can_be_read_and_not_written(call: list[st
         for name in happened[:cut]:
             ledger.note(EVENTS[name])
         started = "tool_call_started" in happened[:cut] and cut < len(happened)
-        assert (ledger.tool is not None and ledger.tool.executed) == started
+        assert (ledger.tool is not None and ledger.tool.started is not None) == started
         ends = ends_of(ledger, "interrupted")
         assert (type(ends[0]) is events.ToolCallCompleted) == started
     strict = ledger_in(Phase.CALL)
@@ -533,7 +567,7 @@ def next_event(ledger: Ledger, kind: type[events.Event], serial: int) -> events.
             **shown,
             result="",
             is_error=False,
-            executed=ledger.tool is not None and ledger.tool.executed,
+            executed=ledger.tool is not None and ledger.tool.started is not None,
         ),
     }
     event: events.Event = makers[kind]()

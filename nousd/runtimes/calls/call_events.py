@@ -91,7 +91,9 @@ class CallEvents:
 
     def begun(self) -> events.Event:
         """The call, which was approved, runs."""
-        return events.ToolCallStarted(**self.keys)
+        return events.ToolCallStarted(
+            **self.keys, executed_by=self._admitted.tool.executed_by, permission_mode=self._mode
+        )
 
     def denied(self, refused: Refused) -> events.Event:
         return events.ToolCallDenied(**self.keys, by=refused.by, reason=beginning(refused.message))
@@ -109,14 +111,12 @@ class CallEvents:
     ) -> list[events.Event]:
         """A call that was started is over, after so many seconds."""
         result, changed_by = shown.result, shown.changed_by or UNSET
-        verdict = self._admission.verdict
-        assert isinstance(verdict, Admitted)
         completed = events.ToolCallCompleted(
             **self.keys,
             is_error=result.is_error,
             duration_ms=round(seconds * 1000),
             artifact_id=artifact_id,
-            executed_by=verdict.tool.executed_by,
+            executed_by=self._admitted.tool.executed_by,
             execution_env=result.execution_env,
             policy_snapshot=PolicySnapshot(permission_mode=self._mode, sources=self._said),
             sandbox=or_unset(result.sandbox),
@@ -125,6 +125,12 @@ class CallEvents:
         )
         ends = self.ends(result, executed=True, artifact_id=artifact_id, changed_by=changed_by)
         return [completed, *ends]
+
+    @property
+    def _admitted(self) -> Admitted:
+        verdict = self._admission.verdict
+        assert isinstance(verdict, Admitted), "a call that may not run does not start"
+        return verdict
 
     @property
     def _said(self) -> tuple[PolicySource, ...]:
