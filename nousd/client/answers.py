@@ -1,13 +1,14 @@
 """What both faces of the client say and understand: requests to lines, lines to answers and events.
 
-Only the standard library's JSON is used: one request and one answer must not cost the import of a faster
-one. It does no I/O and knows nothing of which requests are waiting.
+What is an answer, and what an event, is decided here for all of the client. JSON is parsed by the
+standard library unless a faster parser is handed in: one request must not cost the import of one.
+No I/O is done here, and nothing is known of which requests are waiting.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from nousd.errors import AnswerInvalid, Refused
@@ -21,6 +22,10 @@ REQUEST_TIMEOUT_SECONDS: Final = 30.0
 """How long an answer is waited for unless the caller says otherwise."""
 
 
+Loads = Callable[[bytes], Any]
+"""Parses JSON in UTF-8; raises ValueError if it is none, or RecursionError."""
+
+
 class Answer(NamedTuple):
     """One line from the command socket.
 
@@ -28,12 +33,14 @@ class Answer(NamedTuple):
         id: the request's id; "" where the daemon could not read it.
         type: ``pong``, ``accepted``, ...; ``error`` if it was refused.
         refusal: why not, if it was refused.
+        line: it as it came, without its LF.
     """
 
     id: str
     type: str
     payload: dict[str, Any]
     refusal: Refused | None
+    line: bytes = b""
 
     def accepted(self) -> Answer:
         """Returns itself.
@@ -66,23 +73,27 @@ def encode_request(request_id: str, type_: str, payload: Mapping[str, Any]) -> b
     return json.dumps(envelope, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
-def decode_answer(line: bytes | LineTooLong) -> Answer:
+def decode_answer(line: bytes | LineTooLong, loads: Loads = json.loads) -> Answer:
     """Decodes one line from the command socket.
 
     Raises:
         AnswerInvalid: it is no answer of v1.
     """
-    return _to_answer(_decode_object(line))
+    line = whole_line(line)
+    return _to_answer(_decode_object(line, loads), line)
 
 
-def decode_subscription_line(line: bytes | LineTooLong) -> Answer | ReceivedEvent:
+def decode_subscription_line(
+    line: bytes | LineTooLong, loads: Loads = json.loads
+) -> Answer | ReceivedEvent:
     """Decodes a line from the event socket: an event, the answer to ``subscribe`` or a keep-alive.
 
     Raises:
         AnswerInvalid: it is neither an answer nor an event.
     """
-    fields = _decode_object(line)
-    return _to_answer(fields) if "ok" in fields else _to_event(fields, line)
+    line = whole_line(line)
+    fields = _decode_object(line, loads)
+    return _to_answer(fields, line) if "ok" in fields else _to_event(fields, line)
 
 
 def whole_line(line: bytes | LineTooLong) -> bytes:
@@ -96,27 +107,27 @@ def whole_line(line: bytes | LineTooLong) -> bytes:
     return line
 
 
-def _to_answer(fields: dict[str, Any]) -> Answer:
+def _to_answer(fields: dict[str, Any], line: bytes) -> Answer:
     match fields:
         case {"id": str(id), "type": str(type_), "ok": True, "payload": dict(payload)}:
-            return Answer(id, type_, payload, None)
+            return Answer(id, type_, payload, None, line)
         case {"id": str(id), "ok": False, "error": {"code": str(code), "message": str(message)}}:
             error = fields["error"]
             refusal = Refused(code, message, error.get("cause"), error.get("details"))
-            return Answer(id, "error", {}, refusal)
+            return Answer(id, "error", {}, refusal, line)
     raise AnswerInvalid("the daemon sent a line that is no answer of v1")
 
 
-def _to_event(fields: dict[str, Any], line: bytes | LineTooLong) -> ReceivedEvent:
+def _to_event(fields: dict[str, Any], line: bytes) -> ReceivedEvent:
     match fields:
         case {"id": str(id), "type": str(type_), "payload": dict(payload), "ts": str(ts)}:
-            return ReceivedEvent(id, type_, payload, ts, whole_line(line))
+            return ReceivedEvent(id, type_, payload, ts, line)
     raise AnswerInvalid("the daemon sent a line that is no event of v1")
 
 
-def _decode_object(line: bytes | LineTooLong) -> dict[str, Any]:
+def _decode_object(line: bytes, loads: Loads) -> dict[str, Any]:
     try:
-        value = json.loads(whole_line(line))
+        value = loads(line)
     except (ValueError, RecursionError):
         raise AnswerInvalid("the daemon sent a line that is not JSON") from None
     if not isinstance(value, dict):

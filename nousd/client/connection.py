@@ -5,7 +5,8 @@ what comes, and when it has its own answer another takes over. So a connection i
 it needs no task group around it, its errors come out of the call they belong to, and cancelling a
 caller harms nobody else.
 
-It works over any byte stream of anyio; ``connect`` opens the usual one.
+It works over any byte stream of anyio; ``connect`` opens the usual one. A daemon handles the commands of
+one connection in order, so a command that takes long holds up those behind it: ``client`` uses several.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 import anyio
 import anyio.abc
-import msgspec
+import anyio.lowlevel
 
 from nousd.client.answers import (
     REQUEST_TIMEOUT_SECONDS,
@@ -26,18 +27,18 @@ from nousd.client.answers import (
     encode_request,
     new_splitter,
 )
-from nousd.client.dial import Where, dial_of, opened
+from nousd.client.dial import Where, dial_of, has_news, opened
+from nousd.client.typed import loads, request_of, response_of
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ClientError, ConnectionLost
-from nousd.wire.commands import COMMANDS, Command
-from nousd.wire.responses import RESPONSES, Response
+from nousd.wire.command_base import AnsweredBy, Command
+from nousd.wire.response_base import Response
 
 IN_FLIGHT_MAX: Final = 64
 """Requests without an answer on one connection; a further one waits its turn. Far below the daemon's
 own bound, past which it stops reading."""
 
-_COMMAND_TYPES: Final = {struct: name for name, struct in COMMANDS.items()}
-
-R = TypeVar("R", bound=Response)
+R = TypeVar("R")
+Expected = TypeVar("Expected", bound=Response)
 
 
 class _InFlight:
@@ -68,7 +69,7 @@ class Connection:
         # In the order of sending, which is the order of the answers. A request that was given up stays
         # until its answer comes.
         self._in_flight: dict[str, _InFlight] = {}
-        self._sending = anyio.Lock()
+        self._sending = anyio.Lock(fast_acquire=True)
         self._reading = False
         self._news = anyio.Event()
         self._broken: ClientError | None = None
@@ -78,25 +79,38 @@ class Connection:
         self._break(ConnectionLost("the connection was closed"))
         await self._stream.aclose()
 
-    async def call(
-        self, command: Command, expected: type[R], *, timeout_seconds: float | None = None
-    ) -> R:
-        """Sends a command and returns the payload of its answer, decoded.
+    @property
+    def is_free(self) -> bool:
+        """Whether a request would be the only one here, and nothing is known that speaks against it."""
+        return self._broken is None and not self._in_flight and not has_news(self._stream)
+
+    @overload
+    async def ask(self, command: AnsweredBy[R], *, timeout_seconds: float | None = None) -> R: ...
+
+    @overload
+    async def ask(
+        self, command: Command, expected: type[Expected], *, timeout_seconds: float | None = None
+    ) -> Expected: ...
+
+    async def ask(
+        self,
+        command: Command,
+        expected: type[Response] | None = None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> Any:
+        """Sends a command and returns the payload of its answer as its struct.
+
+        Args:
+            expected: for a command that has several answers, which of them is meant.
 
         Raises:
             Refused, AnswerTimedOut, ConnectionLost: as ``request``.
-            AnswerInvalid: the answer is of another type than ``expected``.
+            AnswerInvalid: the answer is another than that.
         """
-        payload = msgspec.to_builtins(command)
-        answer = await self.request(
-            _COMMAND_TYPES[type(command)], payload, timeout_seconds=timeout_seconds
-        )
-        if RESPONSES.get(answer.type) is not expected:
-            raise AnswerInvalid(f"the daemon answered {answer.type}, not what was asked for")
-        try:
-            return msgspec.convert(answer.payload, expected)
-        except msgspec.ValidationError as error:
-            raise AnswerInvalid(f"{answer.type}: {error}") from None
+        type_, payload = request_of(command)
+        answer = await self.request(type_, payload, timeout_seconds=timeout_seconds)
+        return response_of(answer, command, expected)
 
     async def request(
         self, type_: str, payload: Mapping[str, Any], *, timeout_seconds: float | None = None
@@ -109,8 +123,9 @@ class Connection:
         Raises:
             Refused: the daemon answered with an error.
             AnswerTimedOut: the command may have been carried out. The connection stays usable, unless
-                the time was over in the middle of sending.
-            ConnectionLost, AnswerInvalid: this connection is of no use any more.
+                the time was over in the middle of sending; so it is when the request is cancelled.
+            ConnectionLost: the command may have been carried out. This connection is of no use any more.
+            AnswerInvalid: nor is it then.
         """
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         with anyio.move_on_after(seconds if seconds != math.inf else None):
@@ -122,6 +137,7 @@ class Connection:
         async with self._sending:
             await self._read_until(lambda: len(self._in_flight) < IN_FLIGHT_MAX)
             self._raise_if_broken()
+            await anyio.lowlevel.checkpoint_if_cancelled()  # while it does no harm
             self._requests += 1
             request_id = f"c{self._requests}"
             line = encode_request(request_id, type_, payload)
@@ -158,7 +174,7 @@ class Connection:
         self._reading = True
         try:
             for line in self._splitter.feed(await self._stream.receive()):
-                self._hand_out(decode_answer(line))
+                self._hand_out(decode_answer(line, loads))
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             self._break(ConnectionLost("the daemon closed the connection"))
         except AnswerInvalid as error:

@@ -7,13 +7,15 @@ sockets, one in the same process and a test that plays one differ in their ``Dia
 from __future__ import annotations
 
 import math
+import select
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Protocol
 
 import anyio
-from anyio.abc import AnyByteStream
+from anyio.abc import AnyByteStream, SocketAttribute
 
+from nousd.client.memory import MemoryStream
 from nousd.errors import DaemonUnreachable
 from nousd.places import locations
 
@@ -65,6 +67,18 @@ async def opened(dialing: Awaitable[AnyByteStream], dial: Dial, seconds: float) 
     with anyio.move_on_after(None if seconds == math.inf else seconds):
         return await dialing
     raise DaemonUnreachable(f"no daemon listens on {dial}: no answer within {seconds:g} seconds")
+
+
+def has_news(stream: AnyByteStream) -> bool:
+    """Whether there is something to receive, or the other end is gone, as far as can be told at once."""
+    if isinstance(stream, MemoryStream):
+        return stream.is_readable
+    raw = stream.extra(SocketAttribute.raw_socket, None)  # noqa: S610  not Django's
+    if raw is None:
+        return False
+    poll = select.poll()
+    poll.register(raw, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 async def _connected(path: Path) -> AnyByteStream:

@@ -24,8 +24,8 @@ from nousd.client.answers import (
     new_splitter,
 )
 from nousd.client.dial import Where, dial_of, opened
+from nousd.client.typed import loads
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost
-from nousd.wire.events import EVENTS, Event
 from nousd.wire.framing import LineTooLong
 from nousd.wire.responses import Keepalive, Subscribed
 from nousd.wire.subscribe import Subscribe
@@ -76,7 +76,7 @@ class Subscription:
             ConnectionLost: the daemon went away; subscribe again after the last event's id.
             AnswerInvalid: what came is no event.
         """
-        while isinstance(received := decode_subscription_line(await self._line()), Answer):
+        while isinstance(received := decode_subscription_line(await self._line(), loads), Answer):
             self._take_keepalive(received.accepted())
         self.cursor = received.id
         return received
@@ -92,7 +92,7 @@ class Subscription:
 
     async def _answer(self) -> Answer:
         while True:
-            received = decode_subscription_line(await self._line())
+            received = decode_subscription_line(await self._line(), loads)
             if isinstance(received, Answer):
                 return received
 
@@ -131,18 +131,3 @@ async def subscribe(
         yield subscription
     finally:
         await subscription.aclose()
-
-
-def decoded(event: ReceivedEvent) -> Event | None:
-    """Returns the event as its struct, or None if its type is newer than this client.
-
-    Raises:
-        AnswerInvalid: the payload lacks what an event of its type has.
-    """
-    struct = EVENTS.get(event.type)
-    if struct is None:
-        return None
-    try:
-        return msgspec.convert(event.payload, struct)
-    except msgspec.ValidationError as error:
-        raise AnswerInvalid(f"{event.type}: {error}") from None

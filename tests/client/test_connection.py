@@ -260,8 +260,8 @@ def test_a_typed_call_returns_the_struct_of_its_answer(backend: str, daemon: Fak
     daemon.on["prompt"] = ok("accepted", {"command": "prompt", "run_id": "run-1"})
 
     async def play(connection: Connection) -> None:
-        assert await connection.call(Ping(), Pong) == Pong(message="pong")
-        accepted = await connection.call(Prompt(text="hi", wait=False), Accepted)
+        assert await connection.ask(Ping(), Pong) == Pong(message="pong")
+        accepted = await connection.ask(Prompt(text="hi", wait=False), Accepted)
         assert accepted.run_id == "run-1"
 
     over_socket(backend, daemon, play)
@@ -277,7 +277,7 @@ def test_an_answer_that_is_not_what_was_asked_for_is_an_error(
 
     async def play(connection: Connection) -> None:
         with pytest.raises(AnswerInvalid):
-            await connection.call(GetState(), State)
+            await connection.ask(GetState(), State)
 
     over_socket(backend, daemon, play)
 
@@ -289,7 +289,7 @@ def test_a_refusal_comes_out_of_the_call_itself(backend: str, daemon: FakeDaemon
         # Around the whole connection: no group of exceptions is made of it.
         with pytest.raises(Refused) as caught:
             async with connect(daemon.socket_path) as connection:
-                await connection.call(Prompt(text="hi"), Accepted)
+                await connection.ask(Prompt(text="hi"), Accepted)
         assert caught.value.details == {"run_id": "run-1"}
 
     anyio.run(run, backend=backend)

@@ -8,8 +8,9 @@ import anyio.lowlevel
 import pytest
 from anyio.streams.stapled import StapledObjectStream
 
-from nousd.client.answers import ReceivedEvent
-from nousd.client.subscription import Subscription, decoded, subscribe
+from nousd.client.answers import ReceivedEvent, decode_subscription_line
+from nousd.client.subscription import Subscription, subscribe
+from nousd.client.typed import decoded
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost, DaemonUnreachable, Refused
 from nousd.wire.events import AgentEnd
 from nousd.wire.responses import Subscribed
@@ -125,12 +126,14 @@ def test_no_daemon_is_said_as_for_commands(backend: str, daemon: FakeDaemon) -> 
 
 
 def test_an_event_can_be_had_as_its_struct() -> None:
-    payload = {"session_id": "s", "run_id": "r", "status": "completed"}
-    received = ReceivedEvent("evt-1", "agent_end", payload, "now", b"")
+    received = decode_subscription_line(
+        event(1, "agent_end", session_id="s", run_id="r", status="completed")
+    )
+    assert isinstance(received, ReceivedEvent)
     assert decoded(received) == AgentEnd(session_id="s", run_id="r", status="completed")
     assert decoded(received._replace(type="of the future")) is None
-    with pytest.raises(AnswerInvalid, match="agent_end"):
-        decoded(received._replace(payload={}))
+    with pytest.raises(AnswerInvalid, match=r"agent_end: .* missing required field `session_id`"):
+        decoded(received._replace(line=event(1, "agent_end")))
 
 
 def test_keepalives_are_no_events_but_tell_where_to_go_on(backend: str, daemon: FakeDaemon) -> None:
