@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nousd.config.agents import Catalogue
 from nousd.daemon.log import Log, Ticket
@@ -40,6 +40,13 @@ Follow = Callable[[Sequence[events.Event], Sequence[events.Event]], None]
 """Takes events as they were decided, and as they stand in the log."""
 
 
+class Acknowledged(NamedTuple):
+    """How an input was acknowledged, and the hash of what the client sent."""
+
+    reply: Deferred | Accepted
+    request_hash: str
+
+
 class LiveSession:
     """One session in memory.
 
@@ -58,7 +65,7 @@ class LiveSession:
         self.in_flight = 0
         self.lost = False
         self.failure: StoreError | None = None
-        self.accepted: OrderedDict[str, Deferred | Accepted] = OrderedDict()
+        self.accepted: OrderedDict[str, Acknowledged] = OrderedDict()
         self.agents: Catalogue | None = None
         self._lookups = 0
         self._log = log
@@ -120,18 +127,20 @@ class LiveSession:
         for call in self.calls:
             call.stop("interrupted")
 
-    def remember(self, client_message_id: str, acknowledgement: Deferred) -> None:
+    def remember(
+        self, client_message_id: str, acknowledgement: Deferred, request_hash: str
+    ) -> None:
         """Keeps the acknowledgement of an input for when the client sends it again.
 
         Once it is committed the log has it, for every lookup that begins after that.
         """
         said = acknowledgement.payload
         assert isinstance(said, Accepted)
-        self.accepted[client_message_id] = acknowledgement
+        self.accepted[client_message_id] = Acknowledged(acknowledgement, request_hash)
 
         def settled(ticket: Ticket) -> None:
             if ticket.failure is None and client_message_id in self.accepted:
-                self.accepted[client_message_id] = said
+                self.accepted[client_message_id] = Acknowledged(said, request_hash)
                 self._forget_committed()
 
         acknowledgement.ticket.when_settled(settled)
@@ -152,7 +161,7 @@ class LiveSession:
         if self._lookups:
             return
         for client_message_id, known in list(self.accepted.items()):
-            if isinstance(known, Accepted):
+            if isinstance(known.reply, Accepted):
                 del self.accepted[client_message_id]
 
     @property

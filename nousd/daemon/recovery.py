@@ -18,8 +18,10 @@ from nousd.daemon.call_records import walked
 from nousd.daemon.clock import Clock
 from nousd.daemon.log import Log
 from nousd.errors import StoreError
+from nousd.machine.appending import joined, leaf_after
 from nousd.machine.ends import owed_ends
 from nousd.machine.lifecycle import LOGGED, Ledger
+from nousd.machine.session import SessionState
 from nousd.machine.usage import owed_usage
 from nousd.store.interface import EventFilter, Store, ToolCallRow
 from nousd.wire.codec import decode_event
@@ -90,13 +92,13 @@ async def close_what_can_be(store: Store, log: Log, clock: Clock) -> None:
 async def _ends_of_run(run: RunRecord, store: Store, clock: Clock) -> tuple[Event, ...]:
     ledger = await _walk(store, run)
     row = await store.session(run.session_id)
-    ends = owed_ends(
-        ledger,
-        "interrupted",
-        leaf_id=None if row is None else row.leaf_id,
-        now=clock.now(),
+    leaf_id = None if row is None else row.leaf_id
+    *ends, end = owed_ends(ledger, "interrupted", leaf_id=leaf_id, now=clock.now())
+    left = SessionState(
+        session_id=run.session_id, queue=await store.pending_inputs(run.session_id)
     )
-    return (*owed_usage(ledger), *ends)
+    appended = joined(left, run_id=run.run_id, leaf_id=leaf_after(ends, leaf_id))
+    return (*owed_usage(ledger), *ends, *appended, end)
 
 
 async def _ends_of_call(row: ToolCallRow, store: Store) -> tuple[Event, ...]:

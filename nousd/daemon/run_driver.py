@@ -18,6 +18,7 @@ from nousd.daemon.history import wholes_of
 from nousd.daemon.run_hooks import RunHooks
 from nousd.errors import NousdError, RunFailed
 from nousd.machine import decisions, long_texts, queue
+from nousd.machine.appending import joined, leaf_after
 from nousd.machine.ends import owed_ends
 from nousd.machine.lifecycle import Phase
 from nousd.machine.queue import Turn
@@ -138,6 +139,7 @@ class RunDriver:
         turn = await self._next_turn()
         ends: list[Event] = [events.TurnEnd(**self._host.ledger.where)]
         if turn is None:
+            ends += joined(self._host.live.state, run_id=self._host.run_id)
             ends.append(self._agent_end("completed"))
         self._host.decide(ends)
         return turn
@@ -169,7 +171,10 @@ class RunDriver:
             now=self._services.clock.now(),
             error=cause,
         )
-        self._host.decide([*remarks, *ends])
+        *first, end = ends
+        leaf_id = leaf_after(first, self._host.leaf_id)
+        appended = joined(self._host.live.state, run_id=self._host.run_id, leaf_id=leaf_id)
+        self._host.decide([*remarks, *first, *appended, end])
 
     def _agent_end(self, status: EndStatus) -> events.AgentEnd:
         return events.AgentEnd(

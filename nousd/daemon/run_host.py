@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import trio
@@ -30,6 +30,7 @@ from nousd.machine.fragments import Stored
 from nousd.machine.lifecycle import Ledger, Phase
 from nousd.machine.model_input import ModelChoice, ToolSpec
 from nousd.machine.permission import Judgement
+from nousd.machine.session import options_of
 from nousd.machine.sources import SourceText, agent_prompt, agents_source
 from nousd.machine.transcript import in_context
 from nousd.runtimes.calls.attempts import Earlier
@@ -42,12 +43,18 @@ from nousd.wire import events
 from nousd.wire.access import Access
 from nousd.wire.entries import Entry, MessageEntry, PermissionMode, ToolCall
 from nousd.wire.events import EndStatus, Event
+from nousd.wire.optional import or_unset
 from nousd.wire.questions import UserQuestion
+from nousd.wire.run_options import RunOptions, ToolChoice
 from nousd.wire.todos import Todo
 
 if TYPE_CHECKING:
     from nousd.daemon.runs import Runs
     from nousd.daemon.workspaces import Workspace
+
+
+_CONFLICT_SECONDS: Final = 1.0
+"""How often it is told of a run that another one was refused because of it, at most."""
 
 
 class RunHost:
@@ -78,6 +85,7 @@ class RunHost:
         self._stopped_as: EndStatus = "cancelled"
         self._seen = trio.current_time()
         self._quiet_until = 0.0
+        self._conflict_told = -math.inf
         self._context: Sequence[Entry] | None = None
         self._context_leaf: str | None = None
         self._artifacts: list[Artifact] = []
@@ -85,6 +93,7 @@ class RunHost:
         self._workspace: Workspace | None = None
         self._instructions: Sequence[SourceText] | None = None
         self._model_calls = 0
+        self._has_answered = False
 
     # --- its place among runs ----------------------------------------------------------------
 
@@ -132,6 +141,26 @@ class RunHost:
         return max(self._seen, self._quiet_until) + self._services.stale_seconds
 
     @property
+    def quiet_seconds(self) -> float:
+        """For how long nothing was seen of the run, where it does not wait within a limit of its own."""
+        if self.tree.is_waiting:
+            return 0.0
+        return max(0.0, trio.current_time() - max(self._seen, self._quiet_until))
+
+    def tell_conflict(self, client_id: str | None) -> None:
+        """Tells that another run was asked for while this one goes on; once a second at most, so that
+        whoever hammers does not fill the log.
+        """
+        now = trio.current_time()
+        if now - self._conflict_told < _CONFLICT_SECONDS or self.live.lost:
+            return
+        self._conflict_told = now
+        conflict = events.RunConflict(
+            session_id=self.live.session_id, run_id=self.run_id, client_id=or_unset(client_id)
+        )
+        self.live.decide((conflict,))
+
+    @property
     def stopped_as(self) -> EndStatus:
         """How the run ends if it is stopped, and how its tasks then end."""
         return self._stopped_as
@@ -172,7 +201,9 @@ class RunHost:
     def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:
         """See ``CallHost.tool_context``."""
         assert self._workspace is not None
-        confinement = self._workspace.confinement
+        confinement = self._services.overrides.within(
+            self.live.state, self._workspace.confinement
+        )
         context = self._services.make_context(confinement, emit, self.expect_quiet)
         return msgspec.structs.replace(
             context,
@@ -192,9 +223,8 @@ class RunHost:
 
     async def ask(self, question: Question) -> Answer:
         """See ``CallHost.ask``."""
-        approvals = self._services.approvals
-        with self._waiting_for_user(approvals.requests.timeout_seconds):
-            return await approvals.ask(question, self._asker)
+        with self._waiting_for_user(self._services.approvals.requests.timeout_seconds):
+            return await self._services.ask(self.live.state, question, self._asker)
 
     async def _ask_user(self, questions: Sequence[UserQuestion]) -> UserAnswers:
         """Asks what the call that is running wants to know."""
@@ -220,7 +250,15 @@ class RunHost:
     @property
     def choice(self) -> ModelChoice:
         """See ``TurnHost.choice``."""
-        return self._services.choice_of(self.live.state)
+        return self._services.choice_of(self.live.state, self._options)
+
+    @property
+    def tool_choice(self) -> ToolChoice | None:
+        """See ``TurnHost.tool_choice``."""
+        choice = self._options.tool_choice
+        if choice is UNSET or (choice == "required" and self._has_answered):
+            return None
+        return None if choice == "auto" else choice
 
     @property
     def leaf_id(self) -> str | None:
@@ -320,11 +358,20 @@ class RunHost:
 
     def tool_is_active(self, name: str) -> bool:
         """See ``TurnHost.tool_is_active``."""
-        return self._services.tool_is_active(self.live.state, name)
+        return self._options.tool_choice != "none" and self._is_offered(name)
 
     def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
         """See ``TurnHost.offered``."""
-        return tuple(tool for tool in tools if self.tool_is_active(tool.name))
+        return tuple(tool for tool in tools if self._is_offered(tool.name))
+
+    def _is_offered(self, name: str) -> bool:
+        allowed = self._options.tools
+        is_allowed = allowed is UNSET or name in allowed
+        return is_allowed and self._services.tool_is_active(self.live.state, name)
+
+    @property
+    def _options(self) -> RunOptions:
+        return options_of(self.live.state)
 
     async def context(self) -> Sequence[Entry]:
         """See ``TurnHost.context``."""
@@ -379,8 +426,13 @@ class RunHost:
                 self._append(long_texts.as_logged(short.entry, event.entry))
 
     def _append(self, entry: Entry) -> None:
+        if isinstance(entry, MessageEntry) and entry.role == "assistant":
+            self._has_answered = True
         if isinstance(entry, MessageEntry) and entry.tool_calls:
             self.calls_of = entry.id
+        if not long_texts.is_whole(entry):
+            # It was cut when it was accepted: its text is read with the others.
+            self._context = None
         if self._context is not None:
             self._context = in_context([*self._context, entry])
             self._context_leaf = entry.id

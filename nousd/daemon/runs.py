@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Final
 
 import trio
+from msgspec import UNSET, UnsetType
 
 from nousd.config.agents import Catalogue
 from nousd.daemon import boundary
 from nousd.daemon.approvals import Approvals
 from nousd.daemon.call_records import CallRecords
-from nousd.daemon.clock import Clock
+from nousd.daemon.clock import Clock, earlier
 from nousd.daemon.history import Contexts
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Log, Ticket
@@ -42,6 +44,7 @@ from nousd.tools.confine import Confinement
 from nousd.tools.interface import Emit, ExpectQuiet, Tool, ToolContext
 from nousd.wire.access import Access
 from nousd.wire.events import AgentEnd, EndStatus, Event
+from nousd.wire.run_options import RunOptions
 
 _log = logging.getLogger(__name__)
 
@@ -112,9 +115,19 @@ class Runs:
         self._active: dict[str, RunHost] = {}
         self._telling: dict[str, trio.Event] = {}
 
-    def choice_of(self, state: SessionState) -> ModelChoice:
-        """Returns the model of a session's next call."""
+    def choice_of(self, state: SessionState, options: RunOptions | None = None) -> ModelChoice:
+        """Returns the model of a session's next call, or of one in a run with these options."""
+        if options is not None and options.model is not UNSET:
+            provider = None if options.provider is UNSET else options.provider
+            return self.models.choice(provider, options.model, state.thinking)
         return self.models.choice(state.provider, state.model, state.thinking)
+
+    def last_activity_at(self, run_id: str, started_at: str) -> str | UnsetType:
+        """Returns when a run last gave a sign of life, as clocks tell it; UNSET of one that is over."""
+        run = self._active.get(run_id)
+        if run is None:
+            return UNSET
+        return max(started_at, earlier(self.clock.now(), timedelta(seconds=run.quiet_seconds)))
 
     def tool_is_active(self, state: SessionState, name: str) -> bool:
         """Whether a session's model may use a tool. Only the built-in ones are a matter of choice."""

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import trio
 from msgspec import UNSET, UnsetType
 
 from nousd.errors import ConfigError, ModelUnknown, RuleInvalid, ToolError
 from nousd.machine import decisions
+from nousd.machine.session import options_of
 from nousd.machine.workers import check_rules, of_parent
 from nousd.tools.task_runner import Task, TaskResult
 from nousd.wire.event_base import EndStatus
@@ -27,6 +29,7 @@ from nousd.wire.limits import (
 )
 from nousd.wire.optional import or_unset
 from nousd.wire.responses import QueuedInput
+from nousd.wire.run_options import NOTHING_ASKED, RunOptions, RunRequest
 from nousd.wire.workers import TaskOrigin, WorkerSpec
 
 if TYPE_CHECKING:
@@ -180,15 +183,27 @@ class TasksOfCall:
             accepted_at=runs.clock.now(),
         )
         assert not isinstance(prompt.run_id, UnsetType)
+        options = self._options(chosen)
         decided = decisions.start_run(
             live.state,
             prompt,
             runtime=runs.runtime.name,
-            model=runs.choice_of(live.state).model,
+            model=runs.choice_of(live.state, options).model,
             leaf_id=None,
+            request=NOTHING_ASKED if options == RunOptions() else RunRequest(options=options),
         )
         run, _ = runs.start(live, prompt.run_id, decided, own_prompt=prompt.input_id, parent=parent)
         return run
+
+
+    def _options(self, chosen: dict[str, Any]) -> RunOptions:
+        """Returns what holds for the parent's run alone as far as it holds for its tasks: no tool that
+        it does not have, and its model where the worker names none.
+        """
+        options = options_of(self._parent.live.state)
+        if "model" in chosen:
+            options = msgspec.structs.replace(options, provider=UNSET, model=UNSET)
+        return msgspec.structs.replace(options, tool_choice=UNSET)
 
 
 _NAMED_MAX: Final = 20

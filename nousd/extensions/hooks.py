@@ -26,6 +26,7 @@ from nousd.errors import ExtensionError
 from nousd.wire.codec import is_nested_too_deep
 from nousd.wire.command_base import Text
 from nousd.wire.event_base import EndStatus
+from nousd.wire.extension_events import InputKind
 from nousd.wire.limits import (
     EXTENSION_RESULT_BYTES_MAX,
     NESTING_MAX,
@@ -70,7 +71,7 @@ class InputGiven(Told, frozen=True, kw_only=True):
     """
 
     run_id: str
-    kind: Literal["prompt", "steer", "follow_up"]
+    kind: InputKind
     text: str
     attachments: int
 

@@ -31,6 +31,7 @@ from nousd.machine.tokens import (
 from nousd.machine.transcript import CONTINUE, Accepts, told
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
 from nousd.wire.events import Omitted, Saving
+from nousd.wire.run_options import ToolChoice
 
 LARGE_CHARS: Final = 4 * 1024
 """Characters of a tool output past which it may become a preview."""
@@ -54,12 +55,14 @@ class Frame(NamedTuple):
 
     Args:
         accepts: whether the model can be given a file of a media type.
+        tool_choice: whether it may, must not or has to call one of the tools.
     """
 
     choice: ModelChoice
     system: str
     tools: tuple[ToolSpec, ...]
     accepts: Accepts
+    tool_choice: ToolChoice | None = None
 
     @property
     def tokens(self) -> int:
@@ -191,6 +194,7 @@ class _Draft:
             system=self._frame.system,
             thinking=choice.thinking,
             tools=self._frame.tools,
+            tool_choice=self._frame.tool_choice if self._frame.tools else None,
         )
         return Compiled(
             request,

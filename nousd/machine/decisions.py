@@ -6,24 +6,23 @@ Whether something exists in the store (an entry, another session) is looked up b
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import UNSET
 
 from nousd.errors import CommandRejected
 from nousd.machine import queue
+from nousd.machine.appending import joined, leaf_after
+from nousd.machine.queue_updates import accepted, gone, update
 from nousd.machine.session import RunInfo, SessionState
 from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
-from nousd.wire.limits import EVENT_TEXT_BYTES_MAX, QUEUED_CHARS_MAX, QUEUED_INPUTS_MAX
 from nousd.wire.optional import or_unset
 from nousd.wire.responses import QueuedInput
+from nousd.wire.run_options import NOTHING_ASKED, RunRequest
 
 Events = tuple[events.Event, ...]
-
-_SHOWN_TOGETHER_MAX: Final = 4 * EVENT_TEXT_BYTES_MAX
-"""Characters of texts in one ``queue_update`` about inputs that are gone."""
 
 
 def require_idle(state: SessionState) -> None:
@@ -47,9 +46,19 @@ def require_running(state: SessionState, expected_run_id: str | None = None) -> 
 
 
 def start_run(
-    state: SessionState, prompt: QueuedInput, *, runtime: str, model: str, leaf_id: str | None
+    state: SessionState,
+    prompt: QueuedInput,
+    *,
+    runtime: str,
+    model: str,
+    leaf_id: str | None,
+    request: RunRequest = NOTHING_ASKED,
 ) -> Events:
-    """Accepts a prompt and starts its run, in one step so that neither is ever seen alone."""
+    """Accepts a prompt and starts its run, in one step so that neither is ever seen alone.
+
+    Args:
+        request: what the prompt says of the run.
+    """
     require_idle(state)
     assert prompt.run_id is not UNSET
     moved: Events = ()
@@ -57,17 +66,24 @@ def start_run(
         moved = (events.SessionUpdated(session_id=state.session_id, leaf_id=leaf_id),)
     return (
         *moved,
-        _accepted(state, prompt),
-        events.AgentStart(
-            session_id=state.session_id, run_id=prompt.run_id, runtime=runtime, model=model
-        ),
+        accepted(state, prompt),
+        _agent_start(state, prompt.run_id, runtime, model, request),
     )
 
 
 def resume_run(
-    state: SessionState, run_id: str, leaf: Entry | None, *, runtime: str, model: str
+    state: SessionState,
+    run_id: str,
+    leaf: Entry | None,
+    *,
+    runtime: str,
+    model: str,
+    request: RunRequest = NOTHING_ASKED,
 ) -> Events:
     """Starts a run on what is pending, or else on an unanswered leaf.
+
+    Args:
+        request: of the run that left this, as far as it still holds (``resumed``).
 
     Raises:
         CommandRejected: ``nothing_to_resume``.
@@ -75,9 +91,42 @@ def resume_run(
     require_idle(state)
     if not state.queue and not is_unanswered(leaf):
         raise CommandRejected("nothing_to_resume")
-    return (
-        events.AgentStart(session_id=state.session_id, run_id=run_id, runtime=runtime, model=model),
+    return (_agent_start(state, run_id, runtime, model, request),)
+
+
+def _agent_start(
+    state: SessionState, run_id: str, runtime: str, model: str, request: RunRequest
+) -> events.AgentStart:
+    return events.AgentStart(
+        session_id=state.session_id,
+        run_id=run_id,
+        runtime=runtime,
+        model=model,
+        client_id=request.client_id,
+        agent_id=request.agent_id,
+        agent_profile=request.agent_profile,
+        options=request.options,
     )
+
+
+def left_by(state: SessionState, leaf: Entry | None) -> str | None:
+    """Returns the run that left what a resume goes on with; None if none did."""
+    for queued in queue.in_order(state.queue):
+        return queued.run_id or None
+    return None if leaf is None else leaf.run_id or None
+
+
+def resumed(state: SessionState, earlier: RunRequest) -> RunRequest:
+    """Returns what of a run's request holds for the run that goes on with what it left.
+
+    Who resumes is somebody else; and the first answer of a run is behind it once its prompt was taken.
+    """
+    options = earlier.options
+    if options is UNSET:
+        return NOTHING_ASKED
+    if options.tool_choice == "required" and not queue.of_kind(state.queue, "prompt"):
+        options = msgspec.structs.replace(options, tool_choice=UNSET)
+    return RunRequest(options=options)
 
 
 def is_unanswered(leaf: Entry | None) -> bool:
@@ -94,15 +143,31 @@ def accept_input(
 ) -> events.QueueUpdate:
     """Queues a steer or follow-up for the running run."""
     run = require_running(state, expected_run_id)
-    return _accepted(state, msgspec.structs.replace(queued, run_id=run.run_id))
+    return accepted(state, msgspec.structs.replace(queued, run_id=run.run_id))
 
 
-def abort_run(state: SessionState, *, expected_run_id: str | None) -> tuple[Events, queue.Inputs]:
-    """Stops the run and empties the queues; returns the events and what was taken out."""
+def abort_run(
+    state: SessionState, *, expected_run_id: str | None, keep_queue: bool = False
+) -> tuple[Events, queue.Inputs]:
+    """Stops the run and empties the queues; returns the events and what was taken out.
+
+    Args:
+        keep_queue: takes out the run's own prompt alone, so that what was aborted does not come back.
+    """
     run = require_running(state, expected_run_id)
-    aborting = events.RunAborting(session_id=state.session_id, run_id=run.run_id)
-    cleared = queue.in_order(state.queue)
-    return (aborting, *_gone(state, "cleared", cleared, run.run_id)), cleared
+    aborting = events.RunAborting(
+        session_id=state.session_id, run_id=run.run_id, keep_queue=keep_queue or UNSET
+    )
+    cleared = tuple(
+        queued
+        for queued in queue.in_order(state.queue)
+        if not keep_queue or _is_own_prompt(queued, run.run_id)
+    )
+    return (aborting, *gone(state, "cleared", cleared, run.run_id)), cleared
+
+
+def _is_own_prompt(queued: QueuedInput, run_id: str | None) -> bool:
+    return queued.kind == "prompt" and queued.run_id == run_id
 
 
 def clear_queue(state: SessionState, kind: str | None) -> tuple[Events, queue.Inputs]:
@@ -111,9 +176,9 @@ def clear_queue(state: SessionState, kind: str | None) -> tuple[Events, queue.In
     cleared = tuple(
         queued
         for queued in queue.in_order(state.queue)
-        if kind in (None, queued.kind) and not (queued.kind == "prompt" and queued.run_id == own)
+        if kind in (None, queued.kind) and not _is_own_prompt(queued, own)
     )
-    return _gone(state, "cleared", cleared, own), cleared
+    return gone(state, "cleared", cleared, own), cleared
 
 
 def promote(state: SessionState, input_id: str) -> Events:
@@ -131,10 +196,10 @@ def promote(state: SessionState, input_id: str) -> Events:
         raise CommandRejected("input_not_promotable")
     if state.run is None:
         steer = msgspec.structs.replace(queued, kind="steer")
-        return (_update(state, "promoted", (steer,), UNSET),)
+        return (update(state, "promoted", (steer,), UNSET),)
     # Which run accepted it stays: whoever sends it again gets its first acknowledgement.
     steer = msgspec.structs.replace(queued, kind="steer", promoted_run_id=state.run.run_id)
-    return (_update(state, "promoted", (steer,), state.run.run_id),)
+    return (update(state, "promoted", (steer,), state.run.run_id),)
 
 
 def begin_turn(
@@ -148,15 +213,21 @@ def begin_turn(
 ) -> Events:
     """Consumes the turn's inputs, whose texts are whole: turn, user message and entry begin in one step.
 
-    A turn that resumes has no user message.
+    What was appended meanwhile comes before. A turn that resumes has no user message; one whose text was
+    appended already has that entry's.
     """
+    appended = joined(state, run_id=run_id)
+    leaf_id = leaf_after(appended, state.leaf_id)
+    state = msgspec.structs.replace(
+        state, queue=queue.without(state.queue, queue.appended(state.queue))
+    )
     common: events.TurnKey = {
         "session_id": state.session_id,
         "run_id": run_id,
         "turn_id": turn_id,
     }
     if not turn.inputs:
-        return (events.TurnStart(**common),)
+        return (*appended, events.TurnStart(**common))
     input_ids = tuple(queued.input_id for queued in turn.inputs)
     only = turn.inputs[0] if len(turn.inputs) == 1 else None
     text: dict[str, Any] = {"text": turn.text}
@@ -168,66 +239,33 @@ def begin_turn(
         "client_message_id": UNSET if only is None else only.client_message_id,
         "attachments": turn.attachments or UNSET,
     }
-    entry = MessageEntry(
-        id=message_id,
-        parent_id=or_unset(state.leaf_id),
-        role="user",
-        run_id=run_id,
-        created_at=created_at,
-        **message,
-    )
+    entries: Events = ()
+    if only is not None and _is_there(only, run_id, state.leaf_id):
+        message_id = only.entry_id or message_id
+    else:
+        entry = MessageEntry(
+            id=message_id,
+            parent_id=or_unset(leaf_id),
+            role="user",
+            run_id=run_id,
+            created_at=created_at,
+            **message,
+        )
+        entries = (events.EntryAppended(session_id=state.session_id, run_id=run_id, entry=entry),)
     return (
+        *appended,
         events.TurnStart(**common),
         events.MessageStart(**common, message_id=message_id, role="user", **message),
-        *_gone(state, "consumed", turn.inputs, run_id),
-        events.EntryAppended(session_id=state.session_id, run_id=run_id, entry=entry),
+        *gone(state, "consumed", turn.inputs, run_id),
+        *entries,
         events.MessageEnd(**common, message_id=message_id, **text),
     )
 
 
-def _accepted(state: SessionState, queued: QueuedInput) -> events.QueueUpdate:
-    if len(state.queue) >= QUEUED_INPUTS_MAX:
-        raise CommandRejected("queue_full", details={"limit": QUEUED_INPUTS_MAX})
-    if state.queued_chars + queue.chars_of((queued,)) > QUEUED_CHARS_MAX:
-        raise CommandRejected("queue_full", details={"chars_limit": QUEUED_CHARS_MAX})
-    return _update(state, "accepted", (queued,), queued.run_id)
-
-
-def _gone(
-    state: SessionState, change: str, inputs: queue.Inputs, run_id: str | None
-) -> tuple[events.QueueUpdate, ...]:
-    updates = []
-    for some in _told_together(inputs):
-        update = _update(state, change, some, or_unset(run_id))
-        state = msgspec.structs.replace(state, queue=queue.without(state.queue, some))
-        updates.append(update)
-    return tuple(updates)
-
-
-def _told_together(inputs: queue.Inputs) -> list[queue.Inputs]:
-    """Divides inputs so that each event about them stays small: what shows of long texts adds up."""
-    groups: list[queue.Inputs] = []
-    room = 0
-    for queued in inputs:
-        shown = min(queue.chars_of((queued,)), EVENT_TEXT_BYTES_MAX)
-        if not groups or shown > room:
-            groups.append(())
-            room = _SHOWN_TOGETHER_MAX
-        groups[-1] += (queued,)
-        room -= shown
-    return groups
-
-
-def _update(
-    state: SessionState, change: str, inputs: queue.Inputs, run_id: str | msgspec.UnsetType
-) -> events.QueueUpdate:
-    left = state.queue if change == "accepted" else queue.without(state.queue, inputs)
-    if change in ("accepted", "promoted"):
-        left += inputs
-    return events.QueueUpdate(
-        session_id=state.session_id,
-        change=change,  # type: ignore[arg-type]
-        inputs=inputs,
-        pending_counts=queue.pending_counts(left),
-        run_id=run_id,
+def _is_there(prompt: QueuedInput, run_id: str, leaf_id: str | None) -> bool:
+    """Whether a prompt's text is an entry that is still to be answered. Of a run that never began it is
+    while nothing came behind it.
+    """
+    return prompt.entry_id is not UNSET and (
+        prompt.run_id == run_id or prompt.leaf_id == (leaf_id or UNSET)
     )

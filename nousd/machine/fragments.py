@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _REST_FIELDS: Final = tuple(name for name in ModelInput.__struct_fields__ if name != "messages")
 
+_LATER_FIELDS: Final = frozenset({"tool_choice", "sampling"})
+"""What came later: where it says nothing it is left out, so that a hash is what it always was."""
+
 
 class Rest(NamedTuple):
     """An input without its messages, as it is stored. ``values`` tells whether it is still the same."""
@@ -155,5 +158,11 @@ def _rest(likely: Rest | None, request: ModelInput) -> Rest:
     values = tuple(getattr(request, name) for name in _REST_FIELDS)
     if likely is not None and likely.values == values:
         return likely
-    data = canonical({name: msgspec.to_builtins(getattr(request, name)) for name in _REST_FIELDS})
+    data = canonical(
+        {
+            name: msgspec.to_builtins(value)
+            for name, value in zip(_REST_FIELDS, values, strict=True)
+            if value is not None or name not in _LATER_FIELDS
+        }
+    )
     return Rest(values, digest(data), data)

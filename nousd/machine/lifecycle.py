@@ -49,6 +49,7 @@ _REMARKS: Final[tuple[type[events.Event], ...]] = (
     events.QueueUpdate,
     events.EntryAppended,
     events.RunAborting,
+    events.RunConflict,
     events.UsageReported,
     events.TodoUpdated,
 )

@@ -250,6 +250,13 @@ def whole_entry(entry: Entry, wholes: Wholes) -> Entry:
     return msgspec.structs.replace(entry, tool_calls=calls)
 
 
+def is_whole(entry: Entry) -> bool:
+    """Whether an entry has all of the text that its artifact holds."""
+    if not isinstance(entry, MessageEntry) or entry.text_ref is UNSET:
+        return True
+    return len(_utf8(entry.text)) >= (entry.text_bytes or 0)
+
+
 def whole_inputs(inputs: Sequence[QueuedInput], wholes: Wholes) -> tuple[QueuedInput, ...]:
     """Returns inputs with whole texts; what is missing stays cut."""
     return tuple(_with_text(queued, wholes) for queued in inputs)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from nousd.wire.entries import Attachment, ReasoningBlock, Thinking
+from nousd.wire.run_options import ToolChoice
 
 
 class ModelChoice(msgspec.Struct, frozen=True):
@@ -71,7 +72,8 @@ class ModelInput(msgspec.Struct, frozen=True, kw_only=True):
     """One model call.
 
     Invariants: each ``AssistantMessage`` with calls is followed by one ``ToolResultMessage`` per call
-    in order; the last message is never an ``AssistantMessage``.
+    in order; the last message is never an ``AssistantMessage``; there is a ``tool_choice`` only where
+    there are tools, and None leaves it to the model.
     """
 
     messages: tuple[ModelMessage, ...]
@@ -81,3 +83,4 @@ class ModelInput(msgspec.Struct, frozen=True, kw_only=True):
     system: str = ""
     thinking: Thinking | None = None
     tools: tuple[ToolSpec, ...] = ()
+    tool_choice: ToolChoice | None = None

@@ -40,6 +40,7 @@ from nousd.machine.row_changes import (
     UpdateSession,
     UseArtifact,
 )
+from nousd.machine.session import request_of
 from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, parent_of
 from nousd.wire.limits import SNIPPET_BYTES_MAX
@@ -91,6 +92,27 @@ def _session_updated(event: events.SessionUpdated, _: int, __: str) -> Changes:
     if lasting != _NOTHING_SET:
         changes += (SetDefaults(lasting),)
     return changes
+
+
+def _session_attached(event: events.SessionAttached, _: int, ts: str) -> Changes:
+    attached = Settings(
+        workspace=event.workspace,
+        attached_from=event.attached_from,
+        origin_workspace=event.origin_workspace,
+        attached_at=ts,
+        attach_reason=_or_none(event.reason),
+    )
+    return (UpdateSession(event.session_id, attached),)
+
+
+def _override_granted(event: events.WorkspaceOverrideGranted, _: int, __: str) -> Changes:
+    override = Settings(override_expires_at=event.expires_at, override_seconds=event.ttl_seconds)
+    return (UpdateSession(event.session_id, override),)
+
+
+def _override_expired(event: events.WorkspaceOverrideExpired, _: int, __: str) -> Changes:
+    none = Settings(override_expires_at=None, override_seconds=None)
+    return (UpdateSession(event.session_id, none),)
 
 
 def _todos_updated(event: events.TodoUpdated, _: int, __: str) -> Changes:
@@ -153,6 +175,7 @@ def _run_started(event: events.AgentStart, seq: int, ts: str) -> Changes:
         runtime=event.runtime,
         model=event.model,
         seq=seq,
+        request=request_of(event),
     )
     return (run,)
 
@@ -272,6 +295,9 @@ _BIRTH_AND_DEATH: Final[dict[type[events.Event], Fold]] = {
 _IN_A_LIFE: Final[dict[type[events.Event], Fold]] = {
     events.SessionUpdated: _session_updated,
     events.SessionActivated: _session_activated,
+    events.SessionAttached: _session_attached,
+    events.WorkspaceOverrideGranted: _override_granted,
+    events.WorkspaceOverrideExpired: _override_expired,
     events.TrustUpdated: _trust_updated,
     events.EntryAppended: _entry_appended,
     events.QueueUpdate: _queue_updated,

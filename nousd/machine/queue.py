@@ -2,6 +2,9 @@
 
 A session has one queue in the order of acceptance. Its three kinds are views of it: steers go before a
 prompt that never began, and both before follow-ups (protocol/v1.md, "Queues").
+
+Messages that were appended during a run wait in it as well, for their place in the tree. They are no
+inputs: no turn consumes them, and nobody takes them back.
 """
 
 from __future__ import annotations
@@ -52,6 +55,11 @@ def of_kind(queue: Inputs, kind: str) -> Inputs:
 def in_order(queue: Inputs) -> Inputs:
     """Returns the queue in the order in which turns would consume it."""
     return tuple(queued for kind in ORDER for queued in of_kind(queue, kind))
+
+
+def appended(queue: Inputs) -> Inputs:
+    """Returns the messages that wait for their place in the tree, in order."""
+    return of_kind(queue, "message")
 
 
 def chars_of(inputs: Inputs) -> int:

@@ -18,6 +18,7 @@ from nousd.wire.entries import Entry, PermissionMode, Sampling, Thinking
 from nousd.wire.events import EndStatus
 from nousd.wire.mcp import McpServer
 from nousd.wire.responses import QueuedInput
+from nousd.wire.run_options import NOTHING_ASKED, RunRequest
 from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo
 from nousd.wire.tool_events import ToolCallState
@@ -46,8 +47,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     origin_workspace: str | UnsetType = UNSET
     attached_from: str | UnsetType = UNSET
     attached_at: str | UnsetType = UNSET
-    attach_reason: str | UnsetType = UNSET
+    attach_reason: str | UnsetType | None = UNSET
     override_expires_at: str | UnsetType | None = UNSET
+    override_seconds: int | UnsetType | None = UNSET
     archived: bool | UnsetType = UNSET
     source: str | UnsetType = UNSET
     source_metadata: SourceMetadata | UnsetType | None = UNSET
@@ -186,6 +188,7 @@ class PutRun(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str
     model: str
     seq: int
+    request: RunRequest = NOTHING_ASKED
 
 
 class EndRun(msgspec.Struct, frozen=True, kw_only=True):

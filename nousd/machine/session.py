@@ -19,15 +19,10 @@ from nousd.wire import events
 from nousd.wire.commands import QueueMode
 from nousd.wire.entries import PermissionMode, Sampling, Thinking, UsageTotals
 from nousd.wire.responses import QueuedInput
-from nousd.wire.run_options import RunRequest
+from nousd.wire.run_options import NOTHING_ASKED, RunOptions, RunRequest
 from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo
 from nousd.wire.workers import TaskOrigin, WorkerSpec
-
-
-NOTHING_ASKED: Final = RunRequest()
-"""How a run is asked for of which nothing is said."""
-
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The run that holds the session's run lock."""
@@ -48,7 +43,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     are the rules by which the user allows calls in this session alone. ``origin`` is the call of
     ``task`` that the session was made for, ``worker`` who carries that out. ``workspace`` None means the
     daemon's workdir; ``origin_workspace`` and the three behind it are of the last ``attach_session``,
-    ``override_expires_at`` of the last ``override_workspace``.
+    ``override_expires_at`` and ``override_seconds`` of an ``override_workspace`` that holds.
     """
 
     session_id: str
@@ -73,6 +68,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     attached_at: str | None = None
     attach_reason: str | None = None
     override_expires_at: str | None = None
+    override_seconds: int | None = None
     archived: bool = False
     source: str | None = None
     source_metadata: SourceMetadata | None = None
@@ -135,6 +131,28 @@ def _deleted(_: SessionState, __: events.SessionDeleted, ___: str) -> dict[str, 
     return {"deleted": True, "queue": (), "queued_chars": 0, "leaf_id": None}
 
 
+def _attached(_: SessionState, event: events.SessionAttached, ts: str) -> dict[str, Any]:
+    return {
+        "workspace": event.workspace,
+        "attached_from": event.attached_from,
+        "origin_workspace": event.origin_workspace,
+        "attached_at": ts,
+        "attach_reason": None if event.reason is UNSET else event.reason,
+    }
+
+
+def _override_granted(
+    _: SessionState, event: events.WorkspaceOverrideGranted, __: str
+) -> dict[str, Any]:
+    return {"override_expires_at": event.expires_at, "override_seconds": event.ttl_seconds}
+
+
+def _override_expired(
+    _: SessionState, __: events.WorkspaceOverrideExpired, ___: str
+) -> dict[str, Any]:
+    return {"override_expires_at": None, "override_seconds": None}
+
+
 def _appended(_: SessionState, event: events.EntryAppended, __: str) -> dict[str, Any]:
     return {"leaf_id": event.entry.id}
 
@@ -152,6 +170,15 @@ def _queued(state: SessionState, event: events.QueueUpdate, _: str) -> dict[str,
 def _started(_: SessionState, event: events.AgentStart, ts: str) -> dict[str, Any]:
     run = RunInfo(run_id=event.run_id, phase="running", started_at=ts, request=request_of(event))
     return {"run": run}
+
+
+def options_of(state: SessionState) -> RunOptions:
+    """Returns what holds for the run that goes on alone."""
+    options = UNSET if state.run is None else state.run.request.options
+    return _NO_OPTIONS if options is UNSET else options
+
+
+_NO_OPTIONS: Final = RunOptions()
 
 
 def request_of(start: events.AgentStart) -> RunRequest:
@@ -182,6 +209,9 @@ _CHANGES: Final[dict[type[events.Event], Callable[[SessionState, Any, str], dict
     events.SessionCreated: _created,
     events.SessionUpdated: _updated,
     events.SessionDeleted: _deleted,
+    events.SessionAttached: _attached,
+    events.WorkspaceOverrideGranted: _override_granted,
+    events.WorkspaceOverrideExpired: _override_expired,
     events.EntryAppended: _appended,
     events.QueueUpdate: _queued,
     events.AgentStart: _started,

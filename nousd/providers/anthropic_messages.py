@@ -27,6 +27,7 @@ from nousd.providers.attachments import base64_of, kind_of, name_of, plain_type,
 from nousd.providers.interface import Blobs
 from nousd.providers.tool_names import CallIds, ToolNames
 from nousd.wire.entries import Attachment, ReasoningBlock
+from nousd.wire.run_options import ToolChoice
 
 DIALECT: Final = "anthropic"
 """Whose blocks of reasoning these are."""
@@ -50,6 +51,7 @@ def plan_of(request: ModelInput) -> Plan:
         request.model,
         request.thinking,
         calls_without_thought=begun is not None and not begun.reasoning,
+        must_call=request.tool_choice == "required",
     )
 
 
@@ -85,8 +87,13 @@ def messages_body(request: ModelInput, blobs: Blobs, plan: Plan) -> dict[str, An
         body["system"] = [_text(request.system)]
     if request.tools:
         body["tools"] = [_tool(tool, names) for tool in request.tools]
+    if request.tool_choice is not None and plan.lets_choose:
+        body["tool_choice"] = {"type": _CHOICES[request.tool_choice]}
     _mark_for_cache(body)
     return body
+
+
+_CHOICES: Final[dict[ToolChoice, str]] = {"auto": "auto", "none": "none", "required": "any"}
 
 
 def _mark_for_cache(body: dict[str, Any]) -> None:

@@ -93,21 +93,33 @@ class Plan(NamedTuple):
         fields: of the body.
         sends_thoughts: whether what the model thought earlier goes with it.
         headers: of this request.
+        lets_choose: whether it can be told of calls that it must make, or must not.
     """
 
     max_tokens: int
     fields: Mapping[str, Any] = _NOTHING
     sends_thoughts: bool = False
     headers: Mapping[str, str] = _NOTHING
+    lets_choose: bool = True
 
 
-def plan_for(model: str, thinking: Thinking | None, *, calls_without_thought: bool) -> Plan:
+def plan_for(
+    model: str,
+    thinking: Thinking | None,
+    *,
+    calls_without_thought: bool,
+    must_call: bool = False,
+) -> Plan:
     """Returns how the model is told to think.
 
     Args:
         calls_without_thought: whether the tool loop that is going on began without a thought.
+        must_call: whether it has to call a tool. A model that thinks cannot be made to: so it does not
+            think for once, and one that always does is left to its own choice.
     """
     traits = row_of(TRAITS, model.replace(".", "-"), otherwise=TRAITS[""])
+    if must_call and traits.off and (thinking is not None or traits.thinks_unasked):
+        thinking = "off"
     if traits.style == "none":
         return Plan(traits.max_tokens)
     if thinking == "off" and traits.off:
@@ -115,7 +127,7 @@ def plan_for(model: str, thinking: Thinking | None, *, calls_without_thought: bo
     if thinking is None and not traits.thinks_unasked:
         return Plan(traits.max_tokens)
     if traits.style == "adaptive":
-        return _adaptive(traits, thinking)
+        return _adaptive(traits, thinking)._replace(lets_choose=not must_call)
     if calls_without_thought or thinking is None:
         return Plan(traits.max_tokens)
     budget = min(BUDGETS[thinking], traits.max_tokens * 3 // 4)

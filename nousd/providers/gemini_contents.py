@@ -28,6 +28,7 @@ from nousd.providers.interface import Blobs
 from nousd.providers.model_names import row_of
 from nousd.providers.tool_names import ToolNames
 from nousd.wire.entries import Attachment, Thinking
+from nousd.wire.run_options import ToolChoice
 
 DIALECT: Final = "gemini"
 
@@ -74,9 +75,19 @@ def contents_body(request: ModelInput, blobs: Blobs) -> dict[str, Any]:
         body["systemInstruction"] = {"parts": [{"text": request.system}]}
     if request.tools:
         body["tools"] = [{"functionDeclarations": [_tool(tool, names) for tool in request.tools]}]
+    if request.tool_choice is not None:
+        mode = _CALLING_MODES[request.tool_choice]
+        body["toolConfig"] = {"functionCallingConfig": {"mode": mode}}
     if request.thinking is not None and (config := _thinking(request.model, request.thinking)):
         body["generationConfig"] = {"thinkingConfig": config}
     return body
+
+
+_CALLING_MODES: Final[dict[ToolChoice, str]] = {
+    "auto": "AUTO",
+    "none": "NONE",
+    "required": "ANY",
+}
 
 
 def _thinking_form(model: str) -> ThinkingForm:

@@ -33,6 +33,8 @@ def chat_body(request: ModelInput, blobs: Blobs = NO_BLOBS) -> dict[str, Any]:
     }
     if request.tools:
         body["tools"] = [_tool(tool, names) for tool in request.tools]
+    if request.tool_choice is not None:
+        body["tool_choice"] = request.tool_choice
     if request.thinking is not None and reasons(request.model):
         body["reasoning_effort"] = effort_for(request.model, request.thinking)
     return body

@@ -43,6 +43,8 @@ def responses_body(request: ModelInput, blobs: Blobs) -> dict[str, Any]:
         body["instructions"] = request.system
     if request.tools:
         body["tools"] = [_tool(tool, names) for tool in request.tools]
+    if request.tool_choice is not None:
+        body["tool_choice"] = request.tool_choice
     if reasons(request.model):
         body["include"] = ["reasoning.encrypted_content"]
         if request.thinking is not None:

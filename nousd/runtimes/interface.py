@@ -21,6 +21,7 @@ from nousd.machine.usage import CallFigures
 from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.host import CallHost
 from nousd.wire.entries import Entry, ToolCall
+from nousd.wire.run_options import ToolChoice
 
 Tell = Callable[[Compiled], Awaitable[None]]
 """Takes what a model is about to be given outside of the turn's answers."""
@@ -40,6 +41,11 @@ class TurnHost(CallHost, Protocol):
     @property
     def choice(self) -> ModelChoice:
         """The model that the session names for its next call."""
+        ...
+
+    @property
+    def tool_choice(self) -> ToolChoice | None:
+        """Whether the model's next answer may, must not or has to call tools; None leaves that to it."""
         ...
 
     @property

@@ -367,6 +367,11 @@ _SESSIONS_THAT_ARE_FOUND: Final = (
     ADD COLUMN is_of_task INTEGER AS (settings ->> '$.origin' IS NOT NULL)
     """,
     "ALTER TABLE runs ADD COLUMN request TEXT NOT NULL DEFAULT '{}'",
+    # Those of which a start has to know, without reading all others.
+    """
+    CREATE INDEX sessions_overridden
+    ON sessions (session_id) WHERE settings ->> '$.override_expires_at' IS NOT NULL
+    """,
     "DROP INDEX sessions_by_update",
     """
     CREATE INDEX sessions_listed

@@ -62,6 +62,7 @@ from nousd.wire.tool_commands import (
     Trust,
     Untrust,
 )
+from nousd.wire.workspaces import AttachSession, OverrideWorkspace
 
 if TYPE_CHECKING:
     from nousd.wire.responses import (
@@ -79,8 +80,9 @@ if TYPE_CHECKING:
         Run,
         Runs,
         SessionDeleted,
-        SessionSelected,
+        SessionNow,
         Sessions,
+        SessionSelected,
         State,
         Tools,
         Tree,
@@ -300,13 +302,13 @@ class ListSessions(AnsweredBy["Sessions"], frozen=True, kw_only=True):
     parent_id: Name | None = None
 
 
-class GetSession(Command, frozen=True, kw_only=True):
+class GetSession(AnsweredBy["SessionNow"], frozen=True, kw_only=True):
     """Reads what is known of one session, its transcript left out."""
 
     session_id: Name
 
 
-class UpdateSession(Command, frozen=True, kw_only=True):
+class UpdateSession(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Changes what is given of a session, also during a run; null takes back what was set."""
 
     session_id: Name
@@ -454,6 +456,8 @@ COMMANDS: Final[dict[str, type[Command]]] = {
     "list_sessions": ListSessions,
     "get_session": GetSession,
     "update_session": UpdateSession,
+    "attach_session": AttachSession,
+    "override_workspace": OverrideWorkspace,
     "rename_session": RenameSession,
     "delete_session": DeleteSession,
     "list_runs": ListRuns,
@@ -507,6 +511,10 @@ MESSAGES: Final[dict[tuple[type[Command], str], tuple[str, str]]] = {
             "name is required",
             "name must be 1 to 32 lower-case letters, digits and dashes, like files",
         ),
+    ),
+    (OverrideWorkspace, "ttl_seconds"): (
+        "ttl_seconds is required",
+        "ttl_seconds must be 0 or from 30 to 86400",
     ),
     (SetThinking, "level"): ("level is required", "level must be off, low, medium, high or null"),
     (PutArtifact, "data"): ("data is required", "data must be base64"),

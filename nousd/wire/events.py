@@ -32,6 +32,7 @@ from nousd.wire.extension_events import InputHandled
 from nousd.wire.mcp import McpServer, McpServerStatus
 from nousd.wire.questions import QuestionAnswered, QuestionAsked, QuestionRejected
 from nousd.wire.responses import PendingCounts, QueuedInput
+from nousd.wire.run_options import RunOptions
 from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo, TodoUpdated
 from nousd.wire.tool_events import (
@@ -50,6 +51,11 @@ from nousd.wire.tool_events import (
 )
 from nousd.wire.trust import TrustUpdated
 from nousd.wire.workers import TaskOrigin, WorkerSpec
+from nousd.wire.workspaces import (
+    SessionAttached,
+    WorkspaceOverrideExpired,
+    WorkspaceOverrideGranted,
+)
 
 CONTRACT_VERSION: Final = "1"
 """The version of the protocol that sessions are created under."""
@@ -59,8 +65,14 @@ CONTRACT_VERSION: Final = "1"
 
 
 class AgentStart(RunEvent, frozen=True, kw_only=True):
+    """``client_id`` and what follows are what its prompt said of the run."""
+
     runtime: str
     model: str
+    client_id: str | UnsetType = UNSET
+    agent_id: str | UnsetType = UNSET
+    agent_profile: str | UnsetType = UNSET
+    options: RunOptions | UnsetType = UNSET
 
 
 class AgentEnd(RunEvent, frozen=True, kw_only=True):
@@ -218,7 +230,18 @@ class QueueUpdate(Event, frozen=True, kw_only=True):
 
 
 class RunAborting(RunEvent, frozen=True, kw_only=True):
-    """An abort was accepted; the run's balanced ends follow."""
+    """An abort was accepted; the run's balanced ends follow. ``keep_queue``: what waits still does."""
+
+    keep_queue: Literal[True] | UnsetType = UNSET
+
+
+class RunConflict(RunEvent, frozen=True, kw_only=True):
+    """A second run was asked for and refused while ``run_id`` went on; ``client_id`` is who asked.
+
+    Told once a second for each run at most, however often one is refused.
+    """
+
+    client_id: str | UnsetType = UNSET
 
 
 class ReasoningUpdate(TurnEvent, frozen=True, kw_only=True):
@@ -350,9 +373,13 @@ EVENTS: Final[dict[str, type[Event]]] = {
     "session_updated": SessionUpdated,
     "session_activated": SessionActivated,
     "session_deleted": SessionDeleted,
+    "session_attached": SessionAttached,
+    "workspace_override_granted": WorkspaceOverrideGranted,
+    "workspace_override_expired": WorkspaceOverrideExpired,
     "entry_appended": EntryAppended,
     "queue_update": QueueUpdate,
     "run_aborting": RunAborting,
+    "run_conflict": RunConflict,
     "reasoning_update": ReasoningUpdate,
     "model_input": ModelInput,
     "tool_call_requested": ToolCallRequested,

@@ -10,6 +10,10 @@ from msgspec import UNSET, UnsetType
 from nousd.wire.event_base import Event
 
 
+InputKind = Literal["prompt", "steer", "follow_up", "message"]
+"""What a text was handed in as; a ``message`` was to be appended."""
+
+
 class Remark(msgspec.Struct, frozen=True, kw_only=True):
     """Something went wrong with an extension: what a ``warning`` says where there is a run."""
 
@@ -24,7 +28,7 @@ class InputHandled(Event, frozen=True, kw_only=True):
     extensions made of it (``changed_by``); ``reply`` is what it was told, or its beginning.
     """
 
-    kind: Literal["prompt", "steer", "follow_up"]
+    kind: InputKind
     text: str
     extension: str
     reply: str

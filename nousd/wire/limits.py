@@ -280,6 +280,9 @@ TODO_CHARS_MAX: Final = 500
 SESSION_RULES_MAX: Final = 64
 """Rules in one list of a session's own."""
 
+SESSION_RULES_CHARS_MAX: Final = 16 * 1024
+"""Characters of them together, of all lists."""
+
 SOURCE_CHARS_MAX: Final = 64
 """Characters of the word that says where a session comes from."""
 

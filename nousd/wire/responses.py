@@ -15,8 +15,9 @@ from nousd.wire.commands import QueueMode
 from nousd.wire.entries import Attachment, Entry, PermissionMode, Thinking, UsageTotals
 from nousd.wire.extension_events import Remark
 from nousd.wire.mcp import McpServers
-from nousd.wire.response_base import Response
+from nousd.wire.response_base import Response, RunState
 from nousd.wire.run_options import RunOptions
+from nousd.wire.session_responses import SessionNow, Sessions
 from nousd.wire.tool_commands import ConfirmDecision
 from nousd.wire.tool_responses import (
     Agents,
@@ -30,9 +31,7 @@ from nousd.wire.tool_responses import (
     ToolCallSummary,
 )
 from nousd.wire.workers import TaskOrigin
-
-RunState = Literal["idle", "running", "aborting"]
-"""Of a session, as ``get_state`` says it."""
+from nousd.wire.workspaces import Attached, OverrideInForce, WorkspaceOverride
 
 RunStatus = Literal["running", "completed", "cancelled", "error", "timeout", "interrupted"]
 """Of a run; all but ``running`` are final."""
@@ -184,6 +183,7 @@ class State(Response, frozen=True, kw_only=True):
     model: str
     permission_mode: PermissionMode
     workspace: str
+    override: OverrideInForce | UnsetType = UNSET
     thinking: Thinking | UnsetType = UNSET
     leaf_id: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
@@ -241,27 +241,6 @@ class SessionSelected(Response, frozen=True, kw_only=True):
     parent_id: str | UnsetType = UNSET
     name: str | UnsetType = UNSET
     warnings: tuple[Remark, ...] | UnsetType = UNSET
-
-
-class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A row of ``list_sessions``."""
-
-    session_id: str
-    created_at: str
-    updated_at: str
-    active: bool
-    run_state: RunState
-    name: str | UnsetType = UNSET
-    parent_id: str | UnsetType = UNSET
-    leaf_id: str | UnsetType = UNSET
-    usage: UsageTotals | UnsetType = UNSET
-    origin: TaskOrigin | UnsetType = UNSET
-    worker: str | UnsetType = UNSET
-
-
-class Sessions(Response, frozen=True, kw_only=True):
-    sessions: tuple[SessionSummary, ...]
-    has_more: bool
 
 
 class SessionDeleted(Response, frozen=True, kw_only=True):
@@ -436,7 +415,10 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "tree": Tree,
     "session": SessionSelected,
     "sessions": Sessions,
+    "session_record": SessionNow,
     "session_deleted": SessionDeleted,
+    "attached": Attached,
+    "workspace_override": WorkspaceOverride,
     "runs": Runs,
     "run": Run,
     "events": Events,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Final, Generic, Literal, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -22,7 +22,7 @@ from nousd.extensions.hooks import InputGiven, SessionForking, SessionSwitching
 from nousd.machine.long_texts import beginning
 from nousd.wire import commands, events
 from nousd.wire.codec import scrub
-from nousd.wire.extension_events import Remark
+from nousd.wire.extension_events import InputKind, Remark
 from nousd.wire.optional import or_unset
 from nousd.wire.responses import Accepted
 
@@ -31,7 +31,7 @@ _log: Final = logging.getLogger(__name__)
 _REMEMBERED_MAX: Final = 1024
 """Texts that extensions dealt with and whose client message ids are remembered."""
 
-C = TypeVar("C", commands.Prompt, commands.Steer, commands.FollowUp)
+C = TypeVar("C", commands.Prompt, commands.AppendMessage, commands.Steer, commands.FollowUp)
 Warnings = tuple[Remark, ...] | UnsetType
 
 
@@ -60,7 +60,10 @@ async def asked_input(core: Core, live: LiveSession | None, command: C) -> Asked
     if command.client_message_id is not None:
         key = ("" if live is None else live.session_id, command.client_message_id)
         if key in core.handled:
-            return AskedInput(command, handled=core.handled[key])
+            known = core.handled[key]
+            assert isinstance(known.payload, Accepted)
+            again = msgspec.structs.replace(known.payload, repeated=True)
+            return AskedInput(command, handled=Deferred(known.ticket, again))
     outcome = await core.hooks.input(_given(live, command))
     if core.stopping:
         raise ShuttingDown("the daemon is stopping")
@@ -97,8 +100,9 @@ def _given(live: LiveSession | None, command: C) -> InputGiven:
     )
 
 
-_KINDS: Final[dict[type, Literal["prompt", "steer", "follow_up"]]] = {
+_KINDS: Final[dict[type, InputKind]] = {
     commands.Prompt: "prompt",
+    commands.AppendMessage: "message",
     commands.Steer: "steer",
     commands.FollowUp: "follow_up",
 }
@@ -119,7 +123,7 @@ def _handled(core: Core, live: LiveSession | None, command: C, outcome: InputOut
         client_message_id=or_unset(command.client_message_id),
     )
     answer = Accepted(
-        command=kind,
+        command="append_message" if kind == "message" else kind,
         # Clients of v1 may count on both keys in the answer to a prompt.
         run_id="" if kind == "prompt" else UNSET,
         session_id=session_id,

@@ -1,26 +1,39 @@
-"""Commands that hand in, look at or take back inputs: prompt, steer, follow_up, abort, queues."""
+"""Commands that hand in, look at or take back inputs: prompt, append_message, steer, follow_up, abort,
+queues. How an input is accepted once and no more is ``accepting``'s.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Literal
 
 import msgspec
 import trio
 from msgspec import UNSET
 
-from nousd.daemon.attachments import Attached, attached
-from nousd.daemon.commands.hooked import asked_input
+from nousd.daemon.commands.accepting import (
+    Given,
+    Place,
+    accepted,
+    facts_of,
+    remembered,
+    repeated,
+    require_entry,
+)
+from nousd.daemon.commands.run_requests import (
+    appended_tail,
+    refuse_second_run,
+    run_request,
+    what_is_left,
+)
 from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.history import whole_inputs
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.daemon.results import run_result
 from nousd.errors import CommandRejected, CommandTimedOut, ProviderFailed, SessionError
-from nousd.machine import decisions, long_texts, queue
+from nousd.machine import appending, decisions, long_texts, queue
 from nousd.wire import commands
-from nousd.wire.entries import Entry
 from nousd.wire.optional import or_unset
 from nousd.wire.responses import Accepted, Queue, QueuedInput, Result
 from nousd.wire.subscribe import cursor
@@ -28,51 +41,60 @@ from nousd.wire.subscribe import cursor
 
 async def prompt(core: Core, command: commands.Prompt) -> Reply:
     """Starts a run; creates the first session if none is active."""
-    reply = await _accepted(core, command, _place_of_prompt, _start)
+    reply = await accepted(core, command, _place_of_prompt, _start)
     return await _result_of(core, reply) if command.wait else reply
 
 
-async def _place_of_prompt(core: Core, command: commands.Prompt) -> Place:
+async def _place_of_prompt(core: Core, command: commands.Prompt, request_hash: str) -> Place:
     live = await core.sessions.target(command.session_id)
     if command.leaf_id is not None:
         await require_entry(core, live, command.leaf_id)
     if live is None:
         return Place(None, None)
     workspace = await core.workspaces.looked_up(live.state)
-    known = await _repeated(core, live, command)
+    while True:
+        leaf_id = live.state.leaf_id if command.leaf_id is None else command.leaf_id
+        tail = await appended_tail(core, live, leaf_id) if command.reuse_appended else ()
+        known = await repeated(core, live, command, request_hash)
+        if not tail or leaf_id in (live.state.leaf_id, command.leaf_id):
+            break
     if known is None and isinstance(workspace, CommandRejected):
         raise workspace
-    return Place(live, known)
+    return Place(live, known, tail)
 
 
 def _start(core: Core, live: LiveSession | None, given: Given[commands.Prompt]) -> Deferred:
     command, brought = given.command, given.brought
+    if live is not None:
+        refuse_second_run(core, live, command.client_id)
+    seen = core.sessions.without_session() if live is None else live.state
+    request = run_request(core, seen, command)
     if live is None:
         live, _ = core.sessions.create()
     run_id = core.clock.new_id("run")
     leaf_id = live.state.leaf_id if command.leaf_id is None else command.leaf_id
+    there = appending.reusable(given.tail, command.text, brought.attachments)
     queued = QueuedInput(
-        input_id=core.clock.new_id("in"),
+        **facts_of(given, core.clock),
         kind="prompt",
-        text=command.text,
         run_id=run_id,
-        client_message_id=or_unset(command.client_message_id),
         leaf_id=or_unset(leaf_id),
-        accepted_at=core.clock.now(),
-        attachments=brought.attachments or UNSET,
-        changed_by=given.changed_by or UNSET,
+        entry_id=UNSET if there is None else there.id,
     )
+    if there is not None:
+        queued = msgspec.structs.replace(queued, attachments=there.attachments)
     decided = decisions.start_run(
         live.state,
         queued,
         runtime=core.runs.runtime.name,
-        model=core.runs.choice_of(live.state).model,
+        model=core.runs.choice_of(live.state, request.options or None).model,
         leaf_id=command.leaf_id,
+        request=request,
     )
     _, ticket = core.runs.start(
         live, run_id, decided, own_prompt=queued.input_id, artifacts=brought.artifacts
     )
-    return _remembered(live, Deferred(ticket, _acknowledgement(live, queued)), queued)
+    return remembered(live, ticket, queued)
 
 
 async def _result_of(core: Core, reply: Deferred | Accepted) -> Result:
@@ -115,22 +137,48 @@ def _result_of_handled(accepted: Accepted) -> Result:
     )
 
 
+async def append_message(core: Core, command: commands.AppendMessage) -> Reply:
+    """Stores a message of the user without a run; creates the first session if none is active."""
+    return await accepted(core, command, _place_of_message, _append)
+
+
+async def _place_of_message(
+    core: Core, command: commands.AppendMessage, request_hash: str
+) -> Place:
+    live = await core.sessions.target(command.session_id)
+    known = None if live is None else await repeated(core, live, command, request_hash)
+    return Place(live, known)
+
+
+def _append(core: Core, live: LiveSession | None, given: Given[commands.AppendMessage]) -> Deferred:
+    if live is None:
+        live, _ = core.sessions.create()
+    message = QueuedInput(
+        **facts_of(given, core.clock), kind="message", entry_id=core.clock.new_id("msg")
+    )
+    decided = appending.append_message(live.state, message)
+    return remembered(live, live.decide(decided, artifacts=given.brought.artifacts), message)
+
+
 async def steer(core: Core, command: commands.Steer) -> Reply:
     """Queues a text that goes before whatever the run would do next."""
-    return await _accepted(core, command, _place_in_run, partial(_queue, kind="steer"))
+    return await accepted(core, command, _place_in_run, partial(_queue, kind="steer"))
 
 
 async def follow_up(core: Core, command: commands.FollowUp) -> Reply:
     """Queues a text for when the run would otherwise end."""
-    return await _accepted(core, command, _place_in_run, partial(_queue, kind="follow_up"))
+    return await accepted(core, command, _place_in_run, partial(_queue, kind="follow_up"))
 
 
-async def _place_in_run(core: Core, command: commands.Steer | commands.FollowUp) -> Place:
+async def _place_in_run(
+    core: Core, command: commands.Steer | commands.FollowUp, request_hash: str
+) -> Place:
     likely = await _likely_session(core, command)
-    if likely is not None and (repeated := await _repeated(core, likely, command)):
-        return Place(likely, repeated)
+    if likely is not None and (known := await repeated(core, likely, command, request_hash)):
+        return Place(likely, known)
     live = await core.sessions.run_target(command.session_id, command.expected_run_id)
-    return Place(live, None if live is likely else await _repeated(core, live, command))
+    known = None if live is likely else await repeated(core, live, command, request_hash)
+    return Place(live, known)
 
 
 def _queue(
@@ -141,20 +189,12 @@ def _queue(
     kind: Literal["steer", "follow_up"],
 ) -> Deferred:
     assert live is not None
-    command, brought = given.command, given.brought
-    queued = QueuedInput(
-        input_id=core.clock.new_id("in"),
-        kind=kind,
-        text=command.text,
-        client_message_id=or_unset(command.client_message_id),
-        accepted_at=core.clock.now(),
-        attachments=brought.attachments or UNSET,
-        changed_by=given.changed_by or UNSET,
+    queued = QueuedInput(**facts_of(given, core.clock), kind=kind)
+    decided = decisions.accept_input(
+        live.state, queued, expected_run_id=given.command.expected_run_id
     )
-    decided = decisions.accept_input(live.state, queued, expected_run_id=command.expected_run_id)
-    queued = decided.inputs[0]
-    ticket = live.decide((decided,), artifacts=brought.artifacts)
-    return _remembered(live, Deferred(ticket, _acknowledgement(live, queued)), queued)
+    ticket = live.decide((decided,), artifacts=given.brought.artifacts)
+    return remembered(live, ticket, decided.inputs[0])
 
 
 async def _likely_session(
@@ -170,9 +210,11 @@ async def _likely_session(
 
 
 async def abort(core: Core, command: commands.Abort) -> Reply:
-    """Stops the run at once and empties the queues."""
+    """Stops the run at once and empties the queues, unless they are to stay as they are."""
     live = await core.sessions.run_target(command.session_id, command.expected_run_id)
-    decided, cleared = decisions.abort_run(live.state, expected_run_id=command.expected_run_id)
+    decided, cleared = decisions.abort_run(
+        live.state, expected_run_id=command.expected_run_id, keep_queue=command.keep_queue
+    )
     driver = live.run
     assert driver is not None
     ticket = live.decide(decided)
@@ -185,29 +227,20 @@ async def resume(core: Core, command: commands.Resume) -> Reply:
     """Starts a run on what is pending, or on an unanswered leaf."""
     live = await core.sessions.require(command.session_id)
     await core.workspaces.of(live.state)
-    leaf = await _leaf(core, live)
+    left = await what_is_left(core, live)
+    refuse_second_run(core, live, None)
     run_id = core.clock.new_id("run")
+    request = decisions.resumed(live.state, left.request)
     decided = decisions.resume_run(
         live.state,
         run_id,
-        leaf,
+        left.leaf,
         runtime=core.runs.runtime.name,
-        model=core.runs.choice_of(live.state).model,
+        model=core.runs.choice_of(live.state, request.options or None).model,
+        request=request,
     )
     _, ticket = core.runs.start(live, run_id, decided, own_prompt=None)
     return Deferred(ticket, Accepted(command="resume", run_id=run_id, session_id=live.session_id))
-
-
-async def _leaf(core: Core, live: LiveSession) -> Entry | None:
-    """Returns the leaf that the caller may decide on without another await."""
-    while True:
-        leaf_id = live.state.leaf_id
-        if leaf_id is None:
-            return None
-        await core.store.flush()
-        leaf = await core.store.entry(live.session_id, leaf_id)
-        if live.state.leaf_id == leaf_id:
-            return leaf
 
 
 async def get_queue(core: Core, command: commands.GetQueue) -> Reply:
@@ -253,100 +286,3 @@ async def promote(core: Core, command: commands.Promote) -> Reply:
     ticket = live.decide(decisions.promote(live.state, command.input_id))
     answer = Accepted(command="promote", session_id=live.session_id, input_id=command.input_id)
     return Deferred(ticket, answer)
-
-
-# --- accepting an input, and acknowledging it once ---------------------------------------------
-
-C = TypeVar("C", commands.Prompt, commands.Steer, commands.FollowUp)
-
-
-class Given(NamedTuple, Generic[C]):
-    """An input that is about to be accepted, with what it brings along and who changed its text."""
-
-    command: C
-    brought: Attached
-    changed_by: tuple[str, ...]
-
-
-class Place(NamedTuple):
-    """Where an input goes, None for a new session; and what it was acknowledged with if it is there."""
-
-    live: LiveSession | None
-    known: Deferred | Accepted | None
-
-
-async def _accepted(
-    core: Core,
-    command: C,
-    find: Callable[[Core, C], Awaitable[Place]],
-    accept: Callable[[Core, LiveSession | None, Given[C]], Deferred],
-) -> Deferred | Accepted:
-    """Accepts an input unless it was accepted already, or an extension deals with it: ``accept`` acts on
-    what ``find`` last saw.
-    """
-    place = await find(core, command)
-    if place.known is not None:
-        return place.known
-    asked = await asked_input(core, place.live, command)
-    if asked.handled is not None:
-        return asked.handled
-    brought = Attached()
-    if command.attachments:
-        seen = core.sessions.without_session() if place.live is None else place.live.state
-        choice = core.runs.choice_of(seen)
-        workspace = await core.workspaces.of(seen)
-        brought = await attached(core, command.attachments, choice, workspace.confinement)
-    if command.attachments or core.hooks.has("input"):
-        # Anything may have happened meanwhile.
-        place = await find(core, command)
-    if place.known is not None:
-        return place.known
-    reply = accept(core, place.live, Given(asked.command, brought, asked.changed_by))
-    assert isinstance(reply.payload, Accepted)
-    payload = msgspec.structs.replace(reply.payload, warnings=asked.warnings)
-    return Deferred(reply.ticket, payload)
-
-
-def _acknowledgement(live: LiveSession, queued: QueuedInput) -> Accepted:
-    return Accepted(
-        command=queued.kind,
-        run_id=queued.run_id,
-        session_id=live.session_id if queued.kind == "prompt" else UNSET,
-        leaf_id=queued.leaf_id,
-        input_id=queued.input_id,
-    )
-
-
-def _remembered(live: LiveSession, reply: Deferred, queued: QueuedInput) -> Deferred:
-    if isinstance(queued.client_message_id, str):
-        live.remember(queued.client_message_id, reply)
-    return reply
-
-
-async def _repeated(
-    core: Core, live: LiveSession, command: commands.Prompt | commands.Steer | commands.FollowUp
-) -> Deferred | Accepted | None:
-    """Returns the first acknowledgement of an input that is sent again, else None.
-
-    The log is asked first and memory last, so that there is no moment between the last look and the
-    caller's decision in which the same input could slip in a second time.
-    """
-    if command.client_message_id is None:
-        return None
-    with live.looking_up():
-        row = await core.store.input_by_client_id(live.session_id, command.client_message_id)
-        known = live.accepted.get(command.client_message_id)
-    if known is not None:
-        return known
-    if row is None:
-        return None
-    # A follow-up that was promoted meanwhile was acknowledged as a follow-up.
-    was_promoted = row.input.kind == "steer" and isinstance(command, commands.FollowUp)
-    kind = "follow_up" if was_promoted else row.input.kind
-    return _acknowledgement(live, msgspec.structs.replace(row.input, kind=kind))
-
-
-async def require_entry(core: Core, live: LiveSession | None, entry_id: str) -> None:
-    """Raises CommandRejected ``leaf_not_found`` unless there is a session and it has that entry."""
-    if live is None or await core.store.entry(live.session_id, entry_id) is None:
-        raise CommandRejected("leaf_not_found")

@@ -9,6 +9,7 @@ from msgspec import UNSET
 from nousd.daemon.core import Core, Deferred, Reply
 from nousd.errors import CommandRejected, ConfigError, ModelUnknown
 from nousd.machine.model_input import ModelChoice
+from nousd.machine.session import SessionState
 from nousd.providers.models import Models, name_of
 from nousd.providers.prices import Price
 from nousd.wire import commands, responses
@@ -20,19 +21,58 @@ async def set_model(core: Core, command: commands.SetModel) -> Reply:
     """Names the model for the session's next calls, and for sessions created later."""
     live = await core.sessions.target(command.session_id)
     state = core.sessions.without_session() if live is None else live.state
+    choice = named_model(core, command.model, state)
+    ticket = core.sessions.update(live, model=choice.model, provider=choice.provider)
+    return Deferred(
+        ticket, Accepted(command="set_model", provider=choice.provider, model=choice.model)
+    )
+
+
+def named_model(core: Core, name: str, state: SessionState) -> ModelChoice:
+    """Returns the model that a client means by a name.
+
+    Raises:
+        CommandRejected: ``model_unknown`` or ``provider_not_usable``.
+    """
     models = core.runs.models
     try:
-        choice = models.named(command.model, core.runs.choice_of(state))
+        choice = models.named(name, core.runs.choice_of(state))
         models.provider(choice.provider)
     except ModelUnknown as error:
         details = {"nearest": error.nearest}
         raise CommandRejected("model_unknown", cause=str(error), details=details) from None
     except ConfigError as error:
         raise CommandRejected("provider_not_usable", cause=str(error)) from None
-    ticket = core.sessions.update(live, model=choice.model, provider=choice.provider)
-    return Deferred(
-        ticket, Accepted(command="set_model", provider=choice.provider, model=choice.model)
-    )
+    return choice
+
+
+def given_model(core: Core, model: str | None, provider: str | None) -> ModelChoice | None:
+    """Returns the model that a client names, possibly together with its provider; the provider's own if
+    it names nothing else, None if it names nothing.
+
+    Raises:
+        CommandRejected: ``provider_not_configured``, or as ``named_model``.
+    """
+    if provider is None:
+        return None if model is None else named_model(core, model, core.sessions.without_session())
+    _require_configured(core, provider)
+    if model is None:
+        model = _own_model(core, provider)
+    name = f"{provider}/{model.removeprefix(f'{provider}/')}"
+    return named_model(core, name, core.sessions.without_session())
+
+
+def _require_configured(core: Core, provider: str) -> None:
+    known = core.runs.models.providers
+    if provider not in known:
+        raise CommandRejected("provider_not_configured", details={"providers": sorted(known)})
+
+
+def _own_model(core: Core, provider: str) -> str:
+    try:
+        return core.runs.models.provider(provider).default_model
+    except ConfigError as error:
+        raise CommandRejected("provider_not_usable", cause=str(error)) from None
 
 
 async def set_thinking(core: Core, command: commands.SetThinking) -> Reply:
@@ -45,10 +85,8 @@ async def set_thinking(core: Core, command: commands.SetThinking) -> Reply:
 async def list_models(core: Core, command: commands.ListModels) -> Reply:
     """Lists the models there are, and the servers that could not be asked."""
     models = core.runs.models
-    if command.provider is not None and command.provider not in models.providers:
-        raise CommandRejected(
-            "provider_not_configured", details={"providers": sorted(models.providers)}
-        )
+    if command.provider is not None:
+        _require_configured(core, command.provider)
     default = core.runs.choice_of(core.sessions.without_session())
     default = ModelChoice(default.provider, default.model)
     listing = await core.model_lists.listing(

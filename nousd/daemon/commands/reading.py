@@ -18,6 +18,7 @@ from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS, FROZEN_EVENTS
 from nousd.wire.limits import LIMITS, PAGE_BYTES_MAX
 from nousd.wire.optional import or_unset
+from nousd.wire.response_base import RunState
 from nousd.wire.responses import (
     ActiveRun,
     Capabilities,
@@ -25,8 +26,8 @@ from nousd.wire.responses import (
     OpenMessage,
     Pong,
     Run,
+    RunRecord,
     Runs,
-    RunState,
     State,
 )
 from nousd.wire.subscribe import cursor
@@ -51,7 +52,7 @@ async def get_state(core: Core, command: commands.GetState) -> Reply:
         follow_up_mode=state.follow_up_mode,
         pending_counts=queue.pending_counts(state.queue),
         cursor=cursor(core.hub.head),
-        runs=tuple(_active_run(running) for running in core.sessions.shown_running()),
+        runs=tuple(_active_run(core, running) for running in core.sessions.shown_running()),
         provider=choice.provider,
         model=choice.model,
         permission_mode=core.runs.permissions.mode_of(state),
@@ -69,13 +70,18 @@ def run_state(state: SessionState | None) -> RunState:
     return "idle" if state is None or state.run is None else state.run.phase
 
 
-def _active_run(state: SessionState) -> ActiveRun:
-    assert state.run is not None
+def _active_run(core: Core, state: SessionState) -> ActiveRun:
+    run = state.run
+    assert run is not None
     return ActiveRun(
-        run_id=state.run.run_id,
+        run_id=run.run_id,
         session_id=state.session_id,
         run_state=run_state(state),
-        started_at=state.run.started_at,
+        started_at=run.started_at,
+        last_activity_at=core.runs.last_activity_at(run.run_id, run.started_at),
+        client_id=run.request.client_id,
+        agent_id=run.request.agent_id,
+        agent_profile=run.request.agent_profile,
         origin=or_unset(state.origin),
     )
 
@@ -95,7 +101,8 @@ async def list_runs(core: Core, command: commands.ListRuns) -> Reply:
     if command.before is not None and await core.store.run(command.before) is None:
         raise CommandRejected("run_not_found")
     rows = await core.store.runs(command.session_id, limit=command.limit + 1, before=command.before)
-    return Runs(runs=rows[: command.limit], has_more=len(rows) > command.limit)
+    records = tuple(_as_it_is_now(core, row) for row in rows[: command.limit])
+    return Runs(runs=records, has_more=len(rows) > command.limit)
 
 
 async def get_run(core: Core, command: commands.GetRun) -> Reply:
@@ -103,7 +110,15 @@ async def get_run(core: Core, command: commands.GetRun) -> Reply:
     record = await core.store.run(command.run_id)
     if record is None:
         raise CommandRejected("run_not_found")
-    return Run(run=record)
+    return Run(run=_as_it_is_now(core, record))
+
+
+def _as_it_is_now(core: Core, record: RunRecord) -> RunRecord:
+    """Adds to the record of a run that goes on what only its process knows."""
+    if record.status != "running":
+        return record
+    seen = core.runs.last_activity_at(record.run_id, record.started_at)
+    return msgspec.structs.replace(record, last_activity_at=seen)
 
 
 async def get_events(core: Core, command: commands.GetEvents) -> Reply:

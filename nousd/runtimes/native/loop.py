@@ -90,7 +90,10 @@ class NativeRuntime:
         if not await self._carry_out_owed(host):
             return
         for _ in range(calls_max):
+            must_call = host.tool_choice == "required"
             calls = await self._answer(host, remarks)
+            if must_call and not calls:
+                await host.stream(_no_call_made(host))
             if not await self._carry_out(host, calls):
                 return
             remarks = (events.Status(**host.ledger.where, message=_AWAIT_NEXT),)
@@ -169,6 +172,7 @@ class NativeRuntime:
             sources_of.system_text(sources),
             self._offered(host),
             partial(self._models.accepts, choice),
+            host.tool_choice,
         )
         budget = budget_of(
             self._window(choice),
@@ -342,6 +346,14 @@ def _too_large(call: _Call) -> RunFailed:
 def _hint(call: _Call) -> str:
     largest = what_is_largest(call.compiled)
     return f"{largest}; make that shorter, or choose a model with a larger context window"
+
+
+def _no_call_made(host: TurnHost) -> events.Warning:
+    return events.Warning(
+        **host.ledger.where,
+        code="tool_choice_unmet",
+        message="a tool call was required, and the model made none",
+    )
 
 
 _AWAIT_NEXT = "await_next: continue_with_tool_results"

@@ -1,0 +1,203 @@
+"""How a text that a client hands in is accepted, and acknowledged once.
+
+Where it goes is looked up, extensions are asked, files are read, and then it is looked up once more:
+what is decided on is what is there at that moment. The same client message id again gets the first
+acknowledgement, for as long as the session is there; a hash of what came under it stands beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+import trio
+from msgspec import UNSET
+
+from nousd.daemon.attachments import Attached, attached
+from nousd.daemon.clock import Clock
+from nousd.daemon.commands.hooked import asked_input
+from nousd.daemon.commands.run_requests import choice_for
+from nousd.daemon.core import Core, Deferred
+from nousd.daemon.live_session import LiveSession
+from nousd.daemon.log import Ticket
+from nousd.errors import CommandRejected
+from nousd.wire import commands
+from nousd.wire.codec import encode_json
+from nousd.wire.entries import Entry
+from nousd.wire.optional import or_unset
+from nousd.wire.responses import Accepted, QueuedInput
+
+HandedIn = commands.Prompt | commands.AppendMessage | commands.Steer | commands.FollowUp
+
+C = TypeVar("C", commands.Prompt, commands.AppendMessage, commands.Steer, commands.FollowUp)
+
+_HASHED_AT_ONCE_BYTES: Final = 64 * 1024
+"""What is hashed in no time, so that it needs no thread."""
+
+
+class Given(NamedTuple, Generic[C]):
+    """An input that is about to be accepted, with what it brings along and who changed its text.
+
+    Args:
+        request_hash: of what the client sent; "" where it gave that no id.
+        tail: what was appended at the end of the path that it goes on from, if that was looked for.
+    """
+
+    command: C
+    brought: Attached
+    changed_by: tuple[str, ...]
+    request_hash: str
+    tail: Sequence[Entry]
+
+
+def facts_of(given: Given[Any], clock: Clock) -> dict[str, Any]:
+    """Returns what every kind of input says of itself, under a new id."""
+    return {
+        "input_id": clock.new_id("in"),
+        "text": given.command.text,
+        "client_message_id": or_unset(given.command.client_message_id),
+        "accepted_at": clock.now(),
+        "attachments": given.brought.attachments or UNSET,
+        "changed_by": given.changed_by or UNSET,
+        "request_hash": given.request_hash or UNSET,
+    }
+
+
+class Place(NamedTuple):
+    """Where an input goes, None for a new session; and what it was acknowledged with if it is there.
+
+    Args:
+        tail: see ``Given``.
+    """
+
+    live: LiveSession | None
+    known: Deferred | Accepted | None
+    tail: Sequence[Entry] = ()
+
+
+async def accepted(
+    core: Core,
+    command: C,
+    find: Callable[[Core, C, str], Awaitable[Place]],
+    accept: Callable[[Core, LiveSession | None, Given[C]], Deferred],
+) -> Deferred | Accepted:
+    """Accepts an input unless it was accepted already, or an extension deals with it: ``accept`` acts on
+    what ``find`` last saw.
+    """
+    request_hash = await _hash_of(command)
+    place = await find(core, command, request_hash)
+    if place.known is not None:
+        return place.known
+    asked = await asked_input(core, place.live, command)
+    if asked.handled is not None:
+        return asked.handled
+    brought = Attached()
+    if command.attachments:
+        seen = core.sessions.without_session() if place.live is None else place.live.state
+        choice = choice_for(core, seen, command)
+        workspace = await core.workspaces.of(seen)
+        brought = await attached(core, command.attachments, choice, workspace.confinement)
+    if command.attachments or core.hooks.has("input"):
+        # Anything may have happened meanwhile.
+        place = await find(core, command, request_hash)
+    if place.known is not None:
+        return place.known
+    given = Given(asked.command, brought, asked.changed_by, request_hash, place.tail)
+    reply = accept(core, place.live, given)
+    assert isinstance(reply.payload, Accepted)
+    payload = msgspec.structs.replace(reply.payload, warnings=asked.warnings)
+    return Deferred(reply.ticket, payload)
+
+
+async def require_entry(core: Core, live: LiveSession | None, entry_id: str) -> None:
+    """Raises CommandRejected ``leaf_not_found`` unless there is a session and it has that entry."""
+    if live is None or await core.store.entry(live.session_id, entry_id) is None:
+        raise CommandRejected("leaf_not_found")
+
+
+# --- acknowledging it once -------------------------------------------------------------------
+
+
+def remembered(live: LiveSession, ticket: Ticket, queued: QueuedInput) -> Deferred:
+    """Returns the acknowledgement of an input that was just decided on; kept for when it comes again."""
+    reply = Deferred(ticket, _acknowledgement(live, queued))
+    if isinstance(queued.client_message_id, str):
+        live.remember(queued.client_message_id, reply, queued.request_hash or "")
+    return reply
+
+
+async def repeated(
+    core: Core, live: LiveSession, command: HandedIn, request_hash: str
+) -> Deferred | Accepted | None:
+    """Returns the first acknowledgement of an input that is sent again, else None.
+
+    The log is asked first and memory last, so that there is no moment between the last look and the
+    caller's decision in which the same input could slip in a second time.
+
+    Raises:
+        CommandRejected: ``client_message_id_reused``.
+    """
+    if command.client_message_id is None:
+        return None
+    with live.looking_up():
+        row = await core.store.input_by_client_id(live.session_id, command.client_message_id)
+        known = live.accepted.get(command.client_message_id)
+    if known is not None:
+        return _again(command, request_hash, known.reply, known.request_hash)
+    if row is None:
+        return None
+    # A follow-up that was promoted meanwhile was acknowledged as a follow-up.
+    was_promoted = row.input.kind == "steer" and isinstance(command, commands.FollowUp)
+    kind = "follow_up" if was_promoted else row.input.kind
+    first = _acknowledgement(live, msgspec.structs.replace(row.input, kind=kind))
+    return _again(command, request_hash, first, row.input.request_hash or "")
+
+
+def _again(
+    command: HandedIn, request_hash: str, first: Deferred | Accepted, first_hash: str
+) -> Deferred | Accepted:
+    """Returns an acknowledgement as it is given once more, if it fits what is sent now."""
+    said = first.payload if isinstance(first, Deferred) else first
+    assert isinstance(said, Accepted)
+    is_append = isinstance(command, commands.AppendMessage)
+    is_strict = isinstance(command, commands.Prompt) and command.strict_resend
+    # What acknowledged a message tells of no run, and the other way round.
+    if is_append is not (said.command == "append_message") or (
+        is_strict and first_hash and first_hash != request_hash
+    ):
+        raise CommandRejected("client_message_id_reused")
+    again = msgspec.structs.replace(said, repeated=True)
+    return Deferred(first.ticket, again) if isinstance(first, Deferred) else again
+
+
+def _acknowledgement(live: LiveSession, queued: QueuedInput) -> Accepted:
+    is_message = queued.kind == "message"
+    return Accepted(
+        command="append_message" if is_message else queued.kind,
+        run_id=queued.run_id,
+        session_id=live.session_id if queued.kind in ("prompt", "message") else UNSET,
+        leaf_id=queued.leaf_id,
+        input_id=UNSET if is_message else queued.input_id,
+        entry_id=queued.entry_id,
+    )
+
+
+async def _hash_of(command: HandedIn) -> str:
+    """Returns what tells a text with its files from another; "" if nobody will ask."""
+    if command.client_message_id is None:
+        return ""
+    size = len(command.text) + sum(len(each.data or b"") for each in command.attachments)
+    if size <= _HASHED_AT_ONCE_BYTES:
+        return _hash(command)
+    return await trio.to_thread.run_sync(_hash, command)
+
+
+def _hash(command: HandedIn) -> str:
+    hashed = hashlib.sha256(encode_json([type(command).__name__, command.text]))
+    for each in command.attachments:
+        data = each.data or b""
+        hashed.update(encode_json([msgspec.structs.replace(each, data=None), len(data)]))
+        hashed.update(data)
+    return f"sha256:{hashed.hexdigest()}"

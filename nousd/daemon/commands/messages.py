@@ -1,0 +1,98 @@
+"""The command that reads a transcript: the path to the leaf, and what waits to join it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.daemon.commands.accepting import require_entry
+from nousd.daemon.core import Core, Reply
+from nousd.daemon.history import whole_inputs, whole_path
+from nousd.daemon.live_session import LiveSession
+from nousd.errors import CommandRejected
+from nousd.machine import queue
+from nousd.machine.appending import appended_entry
+from nousd.store.interface import Path
+from nousd.wire import commands
+from nousd.wire.codec import encode_json
+from nousd.wire.entries import Entry, parent_of
+from nousd.wire.limits import PAGE_BYTES_MAX
+from nousd.wire.optional import or_unset
+from nousd.wire.responses import Messages
+from nousd.wire.subscribe import cursor
+
+
+async def get_messages(core: Core, command: commands.GetMessages) -> Reply:
+    """Reads the path root -> leaf, the newest page of it unless ``before`` says otherwise.
+
+    Behind the leaf stands what was appended during a run and has no place in the tree yet: whoever
+    appends finds it here at once.
+    """
+    live = await core.sessions.target(command.session_id)
+    at = cursor(core.hub.head)
+    if live is None:
+        return Messages(session_id="", messages=(), cursor=at, has_more=False)
+    leaf_id = live.committed.leaf_id
+    waiting = queue.appended(live.committed.queue)
+    if command.leaf_id is not None:
+        await require_entry(core, live, command.leaf_id)
+        leaf_id, waiting = command.leaf_id, ()
+    pending = [
+        msgspec.structs.replace(appended_entry(message, None), pending=True)
+        for message in await whole_inputs(core.store, waiting)
+    ]
+    if command.compacted:
+        entries = await core.contexts.read(live.session_id, leaf_id)
+        return _page(live, leaf_id, at, Path((*entries, *pending), has_more=False))
+    end = leaf_id
+    if command.before is not None:
+        ids = [entry.id for entry in pending]
+        if command.before in ids:
+            pending = pending[: ids.index(command.before)]
+        else:
+            end, pending = await _parent(core, live, command.before), []
+    page = await _newest(core, live, end, pending, command.limit)
+    return _page(live, leaf_id, at, page)
+
+
+async def _newest(
+    core: Core, live: LiveSession, end: str | None, pending: Sequence[Entry], limit: int
+) -> Path:
+    """Returns the newest of a path with what is pending behind it, as much as a page takes."""
+    taken: tuple[Entry, ...] = ()
+    room = PAGE_BYTES_MAX
+    for entry in reversed(pending):
+        room -= len(encode_json(entry))
+        if len(taken) == limit or (taken and room < 0):
+            return Path(taken, has_more=True)
+        taken = (entry, *taken)
+    if end is None:
+        return Path(taken, has_more=False)
+    if len(taken) == limit or (taken and room <= 0):
+        return Path(taken, has_more=True)
+    path = await whole_path(
+        core.store, live.session_id, end, limit=limit - len(taken), bytes_max=room
+    )
+    if taken and len(path.entries) == 1 and len(encode_json(path.entries[0])) > room:
+        return Path(taken, has_more=True)
+    return Path((*path.entries, *taken), path.has_more)
+
+
+async def _parent(core: Core, live: LiveSession, entry_id: str) -> str | None:
+    entry = await core.store.entry(live.session_id, entry_id)
+    if entry is None:
+        raise CommandRejected("entry_not_found")
+    return parent_of(entry)
+
+
+def _page(live: LiveSession, leaf_id: str | None, at: str, page: Path) -> Messages:
+    return Messages(
+        session_id=live.session_id,
+        messages=page.entries,
+        cursor=at,
+        has_more=page.has_more,
+        leaf_id=or_unset(leaf_id),
+        before=page.entries[0].id if page.has_more else UNSET,
+    )

@@ -1,0 +1,131 @@
+"""What a prompt or a resume needs to know before it starts a run: what is asked of it, what is there
+already, and who is in the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.daemon.commands.models import named_model
+from nousd.daemon.core import Core
+from nousd.daemon.history import whole_path
+from nousd.daemon.live_session import LiveSession
+from nousd.errors import CommandRejected, InvalidPayload
+from nousd.machine import appending, decisions
+from nousd.machine.model_input import ModelChoice
+from nousd.machine.session import SessionState
+from nousd.wire import commands
+from nousd.wire.entries import Entry
+from nousd.wire.limits import APPENDED_LOOKED_AT_MAX, PAGE_BYTES_MAX
+from nousd.wire.optional import or_unset
+from nousd.wire.run_options import NOTHING_ASKED, RunOptions, RunRequest
+
+
+def run_request(core: Core, state: SessionState, command: commands.Prompt) -> RunRequest:
+    """Returns what a prompt says of its run.
+
+    Raises:
+        CommandRejected: ``tool_not_registered``, ``model_unknown`` or ``provider_not_usable``.
+        InvalidPayload: a call is required where there are no tools.
+    """
+    for name in command.tools or ():
+        if name not in core.tools:
+            raise CommandRejected(f"tool_not_registered: {name}")
+    if command.tool_choice == "required" and command.tools == ():
+        raise InvalidPayload("tool_choice must not be required where tools is empty")
+    choice = None if command.model is None else named_model(core, command.model, state)
+    options = RunOptions(
+        tools=or_unset(command.tools),
+        provider=UNSET if choice is None else choice.provider,
+        model=UNSET if choice is None else choice.model,
+        sampling=or_unset(command.sampling),
+        tool_choice=or_unset(command.tool_choice),
+    )
+    return RunRequest(
+        client_id=or_unset(command.client_id),
+        agent_id=or_unset(command.agent_id),
+        agent_profile=or_unset(command.agent_profile),
+        options=UNSET if options == _NO_OPTIONS else options,
+    )
+
+
+_NO_OPTIONS: Final = RunOptions()
+
+
+def choice_for(core: Core, state: SessionState, command: Any) -> ModelChoice:
+    """Returns the model that a text goes to, as far as that is known when it is handed in."""
+    if isinstance(command, commands.Prompt) and command.model is not None:
+        return named_model(core, command.model, state)
+    return core.runs.choice_of(state)
+
+
+# --- the run that is in the way ----------------------------------------------------------------
+
+
+def refuse_second_run(core: Core, live: LiveSession, client_id: str | None) -> None:
+    """Raises CommandRejected ``run_in_progress`` while a run holds the session, with what is known of
+    it, and tells that another was asked for.
+    """
+    run = live.state.run
+    if run is None:
+        return
+    if live.run is not None:
+        live.run.tell_conflict(client_id)
+    names = msgspec.to_builtins(msgspec.structs.replace(run.request, options=UNSET))
+    raise CommandRejected(
+        "run_in_progress",
+        details={
+            "run_id": run.run_id,
+            "session_id": live.session_id,
+            "started_at": run.started_at,
+            "last_activity_at": core.runs.last_activity_at(run.run_id, run.started_at),
+            **names,
+        },
+    )
+
+
+# --- what is there already ----------------------------------------------------------------------
+
+
+async def appended_tail(core: Core, live: LiveSession, leaf_id: str | None) -> Sequence[Entry]:
+    """Returns what was appended at the end of a path and not answered, the newest of it."""
+    if leaf_id is None:
+        return ()
+    if live.committed.leaf_id != leaf_id:
+        await core.store.flush()
+    path = await whole_path(
+        core.store,
+        live.session_id,
+        leaf_id,
+        limit=APPENDED_LOOKED_AT_MAX,
+        bytes_max=PAGE_BYTES_MAX,
+    )
+    newest_first = takewhile(appending.is_appended, reversed(path.entries))
+    return tuple(newest_first)[::-1]
+
+
+class Left(NamedTuple):
+    """What a run would go on with if nothing new was said: the leaf, and what was asked of the run that
+    left it, or what waits behind it.
+    """
+
+    leaf: Entry | None
+    request: RunRequest
+
+
+async def what_is_left(core: Core, live: LiveSession) -> Left:
+    """Returns it so that the caller may decide on it without another await."""
+    while True:
+        leaf_id = live.state.leaf_id
+        await core.store.flush()
+        leaf = None if leaf_id is None else await core.store.entry(live.session_id, leaf_id)
+        run_id = decisions.left_by(live.state, leaf)
+        record = None if run_id is None else await core.store.run(run_id)
+        if live.state.leaf_id == leaf_id and decisions.left_by(live.state, leaf) == run_id:
+            options = UNSET if record is None else record.options
+            return Left(leaf, NOTHING_ASKED if options is UNSET else RunRequest(options=options))

@@ -1,0 +1,119 @@
+"""Messages that the user appends without a run: when they get their place in the tree, and where.
+
+While a run goes on they wait in the session's queue, each with the id of the entry that it becomes; they
+join the tree before the run's next turn, or with its end, however it comes. So what is accepted is
+durable at once, and no run finds an entry of somebody else's between its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.machine import queue, session
+from nousd.machine.queue_updates import accepted, gone, update
+from nousd.machine.session import SessionState
+from nousd.wire import events
+from nousd.wire.entries import Attachment, Entry, MessageEntry
+from nousd.wire.optional import or_unset
+from nousd.wire.responses import QueuedInput
+
+Events = tuple[events.Event, ...]
+
+
+def append_message(state: SessionState, message: QueuedInput) -> Events:
+    """Stores a message of the user: at once behind the leaf, or while a run goes on, for its next turn.
+
+    What a run writes hangs on what it wrote before, and a result on its call: nothing may come between.
+    """
+    if state.run is not None:
+        return (accepted(state, message, run_id=state.run.run_id),)
+    taken = update(state, "accepted", (message,), UNSET)
+    return (taken, *joined(session.apply(state, taken, ""), run_id=None))
+
+
+def joined_to_branch(
+    branch: SessionState, parent: SessionState, new_id: Callable[[], str]
+) -> Events:
+    """Returns the events by which a new branch has what still waits in its parent.
+
+    It has entries of its own for them: where those of the parent go is not known yet.
+    """
+    waiting = tuple(
+        msgspec.structs.replace(message, entry_id=new_id())
+        for message in queue.appended(parent.queue)
+    )
+    return _entries(waiting, branch.session_id, branch.leaf_id, UNSET)
+
+
+def joined(state: SessionState, *, run_id: str | None, leaf_id: str | None = None) -> Events:
+    """Returns the events that give the messages that wait for it their place in the tree.
+
+    Args:
+        leaf_id: behind which, if the state does not know it yet.
+    """
+    waiting = queue.appended(state.queue)
+    entries = _entries(waiting, state.session_id, leaf_id or state.leaf_id, or_unset(run_id))
+    return (*gone(state, "consumed", waiting, run_id), *entries)
+
+
+def _entries(
+    waiting: queue.Inputs, session_id: str, leaf_id: str | None, run_id: str | UnsetType
+) -> Events:
+    entries: list[events.Event] = []
+    for message in waiting:
+        entry = appended_entry(message, leaf_id)
+        entries.append(events.EntryAppended(session_id=session_id, run_id=run_id, entry=entry))
+        leaf_id = entry.id
+    return tuple(entries)
+
+
+def appended_entry(message: QueuedInput, parent_id: str | None) -> MessageEntry:
+    """Returns the entry that an appended message becomes, behind its parent."""
+    assert message.entry_id is not UNSET
+    assert message.accepted_at is not UNSET
+    return MessageEntry(
+        id=message.entry_id,
+        parent_id=or_unset(parent_id),
+        role="user",
+        text=message.text,
+        text_ref=message.text_ref,
+        text_bytes=message.text_bytes,
+        created_at=message.accepted_at,
+        client_message_id=message.client_message_id,
+        attachments=message.attachments,
+    )
+
+
+def leaf_after(decided: Sequence[events.Event], leaf_id: str | None) -> str | None:
+    """Returns the leaf that events lead to."""
+    for event in reversed(decided):
+        if isinstance(event, events.EntryAppended):
+            return event.entry.id
+    return leaf_id
+
+
+def reusable(
+    path: Sequence[Entry], text: str, attachments: Sequence[Attachment]
+) -> MessageEntry | None:
+    """Returns the entry at the end of a path that holds a text already: the last one of those that were
+    appended there and that no model has answered.
+
+    Args:
+        path: with whole texts, the leaf last.
+        attachments: those that go with the text; none fits any.
+    """
+    for entry in reversed(path):
+        if not is_appended(entry):
+            return None
+        assert isinstance(entry, MessageEntry)
+        if entry.text == text and (not attachments or (entry.attachments or ()) == attachments):
+            return entry
+    return None
+
+
+def is_appended(entry: Entry) -> bool:
+    """Whether an entry is a message that was appended without a run."""
+    return isinstance(entry, MessageEntry) and entry.role == "user" and entry.run_id is UNSET

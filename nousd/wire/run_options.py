@@ -1,0 +1,44 @@
+"""What a prompt may say of its run beside the text: who asks, and what holds for this run alone.
+
+``agent_start`` has it, so that the log tells how a run was meant to go, and whoever resumes one that was
+cut off goes on in the same way.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.wire.entries import Sampling
+
+ToolChoice = Literal["auto", "none", "required"]
+"""Whether a model may call tools, must not, or must do so in the first answer of its run."""
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What holds for one run, whatever its session says.
+
+    ``tools`` are the only ones that the model has, those of its tasks among them; none if it is empty.
+    ``provider`` and ``model`` come together. Of ``sampling`` what is left out is the session's.
+    """
+
+    tools: tuple[str, ...] | UnsetType = UNSET
+    provider: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    sampling: Sampling | UnsetType = UNSET
+    tool_choice: ToolChoice | UnsetType = UNSET
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a run was asked for. The three names are the client's own, and only shown."""
+
+    client_id: str | UnsetType = UNSET
+    agent_id: str | UnsetType = UNSET
+    agent_profile: str | UnsetType = UNSET
+    options: RunOptions | UnsetType = UNSET
+
+
+NOTHING_ASKED: Final = RunRequest()
+"""How a run is asked for of which nothing is said."""
