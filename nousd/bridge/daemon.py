@@ -28,7 +28,7 @@ class Daemon:
             ClientError: see ``nousd.client``.
         """
         async with connect(self._where) as connection:
-            return await connection.call(command, expected)
+            return await connection.ask(command, expected)
 
     def subscribe(self, wanted: Subscribe) -> AbstractAsyncContextManager[Subscription]:
         """Opens a subscription.

@@ -60,10 +60,10 @@ async def real_daemon(workdir: Path) -> AsyncIterator[tuple[Daemon, Dial]]:
 async def test_the_daemon_of_this_process_is_a_daemon(tmp_path: Path) -> None:
     async with real_daemon(tmp_path) as (_, dial), connect(dial) as daemon:
         with trio.fail_after(10):
-            state = await daemon.call(GetState(), State)
+            state = await daemon.ask(GetState(), State)
             wanted = Subscribe(after=state.cursor, types=("agent_start", "agent_end"))
             async with subscribe(dial, wanted) as events:
-                result = await daemon.call(Prompt(text="hello"), Result)
+                result = await daemon.ask(Prompt(text="hello"), Result)
                 assert (await anext(events)).type == "agent_start"
                 end = await anext(events)
     assert (end.type, end.payload["run_id"]) == ("agent_end", result.run_id)
@@ -73,7 +73,7 @@ async def test_a_line_larger_than_all_buffers_gets_through(tmp_path: Path) -> No
     async with real_daemon(tmp_path) as (_, dial), connect(dial) as daemon:
         with trio.fail_after(10):
             text = "x" * 500_000
-            result = await daemon.call(Prompt(text=text), Result)
+            result = await daemon.ask(Prompt(text=text), Result)
     assert text in result.output
 
 
@@ -92,10 +92,10 @@ async def test_a_daemon_that_stops_is_a_lost_connection_and_then_nobody(tmp_path
             core = daemon.core
             serving = partial(serve_commands, core), partial(serve_events, core)
             async with embedded(*serving) as dial, connect(dial) as connection:
-                await connection.call(Prompt(text="hello", wait=False), Accepted)
+                await connection.ask(Prompt(text="hello", wait=False), Accepted)
                 await shut_down(core)
                 with pytest.raises(ConnectionLost):
-                    await connection.call(GetState(), State)
+                    await connection.ask(GetState(), State)
             with pytest.raises(DaemonUnreachable, match="this process"):
                 async with connect(dial):
                     raise AssertionError

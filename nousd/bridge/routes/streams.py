@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from nousd.bridge.daemon import Daemon
 from nousd.bridge.table import Call, Row
-from nousd.client.subscription import decoded
+from nousd.client.typed import decoded
 from nousd.views.tandem.events import Seen, frames
 from nousd.views.tandem.frames import encoded, frame_id
 from nousd.wire.subscribe import Subscribe
