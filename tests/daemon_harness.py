@@ -45,6 +45,7 @@ from nousd.daemon.workspaces import Workspace, Workspaces
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.providers.interface import Provider
 from nousd.providers.models import Models
+from nousd.runtimes.interface import Runtime
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store import memory, sqlite
 from nousd.store.interface import EventFilter, Store
@@ -426,6 +427,7 @@ def make_parts(
     sandbox: FindSandbox = no_sandbox,
     hooks: Hooks = NO_HOOKS,
     mcp_servers: tuple[ServerSpec, ...] = (),
+    around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime,
 ) -> Parts:
     """Returns what a daemon with every built-in tool, and ``tools``, is made of.
 
@@ -453,6 +455,7 @@ def make_parts(
         delta_retention_days=delta_retention_days,
         stale_seconds=stale_seconds,
         mcp_servers=mcp_servers,
+        around_runtime=around_runtime,
         mcp_surroundings=Surroundings(
             {}, workdir, lambda _: None, lambda text: text, lambda text: text
         ),

@@ -31,6 +31,7 @@ from nousd.machine.permission import Judgement
 from nousd.runtimes.calls.admission import hash_of_request
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.calls.runner import CallRunner
+from nousd.runtimes.calls.runtime_policy import NO_RUNTIME, RuntimeOpinion
 from nousd.store.interface import Artifact
 from nousd.tools.interface import Emit, Tool, ToolContext, UserAnswers
 from nousd.tools.spool import Spool
@@ -165,6 +166,10 @@ class ClientCall:
     async def judge(self, tool: Tool, access: Access) -> Judgement:
         """See ``CallHost.judge``."""
         return await self._runs.judge(self.live.state, tool, access)
+
+    async def runtime_opinion(self, _call: ToolCall) -> RuntimeOpinion:
+        """See ``CallHost.runtime_opinion``."""
+        return NO_RUNTIME
 
     async def ask(self, question: Question) -> Answer:
         """See ``CallHost.ask``."""

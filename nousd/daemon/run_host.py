@@ -35,6 +35,7 @@ from nousd.machine.sources import SourceText, agent_prompt, agents_source
 from nousd.machine.transcript import in_context
 from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.host import Answer, Question
+from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
 from nousd.store.interface import Artifact
 from nousd.tools.interface import Emit, Tool, ToolContext, UserAnswers
 from nousd.tools.spool import Spool
@@ -220,6 +221,10 @@ class RunHost:
     async def judge(self, tool: Tool, access: Access) -> Judgement:
         """See ``CallHost.judge``."""
         return await self._services.judge(self.live.state, tool, access)
+
+    async def runtime_opinion(self, call: ToolCall) -> RuntimeOpinion:
+        """See ``CallHost.runtime_opinion``."""
+        return await self._services.runtime.opinion_of(call)
 
     async def ask(self, question: Question) -> Answer:
         """See ``CallHost.ask``."""

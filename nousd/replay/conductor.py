@@ -333,6 +333,9 @@ class _Host:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._host, name)
 
+    async def runtime_opinion(self, call: ToolCall) -> None:
+        """What it said, if it was asked, is played with what was judged (``RecordedPermissions``)."""
+
     async def ask(self, question: Question) -> Answer:  # noqa: ARG002
         return await self._conductor.answer()
 

@@ -20,6 +20,7 @@ from nousd.machine.sources import SourceText
 from nousd.machine.usage import CallFigures
 from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.host import CallHost
+from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
 from nousd.wire.entries import Entry, ToolCall
 from nousd.wire.run_options import ToolChoice
 
@@ -115,6 +116,15 @@ class Runtime(Protocol):
 
         Raises:
             RunFailed: the run cannot go on.
+        """
+        ...
+
+    async def opinion_of(self, call: ToolCall) -> RuntimeOpinion:
+        """Returns what its own policy says of a call that it asks for: an adapter of another agent
+        program what that program's rules came to, whoever has none ``NO_POLICY``.
+
+        The gate asks once for each call that the rules and the mode do not deny. The opinion is put into
+        the log, and can deny the call or have it asked about, but never allow what they do not.
         """
         ...
 

@@ -364,8 +364,9 @@ async def test_what_a_call_was_judged_by_is_told_also_if_the_mode_is_set_meanwhi
     [completed] = of_type(await bench.events.run(), "tool_call_completed")
     snapshot = completed["policy_snapshot"]
     assert snapshot["permission_mode"] == "auto"
-    assert [(said["source"], said["decision"]) for said in snapshot["sources"]][-2:] == [
+    assert [(said["source"], said["decision"]) for said in snapshot["sources"]][-3:] == [
         ("mode", "ask"),
+        ("runtime", "abstain"),
         ("user", "allow"),
     ]
 

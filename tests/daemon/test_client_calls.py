@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from nousd.daemon.call_records import CallRecords
 from nousd.daemon.permissions import RulePermissions
 from nousd.errors import StoreFull, ToolError
 from nousd.machine.rules import rules_of
@@ -104,6 +105,14 @@ async def asking(tmp_path: Path, fetched: Fetched) -> AsyncIterator[Bench]:
         yield bench
 
 
+def assert_facts_are_told(completed: Payload) -> None:
+    """A call that was cut off has all that is known of it."""
+    assert (completed["executed_by"], completed["execution_env"]) == ("nousd", "unknown")
+    snapshot = completed["policy_snapshot"]
+    assert snapshot["permission_mode"] == "yolo"
+    assert [said["source"] for said in snapshot["sources"]][-2:] == ["mode", "runtime"]
+
+
 def says_so(told: list[Event]) -> list[str]:
     return [name.removeprefix("tool_call_") for name in types(told)]
 
@@ -123,7 +132,7 @@ async def test_a_call_is_accepted_at_once_and_told_step_by_step_without_a_run(
     told = await bench.ended(call_id)
     assert says_so(told) == [
         "requested",
-        *["policy_evaluated" for _ in range(5)],
+        *["policy_evaluated" for _ in range(6)],
         *("approved", "started", "output", "completed"),
     ]
     payloads = [event["payload"] for event in told]
@@ -163,7 +172,7 @@ async def test_everything_about_it_can_be_read(bench: Bench, tmp_path: Path) -> 
     assert (call["args"], call["result"]) == ({"path": "a.txt"}, "alpha")
     assert call["client_call_id"] == "mine"
     assert [said["source"] for said in call["sources"]] == [
-        *("registry", "session", "arguments", "rules", "mode")
+        *("registry", "session", "arguments", "rules", "mode", "runtime")
     ]
     assert (call["decision"]["approved"], call["decision"]["by"]) == (True, "policy")
     assert call["requested_at"] <= call["started_at"] <= call["ended_at"]
@@ -211,7 +220,7 @@ async def test_who_asks_for_the_events_of_one_call_gets_no_others(bench: Bench) 
     await bench.ended(other)
     follower = await bench.daemon.watch(after="evt-0", types="all", run_id=call_id)
     bench.tool.finish(gives("well"))
-    told = [await follower.next() for _ in range(10)]
+    told = [await follower.next() for _ in range(11)]
     assert {event["payload"]["tool_call_id"] for event in told} == {call_id}
     assert told[-1]["type"] == "tool_call_completed"
 
@@ -426,6 +435,7 @@ async def test_a_call_without_a_sign_of_life_is_given_up(
         started = trio.current_time()
         completed = (await bench.ended(call_id))[-1]["payload"]
         assert completed["stop_reason"] == "timeout"
+        assert_facts_are_told(completed)
         assert trio.current_time() - started == pytest.approx(5.0, abs=1.0)
 
 
@@ -437,6 +447,9 @@ async def test_the_end_of_the_daemon_ends_calls(tmp_path: Path, fetched: Fetched
         row = await store.tool_call(call_id, None)
         assert row is not None
         assert (row.state, row.is_error) == ("completed", True)
+        record = await CallRecords(store).record(call_id, None)
+        assert (record.stop_reason, record.executed_by) == ("interrupted", "nousd")
+        assert (record.execution_env, record.permission_mode) == ("unknown", "yolo")
 
 
 async def test_a_deleted_session_takes_its_calls_with_it(bench: Bench) -> None:

@@ -429,6 +429,7 @@ BEFORE_EXTENSIONS = [
     ("arguments", "allow"),
     ("rules", "abstain"),
     ("mode", "allow"),
+    ("runtime", "abstain"),
 ]
 
 

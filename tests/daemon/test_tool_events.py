@@ -102,7 +102,7 @@ def steps(run: list[Event]) -> list[str]:
 
 RAN = [
     *("execution_start", "requested"),
-    *["policy_evaluated" for _ in range(5)],
+    *["policy_evaluated" for _ in range(6)],
     *("approved", "started", "execution_update", "completed", "execution_end"),
 ]
 
@@ -126,18 +126,19 @@ async def test_a_call_that_runs_is_told_from_request_to_completion(
         for evaluated in of_type(run, "tool_call_policy_evaluated")
     ] == [
         *(("registry", "allow"), ("session", "allow"), ("arguments", "allow")),
-        *(("rules", "abstain"), ("mode", "allow")),
+        *(("rules", "abstain"), ("mode", "allow"), ("runtime", "abstain")),
     ]
     [approved] = of_type(run, "tool_call_approved")
     assert (approved["by"], approved["reason"]) == ("policy", "the mode yolo asks nobody")
-    [completed] = of_type(run, "tool_call_completed")
+    [started], [completed] = of_type(run, "tool_call_started"), of_type(run, "tool_call_completed")
+    assert (started["executed_by"], started["permission_mode"]) == ("nousd", "yolo")
     assert completed["is_error"] is False
     assert completed["duration_ms"] >= 0
     assert (completed["executed_by"], completed["execution_env"]) == ("nousd", "host")
     snapshot = completed["policy_snapshot"]
     assert snapshot["permission_mode"] == "yolo"
     assert [said["source"] for said in snapshot["sources"]] == [
-        *("registry", "session", "arguments", "rules", "mode")
+        *("registry", "session", "arguments", "rules", "mode", "runtime")
     ]
     everything = [e["payload"] for e in run if e["type"].startswith(STEPS)]
     assert len({call["input_hash"] for call in everything}) == 1
@@ -236,6 +237,17 @@ async def test_a_call_that_a_steer_skips_is_denied_and_no_source_is_asked(
     assert denied["reason"] == "Skipped due to queued user message."
 
 
+def assert_facts_are_told(run: list[Event]) -> None:
+    """The one call of a run, which was cut off, has all that is known of it."""
+    [started], [completed] = of_type(run, "tool_call_started"), of_type(run, "tool_call_completed")
+    assert (completed["executed_by"], completed["execution_env"]) == ("nousd", "unknown")
+    snapshot = completed["policy_snapshot"]
+    assert snapshot["permission_mode"] == started["permission_mode"]
+    assert [said["source"] for said in snapshot["sources"]] == [
+        *("registry", "session", "arguments", "rules", "mode", "runtime")
+    ]
+
+
 @pytest.mark.behaviour("started_calls_are_completed")
 async def test_a_call_that_an_abort_cuts_off_is_completed_and_those_behind_it_are_not_told(
     bench: Bench, provider: ScriptedProvider
@@ -249,6 +261,7 @@ async def test_a_call_that_an_abort_cuts_off_is_completed_and_those_behind_it_ar
     [completed], [end] = of_type(run, "tool_call_completed"), of_type(run, "tool_execution_end")
     assert (completed["is_error"], completed["stop_reason"]) == (True, "aborted")
     assert "duration_ms" not in completed
+    assert_facts_are_told(run)
     assert (end["executed"], end["result"]) == (True, "tool_error: aborted")
 
 
@@ -276,6 +289,7 @@ async def test_a_call_that_a_kill_cuts_off_is_completed_at_the_next_start(
         [completed] = of_type(run, "tool_call_completed")
         assert (completed["is_error"], completed["stop_reason"]) == (True, "interrupted")
         assert (completed["tool_name"], completed["attempt"]) == ("bash", 1)
+        assert_facts_are_told(run)
         assert types(run)[-5:] == [
             *("tool_call_completed", "tool_execution_end", "entry_appended"),
             *("turn_end", "agent_end"),

@@ -4,25 +4,35 @@ extension is there.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from nousd.daemon.permissions import RulePermissions
 from nousd.extensions.hook_chain import Hooks
 from nousd.extensions.hooks import BlockCall, ChangeArgs, ChangeResult, ToolCalled, ToolReturned
 from nousd.machine.rules import rules_of
+from nousd.replay.play import Tuning
+from nousd.replay.recorded import read_run
+from nousd.replay.replay import replayed
 from nousd.store import memory
+from nousd.wire import events
 from nousd.wire.entries import PermissionMode
+from nousd.wire.events import Event
+from nousd.wire.tool_events import PolicyDecision, PolicySnapshot
 from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
 from tests.daemon.process_harness import Place, running
 from tests.daemon.scripted import says
 from tests.daemon.test_hooks import hooks, on
+from tests.daemon.test_runtime_policy import Opinionated
+from tests.replay.memory_log import MemoryLog
 from tests.replay.test_earlier_logs import replay_in_a_thread
 from tests.replay.test_replay import check_all_same
 
@@ -94,6 +104,62 @@ async def test_a_rule_that_denies_is_played_without_the_rule(tmp_path: Path) -> 
     denying = RulePermissions("yolo", rules_of("deny", ["fetch"], "a test"))
     async with replayed_bench(tmp_path, permissions=denying) as bench:
         await bench.run()
+
+
+@pytest.mark.parametrize("decision", ["allow", "ask", "deny"])
+async def test_what_a_runtime_said_is_played_without_its_policy(
+    decision: PolicyDecision, tmp_path: Path
+) -> None:
+    around = Opinionated(decision).around
+    async with replayed_bench(tmp_path, mode="auto", around_runtime=around) as bench:
+        await bench.start(calls(("ls", "{}")))
+        if decision == "ask":
+            request = (await bench.events.until("permission_requested"))["payload"]
+            await bench.client.request("confirm_tool", **naming(request, "once"))
+        await bench.events.run()
+
+
+async def test_a_log_that_tells_less_of_its_calls_is_played_as_far_as_it_tells(
+    tmp_path: Path,
+) -> None:
+    """Version 4 had neither what a call's start tells nor the runtime's word from its beginning."""
+    async with memory.open_store() as store:
+        async with asking_daemon(tmp_path, store=store) as bench:
+            await bench.run(calls(("ls", "{}")))
+            bench.fetched.asks = True
+            request = await bench.asked()
+            await bench.client.request("confirm_tool", **naming(request, "once"))
+            await bench.events.until("question_asked")
+            await bench.client.request("abort")
+            await bench.events.until("agent_end")
+        log = MemoryLog(store._rows)  # type: ignore[attr-defined]
+        for run_id in store._rows.runs:  # type: ignore[attr-defined]
+            run = read_run(log, run_id)
+            earlier = replace(run, events=tuple(as_before(run.events)))
+            assert len(earlier.events) < len(run.events)
+            report = await replayed(earlier, Tuning())
+            assert report.is_same, "\n".join(report.lines)
+
+
+def as_before(told: Iterable[Event]) -> Iterator[Event]:
+    """Yields events as the first revisions of version 4 wrote them."""
+    for event in told:
+        match event:
+            case events.ToolCallPolicyEvaluated(source="runtime"):
+                pass
+            case events.ToolCallStarted():
+                yield replace(event, executed_by=UNSET, permission_mode=UNSET)
+            case events.ToolCallCompleted(policy_snapshot=PolicySnapshot() as snapshot):
+                said = tuple(each for each in snapshot.sources if each.source != "runtime")
+                cut_off = event.stop_reason is not UNSET
+                mode = UNSET if cut_off else snapshot.permission_mode
+                yield replace(
+                    event,
+                    executed_by=UNSET if cut_off else event.executed_by,
+                    policy_snapshot=PolicySnapshot(sources=said, permission_mode=mode),
+                )
+            case _:
+                yield event
 
 
 async def test_a_question_of_a_tool_is_played(tmp_path: Path) -> None:

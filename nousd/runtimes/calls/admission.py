@@ -19,6 +19,7 @@ from nousd.machine.permission import Judgement
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult, again
 from nousd.runtimes.calls.hooks import CallHooks, Opinion, Remark
 from nousd.runtimes.calls.host import CallHost
+from nousd.runtimes.calls.runtime_policy import heard
 from nousd.tools.interface import Tool, ToolContext
 from nousd.wire.access import Access
 from nousd.wire.canonical import expressible, hash_of
@@ -92,7 +93,8 @@ async def admit(
     looked = await hooks.before(host, tool, call, case.args)
     access = await tool.access(looked.args, context)
     hashed = input_hash(call.name, msgspec.to_builtins(looked.args))
-    judgement, stored = again(earlier, tool, hashed, await host.judge(tool, access))
+    judged = await heard(host, call, await host.judge(tool, access))
+    judgement, stored = again(earlier, tool, hashed, judged)
     verdict: Admitted | Refused = Admitted(tool, looked.args, access, judgement, stored)
     if judgement.verdict == "deny":
         verdict = Refused("tool_blocked", f"tool_blocked: {judgement.reason}")

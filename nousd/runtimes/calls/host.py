@@ -14,10 +14,11 @@ from nousd.machine.permission import Judgement
 from nousd.tools.interface import Emit, Tool, ToolContext
 from nousd.tools.spool import Spool
 from nousd.wire.access import Access
-from nousd.wire.entries import PermissionMode
+from nousd.wire.entries import PermissionMode, ToolCall
 from nousd.wire.events import Event
 
 if TYPE_CHECKING:
+    from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
     from nousd.runtimes.interface import TurnHost
 
 
@@ -100,6 +101,10 @@ class CallHost(Protocol):
 
     async def judge(self, tool: Tool, access: Access) -> Judgement:
         """Returns what the rules and the session's mode say of a call."""
+        ...
+
+    async def runtime_opinion(self, call: ToolCall) -> RuntimeOpinion | None:
+        """Returns what the runtime that asks for a call says of it; None if that is judged already."""
         ...
 
     async def ask(self, question: Question) -> Answer:

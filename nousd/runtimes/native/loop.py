@@ -32,6 +32,7 @@ from nousd.machine.usage import CallFigures
 from nousd.providers.models import Models
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier
 from nousd.runtimes.calls.runner import CallRunner
+from nousd.runtimes.calls.runtime_policy import NO_POLICY, RuntimeOpinion
 from nousd.runtimes.interface import Report, Tell, TurnHost
 from nousd.runtimes.native.answer import ask_model, provider_failed
 from nousd.runtimes.native.summary import write_summary
@@ -230,6 +231,10 @@ class NativeRuntime:
         )
 
     # --- compaction --------------------------------------------------------------------------
+
+    async def opinion_of(self, _call: ToolCall) -> RuntimeOpinion:
+        """See ``Runtime.opinion_of``."""
+        return NO_POLICY
 
     def plan_cut(self, context: Sequence[Entry], choice: ModelChoice) -> compaction.Cut | None:
         """See ``Runtime.plan_cut``."""
