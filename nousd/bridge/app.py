@@ -23,13 +23,14 @@ from nousd.bridge.replies import (
 )
 from nousd.bridge.routes import ROWS
 from nousd.bridge.table import Row
+from nousd.bridge.window import Window
 
 
-def make_app(daemon: Daemon, safety: Safety, rows: Iterable[Row] = ROWS) -> Gate:
+def make_app(daemon: Daemon, window: Window, safety: Safety, rows: Iterable[Row] = ROWS) -> Gate:
     """Returns what ``nousd.bridge.server`` serves."""
     app = Starlette(
         routes=[
-            Route(path, _endpoint(row, daemon), methods=[row.method])
+            Route(path, _endpoint(row, daemon, window), methods=[row.method])
             for row in rows
             for path in (row.path, *row.aliases)
         ],
@@ -38,9 +39,9 @@ def make_app(daemon: Daemon, safety: Safety, rows: Iterable[Row] = ROWS) -> Gate
     return Gate(app, safety)
 
 
-def _endpoint(row: Row, daemon: Daemon) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(row: Row, daemon: Daemon, window: Window) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        return await answered(row, daemon, request)
+        return await answered(row, daemon, window, request)
 
     return endpoint
 

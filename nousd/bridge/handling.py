@@ -24,18 +24,20 @@ from nousd.bridge.replies import (
     error_reply,
 )
 from nousd.bridge.table import Call, Row
+from nousd.bridge.window import Window
 from nousd.errors import ClientError
 from nousd.wire.limits import HTTP_BODY_SECONDS
 
 _logger: Final = logging.getLogger(__name__)
 
 
-async def answered(row: Row, daemon: Daemon, request: Request) -> Response:
+async def answered(row: Row, daemon: Daemon, window: Window, request: Request) -> Response:
     """Answers one request."""
     caller = caller_of(request.headers.get("user-agent", ""))
     try:
         call = Call(
             daemon=daemon,
+            window=window,
             path=request.path_params,
             query=_query(row, request),
             body=await _body(row, request),

@@ -14,6 +14,7 @@ from nousd.bridge.app import make_app
 from nousd.bridge.daemon import Daemon
 from nousd.bridge.gate import LOCAL_HOSTS, Safety
 from nousd.bridge.place import HttpPlace
+from nousd.bridge.window import Window
 
 ServeDaemon = Callable[[Daemon, trio.Event], Awaitable[None]]
 """Serves a daemon until the event is set and what is owed to clients is written, or a grace is over."""
@@ -56,6 +57,12 @@ async def open_bridge(settings: BridgeSettings) -> AsyncIterator[ServeDaemon]:
         async def serve_daemon(daemon: Daemon, closing: trio.Event) -> None:
             for listener in listeners:
                 _logger.info("http on %s", listener.socket.getsockname())
-            await server.serve(make_app(daemon, settings.safety), listeners, closing)
+            window = Window(daemon)
+            async with trio.open_nursery() as following:
+                following.start_soon(window.follow)
+                await window.begun()
+                app = make_app(daemon, window, settings.safety)
+                await server.serve(app, listeners, closing)
+                following.cancel_scope.cancel()
 
         yield serve_daemon

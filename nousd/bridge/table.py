@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from nousd.bridge.callers import Caller
 from nousd.bridge.daemon import Daemon
+from nousd.bridge.window import Window
 
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
 
@@ -20,6 +21,7 @@ class Call(NamedTuple):
 
     Args:
         daemon: whom to ask.
+        window: the newest events.
         path: the parameters of the path.
         query: an instance of the row's ``query``.
         body: an instance of the row's ``body``.
@@ -28,6 +30,7 @@ class Call(NamedTuple):
     """
 
     daemon: Daemon
+    window: Window
     path: Mapping[str, str]
     query: Any
     body: Any

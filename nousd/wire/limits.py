@@ -97,6 +97,9 @@ HTTP_BODY_SECONDS: Final = 30.0
 HTTP_IDLE_SECONDS: Final = 30.0
 """How long an HTTP client may take from its connection, or its last answer, to a whole request head."""
 
+HTTP_KEEPALIVE_SECONDS: Final = 10.0
+"""How long an event stream is silent at most: then a keep-alive comment is sent."""
+
 HTTP_WRITE_SECONDS: Final = 30.0
 """How long an HTTP client may take nothing of what is written to it, before it is cut off."""
 

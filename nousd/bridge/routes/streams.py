@@ -1,48 +1,44 @@
-"""Streams of events."""
+"""Streams of events: of everything, of a session, of a run."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
 from typing import Final
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from nousd.bridge.daemon import Daemon
+from nousd.bridge.streams import chunks, event_stream, greeting, place_asked_for
 from nousd.bridge.table import Call, Row
-from nousd.client.typed import decoded
-from nousd.views.tandem.events import Seen, frames
-from nousd.views.tandem.frames import encoded, frame_id
-from nousd.wire.subscribe import Subscribe
+from nousd.bridge.window import Wanted
+from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place
 
 
-class EventQuery(msgspec.Struct, frozen=True):
-    """Which events a stream is to have."""
+class EventQuery(
+    msgspec.Struct, frozen=True, rename={"session_id": "sessionID", "run_id": "runID"}
+):
+    """Which events a stream is to have, and behind which it begins: the id of a frame, or a cursor."""
 
-    sessionID: str | None = None  # noqa: N815
-    runID: str | None = None  # noqa: N815
+    session_id: str | None = None
+    run_id: str | None = None
     after: str | None = None
 
 
 async def _events(call: Call) -> Response:
-    wanted = Subscribe(
-        session_id=call.query.sessionID,
-        run_id=call.query.runID,
-        types="all",
-        after=call.query.after,
+    wanted = Wanted(call.query.session_id or None, call.query.run_id or None)
+    head = call.window.head
+    place = place_asked_for(call.request.headers, call.query.after, head=head)
+    hello = greeting(
+        (
+            Frame("server.connected", {}),
+            Frame(
+                "engine.lifecycle.ready",
+                {"status": "ready", "transport": "sse", "timestamp_ms": int(time.time() * 1000)},
+            ),
+        ),
+        head if place is None else None,
     )
-    return StreamingResponse(_frames(call.daemon, wanted), media_type="text/event-stream")
-
-
-async def _frames(daemon: Daemon, wanted: Subscribe) -> AsyncIterator[bytes]:
-    async with daemon.subscribe(wanted) as subscription:
-        async for received in subscription:
-            event = decoded(received)
-            if event is None:
-                continue
-            seq = int(received.id.removeprefix("evt-"))
-            for index, frame in enumerate(frames(Seen(seq, received.ts, event))):
-                yield encoded(frame, frame_id(seq, index))
+    return event_stream(chunks(call.window, wanted, place or Place(head, FRAMES_MAX), hello))
 
 
 ROWS: Final = (
@@ -50,7 +46,7 @@ ROWS: Final = (
         method="GET",
         path="/event",
         handler=_events,
-        summary="Events as they happen.",
+        summary="Events as they happen, or behind one that was seen.",
         sends=("subscribe",),
         replies={200: str},
         query=EventQuery,

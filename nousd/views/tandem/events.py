@@ -9,30 +9,42 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from msgspec import UNSET, UnsetType
+import msgspec
+from msgspec import UNSET
 
+from nousd.views.tandem.asking import answer_text, question, request_id, todos
 from nousd.views.tandem.frames import FRAMES_MAX, Envelope, Frame
-from nousd.views.tandem.times import milliseconds
+from nousd.views.tandem.runs import RETRY_AFTER_MS, TENANT, attach_path
+from nousd.views.tandem.sessions import project_id
+from nousd.views.tandem.values import milliseconds, or_none
 from nousd.wire import events
+from nousd.wire.codec import decode_event
+from nousd.wire.subscribe import cursor_seq
+from nousd.wire.tool_events import ToolExecutionEvent
 
-_TENANT: Final = {"org_id": "local", "workspace_id": "local", "source": "local_implicit"}
 
-_STATUSES: Final[dict[events.EndStatus, str]] = {
-    "completed": "completed",
-    "cancelled": "cancelled",
-    "error": "error",
-    "timeout": "timeout",
-    "interrupted": "error",
+class _End(NamedTuple):
+    """How the end of a run is told: ``shown`` is what the session's state then is."""
+
+    status: str
+    shown: str
+    category: str | None
+
+
+_ENDS: Final[dict[events.EndStatus, _End]] = {
+    "completed": _End("completed", "idle", None),
+    "cancelled": _End("cancelled", "cancelled", "user_cancelled"),
+    "error": _End("error", "error", "runtime"),
+    "timeout": _End("timeout", "failed", "timeout"),
+    "interrupted": _End("error", "error", "runtime"),
 }
-"""how a run ended -> how the contract says it."""
 
-_CATEGORIES: Final[dict[events.EndStatus, str | None]] = {
-    "completed": None,
-    "cancelled": "user_cancelled",
-    "error": "runtime",
-    "timeout": "timeout",
-    "interrupted": "runtime",
+_ERROR_CODES: Final = {
+    "context_too_large": "CONTEXT_LENGTH_EXCEEDED",
+    "provider_error": "PROVIDER_SERVER_ERROR",
+    "run_stale": "ENGINE_TIMEOUT",
 }
+"""code of an `error` event -> the contract's; any other is ENGINE_DISPATCH_FAILED."""
 
 
 class Seen(NamedTuple):
@@ -71,61 +83,298 @@ def _envelope(seen: Seen, index: int) -> Envelope:
     )
 
 
-def _text(seen: Seen, part: dict[str, Any], event: events.TurnEvent, **more: Any) -> Told:
-    whole = {
-        "id": f"part-{seen.seq}",
-        "sessionID": event.session_id,
-        "messageID": getattr(event, "message_id", ""),
-        **part,
-    }
-    where = {"sessionID": event.session_id, "runID": event.run_id}
-    return "message.part.updated", {**where, **more, "part": whole}
+# --- sessions --------------------------------------------------------------------------------
 
 
-def _message_update(seen: Seen, event: events.MessageUpdate) -> Iterator[Told]:
-    yield _text(seen, {"type": "text", "text": event.delta}, event, delta=event.delta)
+def _session_created(_seen: Seen, event: events.SessionCreated) -> Iterator[Told]:
+    properties: dict[str, Any] = {"sessionID": event.session_id}
+    if event.workspace is not UNSET:
+        properties["projectID"] = project_id(event.workspace)
+        properties["workspaceRoot"] = event.workspace
+    yield "session.created", {**properties, "tenantContext": TENANT}
+
+
+def _session_updated(_seen: Seen, event: events.SessionUpdated) -> Iterator[Told]:
+    if event.session_id:
+        title = {} if event.name is UNSET else {"title": event.name}
+        yield "session.updated", {"sessionID": event.session_id, **title}
+
+
+def _session_deleted(_seen: Seen, event: events.SessionDeleted) -> Iterator[Told]:
+    yield "session.deleted", {"sessionID": event.session_id}
+
+
+def _todo_updated(_seen: Seen, event: events.TodoUpdated) -> Iterator[Told]:
+    properties: dict[str, Any] = {"sessionID": event.session_id, "todos": todos(event.todos)}
+    yield "todo.updated", {**properties, **_run_of(event)}
+
+
+# --- runs ------------------------------------------------------------------------------------
 
 
 def _agent_start(seen: Seen, event: events.AgentStart) -> Iterator[Told]:
-    where = {"sessionID": event.session_id, "runID": event.run_id}
     yield (
         "session.run.started",
         {
-            **where,
+            "sessionID": event.session_id,
+            "runID": event.run_id,
             "startedAtMs": milliseconds(seen.ts),
-            "clientID": _or_none(getattr(event, "client_id", UNSET)),
-            "agentID": _or_none(getattr(event, "agent_id", UNSET)),
-            "agentProfile": _or_none(getattr(event, "agent_profile", UNSET)),
-            "tenantContext": _TENANT,
+            "clientID": or_none(event.client_id),
+            "agentID": or_none(event.agent_id),
+            "agentProfile": or_none(event.agent_profile),
+            "tenantContext": TENANT,
         },
     )
     yield "session.status", {"sessionID": event.session_id, "status": "running"}
 
 
 def _agent_end(seen: Seen, event: events.AgentEnd) -> Iterator[Told]:
-    status = _STATUSES[event.status]
-    yield "session.status", {"sessionID": event.session_id, "status": "idle"}
+    ended = _ENDS[event.status]
+    where = {"sessionID": event.session_id}
+    error = or_none(event.error)
+    if event.status == "interrupted" and error is None:
+        error = "the daemon was stopped"
+    yield "session.updated", {**where, "status": ended.shown}
+    # The words in which the session is idle again come first: what ends a run is told last.
+    yield "session.status", {**where, "status": ended.shown}
     yield (
         "session.run.finished",
         {
-            "sessionID": event.session_id,
+            **where,
             "runID": event.run_id,
             "finishedAtMs": milliseconds(seen.ts),
-            "status": status,
-            "error": _or_none(event.error),
-            "failureCategory": _CATEGORIES[event.status],
-            "tenantContext": _TENANT,
+            "status": ended.status,
+            "error": error,
+            "failureCategory": ended.category,
+            "tenantContext": TENANT,
         },
     )
 
 
-def _or_none(value: str | UnsetType) -> str | None:
-    return None if value is UNSET else value
+def _run_conflict(_seen: Seen, event: events.RunConflict) -> Iterator[Told]:
+    yield (
+        "session.run.conflict",
+        {
+            "sessionID": event.session_id,
+            "runID": event.run_id,
+            "retryAfterMs": RETRY_AFTER_MS,
+            "attachEventStream": attach_path(event.session_id, event.run_id),
+            "tenantContext": TENANT,
+        },
+    )
+
+
+def _error(_seen: Seen, event: events.Error) -> Iterator[Told]:
+    code = _ERROR_CODES.get(event.code, "ENGINE_DISPATCH_FAILED")
+    error = {"code": code, "message": event.message}
+    yield (
+        "session.error",
+        {"sessionID": event.session_id, "runID": event.run_id, "error": error},
+    )
+
+
+def _usage(_seen: Seen, event: events.UsageReported) -> Iterator[Told]:
+    if event.usage is UNSET or event.run_id is UNSET:
+        return
+    yield (
+        "provider.usage",
+        {
+            "sessionID": event.session_id,
+            "runID": event.run_id,
+            "messageID": or_none(event.message_id),
+            "providerID": or_none(event.provider),
+            "modelID": event.model,
+            "promptTokens": event.usage.input,
+            "completionTokens": event.usage.output,
+            "totalTokens": event.usage.total,
+            "usageSource": "provider",
+        },
+    )
+
+
+# --- messages --------------------------------------------------------------------------------
+
+
+def _message_start(seen: Seen, event: events.MessageStart) -> Iterator[Told]:
+    """The user's own text comes whole; an assistant's message shows with its first piece."""
+    if event.role == "user" and event.text is not UNSET:
+        yield _text_part(seen, event, event.text, delta=event.text, agent="user")
+
+
+def _message_update(seen: Seen, event: events.MessageUpdate) -> Iterator[Told]:
+    yield _text_part(seen, event, event.delta, delta=event.delta)
+
+
+def _message_end(seen: Seen, event: events.MessageEnd) -> Iterator[Told]:
+    """A part without ``delta`` is the whole text. Only an answer has a reason why it ended."""
+    if event.stop_reason is not UNSET and event.text:
+        yield _text_part(seen, event, event.text)
+
+
+_MessageEvent = events.MessageStart | events.MessageUpdate | events.MessageEnd
+
+
+def _text_part(seen: Seen, event: _MessageEvent, text: str, **more: Any) -> Told:
+    part = {
+        "id": f"part-{seen.seq}",
+        "sessionID": event.session_id,
+        "messageID": event.message_id,
+        "type": "text",
+        "text": text,
+    }
+    where = {"sessionID": event.session_id, "runID": event.run_id}
+    return "message.part.updated", {**where, **more, "part": part}
+
+
+# --- tools -----------------------------------------------------------------------------------
+
+
+def _tool_start(_seen: Seen, event: events.ToolExecutionStart) -> Iterator[Told]:
+    yield _tool_part(event, state="running", args=event.args)
+
+
+def _tool_end(_seen: Seen, event: events.ToolExecutionEnd) -> Iterator[Told]:
+    if event.is_error:
+        yield _tool_part(event, state="failed", error=event.result)
+    else:
+        yield _tool_part(event, state="completed", result=event.result)
+
+
+def _permission_requested(seen: Seen, event: events.PermissionRequested) -> Iterator[Told]:
+    yield (
+        "permission.asked",
+        {
+            "sessionID": event.session_id,
+            **_run_of(event),
+            "requestID": request_id(event),
+            "tool": event.tool_name,
+            "args": event.args,
+            "argsSource": "model",
+            "argsIntegrity": "verified",
+            "query": event.reason,
+            "requestedAtMs": milliseconds(seen.ts),
+            "expiresAtMs": milliseconds(event.expires_at),
+            "actionDigest": event.input_hash,
+            "tenantContext": TENANT,
+        },
+    )
+    if event.run_id is not UNSET:
+        yield _tool_part(event, state="pending", args=event.args)
+
+
+def _decided(seen: Seen, event: events.ToolCallApproved | events.ToolCallDenied) -> Iterator[Told]:
+    """Tells what became of a request; a call that nobody was asked about is not told."""
+    where: dict[str, Any] = {"sessionID": event.session_id, "requestID": request_id(event)}
+    if event.by == "timeout":
+        yield "permission.wait.timeout", {**where, "tool": event.tool_name}
+    elif event.by == "user":
+        allowed = isinstance(event, events.ToolCallApproved)
+        yield (
+            "permission.replied",
+            {
+                **where,
+                "reply": "once" if allowed else "deny",
+                "decidedAtMs": milliseconds(seen.ts),
+                "decidedBy": "user",
+                "standingRuleID": None,
+                "standingRulePersisted": False,
+                "actionDigest": or_none(event.input_hash),
+                "tenantContext": TENANT,
+            },
+        )
+
+
+def _tool_part(event: events.ToolCallEvent | ToolExecutionEvent, **more: Any) -> Told:
+    part = {
+        "id": event.tool_call_id,
+        "sessionID": event.session_id,
+        "messageID": event.tool_call_id.rpartition(".")[0],
+        "type": "tool",
+        "tool": event.tool_name,
+        **more,
+    }
+    where = {"sessionID": event.session_id, **_run_of(event)}
+    return "message.part.updated", {**where, "part": part}
+
+
+# --- questions -------------------------------------------------------------------------------
+
+
+def _question_asked(_seen: Seen, event: events.QuestionAsked) -> Iterator[Told]:
+    message_id = event.tool_call_id.rpartition(".")[0]
+    yield (
+        "question.asked",
+        {
+            "id": event.question_id,
+            "sessionID": event.session_id,
+            **_run_of(event),
+            "messageID": message_id,
+            "questions": [question(asked) for asked in event.questions],
+            "tool": {"callID": event.tool_call_id, "messageID": message_id},
+            "expiresAtMs": milliseconds(event.expires_at),
+            "tenantContext": TENANT,
+        },
+    )
+
+
+def _question_answered(_seen: Seen, event: events.QuestionAnswered) -> Iterator[Told]:
+    yield (
+        "question.replied",
+        {
+            "id": event.question_id,
+            "sessionID": event.session_id,
+            "ok": True,
+            "answer": "\n".join(map(answer_text, event.answers)),
+        },
+    )
+
+
+def _question_rejected(_seen: Seen, event: events.QuestionRejected) -> Iterator[Told]:
+    yield (
+        "question.replied",
+        {"id": event.question_id, "sessionID": event.session_id, "ok": False},
+    )
+
+
+# --- the table -------------------------------------------------------------------------------
+
+
+def _run_of(event: Any) -> dict[str, str]:
+    run_id = getattr(event, "run_id", UNSET)
+    return {} if run_id is UNSET else {"runID": run_id}
 
 
 _VIEWS: Final[dict[type[events.Event], Callable[[Seen, Any], Iterator[Told]]]] = {
+    events.SessionCreated: _session_created,
+    events.SessionUpdated: _session_updated,
+    events.SessionDeleted: _session_deleted,
+    events.TodoUpdated: _todo_updated,
     events.AgentStart: _agent_start,
     events.AgentEnd: _agent_end,
+    events.RunConflict: _run_conflict,
+    events.Error: _error,
+    events.UsageReported: _usage,
+    events.MessageStart: _message_start,
     events.MessageUpdate: _message_update,
+    events.MessageEnd: _message_end,
+    events.ToolExecutionStart: _tool_start,
+    events.ToolExecutionEnd: _tool_end,
+    events.PermissionRequested: _permission_requested,
+    events.ToolCallApproved: _decided,
+    events.ToolCallDenied: _decided,
+    events.QuestionAsked: _question_asked,
+    events.QuestionAnswered: _question_answered,
+    events.QuestionRejected: _question_rejected,
 }
 """type of an event -> what it becomes; one that is not here is not told."""
+
+_DECODERS: Final = {events.EVENT_TYPES[struct]: msgspec.json.Decoder(struct) for struct in _VIEWS}
+
+
+def seen(line: bytes) -> Seen | None:
+    """Returns an event line as what can be told of it; None if nothing of its type is."""
+    logged = decode_event(line)
+    decoder = _DECODERS.get(logged.type)
+    if decoder is None:
+        return None
+    return Seen(cursor_seq(logged.id), logged.ts, decoder.decode(logged.payload))

@@ -45,7 +45,7 @@ class Place(NamedTuple):
     @property
     def after(self) -> int:
         """The number of the event after which the log is to be read for it."""
-        return max(0, self.seq - 1)
+        return self.seq if self.seen >= FRAMES_MAX else max(0, self.seq - 1)
 
 
 def frame_id(seq: int, index: int) -> int:

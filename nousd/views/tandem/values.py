@@ -1,8 +1,13 @@
-"""Moments: from RFC 3339 of the log to the numbers of the contract."""
+"""Moments as numbers of the contract, and what is not set as null."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TypeVar
+
+from msgspec import UNSET, UnsetType
+
+T = TypeVar("T")
 
 
 def milliseconds(ts: str) -> int:
@@ -13,3 +18,8 @@ def milliseconds(ts: str) -> int:
 def seconds(ts: str) -> int:
     """Returns the whole seconds of the epoch of an RFC 3339 time."""
     return int(datetime.fromisoformat(ts).timestamp())
+
+
+def or_none(value: T | UnsetType) -> T | None:
+    """Returns the value, or None if it is not set."""
+    return None if value is UNSET else value

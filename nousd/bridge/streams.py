@@ -1,0 +1,93 @@
+"""Server-sent events: a reader of the window as an HTTP response.
+
+A stream begins where its client says (``Last-Event-ID``, ``after``) or with what happens next; the
+greeting then carries the id of the newest event, so that also a client that was cut off before it saw
+anything can come back without a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Final
+
+import anyio
+from starlette.datastructures import Headers
+from starlette.responses import Response, StreamingResponse
+
+from nousd.bridge.replies import BAD_REQUEST, HttpError
+from nousd.bridge.window import Wanted, Window
+from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place, encoded, frame_id, place_of
+from nousd.wire.limits import HTTP_KEEPALIVE_SECONDS
+from nousd.wire.subscribe import cursor_seq
+
+_KEEPALIVE: Final = b":\n\n"
+
+_HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+def place_asked_for(headers: Headers, after: str | None, *, head: int) -> Place | None:
+    """Returns the place that a client comes back to; None if it names none.
+
+    Args:
+        after: of the query: the id of a frame, or a cursor of ours.
+
+    Raises:
+        HttpError: ``after`` is no place, or lies beyond ``head``.
+    """
+    if after is not None:
+        place = _place(after)
+        if place is None or place.after > head:
+            raise HttpError(BAD_REQUEST, f"after: no id of a frame up to {frame_id(head, 0)}")
+        return place
+    # A browser brings along whatever id it saw last, be it of another log: then it begins anew.
+    place = place_of(headers.get("last-event-id", ""))
+    return place if place is not None and place.after <= head else None
+
+
+def _place(after: str) -> Place | None:
+    try:
+        return Place(cursor_seq(after), FRAMES_MAX)
+    except ValueError:
+        return place_of(after)
+
+
+def greeting(told: Iterable[Frame], head: int | None) -> bytes:
+    """Returns the first frames of a stream; the last one has the id of ``head`` if that is given."""
+    *first, last = told
+    id = None if head is None else frame_id(head, FRAMES_MAX - 1)
+    return b"".join([*map(encoded, first), encoded(last, id)])
+
+
+def event_stream(chunks: AsyncIterator[bytes]) -> Response:
+    """Returns the response that sends these chunks as they come."""
+    return StreamingResponse(chunks, headers=_HEADERS, media_type="text/event-stream")
+
+
+async def chunks(
+    window: Window,
+    wanted: Wanted,
+    place: Place,
+    greeting: bytes = b"",
+    *,
+    ends_with_run: bool = False,
+) -> AsyncIterator[bytes]:
+    """Yields whole frames behind a place, and keep-alives while there are none.
+
+    Args:
+        ends_with_run: whether the end of the run is the end of the stream.
+    """
+    if greeting:
+        yield greeting
+    while True:
+        page = await window.page_behind(place, wanted)
+        place = page.place
+        if page.data:
+            yield page.data
+            if ends_with_run and page.has_end:
+                return
+        elif place.after >= window.head:
+            with anyio.move_on_after(HTTP_KEEPALIVE_SECONDS) as waiting:
+                if not await window.wait_behind(place):
+                    return
+            if waiting.cancelled_caught:
+                yield _KEEPALIVE

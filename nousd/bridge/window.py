@@ -1,0 +1,247 @@
+"""The newest frames, made once for all readers, and the way back into the log for who is behind.
+
+Theory of operation. One subscription follows the daemon's log. Each event becomes its frames once, as
+bytes, in a window that all readers share. A reader is a place in the log, not a queue: it takes what is
+behind its place from the window, or, when it has fallen out of the window, a page from the log. So a
+reader that is slow costs nothing and hurts nobody, and where history ends and live begins is a
+comparison of numbers.
+
+It is the daemon's hub once more for another language; it knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import anyio
+from msgspec import UNSET
+
+from nousd.bridge.daemon import Daemon
+from nousd.client.answers import ReceivedEvent
+from nousd.errors import ClientError
+from nousd.views.tandem.events import Seen, frames, seen
+from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place, encoded, frame_id
+from nousd.views.tandem.runs import as_of_run
+from nousd.views.tandem.values import or_none
+from nousd.wire.commands import GetEvents
+from nousd.wire.events import AgentEnd, SessionDeleted
+from nousd.wire.subscribe import Subscribe, cursor, cursor_seq
+
+WINDOW_EVENTS_MAX: Final = 8192
+WINDOW_BYTES_MAX: Final = 4 * 1024 * 1024
+"""The window's bound; a reader that falls out of it reads from the log."""
+
+PAGE_BYTES: Final = 64 * 1024
+"""What a reader gets at once, at most, but for one event that is longer."""
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class Wanted(NamedTuple):
+    """Which frames a reader is to have; with a run they are told as those of a run."""
+
+    session_id: str | None = None
+    run_id: str | None = None
+
+    def takes(self, told: Told) -> bool:
+        """Whether an event is wanted. One of no run passes for a run's only if its session is named."""
+        if self.session_id is not None and told.session_id != self.session_id:
+            return False
+        if self.run_id is None:
+            return True
+        return told.run_id == self.run_id or (told.run_id is None and self.session_id is not None)
+
+
+class Told:
+    """An event that is told, with its frames as bytes. Those for a run are made when first wanted."""
+
+    __slots__ = (
+        "_frames",
+        "_of_run",
+        "_plain",
+        "ends_run",
+        "is_deletion",
+        "run_id",
+        "seq",
+        "session_id",
+    )
+
+    def __init__(self, seen: Seen, told: list[Frame]) -> None:
+        self.seq = seen.seq
+        self.session_id = seen.event.session_id
+        self.run_id = or_none(getattr(seen.event, "run_id", UNSET))
+        self.ends_run = isinstance(seen.event, AgentEnd)
+        self.is_deletion = isinstance(seen.event, SessionDeleted)
+        self._frames = told
+        self._plain = _lines(seen.seq, told)
+        self._of_run: list[bytes] | None = None
+
+    @property
+    def size(self) -> int:
+        """Its bytes, as far as they are made."""
+        return sum(map(len, self._plain))
+
+    def lines(self, *, of_run: bool) -> list[bytes]:
+        """Returns its frames as bytes of a stream."""
+        if not of_run:
+            return self._plain
+        if self._of_run is None:
+            self._of_run = _lines(self.seq, map(as_of_run, self._frames))
+        return self._of_run
+
+
+def _lines(seq: int, told: Iterable[Frame]) -> list[bytes]:
+    return [encoded(frame, frame_id(seq, index)) for index, frame in enumerate(told)]
+
+
+class Page(NamedTuple):
+    """Bytes of whole frames, and the place behind them; none if nothing on that stretch is wanted.
+
+    ``has_end``: the end of a run is among them.
+    """
+
+    data: bytes
+    place: Place
+    has_end: bool
+
+
+class Window:
+    """The newest frames of a daemon's log, while ``follow`` runs.
+
+    Invariants: the numbers of what is told grow strictly and lie behind ``_before``; what lies behind
+    that and up to ``head`` and is not in the window is never told.
+    """
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._told: list[Told] = []
+        self._seqs: list[int] = []
+        self._bytes = 0
+        self._before = 0
+        self._head = 0
+        self._grown = anyio.Event()
+        self._begun = anyio.Event()
+        self._has_ended = False
+
+    @property
+    def head(self) -> int:
+        """The number of the newest event that was seen."""
+        return self._head
+
+    async def follow(self) -> None:
+        """Follows the log for as long as it runs. Readers are served once it has begun."""
+        try:
+            async with self._daemon.follow(Subscribe(types="all")) as following:
+                self._head = self._before = cursor_seq(following.cursor)
+                self._begun.set()
+                async for received in following:
+                    self._take(received)
+        except ClientError:
+            _logger.info("the daemon's events have ended")
+        finally:
+            self._has_ended = True
+            self._wake()
+
+    def _take(self, received: ReceivedEvent) -> None:
+        self._head = cursor_seq(received.id)
+        told = told_of(received.line)
+        if told is not None:
+            self._add(told)
+        self._wake()
+
+    def _add(self, told: Told) -> None:
+        if told.is_deletion:
+            self._forget(told.session_id)
+        self._told.append(told)
+        self._seqs.append(told.seq)
+        self._bytes += told.size
+        if len(self._told) > WINDOW_EVENTS_MAX or self._bytes > WINDOW_BYTES_MAX:
+            self._drop_oldest()
+
+    def _forget(self, session_id: str) -> None:
+        """Drops what was told of a session, as the log has."""
+        self._told = [told for told in self._told if told.session_id != session_id]
+        self._seqs = [told.seq for told in self._told]
+        self._bytes = sum(told.size for told in self._told)
+
+    def _drop_oldest(self) -> None:
+        """Drops half, so that the cost per event is constant."""
+        count = max(1, len(self._told) // 2)
+        self._before = self._seqs[count - 1]
+        self._bytes -= sum(told.size for told in self._told[:count])
+        del self._told[:count]
+        del self._seqs[:count]
+
+    def _wake(self) -> None:
+        grown, self._grown = self._grown, anyio.Event()
+        grown.set()
+
+    async def begun(self) -> None:
+        """Returns once there is a head."""
+        await self._begun.wait()
+
+    async def wait_behind(self, place: Place) -> bool:
+        """Returns once there is an event behind ``place``; False if there will be none any more."""
+        while self._head <= place.after:
+            if self._has_ended:
+                return False
+            await self._grown.wait()
+        return True
+
+    async def page_behind(self, place: Place, wanted: Wanted) -> Page:
+        """Returns the wanted frames behind a place; the place moves also over what is not wanted.
+
+        Raises:
+            ClientError: the log cannot be read.
+        """
+        if place.after < self._before:
+            return await self._logged_behind(place, wanted)
+        start = bisect_right(self._seqs, place.after)
+        return _page(self._told[start:], place, wanted, self._head)
+
+    async def _logged_behind(self, place: Place, wanted: Wanted) -> Page:
+        answer = await self._daemon.ask(
+            GetEvents(
+                after=cursor(place.after),
+                session_id=wanted.session_id,
+                run_id=wanted.run_id if wanted.session_id is None else None,
+                types="all",
+            ),
+        )
+        told = [told for line in answer.events if (told := told_of(bytes(line))) is not None]
+        return _page(told, place, wanted, cursor_seq(answer.next))
+
+
+def told_of(line: bytes) -> Told | None:
+    """Returns what is told of an event line; None if nothing is."""
+    event = seen(line)
+    told = [] if event is None else frames(event)
+    return Told(event, told) if event is not None and told else None
+
+
+def _page(told: Sequence[Told], place: Place, wanted: Wanted, until: int) -> Page:
+    """Joins frames behind a place, up to the bound.
+
+    Args:
+        until: the number up to which ``told`` has all there is.
+    """
+    lines: list[bytes] = []
+    has_end = False
+    room = PAGE_BYTES
+    for event in told:
+        if not wanted.takes(event):
+            continue
+        seen = place.seen if event.seq == place.seq else 0
+        new = event.lines(of_run=wanted.run_id is not None)[seen:]
+        room -= sum(map(len, new))
+        if room < 0 and lines:
+            break
+        lines += new
+        has_end |= event.ends_run
+        place = Place(event.seq, FRAMES_MAX)
+    else:
+        place = max(place, Place(until, FRAMES_MAX))
+    return Page(b"".join(lines), place, has_end)
