@@ -28,6 +28,7 @@ from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
 from nousd.daemon.mcp_servers import McpServers
 from nousd.daemon.model_inputs import ModelInputs
+from nousd.daemon.overrides import Overrides
 from nousd.daemon.permissions import Permissions, RulePermissions
 from nousd.daemon.questions import Questions
 from nousd.daemon.recovery import close_what_can_be, close_what_is_open
@@ -103,6 +104,7 @@ class _Shared(NamedTuple):
     gate: CallRunner
     contexts: Contexts
     approvals: Approvals
+    overrides: Overrides
     questions: Questions
 
 
@@ -121,25 +123,29 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
     tools = ToolRegistry(parts.tools)
     confirmers = Confirmers()
     uploads = Uploads(parts.store, parts.clock, parts.spool_folder)
+    sessions = Sessions(
+        parts.store,
+        log,
+        parts.clock,
+        defaults,
+        recover=recover,
+        workdir=parts.workspaces.default.path,
+    )
+    approvals = Approvals(parts.clock, confirmers, parts.approval_timeout_seconds)
     shared = _Shared(
         log=log,
-        sessions=Sessions(
-            parts.store,
-            log,
-            parts.clock,
-            defaults,
-            recover=recover,
-            workdir=parts.workspaces.default.path,
-        ),
+        sessions=sessions,
         tools=tools,
         gate=CallRunner(tools, parts.call_hooks or ExtensionCallHooks(parts.hooks)),
         contexts=Contexts(parts.store, tokens_max=_CONTEXT_WINDOWS_READ * _window(parts)),
-        approvals=Approvals(parts.clock, confirmers, parts.approval_timeout_seconds),
+        approvals=approvals,
+        overrides=Overrides(parts.store, sessions, parts.clock, approvals),
         questions=Questions(parts.clock, confirmers, parts.approval_timeout_seconds),
     )
     async with trio.open_nursery() as nursery:
         runs = _runs(parts, shared, nursery)
         nursery.start_soon(runs.stop_stale_runs)
+        nursery.start_soon(shared.overrides.watch)
         mcp = _mcp_servers(parts, shared, nursery)
         _keep_house(parts, hub, uploads, nursery)
         core = Core(
@@ -199,6 +205,7 @@ def _runs(parts: Parts, shared: _Shared, nursery: trio.Nursery) -> Runs:
         permissions=parts.around_permissions(parts.permissions, shared.sessions),
         granted=lambda: shared.sessions.defaults.granted,
         approvals=shared.approvals,
+        overrides=shared.overrides,
         questions=shared.questions,
         make_context=partial(
             ToolContext,

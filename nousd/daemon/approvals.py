@@ -7,8 +7,9 @@ known here.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -17,7 +18,7 @@ from nousd.daemon.clock import Clock, later
 from nousd.daemon.confirmers import Confirmers
 from nousd.daemon.log import Ticket
 from nousd.daemon.requests import Asker, Request, Requests, as_logged, status_of
-from nousd.errors import CommandRejected
+from nousd.errors import CommandRejected, SessionNotFound, StoreError
 from nousd.machine.long_texts import beginning
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.wire import events
@@ -40,11 +41,23 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
         return {"decision": decision, "by": self.answer.by, "reason": self.answer.reason}
 
 
+class Under(NamedTuple):
+    """The override under which somebody is asked: whose it is, and until when it holds."""
+
+    session_id: str
+    expires_at: str
+
+
 class Waiting(Request[PermissionRequested, Decided], eq=False, kw_only=True):
-    """A call that waits: what its runtime asked, and the event that asks, with whole arguments."""
+    """A call that waits: what its runtime asked, and the event that asks, with whole arguments.
+
+    Args:
+        under: what must hold for an answer to mean anything.
+    """
 
     question: Question
     asks: PermissionRequested
+    under: Under | None = None
 
 
 class Approvals:
@@ -60,10 +73,21 @@ class Approvals:
         )
         self._clock = clock
 
-    async def ask(self, question: Question, asker: Asker) -> Answer:
-        """Waits for an answer; see ``CallHost.ask``."""
-        request = self._request(question, asker)
-        obstacle = self.requests.obstacle(asker)
+    async def ask(
+        self,
+        question: Question,
+        asker: Asker,
+        *,
+        under: Under | None = None,
+        obstacle: str | None = None,
+    ) -> Answer:
+        """Waits for an answer; see ``CallHost.ask``.
+
+        Args:
+            obstacle: why nobody is asked at all, for people.
+        """
+        request = self._request(question, asker, under)
+        obstacle = obstacle or self.requests.obstacle(asker)
         if obstacle is not None:
             denial = Answer(allows=False, by="policy", reason=f"{question.reason}, and {obstacle}")
             self.answer(request, denial)
@@ -101,6 +125,16 @@ class Approvals:
         decided = Decided(attempt=request.told.attempt, answer=answer)
         return self.requests.end(request, decided, _decision(request.question, answer))
 
+    def deny_under(self, session_id: str, reason: str) -> None:
+        """Denies what waits under the override of a session."""
+        denial = Answer(allows=False, by="policy", reason=reason)
+        for request in self.requests.all_waiting():
+            assert isinstance(request, Waiting)
+            if request.under is not None and request.under.session_id == session_id:
+                # One whose own session is lost is over with its run.
+                with suppress(StoreError, SessionNotFound):
+                    self.answer(request, denial)
+
     def withdraw(self, tool_call_id: str) -> None:
         """A call is being stopped: whatever it asks, nobody can answer it any more."""
         request = self.requests.waiting(tool_call_id)
@@ -109,10 +143,14 @@ class Approvals:
             decided = Decided(attempt=request.told.attempt, answer=stopped)
             self.requests.withdraw(tool_call_id, decided)
 
-    def _request(self, question: Question, asker: Asker) -> Waiting:
-        seconds = self.requests.timeout_seconds
-        asks = _asks(question, later(self._clock.now(), timedelta(seconds=seconds)))
-        return Waiting(asks.tool_call_id, as_logged(asks), asker, question=question, asks=asks)
+    def _request(self, question: Question, asker: Asker, under: Under | None) -> Waiting:
+        expires_at = later(self._clock.now(), timedelta(seconds=self.requests.timeout_seconds))
+        if under is not None:
+            expires_at = min(expires_at, under.expires_at)
+        asks = _asks(question, expires_at)
+        return Waiting(
+            asks.tool_call_id, as_logged(asks), asker, question=question, asks=asks, under=under
+        )
 
 
 def _asks(question: Question, expires_at: str) -> PermissionRequested:
@@ -122,6 +160,7 @@ def _asks(question: Question, expires_at: str) -> PermissionRequested:
         args=dict(question.args),
         reason=beginning(question.reason),
         rule=question.rule if 0 < len(question.rule) <= RULE_CHARS_MAX else UNSET,
+        outside=question.access.outside or UNSET,
         expires_at=expires_at,
     )
 

@@ -157,7 +157,7 @@ class ClientCall:
 
     def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:
         """See ``CallHost.tool_context``."""
-        confinement = self._workspace.confinement
+        confinement = self._runs.overrides.within(self.live.state, self._workspace.confinement)
         context = self._runs.make_context(confinement, emit, self.expect_quiet)
         return msgspec.structs.replace(
             context, set_todos=partial(self._set_todos, tool_call_id), ask_user=self._ask_user
@@ -173,9 +173,8 @@ class ClientCall:
 
     async def ask(self, question: Question) -> Answer:
         """See ``CallHost.ask``."""
-        approvals = self._runs.approvals
-        self.expect_quiet(approvals.requests.timeout_seconds)
-        answer = await approvals.ask(question, self._asker)
+        self.expect_quiet(self._runs.approvals.requests.timeout_seconds)
+        answer = await self._runs.ask(self.live.state, question, self._asker)
         self.expect_quiet(0.0)
         return answer
 

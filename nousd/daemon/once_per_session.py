@@ -1,7 +1,7 @@
 """What is read once when a session starts to work, and then stays as it was read.
 
 A model could change what lies in the workdir, so nothing that decides on it is read again behind its
-back. A session starts anew when the daemon does.
+back. A session starts anew when the daemon does, and when it is attached to a workspace.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ class OncePerSession(Generic[T]):
         if kept is not None:
             self._kept.move_to_end(session_id)
         return kept
+
+    def forget(self, session_id: str) -> None:
+        """Lets a session start anew."""
+        self._kept.pop(session_id, None)
 
     async def _start(self, session_id: str) -> T:
         read = await self._read()

@@ -147,6 +147,11 @@ class Project:
         restricting = rules_in(_ORIGIN, deny=settings.deny, ask=settings.ask)
         return _Started(settings, restricting, rules_in(_ORIGIN, allow=settings.allow))
 
+    def forget(self, session_id: str) -> None:
+        """Lets a session start anew, with the settings as they are then."""
+        self._sessions.forget(session_id)
+        self._told.forget(session_id)
+
     async def rules(self, session_id: str) -> tuple[Rule, ...]:
         """Returns the rules of the project that count in a session; with "" in one that would start."""
         started = await (self._sessions.of(session_id) if session_id else self._start())

@@ -89,6 +89,10 @@ class Requests(Generic[E, A]):
         """Returns a request that can still be answered."""
         return self._waiting.get(request_id)
 
+    def all_waiting(self) -> tuple[Request[E, A], ...]:
+        """Returns every request that can still be answered, the oldest first."""
+        return tuple(self._waiting.values())
+
     def ended(self, request_id: str) -> A | None:
         """Returns how a request ended, if that was a short while ago."""
         return self._ended.get(request_id)

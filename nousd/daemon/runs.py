@@ -23,9 +23,11 @@ from nousd.daemon.history import Contexts
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Log, Ticket
 from nousd.daemon.model_inputs import ModelInputs
+from nousd.daemon.overrides import OVER, Overrides
 from nousd.daemon.permissions import Permissions
 from nousd.daemon.questions import Questions
 from nousd.daemon.recordings import current_run
+from nousd.daemon.requests import Asker
 from nousd.daemon.run_driver import CLOSING_SECONDS, RunDriver
 from nousd.daemon.run_hooks import tell_end
 from nousd.daemon.run_host import RunHost
@@ -38,6 +40,7 @@ from nousd.machine.permission import Judgement
 from nousd.machine.session import SessionState
 from nousd.machine.workers import has_tool
 from nousd.providers.models import Models
+from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.interface import Runtime
 from nousd.store.interface import Artifact, Store
 from nousd.tools.confine import Confinement
@@ -65,6 +68,7 @@ class Runs:
         workspaces: what depends on the folder that a session works in.
         permissions: what may run; ``granted`` are the rules that the user added for every session.
         approvals, questions: what the user is asked.
+        overrides: of workspaces, under which more is asked.
         make_context: gives a tool its surroundings, with what it may touch and the given places for its
             output and for what it says of its own limit.
         hooks: of extensions.
@@ -88,6 +92,7 @@ class Runs:
         permissions: Permissions,
         granted: Callable[[], Sequence[str]],
         approvals: Approvals,
+        overrides: Overrides,
         questions: Questions,
         make_context: Callable[[Confinement, Emit, ExpectQuiet], ToolContext],
         stale_seconds: float,
@@ -104,6 +109,7 @@ class Runs:
         self.workspaces = workspaces
         self.permissions = permissions
         self.approvals = approvals
+        self.overrides = overrides
         self.questions = questions
         self.make_context = make_context
         self.stale_seconds = stale_seconds
@@ -149,6 +155,14 @@ class Runs:
     async def judge(self, state: SessionState, tool: Tool, access: Access) -> Judgement:
         """Returns what the rules in force and a session's mode say of a call."""
         return await self.permissions.judge(state, self._granted(), tool, access)
+
+    async def ask(self, state: SessionState, question: Question, asker: Asker) -> Answer:
+        """Asks whether a call may run; see ``CallHost.ask``. What leads out is asked while it may be."""
+        if not question.access.outside:
+            return await self.approvals.ask(question, asker)
+        under = self.overrides.under(state)
+        obstacle = OVER if under is None else None
+        return await self.approvals.ask(question, asker, under=under, obstacle=obstacle)
 
     def withdraw(self, tool_call_id: str) -> None:
         """Takes back what a call asks the user, because it is being stopped."""

@@ -43,6 +43,11 @@ _CHILDREN: Final = """
     SELECT session_id FROM sessions
     WHERE NOT deleted AND settings ->> '$.origin.session_id' = ? ORDER BY rowid
 """
+
+_OVERRIDDEN: Final = """
+    SELECT session_id FROM sessions
+    WHERE settings ->> '$.override_expires_at' IS NOT NULL ORDER BY rowid
+"""
 _SEQ_MAX: Final = 2**63 - 1
 
 
@@ -71,6 +76,10 @@ def sessions(
 
 def children(connection: apsw.Connection, session_id: str) -> tuple[str, ...]:
     return tuple(child for (child,) in connection.execute(_CHILDREN, (session_id,)))
+
+
+def overridden(connection: apsw.Connection) -> tuple[str, ...]:
+    return tuple(session_id for (session_id,) in connection.execute(_OVERRIDDEN))
 
 
 def _session_row(row: Any) -> SessionRow:

@@ -192,6 +192,7 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     attached_at: str | None = None
     attach_reason: str | None = None
     override_expires_at: str | None = None
+    override_seconds: int | None = None
     archived: bool = False
     source: str | None = None
     source_metadata: SourceMetadata | None = None
@@ -356,6 +357,10 @@ class Store(Protocol):
 
     async def children(self, session_id: str) -> tuple[str, ...]:
         """Returns the ids of the sessions that calls of ``task`` of that session made, oldest first."""
+        ...
+
+    async def overridden(self) -> tuple[str, ...]:
+        """Returns the ids of the sessions whose workspace is overridden, by the log."""
         ...
 
     async def entry(self, session_id: str, entry_id: str) -> Entry | None: ...

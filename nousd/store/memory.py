@@ -242,6 +242,11 @@ class MemoryStore:
             if row.origin is not None and row.origin.session_id == session_id
         )
 
+    async def overridden(self) -> tuple[str, ...]:
+        await trio.lowlevel.checkpoint()
+        rows = self._rows.sessions.values()
+        return tuple(row.session_id for row in rows if row.override_expires_at is not None)
+
     async def entry(self, session_id: str, entry_id: str) -> Entry | None:
         await trio.lowlevel.checkpoint()
         row = self._rows.entries[session_id].get(entry_id)

@@ -342,6 +342,9 @@ class SqliteStore:
     async def children(self, session_id: str) -> tuple[str, ...]:
         return await self._readers.read(lambda rows: _session_queries.children(rows, session_id))
 
+    async def overridden(self) -> tuple[str, ...]:
+        return await self._readers.read(_session_queries.overridden)
+
     async def entry(self, session_id: str, entry_id: str) -> Entry | None:
         return await self._readers.read(lambda rows: _queries.entry(rows, session_id, entry_id))
 

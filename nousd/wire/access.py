@@ -21,8 +21,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
         classes: everything that it may do.
         paths: the files and folders it names, relative to the workdir, with every link resolved; a
             path that leads outside stands as it was given, because no rule can make it allowed.
-        outside: the real places, absolute, of those of them that lead outside and about which somebody can
-            be asked; in ``paths`` each stands as it was given and as the real place, with ``..``.
+        outside: the real places, absolute, of those of them that lead outside and about which somebody
+            can be asked; in ``paths`` each stands as it was given and as the real place, with ``..``.
         command: the command line that it would run.
         hosts: the hosts it would reach.
         is_confined: whether a sandbox holds the programs it runs; ``classes`` say if it has a network.

@@ -175,7 +175,8 @@ class PermissionRequested(ToolCallEvent, frozen=True, kw_only=True):
     """Someone is asked whether the call may run; it waits until ``expires_at``, RFC 3339 UTC.
 
     ``rule`` is what the decisions ``session`` and ``always`` would allow from then on. ``origin`` says
-    where the call is, if not in this session.
+    where the call is, if not in this session. ``outside`` are the places outside of the workspace, real
+    and absolute, that are opened to the call if it may run; then ``once`` is all that can be allowed.
     """
 
     input_hash: str
@@ -183,6 +184,7 @@ class PermissionRequested(ToolCallEvent, frozen=True, kw_only=True):
     reason: str
     expires_at: str
     rule: str | UnsetType = UNSET
+    outside: tuple[str, ...] | UnsetType = UNSET
     args_ref: str | UnsetType = UNSET
     args_bytes: int | UnsetType = UNSET
     origin: Origin | UnsetType = UNSET

@@ -222,6 +222,7 @@ async def answers(store: Store) -> dict[str, Any]:
             await store.tool_call(call_id, attempt) for call_id in CALLS for attempt in (None, 1, 2)
         ],
         "open calls": await store.open_client_calls(),
+        "overridden": await store.overridden(),
         "artifacts": [await store.artifact(name) for name in ARTIFACTS],
     }
     for session_id in SESSIONS:

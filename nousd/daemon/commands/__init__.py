@@ -26,6 +26,7 @@ from nousd.daemon.commands import (
     todos,
     tool_calls,
     trust,
+    workspaces,
 )
 from nousd.daemon.core import Core, Reply
 
@@ -54,6 +55,8 @@ HANDLERS: Final[dict[str, Handler]] = {
     "list_sessions": session_lists.list_sessions,
     "get_session": session_lists.get_session,
     "update_session": session_settings.update_session,
+    "attach_session": workspaces.attach_session,
+    "override_workspace": workspaces.override_workspace,
     "rename_session": sessions.rename_session,
     "delete_session": sessions.delete_session,
     "list_runs": reading.list_runs,

@@ -44,8 +44,10 @@ async def confirm_tool(core: Core, command: commands.ConfirmTool) -> Reply:
     """Decides about a call that waits, and grants a rule if that is wanted."""
     waiting = await _waiting(core, command)
     session = await core.sessions.get(waiting.asker.places[-1].session_id)
-    # Another answer may have come while the session was looked up.
+    # Another answer may have come while the session was looked up, or an override run out.
     waiting = await _waiting(core, command)
+    if waiting.under is not None and not core.runs.overrides.holds(waiting.under):
+        waiting = await _waiting(core, command)
     rule = _rule_to_grant(waiting.question, command)
     if rule is not None:
         # First, so that no answer is told of whose promise was lost.
@@ -98,10 +100,13 @@ def _rule_to_grant(question: Question, command: commands.ConfirmTool) -> str | N
 
     Raises:
         InvalidPayload: the client's own rule is none, or does not allow this call.
-        CommandRejected: ``rule_required``.
+        CommandRejected: ``rule_required``, ``once_only``.
     """
     if command.decision not in ("session", "always"):
         return None
+    if question.access.outside:
+        # It would hold for longer than the override, or for more than this place.
+        raise CommandRejected("once_only", details={"outside": list(question.access.outside)})
     if command.rule is None:
         if not 0 < len(question.rule) <= RULE_CHARS_MAX:
             raise CommandRejected("rule_required")

@@ -57,6 +57,7 @@ async def get_state(core: Core, command: commands.GetState) -> Reply:
         model=choice.model,
         permission_mode=core.runs.permissions.mode_of(state),
         workspace=core.workspaces.path_of(state),
+        override=or_unset(core.runs.overrides.shown(state)),
         thinking=or_unset(choice.thinking),
         leaf_id=or_unset(state.leaf_id),
         name=or_unset(state.name),

@@ -1,0 +1,101 @@
+"""Commands on where a session works: another folder, and for a while what lies outside of it."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from nousd.daemon.core import Core, Deferred, Reply
+from nousd.daemon.live_session import LiveSession
+from nousd.errors import CommandRejected, InvalidPayload
+from nousd.machine import decisions
+from nousd.machine.session import SessionState
+from nousd.wire import commands, events
+from nousd.wire.limits import OVERRIDE_SECONDS_MAX, OVERRIDE_SECONDS_MIN
+from nousd.wire.optional import or_unset
+from nousd.wire.responses import Attached, WorkspaceOverride
+from nousd.wire.session_settings import SessionRules
+
+
+async def attach_session(core: Core, command: commands.AttachSession) -> Reply:
+    """Moves an idle session to another workspace, where it begins anew."""
+    live = await core.sessions.require(command.session_id)
+    _require_movable(live)
+    workspace = await core.workspaces.named(command.workspace)
+    # A run or a call may have started while the folder was looked at.
+    live = await core.sessions.get(live.session_id)
+    _require_movable(live)
+    before = core.workspaces.path_of(live.state)
+    attached = events.SessionAttached(
+        session_id=live.session_id,
+        workspace=workspace.path,
+        attached_from=before,
+        origin_workspace=live.state.origin_workspace or before,
+        reason=or_unset((command.reason or "").strip() or None),
+        revoked=_permitting(live.state),
+    )
+    over = core.runs.overrides.ended(live.state, "attached")
+    ticket = live.decide((*over, attached, *_revoked(live.state)))
+    if over:
+        core.runs.overrides.forget(live.session_id, "attached", ticket)
+    workspace.forget(live.session_id)
+    live.agents = None
+    assert live.state.attached_at is not None
+    answer = Attached(
+        session_id=live.session_id,
+        workspace=workspace.path,
+        attached_from=before,
+        origin_workspace=attached.origin_workspace,
+        attached_at=live.state.attached_at,
+        reason=attached.reason,
+        revoked=attached.revoked,
+    )
+    return Deferred(ticket, answer)
+
+
+def _require_movable(live: LiveSession) -> None:
+    """Raises CommandRejected for a session in whose folder something happens, or whose folder is not its
+    own to choose.
+    """
+    _require_no_task(live.state)
+    decisions.require_idle(live.state)
+    if live.calls:
+        calls = sorted(call.call.tool_call_id for call in live.calls)
+        raise CommandRejected("run_in_progress", details={"tool_call_ids": calls})
+
+
+def _require_no_task(state: SessionState) -> None:
+    if state.origin is not None:
+        raise CommandRejected("session_of_task", details={"session_id": state.origin.session_id})
+
+
+def _permitting(state: SessionState) -> tuple[str, ...]:
+    """Returns the rules that allow calls in a session alone."""
+    return (*state.granted, *(() if state.rules is None else state.rules.allow))
+
+
+def _revoked(state: SessionState) -> tuple[events.SessionUpdated, ...]:
+    """Takes back what allows calls: it was said of the paths and commands of another folder."""
+    if not _permitting(state):
+        return ()
+    rules: SessionRules | UnsetType = UNSET
+    if state.rules is not None:
+        rules = replace(state.rules, allow=())
+    return (events.SessionUpdated(session_id=state.session_id, granted=(), rules=rules),)
+
+
+async def override_workspace(core: Core, command: commands.OverrideWorkspace) -> Reply:
+    """Lets a session ask about what lies outside of its workspace for a while, or no more."""
+    seconds = command.ttl_seconds
+    if 0 < seconds < OVERRIDE_SECONDS_MIN:
+        raise InvalidPayload(
+            f"ttl_seconds must be 0 or from {OVERRIDE_SECONDS_MIN} to {OVERRIDE_SECONDS_MAX}"
+        )
+    live = await core.sessions.require(command.session_id)
+    _require_no_task(live.state)
+    overrides = core.runs.overrides
+    ticket = overrides.grant(live, seconds) if seconds else overrides.end(live, "ended")
+    answer = WorkspaceOverride(
+        session_id=live.session_id, override=or_unset(overrides.shown(live.state))
+    )
+    return answer if ticket is None else Deferred(ticket, answer)
