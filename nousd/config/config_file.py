@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -58,6 +57,8 @@ def read_config_file(chosen: Path | None, environ: Mapping[str, str], here: Path
         raise ConfigError(f"config: file {path} cannot be read: {error.strerror}") from None
     if len(text) > CONFIG_FILE_BYTES_MAX:
         raise ConfigError(f"config: file {path} is longer than {CONFIG_FILE_BYTES_MAX} bytes")
+    import tomllib
+
     try:
         return ConfigFile(path, given.origin, tomllib.loads(text.decode()), exposure)
     except UnicodeDecodeError:

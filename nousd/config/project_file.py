@@ -20,7 +20,6 @@ said here; whether the user trusts the file, and what a rule is, is not known.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, get_args
 
@@ -91,6 +90,8 @@ def read_project_settings(data: bytes, path: str, file_hash: str) -> ProjectSett
         return _unusable(path, "", f"it is longer than {PROJECT_FILE_BYTES_MAX} bytes")
     if any(line.count(b".") > _LINE_DOTS_MAX for line in data.splitlines()):
         return _unusable(path, file_hash, f"a line has more than {_LINE_DOTS_MAX} dots")
+    import tomllib
+
     try:
         table = tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError:

@@ -22,7 +22,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, Final
 
@@ -105,8 +104,10 @@ def _stderr_sink(descriptor: int, redactor: Redactor) -> logging.Handler:
 
 
 def _file_sink(path: Path, redactor: Redactor) -> logging.Handler:
+    from nousd.daemon.log_file import PrivateRotatingFile
+
     try:
-        sink = _PrivateRotatingFile(
+        sink = PrivateRotatingFile(
             path, maxBytes=LOG_BYTES_MAX, backupCount=_OLD_FILES, encoding="utf-8"
         )
     except OSError as error:
@@ -129,23 +130,6 @@ class _DescriptorHandler(logging.Handler):
         with suppress(OSError):  # nobody is there to be told
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
-
-
-class _PrivateRotatingFile(RotatingFileHandler):
-    """Creates its files with mode 0600, whatever the umask; they follow one another by renaming."""
-
-    def _open(self) -> Any:
-        return open(self.baseFilename, self.mode, encoding=self.encoding, opener=_open_private)
-
-
-def _open_private(path: str, flags: int) -> int:
-    """Opens a file as it is, or makes it private, whatever bits the umask would take."""
-    try:
-        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return os.open(path, flags)
-    os.fchmod(descriptor, 0o600)
-    return descriptor
 
 
 # --- from the event loop to the writing thread -----------------------------------------------

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from nousd.errors import ContextOverflow, ProviderError
+
+ERROR_BODY_BYTES_MAX: Final = 64 * 1024
+"""How much of an error's body is read, and kept as ``ProviderError.raw``."""
 
 RETRYABLE_CODES: Final = frozenset(
     {
@@ -206,6 +208,8 @@ def retry_after_seconds(headers: Mapping[str, str], now: float) -> float | None:
     seconds = _number(value)
     if seconds is not None or value is None:
         return seconds
+    from email.utils import parsedate_to_datetime
+
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - now)
     except (ValueError, OverflowError):

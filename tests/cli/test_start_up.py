@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,64 @@ def test_a_ping_without_a_settings_file_does_not_read_settings(tmp_path: Path) -
     done = run("-c", _PING, NOUSD_SOCKET="", NOUSD_CONFIG="", XDG_CONFIG_HOME=str(tmp_path))
     assert done.returncode == 3
     assert {"nousd.config.settings", "tomllib", "msgspec"} & set(done.stderr.split()) == set()
+
+
+# --- a daemon that has nothing to do -------------------------------------------------------------
+
+
+NOT_FOR_IDLENESS = """
+anyio asyncio httpx2 httpcore2 http.client http.cookiejar hypercorn justhtml mcp mcp_types
+multiprocessing pickle pydantic rich starlette tomllib urllib.request email.utils logging.handlers
+nousd.admin nousd.bridge nousd.client nousd.mcp_host nousd.providers.connections nousd.replay
+nousd.providers.anthropic nousd.providers.gemini nousd.tools.mcp.session
+nousd.tools.sandbox.landlock nousd.tools.sandbox.bubblewrap
+"""
+"""What no daemon needs before somebody asks for it. Each costs memory for as long as it runs."""
+
+_SERVE = """
+import sys
+from nousd.cli.daemon_main import main
+sys.argv[0] = "nousd"
+try:
+    main()
+finally:
+    print("modules:", *sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "model",
+    [["mock"], ["openai", "--api-base", "http://127.0.0.1:9/v1", "--model", "m"]],
+    ids=["mock", "hosted"],
+)
+def test_a_daemon_that_was_only_pinged_has_imported_nothing_for_work(
+    model: list[str], tmp_path: Path
+) -> None:
+    socket_path = tmp_path / "s"
+    places = ("--socket", str(socket_path), "--state-dir", str(tmp_path / "state"))
+    argv = ["serve", *places, "--workdir", str(tmp_path), "--provider", *model]
+    environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "NOUSD_CONFIG": ""}
+    daemon = subprocess.Popen(
+        [sys.executable, "-c", _SERVE, *argv], env=environ, stderr=subprocess.PIPE, text=True
+    )
+    with daemon:
+        assert daemon.stderr is not None
+        watchdog = threading.Timer(60, daemon.kill)
+        watchdog.start()
+        assert any("listening on" in line for line in daemon.stderr)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(socket_path))
+            client.sendall(_PING_LINE)
+            assert b"pong" in client.recv(4096)
+        daemon.terminate()
+        *_, told = daemon.stderr
+        watchdog.cancel()
+    kind, *modules = told.split()
+    assert (daemon.returncode, kind) == (0, "modules:")
+    assert set(NOT_FOR_IDLENESS.split()) & set(modules) == set()
+
+
+_PING_LINE = b'{"v":"1","id":"1","type":"ping","payload":{}}\n'
 
 
 # --- output that cannot be written ---------------------------------------------------------------

@@ -21,8 +21,8 @@ from nousd.machine.model_input import (
     ToolSpec,
     UserMessage,
 )
+from nousd.providers.connections import TAIL_SECONDS
 from nousd.providers.interface import ReasoningKept, TextDelta
-from nousd.providers.server import TAIL_SECONDS
 from nousd.wire.entries import Attachment, ReasoningBlock, Usage
 from tests.providers.conformance import KEY, Dialect, Scene, Server, body_of, server_of
 from tests.providers.dialects import DIALECTS

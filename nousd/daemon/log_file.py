@@ -1,0 +1,27 @@
+"""The file that the daemon's own log goes to: private, and put aside when it is long.
+
+Imported only where there is one: what the standard library needs for it is half a megabyte of memory.
+"""
+
+from __future__ import annotations
+
+import os
+from logging.handlers import RotatingFileHandler
+from typing import Any
+
+
+class PrivateRotatingFile(RotatingFileHandler):
+    """Creates its files with mode 0600, whatever the umask; they follow one another by renaming."""
+
+    def _open(self) -> Any:
+        return open(self.baseFilename, self.mode, encoding=self.encoding, opener=_open_private)
+
+
+def _open_private(path: str, flags: int) -> int:
+    """Opens a file as it is, or makes it private, whatever bits the umask would take."""
+    try:
+        descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return os.open(path, flags)
+    os.fchmod(descriptor, 0o600)
+    return descriptor
