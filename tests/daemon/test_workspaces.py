@@ -1,0 +1,437 @@
+"""Sessions that work in folders of their own: which ones there may be, and that each stays in it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from nousd.daemon.log import Log
+from nousd.daemon.workspaces import WORKSPACES_MAX
+from nousd.providers.interface import Receive
+from nousd.store import memory
+from nousd.tools.sandbox.interface import Held, Request
+from nousd.wire import events
+from nousd.wire.limits import PATH_CHARS_MAX
+from nousd.wire.tool_events import SandboxFacts
+from tests.daemon.asking_bench import calls
+from tests.daemon.scripted import Outcome, says
+from tests.daemon.task_bench import PlannedModel, tasks
+from tests.daemon.workspaces_bench import Bench, Folders, folders_in, several_folders
+from tests.daemon_harness import FakeClock, memory_daemon, of_type
+
+pytestmark = pytest.mark.behaviour("a_session_works_in_its_folder")
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    return folders_in(tmp_path)
+
+
+async def workspace_of(bench: Bench, session_id: str) -> str:
+    state = await bench.client.request("get_state", session_id=session_id)
+    workspace: str = state["workspace"]
+    return workspace
+
+
+# --- which folder ----------------------------------------------------------------------------
+
+
+async def test_a_session_that_names_no_folder_works_in_the_workdir_and_the_log_says_so(
+    folders: Folders,
+) -> None:
+    async with several_folders(folders) as bench:
+        assert (await bench.client.request("get_state"))["workspace"] == str(folders.home)
+        session = await bench.session()
+        created = await bench.events.until("session_created")
+        assert created["payload"]["workspace"] == str(folders.home)
+        assert await workspace_of(bench, session) == str(folders.home)
+        assert (await bench.call(session, "read", path="name.txt")).text == "this is home"
+
+
+async def test_the_first_session_that_a_prompt_makes_has_its_folder_in_the_log_as_well(
+    folders: Folders,
+) -> None:
+    async with several_folders(folders) as bench:
+        bench.provider.answer(says("done"))
+        await bench.client.request("prompt", text="go", wait=False)
+        created = await bench.events.until("session_created")
+        assert created["payload"]["workspace"] == str(folders.home)
+        await bench.events.run()
+
+
+async def test_a_session_can_be_made_in_a_root_that_was_allowed_and_anywhere_below_it(
+    folders: Folders,
+) -> None:
+    below = folders.a / "deep" / "er"
+    below.mkdir(parents=True)
+    async with several_folders(folders) as bench:
+        for folder in (folders.a, folders.b, below, folders.home):
+            session = await bench.session(folder)
+            assert await workspace_of(bench, session) == str(folder)
+
+
+async def test_a_folder_is_named_by_where_it_really_is(folders: Folders, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(folders.a)
+    spellings = (link, f"{folders.b}/../a/.", f"{folders.a}//")
+    async with several_folders(folders) as bench:
+        for spelled in spellings:
+            session = await bench.session(spelled)
+            created = await bench.events.until("session_created", session_id=session)
+            assert created["payload"]["workspace"] == str(folders.a)
+            assert (await bench.call(session, "read", path="name.txt")).text == "this is a"
+
+
+async def test_a_root_that_the_user_names_by_a_link_allows_what_it_leads_to(
+    folders: Folders, tmp_path: Path
+) -> None:
+    link = tmp_path / "root"
+    link.symlink_to(folders.a)
+    async with several_folders(folders, link) as bench:
+        assert await workspace_of(bench, await bench.session(folders.a)) == str(folders.a)
+        assert await workspace_of(bench, await bench.session(link)) == str(folders.a)
+
+
+@pytest.mark.parametrize(
+    "named",
+    ["relative", "~", "~/a", "$HOME", "/a\0b"],
+    ids=["relative", "home", "below home", "variable", "NUL"],
+)
+async def test_what_is_no_absolute_path_is_refused_and_nothing_in_it_is_expanded(
+    folders: Folders, named: str
+) -> None:
+    async with several_folders(folders) as bench:
+        error = await bench.client.refusal("new_session", workspace=named)
+        assert error["code"] == "invalid_payload"
+        assert error["message"] == "workspace must be an absolute path"
+
+
+async def test_a_path_can_be_as_long_as_the_system_takes_them_and_no_longer(
+    folders: Folders,
+) -> None:
+    async with several_folders(folders) as bench:
+        longest = str(folders.a) + "/" * (PATH_CHARS_MAX - len(str(folders.a)))
+        assert await workspace_of(bench, await bench.session(longest)) == str(folders.a)
+        error = await bench.client.refusal("new_session", workspace=longest + "/")
+        assert error["message"] == f"workspace is too long: at most {PATH_CHARS_MAX}"
+
+
+async def test_a_folder_that_is_not_there_and_a_file_are_not_found(folders: Folders) -> None:
+    async with several_folders(folders) as bench:
+        for named in (folders.a / "none", folders.a / "name.txt"):
+            error = await bench.client.refusal("new_session", workspace=str(named))
+            assert (error["code"], error["message"]) == ("command_rejected", "workspace_not_found")
+            assert error["details"] == {"workspace": str(named)}
+            assert error["cause"] == "there is no such folder"
+
+
+async def test_a_folder_outside_of_every_root_is_refused_and_the_roots_are_named(
+    folders: Folders, tmp_path: Path
+) -> None:
+    (folders.a / "way_out").symlink_to(folders.outside)
+    outside = (
+        folders.outside,
+        folders.a / "way_out",
+        f"{folders.a}/../outside",
+        tmp_path,  # contains every root
+        f"{folders.a}x",
+        folders.outside / "none",  # whether it is there is not told
+        "/",
+    )
+    async with several_folders(folders) as bench:
+        for named in outside:
+            error = await bench.client.refusal("new_session", workspace=str(named))
+            assert error["message"] == "workspace_not_allowed"
+            assert error["details"] == {"workspace": str(named)}
+            assert error["cause"] == f"it must lie in {folders.home} or {folders.a} or {folders.b}"
+
+
+async def test_what_belongs_to_the_daemon_is_no_workspace_nor_what_contains_it(
+    folders: Folders, tmp_path: Path
+) -> None:
+    (folders.state / "below").mkdir()
+    link = folders.a / "to_state"
+    link.symlink_to(folders.state)
+    async with several_folders(folders, tmp_path) as bench:
+        for named in (folders.state, folders.state / "below", link):
+            error = await bench.client.refusal("new_session", workspace=str(named))
+            assert error["message"] == "workspace_not_allowed"
+            assert error["cause"] == "it lies in what belongs to the daemon"
+        error = await bench.client.refusal("new_session", workspace=str(tmp_path))
+        assert error["message"] == "workspace_not_allowed"
+        assert error["cause"].startswith("it contains what belongs to the daemon")
+        # The folders beside it are none of the daemon's business.
+        assert await workspace_of(bench, await bench.session(folders.b)) == str(folders.b)
+
+
+async def test_a_workdir_that_contains_the_daemons_own_is_the_users_choice(tmp_path: Path) -> None:
+    folders = folders_in(tmp_path)
+    inside = folders._replace(home=folders.home.parent)
+    async with several_folders(inside, folders.a) as bench:
+        for named in (None, inside.home):
+            session = await bench.session(named)
+            assert (await bench.call(session, "read", path="a/name.txt")).text == "this is a"
+            assert (await bench.call(session, "read", path="state/name.txt")).is_error
+
+
+async def test_a_session_of_an_older_log_works_in_the_workdir(folders: Folders) -> None:
+    async with memory.open_store() as store:
+        clock = FakeClock()
+        old = events.SessionCreated(
+            session_id="old", created_at=clock.now(), contract_version="tui-rpc-v1"
+        )
+        async with several_folders(folders, store=store, clock=clock) as bench:
+            log = Log(store, bench.daemon.core.hub, clock)
+            await log.submit(log.encode((old,))).wait_committed()
+            assert await workspace_of(bench, "old") == str(folders.home)
+            assert (await bench.call("old", "read", path="name.txt")).text == "this is home"
+            branch = (await bench.client.request("branch_session", session_id="old"))["session_id"]
+            created = await bench.events.until("session_created", session_id=branch)
+            assert created["payload"]["workspace"] == str(folders.home)
+
+
+# --- staying in it ---------------------------------------------------------------------------
+
+PATCHING = "--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-this is {name}\n+patched\n"
+
+
+def file_calls(path: str, name: str) -> dict[str, dict[str, Any]]:
+    """Returns a call of each file tool that touches the file, which says whose it is."""
+    return {
+        "read": {"path": path},
+        "ls": {"path": path.rpartition("/")[0] or "."},
+        "find": {"pattern": "name.txt", "path": path.rpartition("/")[0] or "."},
+        "grep": {"pattern": "this", "path": path},
+        "edit": {"path": path, "oldText": "this", "newText": "this,"},
+        "write": {"path": path, "content": f"this is {name}\n"},
+        "patch": {"patch": PATCHING.format(path=path, name=name), "dryRun": True},
+    }
+
+
+@pytest.mark.parametrize("tool", file_calls("x", "x"))
+async def test_every_file_tool_works_in_the_folder_of_its_session_and_nowhere_else(
+    folders: Folders, tool: str
+) -> None:
+    async with several_folders(folders) as bench:
+        session = await bench.session(folders.a)
+        inside = await bench.call(session, tool, **file_calls("name.txt", "a")[tool])
+        assert not inside.is_error, inside.text
+        absolute = str(folders.a / "name.txt")
+        if tool != "patch":
+            ended = await bench.call(session, tool, **file_calls(absolute, "a")[tool])
+            assert not ended.is_error, ended.text
+        for path in ("../b/name.txt", str(folders.b / "name.txt"), str(folders.home / "name.txt")):
+            ended = await bench.call(session, tool, **file_calls(path, "b")[tool])
+            assert ended.is_error, path
+            assert "this is" not in ended.text
+    for folder in (folders.b, folders.home):
+        assert (folder / "name.txt").read_text() == f"this is {folder.name}\n"
+
+
+async def test_commands_start_in_the_folder_of_their_session(folders: Folders) -> None:
+    async with several_folders(folders) as bench:
+        for folder in (folders.a, folders.b, folders.home):
+            session = await bench.session(folder)
+            assert (await bench.call(session, "bash", command="pwd -P")).text == str(folder)
+
+
+class TellingSandbox:
+    """Holds nothing, and keeps what it was asked to hold."""
+
+    name = "telling"
+    has_network = False
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    def __call__(self) -> TellingSandbox:
+        return self
+
+    @contextmanager
+    def hold(self, request: Request) -> Iterator[Held]:
+        self.requests.append(request)
+        facts = SandboxFacts(backend=self.name, network=False, mounts=("/w:rw",), limits={"x": 1})
+        yield Held(argv=request.argv, env=request.env, facts=facts)
+
+
+async def test_git_looks_at_the_repository_of_its_session(folders: Folders) -> None:
+    for folder in (folders.a, folders.b):
+        await trio.run_process(["git", "init", "-q", "-b", f"of_{folder.name}", str(folder)])
+    async with several_folders(folders, sandbox=TellingSandbox()) as bench:
+        for folder in (folders.a, folders.b):
+            session = await bench.session(folder)
+            ended = await bench.call(session, "git", subcommand="status")
+            assert f"of_{folder.name}" in ended.text
+        elsewhere = await bench.call(await bench.session(), "git", subcommand="status")
+        assert elsewhere.is_error
+
+
+async def test_a_sandbox_shows_the_folder_of_the_session_and_hides_what_is_the_daemons(
+    folders: Folders,
+) -> None:
+    sandbox = TellingSandbox()
+    async with several_folders(folders, sandbox=sandbox) as bench:
+        for folder in (folders.a, folders.b):
+            await bench.call(await bench.session(folder), "bash", command="true")
+    assert [request.workdir for request in sandbox.requests] == [folders.a, folders.b]
+    assert all(folders.state in request.hidden for request in sandbox.requests)
+
+
+async def test_a_path_of_an_attachment_starts_in_the_folder_of_the_session(
+    folders: Folders,
+) -> None:
+    async with several_folders(folders) as bench:
+        session = await bench.session(folders.a)
+        bench.provider.answer(says("seen"))
+        await bench.client.request(
+            "prompt",
+            text="look",
+            wait=False,
+            session_id=session,
+            attachments=[{"path": "name.txt", "media_type": "text/plain"}],
+        )
+        run = await bench.events.run()
+        [attached] = [
+            file
+            for appended in of_type(run, "entry_appended")
+            for file in appended["entry"].get("attachments", ())
+        ]
+        artifact = await bench.client.request("get_artifact", artifact_id=attached["artifact_id"])
+        assert base64.b64decode(artifact["data"]) == b"this is a\n"
+        for path in ("../b/name.txt", str(folders.home / "name.txt")):
+            error = await bench.client.refusal(
+                "prompt",
+                text="look",
+                session_id=session,
+                attachments=[{"path": path, "media_type": "text/plain"}],
+            )
+            assert error["message"] == f"attachments[0].path: path_outside_workdir: {path}"
+
+
+async def test_two_sessions_work_side_by_side_each_in_its_own(folders: Folders) -> None:
+    model, both = PlannedModel(), trio.Event()
+    here: set[str] = set()
+
+    def meets(name: str, then: Outcome) -> Outcome:
+        """A model call that waits until the other session's has begun as well."""
+
+        async def play(receive: Receive) -> None:
+            here.add(name)
+            if len(here) == 2:
+                both.set()
+            await both.wait()
+            await then(receive)
+
+        return play
+
+    async with several_folders(folders, provider=model) as bench:
+        run_ids = set()
+        for folder in (folders.a, folders.b):
+            copies = calls(("bash", json.dumps({"command": "cat name.txt > seen.txt"})))
+            writes = calls(("write", json.dumps({"path": "mine.txt", "content": folder.name})))
+            model.plans[f"go {folder.name}"] += [meets(folder.name, copies), writes, says("done")]
+            session = await bench.session(folder)
+            accepted = await bench.client.request(
+                "prompt", text=f"go {folder.name}", wait=False, session_id=session
+            )
+            run_ids.add(accepted["run_id"])
+        ended = [(await bench.events.until("agent_end"))["payload"] for _ in run_ids]
+        assert {end["run_id"] for end in ended} == run_ids
+        assert {end["status"] for end in ended} == {"completed"}
+    for folder in (folders.a, folders.b):
+        assert (folder / "mine.txt").read_text() == folder.name
+        assert (folder / "seen.txt").read_text() == f"this is {folder.name}\n"
+    assert not (folders.home / "mine.txt").exists()
+
+
+async def test_of_nested_folders_the_inner_one_shows_nothing_of_the_outer(folders: Folders) -> None:
+    inner = folders.a / "inner"
+    inner.mkdir()
+    (inner / "name.txt").write_text("this is inner\n")
+    async with several_folders(folders, folders.a, inner) as bench:
+        within = await bench.session(inner)
+        assert (await bench.call(within, "read", path="name.txt")).text == "this is inner"
+        assert (await bench.call(within, "read", path="../name.txt")).is_error
+        around = await bench.session(folders.a)
+        assert (await bench.call(around, "read", path="inner/name.txt")).text == "this is inner"
+
+
+# --- who inherits it -------------------------------------------------------------------------
+
+
+async def test_a_branch_works_where_its_parent_does(folders: Folders) -> None:
+    async with several_folders(folders) as bench:
+        session = await bench.session(folders.a)
+        branched = await bench.client.request("branch_session", session_id=session)
+        branch = branched["session_id"]
+        created = await bench.events.until("session_created", session_id=branch)
+        assert created["payload"]["workspace"] == str(folders.a)
+        assert (await bench.call(branch, "read", path="name.txt")).text == "this is a"
+
+
+async def test_a_task_works_where_the_session_does_that_made_it(folders: Folders) -> None:
+    model = PlannedModel()
+    model.plans["go"] += [tasks({"prompt": "look"}), says("done")]
+    model.plans["look"] += [calls(("read", '{"path": "name.txt"}')), says("seen")]
+    async with several_folders(folders, provider=model) as bench:
+        session = await bench.session(folders.a)
+        accepted = await bench.client.request("prompt", text="go", wait=False, session_id=session)
+        run = await bench.events.run(accepted["run_id"])
+        [child] = [made for made in of_type(run, "session_created") if "origin" in made]
+        assert child["workspace"] == str(folders.a)
+        read = [end for end in of_type(run, "tool_execution_end") if end["tool_name"] == "read"]
+        assert [end["result"] for end in read] == ["this is a"]
+
+
+# --- how many are remembered -----------------------------------------------------------------
+
+
+async def test_workspaces_that_nobody_is_in_are_forgotten_and_one_in_use_is_not(
+    folders: Folders,
+) -> None:
+    entered = trio.Event()
+
+    async def waits(receive: Receive) -> None:
+        entered.set()
+        await trio.sleep_forever()
+
+    async with several_folders(folders) as bench:
+        workspaces = bench.daemon.core.workspaces
+        busy, idle = await bench.session(folders.a), await bench.session(folders.b)
+        bench.provider.answer(waits)
+        await bench.client.request("prompt", text="go", wait=False, session_id=busy)
+        with trio.fail_after(15):
+            await entered.wait()
+        states = [(await bench.daemon.core.sessions.get(each)).state for each in (busy, idle)]
+        held = workspaces.known(states[0])
+        assert held is not None
+        assert workspaces.known(states[1]) is not None
+        for number in range(WORKSPACES_MAX):
+            folder = folders.b / str(number)
+            folder.mkdir()
+            await workspaces.named(str(folder))
+        assert workspaces.known(states[0]) is held
+        assert workspaces.known(states[1]) is None
+        assert await workspaces.of(states[0]) is held
+        await bench.client.request("abort", session_id=busy)
+        await bench.events.run()
+
+
+async def test_a_daemon_with_one_folder_makes_one_workspace_and_looks_for_no_other(
+    folders: Folders,
+) -> None:
+    async with memory_daemon(workdir=folders.home, provider=PlannedModel()) as daemon:
+        client = await daemon.connect()
+        for named in ({}, {"workspace": str(folders.home)}):
+            session = (await client.request("new_session", **named))["session_id"]
+            live = await daemon.core.sessions.get(session)
+            assert await daemon.core.workspaces.of(live.state) is daemon.core.workspaces.default
+        error = await client.refusal("new_session", workspace=str(folders.a))
+        assert error["cause"] == f"it must lie in {folders.home}"

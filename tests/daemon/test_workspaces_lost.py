@@ -1,0 +1,218 @@
+"""Workspaces that are not any more what they were when their session was made.
+
+A session in such a folder can be read and does nothing; as soon as the folder is right again it goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nousd.providers.interface import Receive
+from nousd.store import memory
+from tests.daemon.asking_bench import calls
+from tests.daemon.scripted import says
+from tests.daemon.workspaces_bench import Bench, Folders, folders_in, several_folders
+from tests.daemon_harness import FakeClock, of_type
+
+pytestmark = pytest.mark.behaviour("a_lost_workspace_refuses_work")
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    return folders_in(tmp_path)
+
+
+WORK: dict[str, dict[str, Any]] = {
+    "prompt": {"text": "go", "wait": False},
+    "resume": {},
+    "call_tool": {"tool": "read", "args": {"path": "name.txt"}},
+}
+"""Commands that have something happen in a session's folder."""
+
+READS = ("get_state", "get_messages", "get_tree", "get_queue", "list_permissions", "get_todos")
+
+
+async def check_reads_only(bench: Bench, session: str, word: str, cause: str = "") -> None:
+    """Asserts that a session can be read, and refuses to work for that reason."""
+    for command, payload in WORK.items():
+        error = await bench.client.refusal(command, session_id=session, **payload)
+        assert (error["code"], error["message"]) == ("command_rejected", word), command
+        assert error["details"].keys() == {"workspace"}
+        assert cause in error["cause"]
+    for command in READS:
+        answer = await bench.client.request(command, session_id=session)
+        assert answer["session_id"] == session
+    listed = (await bench.client.request("list_sessions"))["sessions"]
+    assert session in {each["session_id"] for each in listed}
+
+
+async def check_works(bench: Bench, session: str, name: str) -> None:
+    assert (await bench.call(session, "read", path="name.txt")).text == f"this is {name}"
+    assert (await bench.run(session))[-1]["payload"]["status"] == "completed"
+
+
+async def test_a_session_whose_folder_was_deleted_can_be_read_and_does_nothing_until_it_is_back(
+    folders: Folders,
+) -> None:
+    async with several_folders(folders) as bench:
+        session = await bench.session(folders.a)
+        await check_works(bench, session, "a")
+        shutil.rmtree(folders.a)
+        await check_reads_only(bench, session, "workspace_not_found", "there is no such folder")
+        folders.a.mkdir()
+        (folders.a / "name.txt").write_text("this is new\n")
+        await check_works(bench, session, "new")
+
+
+async def test_a_file_in_the_place_of_the_folder_is_no_folder(folders: Folders) -> None:
+    async with several_folders(folders) as bench:
+        session = await bench.session(folders.a)
+        shutil.rmtree(folders.a)
+        folders.a.write_text("")
+        await check_reads_only(bench, session, "workspace_not_found", "there is no such folder")
+
+
+async def test_a_link_in_the_place_of_the_folder_leads_nowhere(folders: Folders) -> None:
+    async with several_folders(folders) as bench:
+        session = await bench.session(folders.a)
+        folders.a.rename(folders.a.with_name("was_a"))
+        # Also not where another session may work.
+        for target in (folders.outside, folders.b, folders.a.with_name("was_a")):
+            folders.a.symlink_to(target)
+            await check_reads_only(bench, session, "workspace_not_found", "is a link now")
+            folders.a.unlink()
+        folders.a.with_name("was_a").rename(folders.a)
+        await check_works(bench, session, "a")
+
+
+async def test_a_link_further_up_leads_nowhere_either(folders: Folders) -> None:
+    (folders.a / "up" / "inner").mkdir(parents=True)
+    (folders.outside / "inner").mkdir()
+    async with several_folders(folders) as bench:
+        session = await bench.session(folders.a / "up" / "inner")
+        (folders.a / "up").rename(folders.a / "was_up")
+        (folders.a / "up").symlink_to(folders.outside)
+        await check_reads_only(bench, session, "workspace_not_found", "is a link now")
+
+
+# --- during a run ----------------------------------------------------------------------------
+
+SWAPPED_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("read", {"path": "name.txt"}),
+    ("ls", {}),
+    ("find", {"pattern": "*"}),
+    ("grep", {"pattern": "this"}),
+    ("write", {"path": "name.txt", "content": "changed"}),
+    ("write", {"path": "new.txt", "content": "made"}),
+    ("edit", {"path": "name.txt", "oldText": "this", "newText": "changed"}),
+)
+
+
+@pytest.mark.parametrize("further_up", [False, True], ids=["the folder itself", "one further up"])
+@pytest.mark.parametrize(
+    ("tool", "args"), SWAPPED_CALLS, ids=[f"{tool}-{len(args)}" for tool, args in SWAPPED_CALLS]
+)
+async def test_a_folder_that_another_session_turns_into_a_link_lets_no_running_session_out(
+    folders: Folders, tool: str, args: dict[str, Any], further_up: bool
+) -> None:
+    top = folders.a / "inner"
+    inner = top / "most" if further_up else top
+    inner.mkdir(parents=True)
+    there = folders.outside / "most" if further_up else folders.outside
+    there.mkdir(exist_ok=True)
+    (there / "name.txt").write_text("this is a secret\n")
+    async with several_folders(folders, folders.a) as bench:
+        within, around = await bench.session(inner), await bench.session(folders.a)
+        other = await bench.another()
+        swap = f"mv {top} {top}.was && ln -s {folders.outside} {top}"
+
+        async def swapped(receive: Receive) -> None:
+            # While the model thinks, which is in the run.
+            assert not (await other.call(around, "bash", command=swap)).is_error
+            await calls((tool, json.dumps(args)))(receive)
+
+        run = await bench.run(within, swapped, says("done"))
+        [end] = of_type(run, "tool_execution_end")
+        assert end["is_error"]
+        assert "workspace_changed" in end["result"]
+        assert "secret" not in json.dumps(run)
+    assert (there / "name.txt").read_text() == "this is a secret\n"
+    assert not (there / "new.txt").exists()
+
+
+async def test_a_run_whose_folder_is_lost_before_it_begins_fails_with_that_reason(
+    folders: Folders,
+) -> None:
+    async with several_folders(folders) as bench:
+        session = await bench.session(folders.a)
+        live = await bench.daemon.core.sessions.get(session)
+        of = bench.daemon.core.workspaces.of
+
+        async def lost_meanwhile(state: Any) -> Any:
+            # The look before the prompt is accepted was the last good one.
+            if live.run is not None and folders.a.exists():
+                shutil.rmtree(folders.a)
+            return await of(state)
+
+        bench.daemon.core.workspaces.of = lost_meanwhile  # type: ignore[method-assign]
+        run = await bench.run(session)
+        [error] = of_type(run, "error")
+        assert error["code"] == "workspace_not_found"
+        assert error["cause"] == "there is no such folder"
+        assert run[-1]["payload"]["status"] == "error"
+
+
+# --- after a restart -------------------------------------------------------------------------
+
+
+async def test_a_daemon_with_fewer_roots_refuses_work_in_the_others_and_reads_them(
+    folders: Folders,
+) -> None:
+    async with memory.open_store() as store:
+        options = {"store": store, "clock": FakeClock()}
+        async with several_folders(folders, **options) as bench:
+            a, b = await bench.session(folders.a), await bench.session(folders.b)
+            await check_works(bench, a, "a")
+        async with several_folders(folders, folders.b, **options) as bench:
+            state = await bench.client.request("get_state", session_id=a)
+            assert state["workspace"] == str(folders.a)
+            await check_reads_only(bench, a, "workspace_not_allowed", f"{folders.b}")
+            await check_works(bench, b, "b")
+        async with several_folders(folders, **options) as bench:
+            await check_works(bench, a, "a")
+
+
+async def test_a_session_keeps_its_folder_when_the_daemon_gets_another_workdir(
+    folders: Folders,
+) -> None:
+    async with memory.open_store() as store:
+        options = {"store": store, "clock": FakeClock()}
+        async with several_folders(folders, **options) as bench:
+            session = await bench.session()
+        moved = folders._replace(home=folders.outside)
+        async with several_folders(moved, **options) as bench:
+            await check_reads_only(bench, session, "workspace_not_allowed")
+        async with several_folders(moved, folders.home, **options) as bench:
+            await check_works(bench, session, "home")
+
+
+async def test_a_call_that_was_acknowledged_is_known_also_when_its_folder_is_lost(
+    folders: Folders,
+) -> None:
+    async with several_folders(folders) as bench:
+        session = await bench.session(folders.a)
+        call = {**WORK["call_tool"], "session_id": session, "client_call_id": "mine"}
+        first = await bench.client.request("call_tool", **call)
+        prompt = {**WORK["prompt"], "session_id": session, "client_message_id": "mine"}
+        bench.provider.answer(says("done"))
+        started = await bench.client.request("prompt", **prompt)
+        await bench.events.run(started["run_id"])
+        shutil.rmtree(folders.a)
+        assert await bench.client.request("call_tool", **call) == first
+        again = await bench.client.request("prompt", **prompt)
+        assert again["run_id"] == started["run_id"]
