@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import subprocess
+import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -16,7 +18,6 @@ import trio
 
 from nousd.errors import ToolError
 from nousd.tools.sandbox import rule_walk
-from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.landlock import Landlock
 from nousd.tools.sandbox.places import Chosen, places_of
@@ -195,6 +196,18 @@ async def test_nothing_is_left_of_what_stood_in_for_closed_places(
     assert {path for path in repository.work.rglob("*") if "objects" not in path.parts} == before
 
 
+KILLED_DAEMON = """
+import os, signal, sys
+from pathlib import Path
+from nousd.tools.sandbox.detect import Detector
+from nousd.tools.sandbox.interface import Request
+from tests.tools.sandbox_bench import CHOSEN
+request = Request(argv=["/bin/true"], env={}, workdir=Path(sys.argv[1]))
+with Detector("bubblewrap", CHOSEN)().hold(request):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 @pytest.mark.parametrize("has_repository", [False, True])
 async def test_what_a_killed_daemon_left_goes_with_the_next_command(
     has_repository: bool, tmp_path: Path
@@ -204,18 +217,12 @@ async def test_what_a_killed_daemon_left_goes_with_the_next_command(
         git(held.work, "init", "-q")
     (held.work / "hooks").mkdir()
     before = set(held.work.rglob("*"))
-    request = Request(argv=["/bin/true"], env={}, workdir=held.work)
-    sandbox = held.find()
-    assert sandbox is not None
-    killed = sandbox.hold(request)
-    killed.__enter__()
-    left = set(held.work.rglob("*")) - before
-    assert left
-    held.find = Detector("bubblewrap", CHOSEN)
-    held.context = msgspec.structs.replace(held.context, sandbox=held.find)
+    daemon = [sys.executable, "-c", KILLED_DAEMON, str(held.work)]
+    ended = await trio.run_process(daemon, cwd=Path(__file__).parents[2], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert set(held.work.rglob("*")) - before
     await held.call("bash", command="mkdir .nousd/x .git/modules .git/modules/x")
     assert set(held.work.rglob("*")) == before
-    del killed
 
 
 @pytest.mark.parametrize("ends_first", [0, 1])

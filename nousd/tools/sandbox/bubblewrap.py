@@ -7,30 +7,35 @@ dies, the kernel ends all others with it.
 
 Closed places inside of a writable folder are mounted over themselves, read-only. Every folder on the way
 to one is mounted onto itself as well: what is a mount cannot be renamed, so nothing closed can be
-moved aside together with its folder.
+moved aside together with its folder. All of this is done before bubblewrap starts, which cannot do it
+safely beside other commands (``_bubblewrap_main``).
 """
 
 from __future__ import annotations
 
+import marshal
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from nousd.errors import ToolError
 from nousd.tools.sandbox import seccomp
+from nousd.tools.sandbox._bubblewrap_main import STAGING
 from nousd.tools.sandbox.interface import Held, Request
+from nousd.tools.sandbox.layout import Root, is_of_the_machine, laid_out
 from nousd.tools.sandbox.limits import TEMPORARY_BYTES_MAX
+from nousd.tools.sandbox.links import kept
 from nousd.tools.sandbox.places import Chosen, Places, places_of
-from nousd.tools.sandbox.stand_ins import StandIns, kept
+from nousd.tools.sandbox.stand_ins import StandIns
 from nousd.wire.tool_events import SandboxFacts
 
 TEMPORARY: Final = "/tmp"  # noqa: S108 - inside of the sandbox, where it is its own
 HOME: Final = f"{TEMPORARY}/home"
 
-_MOUNTED: Final = ("/proc", "/dev", TEMPORARY)
-"""Own file systems: what is shown inside of them comes later."""
+_PROGRAM: Final = Path(__file__).with_name("_bubblewrap_main.py")
 
 _EMPTY: Final = ("/home", "/root", "/run", "/var")
 
@@ -70,16 +75,21 @@ class Bubblewrap:
                     stack.enter_context(places.watched.kept(remarks))
                 stack.enter_context(kept(_links(places)))
                 stand_ins = stack.enter_context(self._stand_ins.made(_makeable(closed)))
+                roots = laid_out(closed, stand_ins)
+                plan = stack.enter_context(_file_of(_plan(roots)))
                 rules = stack.enter_context(_file_of(seccomp.program(families=seccomp.INTERNET)))
             except OSError as error:
                 where = f"{error.filename}: " if error.filename else ""
                 raise ToolError(f"sandbox_failed: {where}{error.strerror}") from error
-            closed = _standing(closed, stand_ins)
             yield Held(
-                argv=[str(self._program), *_arguments(request, closed, rules), *request.argv],
+                argv=[
+                    *(sys.executable, "-I", "-S", str(_PROGRAM), str(plan)),
+                    *(str(self._program), *_arguments(request, closed, roots, rules)),
+                    *request.argv,
+                ],
                 env=places.environment(request.env, home=HOME, temporary=TEMPORARY),
                 facts=self._facts(request, places),
-                descriptors=(rules,),
+                descriptors=(plan, rules),
                 limits=self._chosen.limits,
                 remarks=remarks,
                 is_holder=True,
@@ -97,60 +107,49 @@ class Bubblewrap:
 
 @contextmanager
 def _file_of(data: bytes) -> Iterator[int]:
-    descriptor = os.memfd_create("seccomp")
+    descriptor = os.memfd_create("sandbox")
     try:
-        os.write(descriptor, data)
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(data)
         os.lseek(descriptor, 0, os.SEEK_SET)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _arguments(request: Request, places: Places, rules: int) -> Iterator[str]:
+def _plan(roots: Sequence[Root]) -> bytes:
+    return marshal.dumps({"roots": [root.plan for root in roots]})
+
+
+def _arguments(
+    request: Request, places: Places, roots: Sequence[Root], rules: int
+) -> Iterator[str]:
     yield from _ALONE
     if request.network:
         yield "--share-net"
-    yield from _machine(places.readable)
-    for path in places.writable:
-        yield from ("--bind", str(path), str(path))
+    yield from _machine(places.readable, {root.path for root in roots})
+    for number, root in enumerate(roots):
+        if root.outer < 0:
+            yield from ("--bind", f"{STAGING}/{number}", str(root.path))
     for name, path in places.home_links(request.env.get("HOME")):
         yield from ("--symlink", str(path), f"{HOME}/{name}")
-    yield from _closed(places)
     # The settings of the kernel belong to root, who needs no capability to write what he owns.
     for own in ("/proc", "/dev", "/"):
         yield from ("--remount-ro", own)
     yield from ("--chdir", str(request.workdir), "--seccomp", str(rules), "--")
 
 
-def _machine(readable: Sequence[Path]) -> Iterator[str]:
+def _machine(readable: Sequence[Path], laid_out: Collection[Path]) -> Iterator[str]:
     size = str(TEMPORARY_BYTES_MAX)
-    late = []
     for path in readable:
         if path.is_symlink() and len(path.parts) == 2:  # such as /bin
             yield from ("--symlink", str(path.readlink()), str(path))
-        elif any(path.is_relative_to(own) for own in _MOUNTED):
-            late.append(path)
-        else:
+        elif is_of_the_machine(path) and path not in laid_out:
             yield from ("--ro-bind", str(path), str(path))
     yield from ("--proc", "/proc", "--dev", "/dev")
     yield from ("--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", TEMPORARY)  # noqa: S108
     for folder in (*_EMPTY, HOME):
         yield from ("--dir", folder)
-    for path in late:
-        yield from ("--ro-bind", str(path), str(path))
-
-
-def _closed(places: Places) -> Iterator[str]:
-    closed = (*places.protected, *places.hidden)
-    for folder in dict.fromkeys(_on_the_way(places.writable, closed)):
-        yield from ("--bind", str(folder), str(folder))
-    for path in places.protected:
-        yield from ("--ro-bind", str(path), str(path))
-    for path in places.hidden:
-        if path.is_dir():
-            yield from ("--tmpfs", str(path), "--remount-ro", str(path))
-        else:
-            yield from ("--ro-bind", "/dev/null", str(path))
 
 
 def _on_the_way(roots: Iterable[Path], closed: Sequence[Path]) -> Iterator[Path]:
@@ -189,17 +188,6 @@ def _links(places: Places) -> Iterator[Path]:
     for path in dict.fromkeys([*_on_the_way(places.writable, closed), *closed]):
         if path.is_symlink() and any(path.is_relative_to(root) for root in places.writable):
             yield path
-
-
-def _standing(places: Places, stand_ins: Iterable[Path]) -> Places:
-    """Returns what can be mounted over: what is there, and what stands in for the rest."""
-    there = [path for path in places.protected if os.path.lexists(path)]
-    return Places(
-        readable=places.readable,
-        writable=places.writable,
-        protected=tuple(dict.fromkeys([*there, *stand_ins])),
-        hidden=tuple(path for path in places.hidden if os.path.lexists(path)),
-    )
 
 
 def _makeable(places: Places) -> Iterator[Path]:

@@ -12,8 +12,10 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
+
+from nousd.tools.sandbox.plain import names_in, opened_folder
 
 
 class Watched:
@@ -39,7 +41,7 @@ class Watched:
         return tuple(
             parent / name
             for parent, pattern in self._patterns.items()
-            for name in _names_in(parent)
+            for name in names_in(parent)
             if pattern.match(name)
         )
 
@@ -54,19 +56,13 @@ class Watched:
 
     def _set_aside(self, path: Path) -> str:
         name = path.relative_to(self._folder)
-        aside = path.with_name(f"set-aside.{os.urandom(4).hex()}.{path.name}")
+        aside = f"set-aside.{os.urandom(4).hex()}.{path.name}"
         try:
-            path.rename(aside)
+            with opened_folder(path.parent) as folder:
+                os.rename(path.name, aside, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError as error:
             return f"{name} was made by the command and could not be set aside: {error.strerror}"
         return (
-            f"{name} is a file that agents and tools obey; made by a command, it is now {aside.name}."
+            f"{name} is a file that agents and tools obey; made by a command, it is now {aside}."
             " Ask for it with a file tool."
         )
-
-
-def _names_in(folder: Path) -> list[str]:
-    if not folder.is_symlink():
-        with suppress(OSError):
-            return sorted(path.name for path in folder.iterdir())
-    return []

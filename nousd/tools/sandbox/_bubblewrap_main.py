@@ -1,0 +1,211 @@
+"""Lays out for bubblewrap what a program sees of folders that other programs can change meanwhile, and
+becomes bubblewrap.
+
+Its arguments: PLAN BUBBLEWRAP ARGUMENT...; PLAN is a file with a marshalled dict:
+
+- ``roots``: (path, number of the root it lies in or -1, whether it may be written, what is closed in
+  it); what contains others comes first. Those in no other are laid out as STAGING/NUMBER.
+- closed: name -> (how, content, closed below), with every folder on the way; see ``KEEP`` and others
+
+Bubblewrap takes names, and a name can lead elsewhere as soon as it has been looked at: another command
+that works in the same folder may turn any part of it into a link. So all of this is done by
+descriptors, each opened in the one before it and none through a link, in a mount namespace of its own;
+bubblewrap finds the result at places that nobody else has. What is no longer there, or has become a
+link, needs not be closed, unless it was put there to be closed.
+
+A program of its own: standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import marshal
+import os
+import signal
+import stat
+import struct
+import sys
+from typing import Any
+
+STAGING = "/sys"
+"""A folder that every machine has and no program in the sandbox sees."""
+
+FOLDER = f"{STAGING}/folder"
+FILE = f"{STAGING}/file"
+NOTHING = "/dev/null"
+
+ON_THE_WAY = "on the way"
+"""To what is closed: it cannot be moved."""
+KEEP = "keep"
+"""It cannot be changed either."""
+COVER = "cover"
+"""Nothing of it is seen."""
+STAND = "stand"
+"""It stands in for something: it is covered, and has to be there."""
+
+CLONE_NEWNS = 0x20000
+CLONE_NEWUSER = 0x10000000
+MS_REC = 0x4000
+MS_PRIVATE = 1 << 18
+
+OPEN_TREE = 428
+MOVE_MOUNT = 429
+MOUNT_SETATTR = 442
+OPEN_TREE_CLONE = 1
+AT_RECURSIVE = 0x8000
+AT_EMPTY_PATH = 0x1000
+FROM_AND_TO_DESCRIPTORS = 0x04 | 0x40
+READ_ONLY = 1
+NO_DEVICES = 4
+
+FOUND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+FAILED = 126
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def main(arguments: list[str]) -> None:
+    with open(int(arguments[0]), "rb") as file:  # noqa: PTH123
+        plan: dict[str, Any] = marshal.load(file)  # noqa: S302 - of our own parent
+    program = arguments[1:]
+    # Python ignores these two; a command expects to die of them.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    try:
+        _enter_namespaces()
+        _lay_out(plan["roots"])
+        os.execve(program[0], program, os.environ)  # noqa: S606
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"sandbox: {where}{error.strerror}\n")
+        sys.exit(FAILED)
+
+
+def _enter_namespaces() -> None:
+    """What is mounted from here on is seen by nobody else; no rights are needed for it."""
+    user, group = os.getuid(), os.getgid()
+    _checked(_LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNS))
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{user} {user} 1")
+    _write("/proc/self/gid_map", f"{group} {group} 1")
+    _mount(None, "/", None, MS_REC | MS_PRIVATE)
+
+
+def _lay_out(roots: list[tuple[str, int, bool, dict[str, Any]]]) -> None:
+    # All are taken before anything is mounted over any of them.
+    trees = [_root(path, is_writable=is_writable) for path, _, is_writable, _ in roots]
+    _mount("staging", STAGING, "tmpfs", 0)
+    os.mkdir(FOLDER, 0o755)  # noqa: PTH102
+    for number, (path, outer, _, closed) in enumerate(roots):
+        tree = trees[number]
+        place = (
+            _staged(str(number), tree) if outer < 0 else _inside(trees[outer], roots[outer], path)
+        )
+        _attach(tree, place)
+        _close(tree, closed)
+
+
+def _root(path: str, *, is_writable: bool) -> int:
+    tree = _tree(_walked(os.open("/", FOUND), path))
+    if not is_writable:
+        _set(tree, READ_ONLY)
+    return tree
+
+
+def _staged(name: str, tree: int) -> int:
+    """Returns an empty place of the same kind in the staging folder."""
+    place = f"{STAGING}/{name}"
+    if stat.S_ISDIR(os.fstat(tree).st_mode):
+        os.mkdir(place)  # noqa: PTH102
+    else:
+        _write(place, "")
+    return os.open(place, FOUND)
+
+
+def _inside(tree: int, outer: tuple[str, int, bool, dict[str, Any]], path: str) -> int:
+    return _walked(os.dup(tree), os.path.relpath(path, outer[0]))
+
+
+def _walked(folder: int, path: str) -> int:
+    """Returns what is at a path from an open folder, which is closed."""
+    for name in path.split("/"):
+        if name:
+            found = os.open(name, FOUND, dir_fd=folder)
+            os.close(folder)
+            folder = found
+    if stat.S_ISLNK(os.fstat(folder).st_mode):
+        raise OSError(0, "has become a symbolic link", path)
+    return folder
+
+
+def _close(folder: int, closed: dict[str, Any]) -> None:
+    for name, (how, content, below) in closed.items():
+        try:
+            place = os.open(name, FOUND, dir_fd=folder)
+        except OSError:
+            if how == STAND:
+                raise
+            continue
+        mode = os.fstat(place).st_mode
+        if not stat.S_ISLNK(mode):
+            tree = _closing(how, content, place, mode)
+            _attach(tree, place)
+            _close(tree, below)
+            os.close(tree)
+        os.close(place)
+
+
+def _closing(how: str, content: bytes | None, place: int, mode: int) -> int:
+    """Returns what is mounted on a place to close it."""
+    tree = _tree(place if how in (ON_THE_WAY, KEEP) else _cover(content, mode))
+    if how != ON_THE_WAY:
+        _set(tree, READ_ONLY if how == KEEP else READ_ONLY | NO_DEVICES)
+    return tree
+
+
+def _cover(content: bytes | None, mode: int) -> int:
+    if stat.S_ISDIR(mode):
+        return os.open(FOLDER, FOUND)
+    if content is None:
+        return os.open(NOTHING, FOUND)
+    with open(f"{FILE}.{content.hex()}", "wb") as file:  # noqa: PTH123
+        file.write(content)
+    return os.open(file.name, FOUND)
+
+
+def _tree(place: int) -> int:
+    """Returns what is mounted at a place, with all below, to be mounted again."""
+    flags = OPEN_TREE_CLONE | AT_RECURSIVE | AT_EMPTY_PATH | os.O_CLOEXEC
+    return _checked(_LIBC.syscall(OPEN_TREE, place, b"", flags))
+
+
+def _set(tree: int, attributes: int) -> None:
+    changes = struct.pack("=QQQQ", attributes, 0, 0, 0)
+    flags = AT_RECURSIVE | AT_EMPTY_PATH
+    _checked(_LIBC.syscall(MOUNT_SETATTR, tree, b"", flags, changes, len(changes)))
+
+
+def _attach(tree: int, place: int) -> None:
+    _checked(_LIBC.syscall(MOVE_MOUNT, tree, b"", place, b"", FROM_AND_TO_DESCRIPTORS))
+
+
+def _mount(source: str | None, place: str, kind: str | None, flags: int) -> None:
+    names = (None if name is None else name.encode() for name in (source, place, kind))
+    _checked(_LIBC.mount(*names, ctypes.c_ulong(flags), None))
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:  # noqa: PTH123
+        file.write(text)
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
