@@ -17,6 +17,7 @@ from nousd.errors import SessionNotFound
 from nousd.machine.permission import Judgement
 from nousd.machine.rules import Rule
 from nousd.machine.session import SessionState
+from nousd.machine.session_rules import joined
 from nousd.machine.workers import WorkersCase, cut, narrowest
 from nousd.tools.interface import Tool
 from nousd.wire.access import Access
@@ -52,7 +53,13 @@ class CutPermissions:
         mode = self._mode_of_top(line[0], state.workspace, is_whole=is_whole)
         in_sessions = tuple(rule for each in line for rule in each.granted)
         # Where the call is made is what its paths mean, wherever the parents are by now.
-        top = replace(line[0], permission_mode=mode, granted=in_sessions, workspace=state.workspace)
+        top = replace(
+            line[0],
+            permission_mode=mode,
+            granted=in_sessions,
+            rules=joined(each.rules for each in line),
+            workspace=state.workspace,
+        )
         judged = await self._permissions.judge(top, granted, tool, access)
         for child in line:
             if child.worker is None:
@@ -70,10 +77,12 @@ class CutPermissions:
         return judged
 
     async def rules_of(self, state: SessionState) -> Sequence[Rule]:
-        """See ``Permissions.rules_of``; of a task those of the session it was made for."""
+        """See ``Permissions.rules_of``; of a task those of its parents as well."""
         await self._bring_parents(state)
         line, _ = self._line(state)
-        return await self._permissions.rules_of(replace(line[0], workspace=state.workspace))
+        rules = joined(each.rules for each in line)
+        top = replace(line[0], rules=rules, workspace=state.workspace)
+        return await self._permissions.rules_of(top)
 
     def _mode_of_top(
         self, top: SessionState, workspace: str | None, *, is_whole: bool

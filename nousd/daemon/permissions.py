@@ -6,14 +6,16 @@ The decision itself is the machine's (``machine.permission``); here is only wher
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from nousd.config.settings import Settings
 from nousd.daemon.workspaces import Workspaces
-from nousd.errors import ConfigError, RuleInvalid
+from nousd.errors import CommandRejected, ConfigError, RuleInvalid
 from nousd.machine.permission import Case, Judgement, judge
 from nousd.machine.rules import Rule, check_rule, rules_in
 from nousd.machine.session import SessionState
+from nousd.machine.session_rules import own_rules
 from nousd.tools.interface import Tool
 from nousd.wire.access import Access
 from nousd.wire.entries import PermissionMode
@@ -37,12 +39,12 @@ class Permissions(Protocol):
         ...
 
     async def rules_of(self, state: SessionState) -> Sequence[Rule]:
-        """Returns the rules that the settings of the user and of the project give a session."""
+        """Returns the rules of the user's settings, of the project's, and the session's own."""
         ...
 
 
 class RulePermissions:
-    """The rules of the settings, and what the user has granted since.
+    """The rules of the settings and of the session, and what the user has granted since.
 
     Args:
         default_mode: of sessions that have none of their own, nor of a trusted project.
@@ -78,19 +80,25 @@ class RulePermissions:
     ) -> Judgement:
         """See ``Permissions.judge``."""
         rules = (
-            *await self.rules_of(state),
+            *await self._in_force(state),
             *_grants(state.granted, "this session"),
             *_grants(granted, "every session"),
         )
         return judge(Case(tool.name, access, self.mode_of(state), rules))
 
     async def rules_of(self, state: SessionState) -> Sequence[Rule]:
-        """See ``Permissions.rules_of``."""
+        """See ``Permissions.rules_of``; without the project's where nothing can happen any more."""
+        with suppress(CommandRejected):
+            return await self._in_force(state)
+        return (*self._rules, *own_rules(state.rules))
+
+    async def _in_force(self, state: SessionState) -> Sequence[Rule]:
+        own = own_rules(state.rules)
         if self._workspaces is None:
-            return self._rules
+            return (*self._rules, *own)
         # One that a run or a call is in is known, whatever becomes of its folder meanwhile.
         workspace = self._workspaces.known(state) or await self._workspaces.of(state)
-        return (*self._rules, *await workspace.project.rules(state.session_id))
+        return (*self._rules, *await workspace.project.rules(state.session_id), *own)
 
 
 def _grants(texts: Sequence[str], origin: str) -> Iterator[Rule]:

@@ -8,7 +8,7 @@ can be read and nothing else. How decisions are made in one is ``live_session``'
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -25,6 +25,7 @@ from nousd.errors import (
     StoreError,
 )
 from nousd.machine import queue
+from nousd.machine.row_changes import LASTING
 from nousd.machine.session import SessionState
 from nousd.store.interface import Defaults, SessionRow, Store
 from nousd.wire import events
@@ -219,19 +220,19 @@ class Sessions:
     # --- changing ----------------------------------------------------------------------------
 
     def create(
-        self,
-        *,
-        name: str | None = None,
-        parent: LiveSession | None = None,
-        workspace: str | None = None,
+        self, *, parent: LiveSession | None = None, activate: bool = True, **chosen: Any
     ) -> tuple[LiveSession, Ticket]:
-        """Creates a session, a branch if it has a parent, and makes it the active one.
+        """Creates a session, a branch if it has a parent.
 
         Args:
-            workspace: the folder it works in; None: that of its parent, or the workdir.
+            activate: whether it becomes the active one.
+            chosen: what its ``session_created`` says beside what it has of its parent, or what new
+                sessions have; None says nothing.
         """
-        created = self._created(self._clock.new_id("sess"), name, parent, workspace)
+        created = self._created(self._clock.new_id("sess"), parent, chosen)
         live = self._keep(LiveSession(SessionState(session_id=created.session_id), self._log))
+        if not activate:
+            return live, live.decide((created,))
         ticket = live.decide((created, events.SessionActivated(session_id=live.session_id)))
         self._now_active(live.session_id, ticket)
         return live, ticket
@@ -242,7 +243,9 @@ class Sessions:
         """Creates the session of a task, with its parent's settings where nothing else was chosen. The
         active session stays what it is.
         """
-        settings = {name: getattr(parent.state, name) for name in _INHERITED} | chosen
+        settings = {name: getattr(parent.state, name) for name in LASTING} | chosen
+        if "model" not in chosen:
+            settings["sampling"] = parent.state.sampling
         settings["workspace"] = parent.state.workspace or self._workdir
         created = events.SessionCreated(
             session_id=self._clock.new_id("sess"),
@@ -283,7 +286,7 @@ class Sessions:
             ticket = self._log.submit(self._log.encode((event,)))
         else:
             ticket = live.decide((event,))
-        names = (*_INHERITED, "granted", "mcp_servers") if live is None else _INHERITED
+        names = (*LASTING, "granted", "mcp_servers") if live is None else LASTING
         known = {key: value for key, value in settings.items() if key in names}
         self.defaults = msgspec.structs.replace(self.defaults, **known)
 
@@ -298,26 +301,21 @@ class Sessions:
         return ticket
 
     def _created(
-        self, session_id: str, name: str | None, parent: LiveSession | None, workspace: str | None
+        self, session_id: str, parent: LiveSession | None, chosen: Mapping[str, Any]
     ) -> events.SessionCreated:
-        source = self.defaults if parent is None else parent.state
-        names = _INHERITED if parent is None else (*_INHERITED, "permission_mode", "worker")
-        inherited = {key: value for key in names if (value := getattr(source, key)) is not None}
-        inherited["workspace"] = workspace or self._workdir
-        if name is not None:
-            inherited["name"] = name
-        if parent is not None:
-            inherited["workspace"] = workspace or parent.state.workspace or self._workdir
-            inherited["parent_id"] = parent.session_id
-            if parent.state.leaf_id is not None:
-                inherited["leaf_id"] = parent.state.leaf_id
-            if parent.state.todos:
-                inherited["todos"] = parent.state.todos
+        if parent is None:
+            settings = {name: getattr(self.defaults, name) for name in LASTING}
+        else:
+            settings = {name: getattr(parent.state, name) for name in _OF_BRANCHES}
+            settings["parent_id"] = parent.session_id
+            settings["todos"] = parent.state.todos or None
+        settings |= {name: value for name, value in chosen.items() if value is not None}
+        settings["workspace"] = settings.get("workspace") or self._workdir
         return events.SessionCreated(
             session_id=session_id,
             created_at=self._clock.now(),
             contract_version=events.CONTRACT_VERSION,
-            **inherited,
+            **{name: value for name, value in settings.items() if value is not None},
         )
 
     def _now_active(self, session_id: str | None, ticket: Ticket) -> None:
@@ -332,14 +330,18 @@ class Sessions:
         ticket.when_settled(settled)
 
 
-_INHERITED: Final = (
-    "steering_mode",
-    "follow_up_mode",
-    "active_tools",
-    "provider",
-    "model",
-    "thinking",
+_OF_BRANCHES: Final = (
+    *LASTING,
+    "leaf_id",
+    "permission_mode",
+    "worker",
+    "workspace",
+    "source",
+    "source_metadata",
+    "sampling",
+    "rules",
 )
+"""What a branch has of its parent. Its name, and whether it is archived, are its own."""
 
 
 def _started(state: SessionState) -> str:
@@ -348,25 +350,10 @@ def _started(state: SessionState) -> str:
 
 def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:
     """Returns the state that a session's projections describe. No run survives a restart."""
-    return SessionState(
-        session_id=row.session_id,
-        created_at=row.created_at,
-        name=row.name,
-        parent_id=row.parent_id,
-        leaf_id=row.leaf_id,
-        steering_mode=row.steering_mode or "one-at-a-time",
-        follow_up_mode=row.follow_up_mode or "one-at-a-time",
-        active_tools=row.active_tools,
-        provider=row.provider,
-        model=row.model,
-        thinking=row.thinking,
-        permission_mode=row.permission_mode,
-        granted=row.granted,
-        todos=row.todos,
-        origin=row.origin,
-        worker=row.worker,
-        workspace=row.workspace,
-        queue=tuple(pending),
-        queued_chars=queue.chars_of(tuple(pending)),
-        usage=row.usage,
-    )
+    known = {name: value for name in _OF_ROWS if (value := getattr(row, name)) is not None}
+    queued = tuple(pending)
+    return SessionState(**known, queue=queued, queued_chars=queue.chars_of(queued))
+
+
+_OF_ROWS: Final = tuple(name for name in SessionRow.__struct_fields__ if name != "updated_at")
+"""What a row and a state both have, under one name; None in a row is what a state has by default."""

@@ -7,7 +7,7 @@ import errno
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import apsw
 
@@ -109,7 +109,8 @@ def open_for_reading(path: pathlib.Path) -> apsw.Connection:
     return connection
 
 
-def _folded(text: str | None) -> str | None:
+def _folded(*texts: Any) -> str | None:
+    (text,) = texts
     return None if text is None else folded(text)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from unicodedata import normalize
 
 import msgspec
@@ -33,7 +33,7 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
 EVERY_SESSION: Final = SessionFilter()
 
 
-class SessionPage(NamedTuple):
+class SessionPage(msgspec.Struct, frozen=True):
     """A part of a list; ``count`` is how many sessions all of it has."""
 
     rows: tuple[SessionRow, ...]

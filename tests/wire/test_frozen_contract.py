@@ -17,7 +17,8 @@ from nousd.wire.codec import encode_error, encode_event_tail, encode_response, n
 from nousd.wire.commands import COMMANDS, QueueMode
 from nousd.wire.entries import MessageEntry, TurnKind
 from nousd.wire.events import EVENTS, FROZEN_EVENTS, MessageStart, TurnStart
-from nousd.wire.responses import RESPONSES, FlatEvent, PendingCounts, Pong, RunState, TreeNode
+from nousd.wire.response_base import RunState
+from nousd.wire.responses import RESPONSES, FlatEvent, PendingCounts, Pong, TreeNode
 from tests.conversation import load
 
 PROTOCOL = Path(__file__).resolve().parents[2] / "protocol"

@@ -7,45 +7,38 @@ from functools import partial
 import trio
 from msgspec import UNSET
 
+from nousd.daemon.commands.accepting import require_entry
 from nousd.daemon.commands.hooked import Warnings, ask_fork, ask_switch
-from nousd.daemon.commands.inputs import require_entry
-from nousd.daemon.commands.reading import run_state
+from nousd.daemon.commands.session_settings import changed, said_of_new
 from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.garbage import drop_leftovers
-from nousd.daemon.history import whole_path
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.daemon.model_inputs import artifacts_of
 from nousd.errors import CommandRejected, InvalidPayload
-from nousd.machine import compaction, decisions
+from nousd.machine import appending, compaction, decisions
 from nousd.machine.asked import model_input
 from nousd.machine.compile import Compiled
 from nousd.machine.fragments import store_input
 from nousd.machine.usage import CallFigures
-from nousd.store.interface import SessionRow
 from nousd.wire import commands, events
-from nousd.wire.entries import Entry, parent_of
-from nousd.wire.limits import PAGE_BYTES_MAX
 from nousd.wire.optional import or_unset
 from nousd.wire.responses import (
     Compaction,
     Leaf,
-    Messages,
     SessionDeleted,
-    Sessions,
     SessionSelected,
-    SessionSummary,
     Tree,
 )
-from nousd.wire.subscribe import cursor
 
 
 async def new_session(core: Core, command: commands.NewSession) -> Reply:
-    """Creates a session and makes it the active one."""
+    """Creates a session."""
+    said = said_of_new(core, command)
     workspace = await core.workspaces.named(command.workspace)
-    warnings = await ask_switch(core, None)
-    live, ticket = core.sessions.create(name=command.name, workspace=workspace.path)
-    return Deferred(ticket, _selected(live, is_active=True, warnings=warnings))
+    warnings = await ask_switch(core, None) if command.activate else UNSET
+    live, ticket = core.sessions.create(activate=command.activate, workspace=workspace.path, **said)
+    return Deferred(ticket, _selected(live, is_active=command.activate, warnings=warnings))
 
 
 async def switch_session(core: Core, command: commands.SwitchSession) -> Reply:
@@ -59,7 +52,7 @@ async def switch_session(core: Core, command: commands.SwitchSession) -> Reply:
 
 
 async def branch_session(core: Core, command: commands.BranchSession) -> Reply:
-    """Copies what a session holds now into a new, active one."""
+    """Copies what a session holds now into a new one."""
     parent_id = command.session_id or command.parent_id
     if parent_id is None:
         raise InvalidPayload("session_id is required")
@@ -67,13 +60,16 @@ async def branch_session(core: Core, command: commands.BranchSession) -> Reply:
     warnings = await ask_fork(core, parent)
     parent = await core.sessions.get(parent_id)
     live, ticket = core.sessions.create(name=command.name, parent=parent)
+    new_id = partial(core.clock.new_id, "msg")
+    if waiting := appending.joined_to_branch(live.state, parent.state, new_id):
+        ticket = live.decide(waiting)
     return Deferred(ticket, _selected(live, is_active=True, warnings=warnings))
 
 
 async def rename_session(core: Core, command: commands.RenameSession) -> Reply:
     """Gives a session a name for people."""
     live = await core.sessions.require(command.session_id)
-    ticket = live.decide((events.SessionUpdated(session_id=live.session_id, name=command.name),))
+    ticket = changed(live, name=command.name)
     return Deferred(ticket, _selected(live, is_active=live.session_id == core.sessions.active_id))
 
 
@@ -117,19 +113,6 @@ def _delete(core: Core, live: LiveSession) -> Ticket:
     return ticket
 
 
-async def list_sessions(core: Core, command: commands.ListSessions) -> Reply:
-    """Lists sessions, most recently used first."""
-    if command.before is not None:
-        await core.sessions.get(command.before)
-    rows = await core.store.sessions(
-        limit=command.limit + 1, before=command.before, children=command.children
-    )
-    return Sessions(
-        sessions=tuple(_summary(core, row) for row in rows[: command.limit]),
-        has_more=len(rows) > command.limit,
-    )
-
-
 async def set_leaf(core: Core, command: commands.SetLeaf) -> Reply:
     """Moves the place that new work continues from."""
     live = await core.sessions.require(command.session_id)
@@ -156,53 +139,6 @@ async def get_tree(core: Core, command: commands.GetTree) -> Reply:
         nodes=nodes[: command.limit],
         has_more=len(nodes) > command.limit,
         leaf_id=or_unset(leaf_id),
-    )
-
-
-async def get_messages(core: Core, command: commands.GetMessages) -> Reply:
-    """Reads the path root -> leaf, the newest page of it unless ``before`` says otherwise."""
-    live = await core.sessions.target(command.session_id)
-    at = cursor(core.hub.head)
-    if live is None:
-        return Messages(session_id="", messages=(), cursor=at, has_more=False)
-    leaf_id = live.committed.leaf_id
-    if command.leaf_id is not None:
-        await require_entry(core, live, command.leaf_id)
-        leaf_id = command.leaf_id
-    if command.compacted:
-        entries = await core.contexts.read(live.session_id, leaf_id)
-        return _page(live, leaf_id, at, tuple(entries), has_more=False)
-    end = leaf_id if command.before is None else await _parent(core, live, command.before)
-    if end is None:
-        return _page(live, leaf_id, at, (), has_more=False)
-    path = await whole_path(
-        core.store, live.session_id, end, limit=command.limit, bytes_max=PAGE_BYTES_MAX
-    )
-    return _page(live, leaf_id, at, path.entries, has_more=path.has_more)
-
-
-async def _parent(core: Core, live: LiveSession, entry_id: str) -> str | None:
-    entry = await core.store.entry(live.session_id, entry_id)
-    if entry is None:
-        raise CommandRejected("entry_not_found")
-    return parent_of(entry)
-
-
-def _page(
-    live: LiveSession,
-    leaf_id: str | None,
-    at: str,
-    entries: tuple[Entry, ...],
-    *,
-    has_more: bool,
-) -> Messages:
-    return Messages(
-        session_id=live.session_id,
-        messages=entries,
-        cursor=at,
-        has_more=has_more,
-        leaf_id=or_unset(leaf_id),
-        before=entries[0].id if has_more else UNSET,
     )
 
 
@@ -283,20 +219,4 @@ def _selected(live: LiveSession, *, is_active: bool, warnings: Warnings = UNSET)
         parent_id=or_unset(live.state.parent_id),
         name=or_unset(live.state.name),
         warnings=warnings,
-    )
-
-
-def _summary(core: Core, row: SessionRow) -> SessionSummary:
-    return SessionSummary(
-        session_id=row.session_id,
-        created_at=row.created_at,
-        updated_at=row.updated_at,
-        active=row.session_id == core.sessions.committed_active_id,
-        run_state=run_state(core.sessions.shown(row.session_id)),
-        name=or_unset(row.name),
-        parent_id=or_unset(row.parent_id),
-        leaf_id=or_unset(row.leaf_id),
-        usage=or_unset(row.usage),
-        origin=or_unset(row.origin),
-        worker=UNSET if row.worker is None else row.worker.name,
     )

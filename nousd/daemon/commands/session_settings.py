@@ -1,0 +1,103 @@
+"""What a client says of a session, when it makes one or later: checked, and how it is changed."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import UNSET
+
+from nousd.daemon.commands.models import given_model
+from nousd.daemon.core import Core, Deferred, Reply
+from nousd.daemon.live_session import LiveSession
+from nousd.daemon.log import Ticket
+from nousd.errors import InvalidPayload, RuleInvalid
+from nousd.machine.rules import RuleDecision, check_rule
+from nousd.wire import commands, events
+from nousd.wire.codec import encode_json
+from nousd.wire.entries import Sampling
+from nousd.wire.limits import SESSION_RULES_CHARS_MAX, SOURCE_METADATA_BYTES_MAX
+from nousd.wire.responses import Accepted
+from nousd.wire.session_settings import SessionRules
+
+_NO_RULES: Final = SessionRules()
+_NO_SAMPLING: Final = Sampling()
+
+_UPDATED: Final = ("name", "archived", "rules", "sampling", "source_metadata")
+
+
+def said_of_new(core: Core, command: commands.NewSession) -> dict[str, Any]:
+    """Returns what a new session is made with, beside its workspace; None where nothing was said.
+
+    Raises:
+        InvalidPayload: a rule is none, or something is too long.
+        CommandRejected: as ``given_model``.
+    """
+    choice = given_model(core, command.model, command.provider)
+    said = {
+        "name": command.name,
+        "source": command.source,
+        "source_metadata": command.source_metadata,
+        "sampling": command.sampling,
+        "rules": command.rules,
+    }
+    if choice is not None:
+        said |= {"provider": choice.provider, "model": choice.model}
+    return checked(said)
+
+
+async def update_session(core: Core, command: commands.UpdateSession) -> Reply:
+    """Changes what a client names of a session; a run that goes on minds it from its next call on."""
+    live = await core.sessions.get(command.session_id)
+    given = {name: value for name in _UPDATED if (value := getattr(command, name)) is not UNSET}
+    ticket = changed(live, **checked(given))
+    return Deferred(ticket, Accepted(command="update_session", session_id=live.session_id))
+
+
+def changed(live: LiveSession, **given: Any) -> Ticket:
+    """Changes those of the values that are others now; the ticket is of what was decided before if none
+    is.
+    """
+    new = {name: value for name, value in given.items() if getattr(live.state, name) != value}
+    event = events.SessionUpdated(session_id=live.session_id, **new)
+    return live.decide((event,) if new else ())
+
+
+def checked(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values as they are kept: what says nothing is None.
+
+    Raises:
+        InvalidPayload: it names the value, and the limit or what is wrong with it.
+    """
+    _check_metadata(given.get("source_metadata"))
+    _check_rules(given.get("rules"))
+    return {
+        name: None if value in (_NO_RULES, _NO_SAMPLING) else value for name, value in given.items()
+    }
+
+
+def _check_metadata(metadata: Any) -> None:
+    if metadata is not None and len(encode_json(metadata)) > SOURCE_METADATA_BYTES_MAX:
+        raise InvalidPayload(
+            f"source_metadata is too large: at most {SOURCE_METADATA_BYTES_MAX} bytes"
+        )
+
+
+def _check_rules(rules: SessionRules | None) -> None:
+    if rules is None:
+        return
+    lists: dict[RuleDecision, tuple[str, ...]] = {
+        "allow": rules.allow,
+        "ask": rules.ask,
+        "deny": rules.deny,
+    }
+    # Before any is looked at: others wait while rules are compiled.
+    if sum(len(text) for texts in lists.values() for text in texts) > SESSION_RULES_CHARS_MAX:
+        raise InvalidPayload(
+            f"rules are too long together: at most {SESSION_RULES_CHARS_MAX} characters"
+        )
+    for decision, texts in lists.items():
+        for index, text in enumerate(texts):
+            try:
+                check_rule(text, decision)
+            except RuleInvalid as error:
+                raise InvalidPayload(f"rules.{decision}[{index}]: {error}") from None

@@ -1,0 +1,34 @@
+"""The rules that a session has of its own, as it was made with or as a client changed them since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from nousd.machine.rules import Rule, rules_in
+from nousd.wire.session_settings import SessionRules
+
+_ORIGIN: Final = "the session"
+
+
+def own_rules(rules: SessionRules | None) -> tuple[Rule, ...]:
+    """Returns a session's own rules.
+
+    Raises:
+        RuleInvalid: a text is none; the error names it.
+    """
+    if rules is None:
+        return ()
+    return rules_in(_ORIGIN, deny=rules.deny, ask=rules.ask, allow=rules.allow)
+
+
+def joined(several: Iterable[SessionRules | None]) -> SessionRules | None:
+    """Returns the rules of several sessions as those of one; None if none has any."""
+    some = [rules for rules in several if rules is not None]
+    if not some:
+        return None
+    return SessionRules(
+        allow=tuple(text for rules in some for text in rules.allow),
+        ask=tuple(text for rules in some for text in rules.ask),
+        deny=tuple(text for rules in some for text in rules.deny),
+    )

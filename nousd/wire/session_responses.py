@@ -1,0 +1,66 @@
+"""What is answered about sessions as such: the rows of lists, and one session alone."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.wire.entries import PermissionMode, Sampling, UsageTotals
+from nousd.wire.response_base import Response, RunState
+from nousd.wire.session_settings import SessionRules, SourceMetadata
+from nousd.wire.workers import TaskOrigin
+
+
+class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A row of ``list_sessions``. ``provider`` and ``model`` are those of its next call, ``run_id`` is
+    of the run that goes on.
+    """
+
+    session_id: str
+    created_at: str
+    updated_at: str
+    active: bool
+    run_state: RunState
+    workspace: str
+    archived: bool
+    provider: str
+    model: str
+    name: str | UnsetType = UNSET
+    parent_id: str | UnsetType = UNSET
+    leaf_id: str | UnsetType = UNSET
+    run_id: str | UnsetType = UNSET
+    source: str | UnsetType = UNSET
+    source_metadata: SourceMetadata | UnsetType = UNSET
+    usage: UsageTotals | UnsetType = UNSET
+    origin: TaskOrigin | UnsetType = UNSET
+    worker: str | UnsetType = UNSET
+
+
+class SessionRecord(SessionSummary, frozen=True, kw_only=True):
+    """One session, as ``get_session`` tells it: its row, and what is too much for a list.
+
+    ``origin_workspace`` and the three behind it are there once it was attached to another folder:
+    ``attached_from`` is the one before, ``origin_workspace`` the first of all.
+    ``override_expires_at`` is there while ``override_workspace`` holds.
+    """
+
+    permission_mode: PermissionMode
+    sampling: Sampling | UnsetType = UNSET
+    rules: SessionRules | UnsetType = UNSET
+    origin_workspace: str | UnsetType = UNSET
+    attached_from: str | UnsetType = UNSET
+    attached_at: str | UnsetType = UNSET
+    attach_reason: str | UnsetType = UNSET
+    override_expires_at: str | UnsetType = UNSET
+
+
+class Sessions(Response, frozen=True, kw_only=True):
+    """``count`` is how many sessions the whole list has, whatever page of it this is."""
+
+    sessions: tuple[SessionSummary, ...]
+    has_more: bool
+    count: int
+
+
+class SessionNow(Response, frozen=True, kw_only=True):
+    session: SessionRecord
