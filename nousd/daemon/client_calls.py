@@ -252,6 +252,15 @@ class ClientCalls:
             return known
         return _accepted(live, row.tool_call_id)
 
+    def require_room(self) -> None:
+        """Makes sure that one more call may be under way.
+
+        Raises:
+            CommandRejected: ``too_many_calls``.
+        """
+        if len(self._active) >= CLIENT_CALLS_MAX:
+            raise CommandRejected("too_many_calls", details={"limit": CLIENT_CALLS_MAX})
+
     def start(
         self,
         live: LiveSession,
@@ -260,16 +269,11 @@ class ClientCalls:
         client_call_id: str | None,
         workspace: Workspace,
     ) -> Deferred:
-        """Starts the task of a call, and returns its acknowledgement.
+        """Starts the task of a call, for which there must be room, and returns its acknowledgement.
 
         Args:
             workspace: that of the session, as it is now.
-
-        Raises:
-            CommandRejected: ``too_many_calls``.
         """
-        if len(self._active) >= CLIENT_CALLS_MAX:
-            raise CommandRejected("too_many_calls", details={"limit": CLIENT_CALLS_MAX})
         call_id = self._runs.clock.new_id("call")
         call = ToolCall(tool_call_id=call_id, runtime_tool_call_id="", name=tool, args=args)
         driver = ClientCall(live, call, self._runs, workspace)

@@ -478,11 +478,32 @@ async def test_calls_at_once_are_bounded(bench: Bench) -> None:
         await bench.events.until("tool_call_completed")
 
 
-async def test_a_session_is_required(tmp_path: Path) -> None:
+async def test_where_no_session_is_active_a_call_makes_one_as_a_prompt_does(tmp_path: Path) -> None:
     async with memory_daemon(workdir=tmp_path, provider=ScriptedProvider()) as daemon:
-        client = await daemon.connect()
-        refused = await client.refusal("call_tool", tool="ls")
-        assert refused["message"] == "session_id is required"
+        client, events = await daemon.connect(), await daemon.watch(types="all")
+        accepted = await client.request("call_tool", tool="ls", client_call_id="mine")
+        session_id = accepted["session_id"]
+        await events.until("tool_call_completed")
+        assert types(events.seen)[:3] == [
+            *("session_created", "session_activated", "tool_call_requested")
+        ]
+        assert (await client.request("get_state"))["session_id"] == session_id
+        # It is the active one: what is sent again is the same call, and the next is made there.
+        again = await client.request("call_tool", tool="ls", client_call_id="mine")
+        assert again == accepted
+        other = await client.request("call_tool", tool="ls")
+        assert other["session_id"] == session_id
+
+
+async def test_a_call_that_there_is_no_room_for_makes_no_session(bench: Bench) -> None:
+    for _ in range(CLIENT_CALLS_MAX):
+        await bench.call()
+    active = (await bench.client.request("new_session"))["session_id"]
+    await bench.client.request("delete_session", session_id=active)
+    refused = await bench.client.refusal("call_tool", tool="ls")
+    assert refused["message"] == "too_many_calls"
+    sessions = (await bench.client.request("list_sessions"))["sessions"]
+    assert [session["session_id"] for session in sessions] == [bench.session_id]
 
 
 async def test_a_full_disk_ends_a_call_and_what_is_owed_is_written_when_there_is_room(

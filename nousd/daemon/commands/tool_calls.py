@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nousd.daemon.core import Core, Reply
+from nousd.daemon.workspaces import Workspace
 from nousd.errors import CommandRejected
 from nousd.store.interface import ToolCallRow
 from nousd.wire import commands
@@ -14,14 +15,21 @@ _BEHIND_ALL = 2**63 - 1
 
 
 async def call_tool(core: Core, command: commands.CallTool) -> Reply:
-    """Starts a call, unless the same one was started already."""
-    live = await core.sessions.require(command.session_id)
-    workspace = await core.workspaces.looked_up(live.state)
-    known = await core.calls.acknowledged(live, command.client_call_id)
-    if known is not None:
-        return known
+    """Starts a call, unless the same one was started already; creates the first session if none is
+    active.
+    """
+    live = await core.sessions.target(command.session_id)
+    workspace: Workspace | CommandRejected = core.workspaces.default
+    if live is not None:
+        workspace = await core.workspaces.looked_up(live.state)
+        known = await core.calls.acknowledged(live, command.client_call_id)
+        if known is not None:
+            return known
     if isinstance(workspace, CommandRejected):
         raise workspace
+    core.calls.require_room()
+    if live is None:
+        live, _ = core.sessions.create()
     return core.calls.start(live, command.tool, command.args, command.client_call_id, workspace)
 
 
