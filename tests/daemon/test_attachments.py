@@ -373,9 +373,10 @@ async def test_sent_again_nothing_is_read_and_the_first_acknowledgement_comes(
     first = await kit.hand_in(command, **more)
     path.unlink()
     wait: Payload = {"wait": False} if command == "prompt" else {}
-    assert await kit.client.request(command, **more, **wait) == first
+    again = {**first, "repeated": True}
+    assert await kit.client.request(command, **more, **wait) == again
     await kit.finish(answers=2)
-    assert await kit.client.request(command, **more, **wait) == first
+    assert await kit.client.request(command, **more, **wait) == again
 
 
 async def test_two_that_are_read_at_the_same_time_are_accepted_once(kit: Kit) -> None:

@@ -107,7 +107,8 @@ async def test_a_second_prompt_is_refused_while_the_session_has_a_run(
     error = await other.refusal("prompt", text="second", wait=False)
     assert (error["code"], error["message"]) == ("command_rejected", "run_in_progress")
     [active] = (await other.request("get_state"))["runs"]
-    assert error["details"] == {"run_id": active["run_id"]}
+    told = ("run_id", "session_id", "started_at")
+    assert {name: error["details"][name] for name in told} == {name: active[name] for name in told}
     waited = await other.refusal("prompt", text="third")
     assert waited["message"] == "run_in_progress"
     gate.open()
