@@ -107,7 +107,9 @@ async def several_folders(
 ) -> AsyncIterator[Bench]:
     """Runs a daemon in memory; ``a`` and ``b`` are allowed if nothing else is said."""
     provider = options.pop("provider", None) or ScriptedProvider()
-    workspaces = workspaces_of_settings(folders.settings(*(roots or (folders.a, folders.b))))
+    workspaces = options.pop("workspaces", None) or workspaces_of_settings(
+        folders.settings(*(roots or (folders.a, folders.b)))
+    )
     options.setdefault("permissions", RulePermissions(mode, (), workspaces))
     async with memory_daemon(
         workdir=folders.home, provider=provider, workspaces=workspaces, **options
