@@ -1,7 +1,7 @@
 """The client for programs without an event loop, such as ``nousctl``: plain sockets, plain waits.
 
 It imports the standard library and a few lines of ours only, because a program that asks one question
-lives about as long as its imports take.
+lives about as long as its imports take. Who asks with structs imports them, and so does ``ask``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from nousd.client.answers import (
     REQUEST_TIMEOUT_SECONDS,
@@ -29,6 +29,14 @@ from nousd.client.answers import (
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost, DaemonUnreachable
 from nousd.places import locations
 from nousd.wire.framing import LineTooLong
+
+if TYPE_CHECKING:
+    from nousd.wire.command_base import AnsweredBy, Command
+    from nousd.wire.response_base import Response
+
+    Expected = TypeVar("Expected", bound=Response)
+
+R = TypeVar("R")
 
 _READ_BYTES: Final = 256 * 1024
 _WAIT_SECONDS_MAX: Final = 1_000_000.0
@@ -117,6 +125,36 @@ class Connection(_Lines):
         self._timeout_seconds = timeout_seconds
         self._requests = 0
 
+    @overload
+    def ask(self, command: AnsweredBy[R], *, timeout_seconds: float | None = None) -> R: ...
+
+    @overload
+    def ask(
+        self, command: Command, expected: type[Expected], *, timeout_seconds: float | None = None
+    ) -> Expected: ...
+
+    def ask(
+        self,
+        command: Command,
+        expected: type[Response] | None = None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> Any:
+        """Sends a command and returns the payload of its answer as its struct.
+
+        Args:
+            expected: for a command that has several answers, which of them is meant.
+
+        Raises:
+            Refused, AnswerTimedOut, ConnectionLost: as ``request``.
+            AnswerInvalid: the answer is another than that.
+        """
+        from nousd.client.typed import request_of, response_of
+
+        type_, payload = request_of(command)
+        answer = self.request(type_, payload, timeout_seconds=timeout_seconds)
+        return response_of(answer, command, expected)
+
     def request(
         self, type_: str, payload: Mapping[str, Any], *, timeout_seconds: float | None = None
     ) -> Answer:
@@ -180,6 +218,9 @@ class Subscription(_Lines):
             self.subscribed = self._answer(deadline).accepted().payload
             """The answer: ``cursor``, after which events follow, and ``head``, the newest there was."""
             undo.pop_all()
+        self.cursor: str = self.subscribed.get("cursor", "")
+        """Where to go on from after a lost connection: behind the last event that was taken, and all
+        that a keep-alive told to be left out."""
 
     def change(self, wanted: Mapping[str, Any]) -> None:
         """Asks for other events from now on. Another thread may be waiting for the next one; what comes
@@ -204,7 +245,8 @@ class Subscription(_Lines):
         """
         deadline = time.monotonic() + timeout_seconds
         while isinstance(received := decode_subscription_line(self._receive(deadline)), Answer):
-            received.accepted()
+            self.cursor = received.accepted().payload.get("cursor", self.cursor)
+        self.cursor = received.id
         return received
 
     def _answer(self, deadline: float) -> Answer:

@@ -80,9 +80,14 @@ class Connection:
         await self._stream.aclose()
 
     @property
-    def is_free(self) -> bool:
-        """Whether a request would be the only one here, and nothing is known that speaks against it."""
-        return self._broken is None and not self._in_flight and not has_news(self._stream)
+    def is_idle(self) -> bool:
+        """Whether it is of use, and no answer is under way, not even one that nobody waits for."""
+        return self._broken is None and not self._in_flight
+
+    @property
+    def was_left(self) -> bool:
+        """Whether the daemon has hung up on an idle connection, as far as can be told at once."""
+        return has_news(self._stream)
 
     @overload
     async def ask(self, command: AnsweredBy[R], *, timeout_seconds: float | None = None) -> R: ...
@@ -128,7 +133,9 @@ class Connection:
             AnswerInvalid: nor is it then.
         """
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
-        with anyio.move_on_after(seconds if seconds != math.inf else None):
+        if seconds == math.inf:
+            return (await self._exchange(type_, payload)).accepted()
+        with anyio.move_on_after(seconds):
             return (await self._exchange(type_, payload)).accepted()
         raise AnswerTimedOut(f"the daemon did not answer {type_} within {seconds:g} seconds")
 

@@ -6,14 +6,15 @@ keeps its place in the log, so there is no buffer here that could overflow.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Self
 
 import anyio
-import anyio.abc
 import msgspec
+from anyio.abc import AnyByteStream
 
 from nousd.client.answers import (
     REQUEST_TIMEOUT_SECONDS,
@@ -23,7 +24,8 @@ from nousd.client.answers import (
     encode_request,
     new_splitter,
 )
-from nousd.client.dial import Where, dial_of, opened
+from nousd.client.dial import Dial, Where, dial_of, opened
+from nousd.client.resuming import silence_of
 from nousd.client.typed import loads
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost
 from nousd.wire.framing import LineTooLong
@@ -39,8 +41,9 @@ class Subscription:
     event that was taken, and all that a keep-alive told to be left out.
     """
 
-    def __init__(self, stream: anyio.abc.AnyByteStream) -> None:
+    def __init__(self, stream: AnyByteStream) -> None:
         self._stream = stream
+        self._silence_seconds = math.inf
         self._splitter = new_splitter()
         self._ready: deque[bytes | LineTooLong] = deque()
         self.subscribed = Subscribed(cursor="", head="")
@@ -53,6 +56,7 @@ class Subscription:
             Refused: such as for a cursor past the end of the log.
             ConnectionLost, AnswerInvalid
         """
+        self._silence_seconds = silence_of(wanted.keepalive_seconds)
         payload = msgspec.to_builtins(wanted)
         given = {key: value for key, value in payload.items() if value is not None}
         try:
@@ -70,10 +74,11 @@ class Subscription:
         return self
 
     async def __anext__(self) -> ReceivedEvent:
-        """Returns the next event, however long it takes.
+        """Returns the next event, however long it takes. Cancelled, nothing is lost.
 
         Raises:
-            ConnectionLost: the daemon went away; subscribe again after the last event's id.
+            ConnectionLost: the daemon went away, or left out three keep-alives; subscribe again after
+                ``cursor``, or let ``follow`` do that.
             AnswerInvalid: what came is no event.
         """
         while isinstance(received := decode_subscription_line(await self._line(), loads), Answer):
@@ -98,12 +103,17 @@ class Subscription:
 
     async def _line(self) -> bytes | LineTooLong:
         while not self._ready:
+            self._ready.extend(self._splitter.feed(await self._received()))
+        return self._ready.popleft()
+
+    async def _received(self) -> bytes:
+        seconds = self._silence_seconds
+        with anyio.move_on_after(None if seconds == math.inf else seconds):
             try:
-                chunk = await self._stream.receive()
+                return await self._stream.receive()
             except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 raise ConnectionLost("the daemon closed the connection") from None
-            self._ready.extend(self._splitter.feed(chunk))
-        return self._ready.popleft()
+        raise ConnectionLost(f"the daemon gave no sign of life for {seconds:g} seconds")
 
 
 @asynccontextmanager
@@ -121,13 +131,26 @@ async def subscribe(
     Raises:
         DaemonUnreachable, Refused, AnswerTimedOut, ConnectionLost, AnswerInvalid
     """
-    dial = dial_of(where)
-    subscription = Subscription(await opened(dial.events(), dial, timeout_seconds))
+    subscription = await opened_subscription(dial_of(where), wanted, timeout_seconds)
     try:
-        with anyio.move_on_after(timeout_seconds) as waiting:
-            await subscription.start(wanted)
-        if waiting.cancelled_caught:
-            raise AnswerTimedOut(f"no answer to subscribe within {timeout_seconds:g} seconds")
         yield subscription
     finally:
         await subscription.aclose()
+
+
+async def opened_subscription(
+    dial: Dial, wanted: Subscribe, timeout_seconds: float
+) -> Subscription:
+    """Opens a subscription that the caller closes. Arguments and errors are those of ``subscribe``."""
+    subscription = Subscription(await opened(dial.events(), dial, timeout_seconds))
+    is_started = False
+    try:
+        with anyio.move_on_after(None if timeout_seconds == math.inf else timeout_seconds):
+            await subscription.start(wanted)
+            is_started = True
+    finally:
+        if not is_started:
+            await subscription.aclose()
+    if not is_started:
+        raise AnswerTimedOut(f"no answer to subscribe within {timeout_seconds:g} seconds")
+    return subscription

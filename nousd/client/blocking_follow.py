@@ -1,0 +1,136 @@
+"""A subscription that outlives its connections, for programs without an event loop: see ``follow``."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from nousd.client.answers import REQUEST_TIMEOUT_SECONDS, ReceivedEvent
+from nousd.client.blocking import Subscription
+from nousd.client.resuming import (
+    KEEPALIVE_SECONDS,
+    Backoff,
+    Interruption,
+    Retry,
+    may_heal,
+    silence_of,
+)
+from nousd.errors import AnswerTimedOut, ClientError, ConnectionLost
+
+
+class Follower:
+    """Events, as they come, however often the connection is lost. Iterate over it; the iteration ends
+    only by an exception. To be closed, or used as a context manager.
+
+    Args:
+        socket_path, wanted: as for ``Subscription``. Without ``after`` it begins with what happens from
+            now on. Without ``keepalive_seconds`` the daemon is asked for a sign of life every
+            ``KEEPALIVE_SECONDS``; one that gives none for three times as long counts as lost.
+        retry: how to come back.
+        timeout_seconds: for connecting and for the daemon's answer, each time.
+        on_interruption: called whenever the connection is lost, and for each attempt that fails.
+
+    Raises:
+        DaemonUnreachable: nobody is there at the start; only later is waited for it.
+        Refused, AnswerTimedOut, ConnectionLost, AnswerInvalid: as ``Subscription``.
+    """
+
+    def __init__(
+        self,
+        socket_path: Path,
+        wanted: Mapping[str, Any],
+        *,
+        retry: Retry = Retry(),  # noqa: B008  it cannot be changed
+        timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+        on_interruption: Callable[[Interruption], None] = lambda _: None,
+    ) -> None:
+        self._socket_path = socket_path
+        self._wanted = {"keepalive_seconds": KEEPALIVE_SECONDS, **wanted}
+        self._silence_seconds = silence_of(self._wanted["keepalive_seconds"])
+        self._timeout_seconds = timeout_seconds
+        self._backoff = Backoff(retry)
+        self._tell = on_interruption
+        self._cursor: str = self._wanted.pop("after", None) or ""
+        self._subscription: Subscription | None = self._subscribed()
+
+    @property
+    def cursor(self) -> str:
+        """Behind which event it goes on: the last that was taken, and what was left out since."""
+        return self._cursor if self._subscription is None else self._subscription.cursor
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection, if there is one."""
+        if self._subscription is not None:
+            self._cursor = self._subscription.cursor
+            self._subscription.close()
+            self._subscription = None
+
+    def __iter__(self) -> Iterator[ReceivedEvent]:
+        while True:
+            yield self.next_event()
+
+    def next_event(self, *, timeout_seconds: float = math.inf) -> ReceivedEvent:
+        """Returns the next event.
+
+        Raises:
+            AnswerTimedOut: none came in time; one may still be asked for again.
+            Refused: the daemon refuses to go on, such as after its log was replaced by a shorter one.
+            DaemonUnreachable, ConnectionLost: it did not come back within ``retry.give_up`` seconds.
+            AnswerInvalid: what came is no event.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            try:
+                if self._subscription is None:
+                    self._subscription = self._subscribed()
+                event = self._received(self._subscription, deadline)
+            except ClientError as error:
+                self._lose(error, deadline)
+            else:
+                if event is None:
+                    raise AnswerTimedOut("no event came in time")
+                return event
+
+    def _received(self, subscription: Subscription, deadline: float) -> ReceivedEvent | None:
+        """Returns the next event; None if there was none until the deadline."""
+        left, silence = deadline - time.monotonic(), self._silence_seconds
+        try:
+            return subscription.next_event(timeout_seconds=min(left, silence))
+        except AnswerTimedOut:
+            if left <= silence:
+                return None
+            late = f"the daemon gave no sign of life for {silence:g} seconds"
+            raise ConnectionLost(late) from None
+
+    def _subscribed(self) -> Subscription:
+        wanted = self._wanted if not self._cursor else {**self._wanted, "after": self._cursor}
+        return Subscription(self._socket_path, wanted, timeout_seconds=self._timeout_seconds)
+
+    def _lose(self, error: ClientError, deadline: float) -> None:
+        """Waits until it is time for the next attempt; raises if there is none."""
+        before = self._cursor
+        self.close()
+        if self._cursor != before:
+            self._backoff.reset()
+        seconds = self._backoff.wait(time.monotonic()) if may_heal(error) else None
+        if seconds is None:
+            raise error
+        self._tell(Interruption(error, self._cursor, self._backoff.attempts, seconds))
+        time.sleep(max(0.0, min(seconds, deadline - time.monotonic())))
+        if time.monotonic() >= deadline:
+            raise AnswerTimedOut("no event came in time") from error

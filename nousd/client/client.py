@@ -1,0 +1,215 @@
+"""A daemon for a program that lives longer than its connections, on anyio.
+
+A daemon handles the commands of one connection in order, so each request gets a connection to itself:
+one that is free, else a new one, up to a bound. What died is replaced with the next request. There is no
+task in the background here either.
+
+A request whose connection is lost in the middle may have been carried out or not. It is sent again only
+if it carries an id of the client's, by which the daemon knows it again and does it once in either case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, overload
+
+import anyio
+
+from nousd.client.answers import REQUEST_TIMEOUT_SECONDS, Answer
+from nousd.client.connection import Connection
+from nousd.client.dial import Where, dial_of
+from nousd.client.follow import Follower, Tell, follow
+from nousd.client.resuming import Backoff, Retry
+from nousd.client.subscription import Subscription, subscribe
+from nousd.client.typed import request_of, response_of
+from nousd.errors import AnswerTimedOut, ClientError, ConnectionLost, DaemonUnreachable
+from nousd.wire.command_base import AnsweredBy, Command
+from nousd.wire.response_base import Response
+from nousd.wire.subscribe import Subscribe
+
+CONNECTIONS_MAX: Final = 32
+"""Requests of one client that are under way; a further one waits. Far below the daemon's own bound."""
+
+RESEND_SECONDS: Final = 5.0
+"""How long a daemon that broke off is waited for at least, to send it again what it knows again."""
+
+_IDS_OF_CLIENTS: Final = ("client_message_id", "client_call_id")
+"""The keys by which the daemon knows a request that it has seen before."""
+
+R = TypeVar("R")
+Expected = TypeVar("Expected", bound=Response)
+
+
+class Client:
+    """A daemon, wherever it is. To be used as an async context manager; it connects when it is asked.
+
+    Args:
+        where: its command socket, or how to open streams to it.
+        timeout_seconds: for each request, from the call to the answer, unless it says otherwise.
+        patience_seconds: for how long of that a daemon that is not there is waited for, such as one that
+            is being restarted.
+        connections_max: how many requests can be under way.
+    """
+
+    def __init__(
+        self,
+        where: Where,
+        *,
+        timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+        patience_seconds: float = 0.0,
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        self._dial = dial_of(where)
+        self._timeout_seconds = timeout_seconds
+        self._patience_seconds = patience_seconds
+        self._connections_max = connections_max
+        self._room = anyio.Semaphore(connections_max, fast_acquire=True)
+        self._open: set[Connection] = set()
+        self._free: list[Connection] = []
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connections for requests, which end with ConnectionLost; so do later ones."""
+        self._is_closed = True
+        self._free.clear()
+        while self._open:
+            await self._open.pop().aclose()
+
+    @overload
+    async def ask(self, command: AnsweredBy[R], *, timeout_seconds: float | None = None) -> R: ...
+
+    @overload
+    async def ask(
+        self, command: Command, expected: type[Expected], *, timeout_seconds: float | None = None
+    ) -> Expected: ...
+
+    async def ask(
+        self,
+        command: Command,
+        expected: type[Response] | None = None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> Any:
+        """Sends a command and returns the payload of its answer as its struct.
+
+        Args:
+            expected: for a command that has several answers, which of them is meant.
+
+        Raises:
+            Refused, AnswerTimedOut, DaemonUnreachable, ConnectionLost: as ``request``.
+            AnswerInvalid: the answer is another than that.
+        """
+        type_, payload = request_of(command)
+        answer = await self.request(type_, payload, timeout_seconds=timeout_seconds)
+        return response_of(answer, command, expected)
+
+    async def request(
+        self, type_: str, payload: Mapping[str, Any], *, timeout_seconds: float | None = None
+    ) -> Answer:
+        """Sends a command and returns its answer, which is not a refusal.
+
+        Raises:
+            Refused: the daemon answered with an error.
+            DaemonUnreachable: it is not there; nothing was sent.
+            AnswerTimedOut, ConnectionLost: the command may have been carried out, unless the text says
+                that it was not sent.
+            AnswerInvalid: what came back is no answer.
+        """
+        seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        late = f"{type_} was not sent: {self._connections_max} other requests are under way"
+        with anyio.move_on_after(None if seconds == math.inf else seconds):
+            async with self._room:
+                late = f"the daemon did not answer {type_} within {seconds:g} seconds"
+                return await self._requested(type_, payload)
+        raise AnswerTimedOut(late)
+
+    def subscribe(self, wanted: Subscribe) -> AbstractAsyncContextManager[Subscription]:
+        """Opens a subscription on a connection of its own: see ``nousd.client.subscription``."""
+        return subscribe(self._dial, wanted, timeout_seconds=self._timeout_seconds)
+
+    def follow(
+        self,
+        wanted: Subscribe,
+        *,
+        retry: Retry = Retry(),  # noqa: B008  it cannot be changed
+        on_interruption: Tell = lambda _: None,
+    ) -> AbstractAsyncContextManager[Follower]:
+        """Opens a subscription that survives restarts of the daemon: see ``nousd.client.follow``."""
+        return follow(
+            self._dial,
+            wanted,
+            retry=retry,
+            timeout_seconds=self._timeout_seconds,
+            on_interruption=on_interruption,
+        )
+
+    async def _requested(self, type_: str, payload: Mapping[str, Any]) -> Answer:
+        """Sends the request; sends it again after a lost connection if that can do no harm."""
+        backoff = Backoff(Retry(give_up=self._patience_seconds))
+        lost: ConnectionLost | None = None
+        while True:
+            failure: ClientError
+            try:
+                connection = await self._connection()
+                return await self._exchanged(connection, type_, payload)
+            except DaemonUnreachable as error:
+                failure = lost or error
+            except ConnectionLost as error:
+                if self._is_closed or not _is_known_again(payload):
+                    raise
+                if lost is None:
+                    backoff = Backoff(Retry(give_up=max(self._patience_seconds, RESEND_SECONDS)))
+                failure = lost = error
+            seconds = backoff.wait(anyio.current_time())
+            if seconds is None:
+                raise failure
+            await anyio.sleep(seconds)
+
+    async def _exchanged(
+        self, connection: Connection, type_: str, payload: Mapping[str, Any]
+    ) -> Answer:
+        try:
+            return await connection.request(type_, payload, timeout_seconds=math.inf)
+        finally:
+            if connection.is_idle and not self._is_closed:
+                self._free.append(connection)
+            else:
+                self._open.discard(connection)
+                await connection.aclose()
+
+    async def _connection(self) -> Connection:
+        """Returns one that nobody else uses.
+
+        Raises:
+            DaemonUnreachable: there is none, and none can be had.
+            ConnectionLost: this client is closed.
+        """
+        while self._free:
+            connection = self._free.pop()
+            if not connection.was_left:
+                return connection
+            self._open.discard(connection)
+            await connection.aclose()
+        if self._is_closed:
+            raise ConnectionLost("the client is closed: nothing was sent")
+        connection = Connection(await self._dial.commands())
+        self._open.add(connection)
+        return connection
+
+
+def _is_known_again(payload: Mapping[str, Any]) -> bool:
+    return any(payload.get(key) is not None for key in _IDS_OF_CLIENTS)

@@ -1,0 +1,146 @@
+"""A subscription that outlives its connections, on anyio: no event is missed, and none comes twice.
+
+What makes it so is the cursor: a connection that is lost is replaced by one that goes on behind the last
+event that the caller has, and what was read of a line that was cut is thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Self
+
+import anyio
+import msgspec
+
+from nousd.client.answers import REQUEST_TIMEOUT_SECONDS, ReceivedEvent
+from nousd.client.dial import Dial, Where, dial_of
+from nousd.client.resuming import KEEPALIVE_SECONDS, Backoff, Interruption, Retry, may_heal
+from nousd.client.subscription import Subscription, opened_subscription
+from nousd.errors import ClientError
+from nousd.wire.responses import Subscribed
+from nousd.wire.subscribe import Subscribe
+
+Tell = Callable[[Interruption], None]
+
+
+class Follower:
+    """An async iterator of events; it ends only by an exception. Open it with ``follow``.
+
+    ``subscribed`` is the daemon's answer to the subscription that there is now, or was last: its
+    ``pruned`` says that deltas around the place where it began were joined. ``connections`` counts them.
+    """
+
+    def __init__(
+        self, dial: Dial, wanted: Subscribe, *, retry: Retry, timeout_seconds: float, tell: Tell
+    ) -> None:
+        self._dial = dial
+        self._wanted = wanted
+        self._backoff = Backoff(retry)
+        self._timeout_seconds = timeout_seconds
+        self._tell = tell
+        self._subscription: Subscription | None = None
+        self._cursor = wanted.after or ""
+        self.subscribed = Subscribed(cursor="", head="")
+        self.connections = 0
+
+    @property
+    def cursor(self) -> str:
+        """Behind which event it goes on: the last that was taken, and what was left out since."""
+        return self._cursor if self._subscription is None else self._subscription.cursor
+
+    async def start(self) -> None:
+        """Subscribes for the first time, without a second attempt.
+
+        Raises:
+            ClientError: as ``subscribe``.
+        """
+        await self._subscribe()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedEvent:
+        """Returns the next event, however long it takes and however often the connection is lost.
+
+        Cancelled, nothing is lost: the next call goes on.
+
+        Raises:
+            Refused: the daemon refuses to go on, such as after its log was replaced by a shorter one.
+            DaemonUnreachable, ConnectionLost, AnswerTimedOut: it did not come back within
+                ``retry.give_up`` seconds.
+            AnswerInvalid: what came is no event.
+        """
+        while True:
+            try:
+                if self._subscription is None:
+                    await self._subscribe()
+                assert self._subscription is not None
+                return await anext(self._subscription)
+            except ClientError as error:
+                await self._lose(error)
+
+    async def aclose(self) -> None:
+        """Closes the connection, if there is one."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            self._cursor = subscription.cursor
+            await subscription.aclose()
+
+    async def _subscribe(self) -> None:
+        wanted = msgspec.structs.replace(self._wanted, after=self._cursor or None)
+        subscription = await opened_subscription(self._dial, wanted, self._timeout_seconds)
+        self._subscription, self.subscribed = subscription, subscription.subscribed
+        self._cursor = subscription.cursor
+        self.connections += 1
+
+    async def _lose(self, error: ClientError) -> None:
+        """Waits until it is time for the next attempt; raises if there is none."""
+        before = self._cursor
+        await self.aclose()
+        if self._cursor != before:
+            self._backoff.reset()
+        seconds = self._backoff.wait(anyio.current_time()) if may_heal(error) else None
+        if seconds is None:
+            raise error
+        self._tell(Interruption(error, self._cursor, self._backoff.attempts, seconds))
+        await anyio.sleep(seconds)
+
+
+@asynccontextmanager
+async def follow(
+    where: Where,
+    wanted: Subscribe,
+    *,
+    retry: Retry = Retry(),  # noqa: B008  it cannot be changed
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    on_interruption: Tell = lambda _: None,
+) -> AsyncIterator[Follower]:
+    """Opens a subscription that survives restarts of the daemon.
+
+    Args:
+        wanted: as for ``subscribe``. Without ``after`` it begins with what happens from now on. Without
+            ``keepalive_seconds`` the daemon is asked for a sign of life every ``KEEPALIVE_SECONDS``; a
+            daemon that gives none for three times as long counts as lost.
+        retry: how to come back.
+        timeout_seconds: for connecting and for the daemon's answer, each time.
+        on_interruption: called whenever the connection is lost, and for each attempt that fails.
+
+    Raises:
+        DaemonUnreachable: nobody is there at the start; only later is waited for it.
+        Refused, AnswerTimedOut, ConnectionLost, AnswerInvalid: as ``subscribe``.
+    """
+    if wanted.keepalive_seconds is None:
+        wanted = msgspec.structs.replace(wanted, keepalive_seconds=KEEPALIVE_SECONDS)
+    follower = Follower(
+        dial_of(where),
+        wanted,
+        retry=retry,
+        timeout_seconds=timeout_seconds,
+        tell=on_interruption,
+    )
+    try:
+        await follower.start()
+        yield follower
+    finally:
+        await follower.aclose()
