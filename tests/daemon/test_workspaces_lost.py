@@ -174,7 +174,7 @@ async def test_a_daemon_with_fewer_roots_refuses_work_in_the_others_and_reads_th
     folders: Folders,
 ) -> None:
     async with memory.open_store() as store:
-        options = {"store": store, "clock": FakeClock()}
+        options: dict[str, Any] = {"store": store, "clock": FakeClock()}
         async with several_folders(folders, **options) as bench:
             a, b = await bench.session(folders.a), await bench.session(folders.b)
             await check_works(bench, a, "a")
@@ -191,7 +191,7 @@ async def test_a_session_keeps_its_folder_when_the_daemon_gets_another_workdir(
     folders: Folders,
 ) -> None:
     async with memory.open_store() as store:
-        options = {"store": store, "clock": FakeClock()}
+        options: dict[str, Any] = {"store": store, "clock": FakeClock()}
         async with several_folders(folders, **options) as bench:
             session = await bench.session()
         moved = folders._replace(home=folders.outside)
