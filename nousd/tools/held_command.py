@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -148,6 +148,8 @@ def _with_own_limits(facts: SandboxFacts, command: Command) -> SandboxFacts:
 
 @asynccontextmanager
 async def _held(command: Command, context: ToolContext) -> AsyncIterator[Held]:
+    # What starts in it, and what opens it for a sandbox, know it by its name.
+    await trio.to_thread.run_sync(require_real, context.workdir)
     env = {**allowed_environment(), **command.variables}
     if command.sandbox is None:
         yield Held(argv=command.argv, env=env)
@@ -165,15 +167,9 @@ async def _held(command: Command, context: ToolContext) -> AsyncIterator[Held]:
             network=command.network or command.sandbox.has_network,
         )
     )
-    held = await trio.to_thread.run_sync(_entered, holding, context.workdir)
+    held = await trio.to_thread.run_sync(holding.__enter__)
     try:
         yield held
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(holding.__exit__, None, None, None)
-
-
-def _entered(holding: AbstractContextManager[Held], workdir: Path) -> Held:
-    # What a sandbox opens it opens by its name.
-    require_real(workdir)
-    return holding.__enter__()

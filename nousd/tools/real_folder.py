@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -47,9 +48,10 @@ def changed(path: str) -> ToolError:
 
 
 def require_real(path: Path) -> None:
-    """Makes sure that a real path still leads to its folder.
+    """Makes sure that a real path leads to its folder and to no other; it may be gone.
 
     Raises:
         ToolError, OSError: as ``open_real``.
     """
-    os.close(open_real(path))
+    with suppress(FileNotFoundError):
+        os.close(open_real(path))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +14,18 @@ from nousd.daemon.log import Log
 from nousd.daemon.workspaces import WORKSPACES_MAX
 from nousd.providers.interface import Receive
 from nousd.store import memory
-from nousd.tools.sandbox.interface import Held, Request
 from nousd.wire import events
 from nousd.wire.limits import PATH_CHARS_MAX
-from nousd.wire.tool_events import SandboxFacts
 from tests.daemon.asking_bench import calls
 from tests.daemon.scripted import Outcome, says
 from tests.daemon.task_bench import PlannedModel, tasks
-from tests.daemon.workspaces_bench import Bench, Folders, folders_in, several_folders
+from tests.daemon.workspaces_bench import (
+    Bench,
+    Folders,
+    TellingSandbox,
+    folders_in,
+    several_folders,
+)
 from tests.daemon_harness import FakeClock, memory_daemon, of_type
 
 pytestmark = pytest.mark.behaviour("a_session_works_in_its_folder")
@@ -240,25 +242,6 @@ async def test_commands_start_in_the_folder_of_their_session(folders: Folders) -
         for folder in (folders.a, folders.b, folders.home):
             session = await bench.session(folder)
             assert (await bench.call(session, "bash", command="pwd -P")).text == str(folder)
-
-
-class TellingSandbox:
-    """Holds nothing, and keeps what it was asked to hold."""
-
-    name = "telling"
-    has_network = False
-
-    def __init__(self) -> None:
-        self.requests: list[Request] = []
-
-    def __call__(self) -> TellingSandbox:
-        return self
-
-    @contextmanager
-    def hold(self, request: Request) -> Iterator[Held]:
-        self.requests.append(request)
-        facts = SandboxFacts(backend=self.name, network=False, mounts=("/w:rw",), limits={"x": 1})
-        yield Held(argv=request.argv, env=request.env, facts=facts)
 
 
 async def test_git_looks_at_the_repository_of_its_session(folders: Folders) -> None:

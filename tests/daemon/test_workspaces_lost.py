@@ -16,7 +16,13 @@ from nousd.providers.interface import Receive
 from nousd.store import memory
 from tests.daemon.asking_bench import calls
 from tests.daemon.scripted import says
-from tests.daemon.workspaces_bench import Bench, Folders, folders_in, several_folders
+from tests.daemon.workspaces_bench import (
+    Bench,
+    Folders,
+    TellingSandbox,
+    folders_in,
+    several_folders,
+)
 from tests.daemon_harness import FakeClock, of_type
 
 pytestmark = pytest.mark.behaviour("a_lost_workspace_refuses_work")
@@ -110,6 +116,9 @@ SWAPPED_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("write", {"path": "name.txt", "content": "changed"}),
     ("write", {"path": "new.txt", "content": "made"}),
     ("edit", {"path": "name.txt", "oldText": "this", "newText": "changed"}),
+    ("bash", {"command": "cat name.txt; touch new.txt"}),
+    ("bash", {"command": "cat name.txt; touch new.txt", "unsandboxed": True}),
+    ("git", {"subcommand": "status"}),
 )
 
 
@@ -126,7 +135,7 @@ async def test_a_folder_that_another_session_turns_into_a_link_lets_no_running_s
     there = folders.outside / "most" if further_up else folders.outside
     there.mkdir(exist_ok=True)
     (there / "name.txt").write_text("this is a secret\n")
-    async with several_folders(folders, folders.a) as bench:
+    async with several_folders(folders, folders.a, sandbox=TellingSandbox()) as bench:
         within, around = await bench.session(inner), await bench.session(folders.a)
         other = await bench.another()
         swap = f"mv {top} {top}.was && ln -s {folders.outside} {top}"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from nousd.config.settings import Settings
 from nousd.daemon.permissions import RulePermissions
 from nousd.daemon.workspace_settings import workspaces_of_settings
+from nousd.tools.sandbox.interface import Held, Request
 from nousd.wire.entries import PermissionMode
+from nousd.wire.tool_events import SandboxFacts
 from tests.daemon.scripted import Outcome, ScriptedProvider, says
 from tests.daemon_harness import Client, Daemon, Event, Events, memory_daemon, of_type
 
@@ -42,6 +44,25 @@ def folders_in(place: Path) -> Folders:
         folder.mkdir()
         (folder / "name.txt").write_text(f"this is {folder.name}\n")
     return folders
+
+
+class TellingSandbox:
+    """Holds nothing, and keeps what it was asked to hold."""
+
+    name = "telling"
+    has_network = False
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    def __call__(self) -> TellingSandbox:
+        return self
+
+    @contextmanager
+    def hold(self, request: Request) -> Iterator[Held]:
+        self.requests.append(request)
+        facts = SandboxFacts(backend=self.name, network=False, mounts=("/w:rw",), limits={"x": 1})
+        yield Held(argv=request.argv, env=request.env, facts=facts)
 
 
 class Ended(NamedTuple):
