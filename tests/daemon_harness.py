@@ -93,13 +93,16 @@ class Wire:
         """Returns the next line, decoded."""
         return decoded(await self.receive_line())
 
-    async def receive_line(self) -> bytes:
+    async def receive_line(self, *, seconds: float = WAIT_SECONDS) -> bytes:
         """Returns the next line with its LF.
+
+        Args:
+            seconds: how long that may take, where the clock is one that jumps.
 
         Raises:
             EOFError: the daemon has closed the connection.
         """
-        with trio.fail_after(WAIT_SECONDS):
+        with trio.fail_after(seconds):
             while (end := self._received.find(b"\n")) < 0:
                 chunk = await self.stream.receive_some()
                 if not chunk:
@@ -166,9 +169,9 @@ class Events(Wire):
         self._begun: set[Any] = set()
         self._sees_all = True
 
-    async def receive(self) -> Event:
+    async def receive(self, *, seconds: float = WAIT_SECONDS) -> Event:
         """Returns the next line; events of runs seen from their start are checked for balance."""
-        line = await self.receive_line()
+        line = await self.receive_line(seconds=seconds)
         message = decoded(line)
         run_id = message["payload"].get("run_id") if "ok" not in message else None
         if message["type"] == "agent_start":
@@ -194,9 +197,9 @@ class Events(Wire):
         """What has come since the end of the last run."""
         return self._since_run
 
-    async def next(self) -> Event:
+    async def next(self, *, seconds: float = WAIT_SECONDS) -> Event:
         """Returns the next event."""
-        event = await self.receive()
+        event = await self.receive(seconds=seconds)
         self._since_run.append(event)
         return event
 

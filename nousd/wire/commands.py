@@ -512,10 +512,6 @@ MESSAGES: Final[dict[tuple[type[Command], str], tuple[str, str]]] = {
             "name must be 1 to 32 lower-case letters, digits and dashes, like files",
         ),
     ),
-    (OverrideWorkspace, "ttl_seconds"): (
-        "ttl_seconds is required",
-        "ttl_seconds must be 0 or from 30 to 86400",
-    ),
     (SetThinking, "level"): ("level is required", "level must be off, low, medium, high or null"),
     (PutArtifact, "data"): ("data is required", "data must be base64"),
     (PutArtifact, "media_type"): (

@@ -463,7 +463,7 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
     ),
     "override_seconds_max": (
         OVERRIDE_SECONDS_MAX,
-        "invalid_payload: ttl_seconds must be 0 or from 30 to 86400",
+        "invalid_payload: ttl_seconds must be at most 86400",
     ),
     "expired_listed_max": (EXPIRED_LISTED_MAX, "the older ones are not listed"),
     "answers_max": (ANSWERS_MAX, "invalid_payload: answers is too long: at most 4"),
