@@ -146,7 +146,7 @@ class InputRecord:
         input_id = self._ids.get(handed.key)
         first = self._acknowledgements.get(handed.key)
         again = None if answer is None else answer.get("input_id")
-        good = again == input_id and first in (None, answer)
+        good = again == input_id and (first is None or answer == {**first, "repeated": True})
         told = input_id if first is None else first
         self.violations.unless(good, f"{handed} was {told} and, sent again, {answer}")
 

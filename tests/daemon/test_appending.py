@@ -1,0 +1,406 @@
+"""Messages that are stored without a run: where they go, when, and that nothing takes them away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nousd.providers.interface import Provider
+from nousd.wire.limits import EVENT_TEXT_BYTES_MAX
+from tests.daemon.process_harness import Place, running
+from tests.daemon_harness import Client, Daemon, Events, Payload, of_type, socket_daemon
+from tests.stub_model import Gate, StubModel, hanging_reply, text_reply, tool_reply
+
+
+@pytest.fixture
+async def events(daemon: Daemon) -> Events:
+    """A subscriber of everything, from the start on."""
+    return await daemon.watch(types="all")
+
+
+async def messages(client: Client, **wanted: Any) -> list[Payload]:
+    listed: list[Payload] = (await client.request("get_messages", **wanted))["messages"]
+    return listed
+
+
+def texts(entries: Sequence[Payload]) -> list[str]:
+    return [entry["text"] for entry in entries]
+
+
+def told(stub: StubModel, request: int = -1) -> list[str]:
+    """What the model was told by user and assistant, without the system prompt."""
+    return [
+        message["content"]
+        for message in stub.requests[request].json["messages"]
+        if message["role"] in ("user", "assistant")
+    ]
+
+
+# --- without a run ---------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("appended_messages_need_no_run")
+async def test_a_message_is_stored_and_nothing_runs(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    answer = await client.request("append_message", text="hello")
+    (entry,) = await messages(client)
+    assert (entry["id"], entry["role"], entry["text"]) == (answer["entry_id"], "user", "hello")
+    assert not {"run_id", "turn_kind", "pending", "parent_id"} & entry.keys()
+    state = await client.request("get_state")
+    assert (state["run_state"], state["leaf_id"]) == ("idle", answer["entry_id"])
+    assert state["session_id"] == answer["session_id"]
+    appended = await events.until("entry_appended")
+    assert appended["payload"] == {"session_id": answer["session_id"], "entry": entry}
+    assert (await client.request("get_queue"))["inputs"] == []
+    assert not stub.requests
+
+
+async def test_messages_hang_one_on_the_other(client: Client) -> None:
+    first = await client.request("append_message", text="one")
+    second = await client.request("append_message", text="two")
+    one, two = await messages(client)
+    assert (one["id"], two["id"]) == (first["entry_id"], second["entry_id"])
+    assert two["parent_id"] == one["id"]
+
+
+async def test_the_next_run_tells_the_model_of_them(client: Client, stub: StubModel) -> None:
+    await client.request("append_message", text="one")
+    await client.request("append_message", text="two")
+    await client.request("prompt", text="three")
+    assert told(stub) == ["one", "two", "three"]
+
+
+async def test_resume_answers_what_was_appended(client: Client, events: Events) -> None:
+    await client.request("append_message", text="one")
+    await client.request("resume")
+    run = await events.run()
+    assert run[-1]["payload"]["status"] == "completed"
+    assert [entry["role"] for entry in await messages(client)] == ["user", "assistant"]
+
+
+async def test_a_full_queue_does_not_keep_a_message_out_where_nothing_runs(
+    client: Client, events: Events, stub: StubModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub.script(hanging_reply())
+    await client.request("prompt", text="go", wait=False)
+    await stub.next_request()
+    await client.request("follow_up", text="later")
+    monkeypatch.setattr("nousd.machine.queue_updates.QUEUED_INPUTS_MAX", 1)
+    assert (await client.refusal("append_message", text="no"))["message"] == "queue_full"
+    await client.request("abort", keep_queue=True)
+    await events.run()
+    await client.request("append_message", text="yes")
+    assert texts(await messages(client))[-1] == "yes"
+
+
+async def test_to_an_unknown_session_nothing_is_appended(client: Client) -> None:
+    error = await client.refusal("append_message", text="x", session_id="sess-none")
+    assert error["code"] == "session_not_found"
+
+
+async def test_a_file_goes_with_it_as_with_a_prompt(client: Client, stub: StubModel) -> None:
+    file = {"data": "aGk=", "media_type": "text/plain", "name": "a.txt"}
+    await client.request("append_message", text="see", attachments=[file])
+    (entry,) = await messages(client)
+    assert entry["attachments"][0]["name"] == "a.txt"
+    await client.request("prompt", text="well?")
+    assert "hi" in str(stub.requests[0].json["messages"])
+
+
+# --- during a run ----------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("appended_messages_wait_for_a_run")
+async def test_during_a_run_it_is_seen_at_once_and_joins_with_the_end(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    gate = Gate()
+    stub.script(text_reply("one ", gate, "two"))
+    await client.request("prompt", text="go", wait=False)
+    await events.until("message_update")
+    answer = await client.request("append_message", text="by the way")
+    *_, waiting = await messages(client)
+    assert (waiting["id"], waiting["pending"]) == (answer["entry_id"], True)
+    assert "parent_id" not in waiting
+    assert (await client.request("get_state"))["pending_counts"] == {"steer": 0, "follow_up": 0}
+    gate.open()
+    run = await events.run()
+    assert run[-1]["payload"]["status"] == "completed"
+    user, reply, there = await messages(client)
+    assert texts([user, reply, there]) == ["go", "one two", "by the way"]
+    assert (there["id"], there["parent_id"]) == (answer["entry_id"], reply["id"])
+    assert "pending" not in there
+    assert len(stub.requests) == 1
+
+
+@pytest.mark.behaviour("appended_messages_wait_for_a_run")
+async def test_it_joins_before_the_next_turn_and_never_between_a_call_and_its_result(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    gate = Gate()
+    stub.script(tool_reply(("ls", {})), text_reply("done ", gate, "now"), text_reply("and this"))
+    await client.request("prompt", text="go", wait=False)
+    await events.until("tool_execution_start")
+    await client.request("append_message", text="appended")
+    await events.until("message_update")
+    await client.request("follow_up", text="next")
+    gate.open()
+    await events.run()
+    roles = [(entry["role"], entry["text"]) for entry in await messages(client)]
+    assert [role for role, _ in roles[:4]] == ["user", "assistant", "tool", "assistant"]
+    assert roles[4:] == [("user", "appended"), ("user", "next"), ("assistant", "and this")]
+    assert told(stub)[-2:] == ["appended", "next"]
+
+
+@pytest.mark.parametrize("long", [False, True])
+async def test_the_models_of_the_same_run_and_of_the_next_one_are_told_all_of_it(
+    long: bool, client: Client, events: Events, stub: StubModel
+) -> None:
+    text = "appended " * (EVENT_TEXT_BYTES_MAX if long else 1)
+    gate = Gate()
+    stub.script(text_reply("one ", gate, "two"))
+    await client.request("prompt", text="go", wait=False)
+    await events.until("message_update")
+    await client.request("append_message", text=text)
+    assert (await messages(client))[-1]["text"] == text
+    await client.request("follow_up", text="next")
+    gate.open()
+    await events.run()
+    assert told(stub) == ["go", "one two", text, "next"]
+    await client.request("prompt", text="more")
+    assert told(stub)[2] == text
+    assert (await messages(client))[2]["text"] == text
+
+
+@pytest.mark.behaviour("aborts_take_no_message_back")
+@pytest.mark.parametrize("keep_queue", [False, True])
+async def test_an_abort_and_an_emptied_queue_leave_it(
+    keep_queue: bool, client: Client, events: Events, stub: StubModel
+) -> None:
+    stub.script(text_reply("half ", Gate(), "an answer"))
+    await client.request("prompt", text="go", wait=False)
+    await events.until("message_update")
+    await client.request("append_message", text="stays")
+    assert (await client.request("clear_queue"))["cleared"] == []
+    assert (await client.request("abort", keep_queue=keep_queue))["cleared"] == []
+    await events.run()
+    assert texts(await messages(client)) == ["go", "half ", "stays"]
+
+
+async def test_nobody_promotes_it(client: Client, events: Events, stub: StubModel) -> None:
+    stub.script(hanging_reply())
+    await client.request("prompt", text="go", wait=False)
+    await client.request("append_message", text="x")
+    update = await events.until("queue_update", change="accepted")
+    while update["payload"]["inputs"][0]["kind"] != "message":
+        update = await events.until("queue_update", change="accepted")
+    input_id = update["payload"]["inputs"][0]["input_id"]
+    error = await client.refusal("promote", input_id=input_id)
+    assert error["message"] == "input_not_promotable"
+
+
+async def test_a_branch_has_it_at_once_behind_its_own_leaf(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    gate = Gate()
+    stub.script(text_reply("one ", gate, "two"))
+    prompted = await client.request("prompt", text="go", wait=False)
+    await events.until("message_update")
+    appended = await client.request("append_message", text="both", client_message_id="m1")
+    branch = await client.request("branch_session", session_id=prompted["session_id"])
+    user, copy = await messages(client, session_id=branch["session_id"])
+    assert (copy["text"], copy["parent_id"]) == ("both", user["id"])
+    assert copy["id"] != appended["entry_id"]
+    assert "pending" not in copy
+    gate.open()
+    await events.run()
+    assert texts(await messages(client, session_id=branch["session_id"])) == ["go", "both"]
+    parent = await messages(client, session_id=prompted["session_id"])
+    assert texts(parent) == ["go", "one two", "both"]
+
+
+async def test_pages_go_through_what_waits_and_on_into_the_path(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    gate = Gate()
+    stub.script(text_reply("one ", gate, "two"))
+    await client.request("prompt", text="go", wait=False)
+    await events.until("message_update")
+    for text in ("first", "second"):
+        await client.request("append_message", text=text)
+    seen, before = [], {}
+    while True:
+        page = await client.request("get_messages", limit=1, **before)
+        seen += texts(page["messages"])
+        if not page["has_more"]:
+            break
+        before = {"before": page["before"]}
+    assert seen == ["second", "first", "go"]
+    assert texts(await messages(client, limit=2)) == ["first", "second"]
+    assert texts(await messages(client, compacted=True)) == ["go", "first", "second"]
+    gate.open()
+    await events.run()
+    seen = texts(
+        (await client.request("get_messages", before=page["messages"][0]["id"]))["messages"]
+    )
+    assert seen == []
+
+
+# --- over restarts ---------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("appended_messages_survive_kills")
+async def test_a_kill_right_after_the_acknowledgement_loses_nothing(
+    short_folder: Path, stub: StubModel
+) -> None:
+    place = Place(short_folder, stub)
+    stub.script(text_reply("half ", Gate(), "an answer"))
+    async with running(place) as process:
+        events, client = await place.watch(), await place.connect()
+        await client.request("prompt", text="go", wait=False)
+        await events.until("message_update")
+        first = await client.request("append_message", text="kept", client_message_id="m1")
+        await process.kill()
+    async with running(place):
+        replay, client = await place.watch(after="evt-0", types="all"), await place.connect()
+        run = await replay.run()
+        assert run[-1]["payload"]["status"] == "interrupted"
+        user, answer, there = await messages(client)
+        assert texts([user, answer, there]) == ["go", "half ", "kept"]
+        assert (there["id"], there["parent_id"]) == (first["entry_id"], answer["id"])
+        again = await client.request("append_message", text="kept", client_message_id="m1")
+        assert again == {**first, "repeated": True}
+        assert len(await messages(client)) == 3
+
+
+async def test_a_kill_right_after_the_acknowledgement_without_a_run_loses_nothing(
+    short_folder: Path, stub: StubModel
+) -> None:
+    place = Place(short_folder, stub)
+    async with running(place) as process:
+        client = await place.connect()
+        first = await client.request("append_message", text="kept")
+        await process.kill()
+    async with running(place):
+        client = await place.connect()
+        assert [entry["id"] for entry in await messages(client)] == [first["entry_id"]]
+
+
+# --- once ------------------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("resending_is_idempotent")
+async def test_sent_again_it_is_stored_once_also_after_a_restart(
+    short_folder: Path, provider: Provider
+) -> None:
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client = await daemon.connect()
+        first = await client.request("append_message", text="x", client_message_id="m1")
+        again = await client.request("append_message", text="x", client_message_id="m1")
+        assert again == {**first, "repeated": True}
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client = await daemon.connect()
+        again = await client.request("append_message", text="x", client_message_id="m1")
+        assert again == {**first, "repeated": True}
+        assert len(await messages(client)) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("append_message", "prompt"), ("prompt", "append_message")]
+)
+async def test_what_was_no_message_to_append_is_not_acknowledged_as_one(
+    one: str, other: str, client: Client
+) -> None:
+    await client.request(one, text="x", client_message_id="m1")
+    error = await client.refusal(other, text="x", client_message_id="m1")
+    assert error["message"] == "client_message_id_reused"
+
+
+# --- a prompt of the same text ---------------------------------------------------------------
+
+
+@pytest.mark.behaviour("appended_texts_are_not_repeated")
+@pytest.mark.parametrize("text", ["hello", "hello " * EVENT_TEXT_BYTES_MAX])
+async def test_a_prompt_of_what_was_appended_does_not_repeat_it(
+    text: str, client: Client, events: Events, stub: StubModel
+) -> None:
+    appended = await client.request("append_message", text=text)
+    accepted = await client.request("prompt", text=text, wait=False, reuse_appended=True)
+    assert accepted["entry_id"] == appended["entry_id"]
+    run = await events.run()
+    start = of_type(run, "message_start")[0]
+    assert (start["message_id"], start["role"]) == (appended["entry_id"], "user")
+    assert (start["turn_kind"], start["input_ids"]) == ("prompt", [accepted["input_id"]])
+    assert told(stub) == [text]
+    assert [entry["role"] for entry in await messages(client)] == ["user", "assistant"]
+
+
+async def test_the_last_one_that_fits_is_meant_and_those_behind_it_are_told_as_well(
+    client: Client, stub: StubModel
+) -> None:
+    for text in ("a", "b", "a", "c"):
+        appended = await client.request("append_message", text=text)
+        if text == "a":
+            meant = appended["entry_id"]
+    accepted = await client.request("prompt", text="a", wait=False, reuse_appended=True)
+    assert accepted["entry_id"] == meant
+    await stub.next_request()
+    assert told(stub) == ["a", "b", "a", "c"]
+
+
+@pytest.mark.parametrize("case", ["another_text", "answered", "not_asked", "a_prompt"])
+async def test_else_the_text_is_said(case: str, client: Client, stub: StubModel) -> None:
+    if case == "a_prompt":
+        await client.request("prompt", text="hello")
+    else:
+        await client.request("append_message", text="hello")
+    if case == "answered":
+        await client.request("resume")
+        await stub.next_request()
+        while (await client.request("get_state"))["run_id"]:
+            pass
+    text = "hello!" if case == "another_text" else "hello"
+    answer = await client.request("prompt", text=text, reuse_appended=case != "not_asked")
+    assert answer["status"] == "completed"
+    said = [entry["text"] for entry in await messages(client) if entry["role"] == "user"]
+    assert said == ["hello", text]
+
+
+async def test_files_are_the_same_or_none(client: Client) -> None:
+    file = {"data": "aGk=", "media_type": "text/plain", "name": "a.txt"}
+    other = {**file, "data": "aG8="}
+    one = await client.request("append_message", text="see", attachments=[file])
+    prompted = await client.request(
+        "prompt", text="see", attachments=[other], reuse_appended=True, wait=False
+    )
+    assert "entry_id" not in prompted
+    await client.request("abort")
+    two = await client.request("append_message", text="see", attachments=[file])
+    again = await client.request(
+        "prompt", text="see", attachments=[file], reuse_appended=True, wait=False
+    )
+    assert again["entry_id"] == two["entry_id"] != one["entry_id"]
+
+
+async def test_killed_before_its_turn_it_is_resumed_without_a_repetition(
+    short_folder: Path, stub: StubModel
+) -> None:
+    place = Place(short_folder, stub)
+    async with running(place) as process:
+        client = await place.connect()
+        appended = await client.request("append_message", text="hello")
+        await client.request("prompt", text="hello", wait=False, reuse_appended=True)
+        await process.kill()
+    async with running(place):
+        events, client = await place.watch(), await place.connect()
+        await client.request("resume")
+        run = await events.run()
+        assert run[-1]["payload"]["status"] == "completed"
+        entries = await messages(client)
+        assert [entry["id"] for entry in entries if entry["role"] == "user"] == [
+            appended["entry_id"]
+        ]
