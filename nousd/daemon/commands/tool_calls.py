@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nousd.daemon.core import Core, Reply
+from nousd.daemon.core import Core, Deferred, Reply
+from nousd.daemon.live_session import LiveSession
 from nousd.daemon.workspaces import Workspace
 from nousd.errors import CommandRejected
 from nousd.store.interface import ToolCallRow
@@ -21,8 +22,7 @@ async def call_tool(core: Core, command: commands.CallTool) -> Reply:
     live = await core.sessions.target(command.session_id)
     workspace: Workspace | CommandRejected = core.workspaces.default
     if live is not None:
-        workspace = await core.workspaces.looked_up(live.state)
-        known = await core.calls.acknowledged(live, command.client_call_id)
+        workspace, known = await _looked_up(core, live, command.client_call_id)
         if known is not None:
             return known
     if isinstance(workspace, CommandRejected):
@@ -31,6 +31,19 @@ async def call_tool(core: Core, command: commands.CallTool) -> Reply:
     if live is None:
         live, _ = core.sessions.create()
     return core.calls.start(live, command.tool, command.args, command.client_call_id, workspace)
+
+
+async def _looked_up(
+    core: Core, live: LiveSession, client_call_id: str | None
+) -> tuple[Workspace | CommandRejected, Deferred | Accepted | None]:
+    """Returns where a call would run, and the first acknowledgement of one that is sent again."""
+    while True:
+        path = core.workspaces.path_of(live.state)
+        workspace = await core.workspaces.looked_up(live.state)
+        known = await core.calls.acknowledged(live, client_call_id)
+        # The session may have been attached to another one meanwhile.
+        if path == core.workspaces.path_of(live.state):
+            return workspace, known
 
 
 async def cancel_tool_call(core: Core, command: commands.CancelToolCall) -> Reply:
