@@ -35,7 +35,7 @@ from nousd.daemon.sessions import Sessions
 from nousd.daemon.workspaces import Workspaces
 from nousd.errors import RunFailed
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
-from nousd.machine.model_input import ModelChoice
+from nousd.machine.model_input import ModelChoice, with_own
 from nousd.machine.permission import Judgement
 from nousd.machine.session import SessionState
 from nousd.machine.workers import has_tool
@@ -123,10 +123,13 @@ class Runs:
 
     def choice_of(self, state: SessionState, options: RunOptions | None = None) -> ModelChoice:
         """Returns the model of a session's next call, or of one in a run with these options."""
+        provider, model, sampling = state.provider, state.model, state.sampling
         if options is not None and options.model is not UNSET:
             provider = None if options.provider is UNSET else options.provider
-            return self.models.choice(provider, options.model, state.thinking)
-        return self.models.choice(state.provider, state.model, state.thinking)
+            model = options.model
+        if options is not None and options.sampling is not UNSET:
+            sampling = with_own(sampling, options.sampling)
+        return self.models.choice(provider, model, state.thinking, sampling)
 
     def last_activity_at(self, run_id: str, started_at: str) -> str | UnsetType:
         """Returns when a run last gave a sign of life, as clocks tell it; UNSET of one that is over."""

@@ -37,6 +37,7 @@ def model_input(
         provider=request.provider,
         model=request.model,
         thinking=or_unset(request.thinking),
+        sampling=or_unset(request.sampling),
         leaf_id=or_unset(leaf_id),
         entries=compiled.context_entries,
         messages=len(request.messages),

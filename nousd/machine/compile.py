@@ -193,6 +193,7 @@ class _Draft:
             provider=choice.provider,
             system=self._frame.system,
             thinking=choice.thinking,
+            sampling=choice.sampling,
             tools=self._frame.tools,
             tool_choice=self._frame.tool_choice if self._frame.tools else None,
         )

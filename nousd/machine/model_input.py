@@ -9,17 +9,29 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET
 
-from nousd.wire.entries import Attachment, ReasoningBlock, Thinking
+from nousd.wire.entries import Attachment, ReasoningBlock, Sampling, Thinking
 from nousd.wire.run_options import ToolChoice
 
 
 class ModelChoice(msgspec.Struct, frozen=True):
-    """Which model is asked, at which provider; ``thinking`` None leaves that to the model."""
+    """Which model is asked, at which provider; ``thinking`` None leaves that to the model, as does
+    ``sampling``.
+    """
 
     provider: str
     model: str
     thinking: Thinking | None = None
+    sampling: Sampling | None = None
+
+
+def with_own(sampling: Sampling | None, own: Sampling) -> Sampling:
+    """Returns what holds where ``own`` says something of it, and ``sampling`` the rest."""
+    said = {
+        name: value for name, value in msgspec.structs.asdict(own).items() if value is not UNSET
+    }
+    return Sampling(**said) if sampling is None else msgspec.structs.replace(sampling, **said)
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
@@ -84,3 +96,4 @@ class ModelInput(msgspec.Struct, frozen=True, kw_only=True):
     thinking: Thinking | None = None
     tools: tuple[ToolSpec, ...] = ()
     tool_choice: ToolChoice | None = None
+    sampling: Sampling | None = None

@@ -22,9 +22,10 @@ from nousd.machine.model_input import (
     ToolSpec,
     UserMessage,
 )
-from nousd.providers.anthropic_models import Plan, plan_for
+from nousd.providers.anthropic_models import Plan, picks, plan_for
 from nousd.providers.attachments import base64_of, kind_of, name_of, plain_type, text_of
 from nousd.providers.interface import Blobs
+from nousd.providers.sampling import PICKING, named
 from nousd.providers.tool_names import CallIds, ToolNames
 from nousd.wire.entries import Attachment, ReasoningBlock
 from nousd.wire.run_options import ToolChoice
@@ -52,6 +53,7 @@ def plan_of(request: ModelInput) -> Plan:
         request.thinking,
         calls_without_thought=begun is not None and not begun.reasoning,
         must_call=request.tool_choice == "required",
+        max_tokens=named(request.sampling, {"max_tokens": "max_tokens"}).get("max_tokens"),
     )
 
 
@@ -81,6 +83,7 @@ def messages_body(request: ModelInput, blobs: Blobs, plan: Plan) -> dict[str, An
         "max_tokens": plan.max_tokens,
         "stream": True,
         **plan.fields,
+        **(named(request.sampling, PICKING) if picks(request.model) else {}),
         "messages": messages,
     }
     if request.system.strip():

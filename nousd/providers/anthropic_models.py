@@ -30,6 +30,9 @@ OTHER_MAX_TOKENS: Final = 8_192
 BUDGETS: Final[dict[Thinking, int]] = {"low": 4_096, "medium": 10_000, "high": 24_000}
 """Tokens of thinking; at most three quarters of what the model may say."""
 
+_LEAST_BUDGET: Final = 1_024
+"""A server refuses less."""
+
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _BINDING_HEADERS: Final = {"anthropic-beta": "thinking-binding-controls-2026-08-01"}
 _BINDING: Final = {"prefix_mismatch_behavior": "drop_block"}
@@ -103,12 +106,20 @@ class Plan(NamedTuple):
     lets_choose: bool = True
 
 
+def picks(model: str) -> bool:
+    """Whether the model can be told how to pick its words. The vendor refuses that of all of its own,
+    since the version of the API that is spoken here.
+    """
+    return not model.lower().rpartition("/")[2].startswith("claude")
+
+
 def plan_for(
     model: str,
     thinking: Thinking | None,
     *,
     calls_without_thought: bool,
     must_call: bool = False,
+    max_tokens: int | None = None,
 ) -> Plan:
     """Returns how the model is told to think.
 
@@ -116,8 +127,12 @@ def plan_for(
         calls_without_thought: whether the tool loop that is going on began without a thought.
         must_call: whether it has to call a tool. A model that thinks cannot be made to: so it does not
             think for once, and one that always does is left to its own choice.
+        max_tokens: of one answer, where that is asked for; a model that counts its thinking in tokens
+            does not think if that leaves it no room.
     """
     traits = row_of(TRAITS, model.replace(".", "-"), otherwise=TRAITS[""])
+    if max_tokens is not None:
+        traits = traits._replace(max_tokens=max_tokens)
     if must_call and traits.off and (thinking is not None or traits.thinks_unasked):
         thinking = "off"
     if traits.style == "none":
@@ -131,6 +146,8 @@ def plan_for(
     if calls_without_thought or thinking is None:
         return Plan(traits.max_tokens)
     budget = min(BUDGETS[thinking], traits.max_tokens * 3 // 4)
+    if budget < _LEAST_BUDGET:
+        return Plan(traits.max_tokens)
     enabled = {"type": "enabled", "budget_tokens": budget}
     return Plan(traits.max_tokens, {"thinking": enabled}, sends_thoughts=True)
 

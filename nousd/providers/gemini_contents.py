@@ -26,6 +26,7 @@ from nousd.machine.model_input import (
 from nousd.providers.attachments import base64_of, inlined, kind_of
 from nousd.providers.interface import Blobs
 from nousd.providers.model_names import row_of
+from nousd.providers.sampling import named
 from nousd.providers.tool_names import ToolNames
 from nousd.wire.entries import Attachment, Thinking
 from nousd.wire.run_options import ToolChoice
@@ -78,9 +79,19 @@ def contents_body(request: ModelInput, blobs: Blobs) -> dict[str, Any]:
     if request.tool_choice is not None:
         mode = _CALLING_MODES[request.tool_choice]
         body["toolConfig"] = {"functionCallingConfig": {"mode": mode}}
-    if request.thinking is not None and (config := _thinking(request.model, request.thinking)):
-        body["generationConfig"] = {"thinkingConfig": config}
+    config = named(request.sampling, _SAMPLING)
+    if request.thinking is not None and (thinking := _thinking(request.model, request.thinking)):
+        config["thinkingConfig"] = thinking
+    if config:
+        body["generationConfig"] = config
     return body
+
+
+_SAMPLING: Final = {
+    "temperature": "temperature",
+    "top_p": "topP",
+    "max_tokens": "maxOutputTokens",
+}
 
 
 _CALLING_MODES: Final[dict[ToolChoice, str]] = {

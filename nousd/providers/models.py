@@ -17,7 +17,7 @@ from nousd.errors import ConfigError, ModelUnknown
 from nousd.machine.model_input import ModelChoice
 from nousd.providers.interface import Provider
 from nousd.providers.prices import Price
-from nousd.wire.entries import Thinking
+from nousd.wire.entries import Sampling, Thinking
 
 _PROVIDER_LIKENESS_MIN: Final = 0.7
 _ALIAS_LIKENESS_MIN: Final = 0.8
@@ -106,14 +106,18 @@ class Models:
     # --- which model -------------------------------------------------------------------------
 
     def choice(
-        self, provider: str | None, model: str | None, thinking: Thinking | None
+        self,
+        provider: str | None,
+        model: str | None,
+        thinking: Thinking | None,
+        sampling: Sampling | None = None,
     ) -> ModelChoice:
         """Returns what a session with these settings asks. A model that was set for a provider that is
         not there any more says nothing.
         """
         if provider is None or model is None or provider not in self._factories:
-            return ModelChoice(self.default.provider, self.default.model, thinking)
-        return ModelChoice(provider, model, thinking)
+            return ModelChoice(self.default.provider, self.default.model, thinking, sampling)
+        return ModelChoice(provider, model, thinking, sampling)
 
     def named(self, name: str, near: ModelChoice) -> ModelChoice:
         """Returns the model that a client names: an alias, ``provider/model``, or a model of the

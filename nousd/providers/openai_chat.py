@@ -18,6 +18,7 @@ from nousd.providers.attachments import data_url, inlined, kind_of, name_of
 from nousd.providers.interface import NO_BLOBS, Blobs
 from nousd.providers.openai_effort import effort_for, reasons
 from nousd.providers.request_body import json_text
+from nousd.providers.sampling import chat_limit, openai_fields
 from nousd.providers.tool_names import CallIds, ToolNames
 from nousd.wire.entries import Attachment
 
@@ -30,6 +31,7 @@ def chat_body(request: ModelInput, blobs: Blobs = NO_BLOBS) -> dict[str, Any]:
         "messages": list(_messages(request, names, blobs)),
         "stream": True,
         "stream_options": {"include_usage": True},
+        **openai_fields(request, chat_limit(request.model)),
     }
     if request.tools:
         body["tools"] = [_tool(tool, names) for tool in request.tools]

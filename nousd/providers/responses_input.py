@@ -22,10 +22,15 @@ from nousd.providers.attachments import data_url, inlined, kind_of, name_of
 from nousd.providers.interface import Blobs
 from nousd.providers.openai_effort import effort_for, reasons
 from nousd.providers.request_body import json_text
+from nousd.providers.sampling import openai_fields
 from nousd.providers.tool_names import CallIds, ToolNames
 from nousd.wire.entries import Attachment, Thinking
 
 DIALECT: Final = "openai-responses"
+
+_LIMIT: Final = "max_output_tokens"
+_LEAST_LIMIT: Final = 16
+"""Tokens of an answer; the vendor refuses less."""
 
 _NO_PLACE: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -45,6 +50,9 @@ def responses_body(request: ModelInput, blobs: Blobs) -> dict[str, Any]:
         body["tools"] = [_tool(tool, names) for tool in request.tools]
     if request.tool_choice is not None:
         body["tool_choice"] = request.tool_choice
+    body |= openai_fields(request, _LIMIT)
+    if _LIMIT in body:
+        body[_LIMIT] = max(body[_LIMIT], _LEAST_LIMIT)
     if reasons(request.model):
         body["include"] = ["reasoning.encrypted_content"]
         if request.thinking is not None:

@@ -13,16 +13,21 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from nousd.machine.ends import owed_ends
 from nousd.machine.lifecycle import LOGGED, STOP_REASONS, Ledger, Phase
+from nousd.machine.model_input import with_own
 from nousd.machine.queue import steer_bites
+from nousd.machine.session import request_of
 from nousd.replay.given import answered_inputs
 from nousd.replay.recorded import RecordedRun, is_outside, run_of
 from nousd.replay.script import MODEL_FAILURES
 from nousd.wire import events
+from nousd.wire.entries import Sampling
 from nousd.wire.events import Event
+from nousd.wire.optional import or_unset
+from nousd.wire.run_options import RunOptions
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -66,6 +71,7 @@ def cues_of(run: RecordedRun) -> Cues:
         index for index, event in enumerate(run.events) if isinstance(event, events.AgentStart)
     )
     start, rest = run.events[: begun + 1], run.events[begun + 1 :]
+    options = _options_of(start[-1])
     own = [event for event in rest if not is_outside(event)]
     behind: dict[int, list[Event]] = defaultdict(list)
     before: dict[int, list[Event]] = defaultdict(list)
@@ -75,7 +81,8 @@ def cues_of(run: RecordedRun) -> Cues:
     place = 0
     for event in rest:
         if is_outside(event):
-            is_late = place in before or _is_overlooked(event, run.run_id, ledger, own[place:])
+            next_ = own[place:]
+            is_late = place in before or _is_overlooked(event, run.run_id, options, ledger, next_)
             (before if is_late else behind)[place].append(event)
         else:
             place += 1
@@ -84,12 +91,20 @@ def cues_of(run: RecordedRun) -> Cues:
     return Cues(start, behind, before, _ending(run, start, own))
 
 
-def _is_overlooked(event: Event, run_id: str, ledger: Ledger, next_: Sequence[Event]) -> bool:
+def _options_of(start: Event) -> RunOptions:
+    assert isinstance(start, events.AgentStart)
+    options = request_of(start).options
+    return RunOptions() if options is UNSET else options
+
+
+def _is_overlooked(
+    event: Event, run_id: str, options: RunOptions, ledger: Ledger, next_: Sequence[Event]
+) -> bool:
     """Whether the loop, between two steps of a turn, had looked for it before and went on without it."""
     if ledger.phase is not Phase.TURN:
         return False
     if isinstance(event, events.SessionUpdated):
-        return _is_asked_without(event, next_)
+        return _is_asked_without(event, options, next_)
     if not isinstance(event, events.QueueUpdate) or event.change not in ("accepted", "promoted"):
         return False
     if not steer_bites(event.inputs, run_id):
@@ -97,17 +112,28 @@ def _is_overlooked(event: Event, run_id: str, ledger: Ledger, next_: Sequence[Ev
     return not isinstance(next_[0], events.TurnEnd) and not _is_skipped(next_)
 
 
-def _is_asked_without(changed: events.SessionUpdated, next_: Sequence[Event]) -> bool:
+def _is_asked_without(
+    changed: events.SessionUpdated, options: RunOptions, next_: Sequence[Event]
+) -> bool:
     """Whether a model is asked next with settings that a change is not in."""
     told = next(event for event in next_ if not isinstance(event, events.Status))
     if not isinstance(told, events.ModelInput):
         return False
     if changed.model not in (UNSET, told.model) or changed.thinking not in (UNSET, told.thinking):
         return True
+    if changed.sampling is not UNSET and told.sampling != _in_run(changed.sampling, options):
+        return True
     # What is not named and offered all the same is an extension's, if it always is.
     named = told.tools if changed.active_tools is UNSET else changed.active_tools
     unnamed = set(told.tools) - set(named)
     return any(not unnamed <= set(after.tools) for after in answered_inputs(next_))
+
+
+def _in_run(sampling: Sampling | None, options: RunOptions) -> Sampling | UnsetType:
+    """Returns what a model call of the run is told of a session's sampling."""
+    if options.sampling is not UNSET:
+        return with_own(sampling, options.sampling)
+    return or_unset(sampling)
 
 
 def _is_skipped(next_: Sequence[Event]) -> bool:

@@ -252,6 +252,7 @@ def _furniture(run: RecordedRun) -> Iterator[Event]:
         provider=or_unset(state.provider),
         model=or_unset(state.model),
         thinking=or_unset(state.thinking),
+        sampling=or_unset(state.sampling),
         permission_mode=or_unset(state.permission_mode),
         # Without the call that it was made for: what its parents allow is on the record.
         worker=or_unset(state.worker),

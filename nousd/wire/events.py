@@ -307,7 +307,8 @@ class ModelInput(Event, frozen=True, kw_only=True):
     ``omitted`` names the oldest of the ``omitted_count`` entries that it is not told, or not whole.
 
     A summary that was asked for by hand belongs to no run. Logs of earlier versions have none of the
-    keys that may be missing but ``omitted`` and ``leaf_id``.
+    keys that may be missing but ``omitted`` and ``leaf_id``. ``sampling`` is what was asked for; a family
+    of models that is known to refuse it is not told.
     """
 
     model: str
@@ -321,6 +322,7 @@ class ModelInput(Event, frozen=True, kw_only=True):
     purpose: Purpose | UnsetType = UNSET
     provider: str | UnsetType = UNSET
     thinking: Thinking | UnsetType = UNSET
+    sampling: Sampling | UnsetType = UNSET
     context_window: int | UnsetType = UNSET
     input_hash: str | UnsetType = UNSET
     input_ref: str | UnsetType = UNSET

@@ -336,7 +336,7 @@ class _Call(NamedTuple):
 
 def _choice(compiled: Compiled) -> ModelChoice:
     request = compiled.request
-    return ModelChoice(request.provider, request.model, request.thinking)
+    return ModelChoice(request.provider, request.model, request.thinking, request.sampling)
 
 
 def _too_large(call: _Call) -> RunFailed:
