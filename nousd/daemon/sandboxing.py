@@ -42,8 +42,8 @@ def detector(settings: Settings, hidden: Sequence[Path]) -> Detector:
     )
     chosen = Chosen(
         network=settings.network,
-        read_paths=settings.sandbox_paths,
-        write_paths=settings.sandbox_write_paths,
+        read_paths=tuple(path.resolve() for path in settings.sandbox_paths),
+        write_paths=tuple(path.resolve() for path in settings.sandbox_write_paths),
         protected=tuple(name for name in PROTECTED_PLACES if name not in (_OF_GIT, *_RESERVED)),
         known=_protected,
         reserved=_RESERVED,

@@ -108,6 +108,36 @@ tried("read beside them", lambda: open({str(held.home / ".ssh" / "id")!r}).read(
     assert (cache / "new").exists()
 
 
+async def test_a_workdir_in_a_chosen_place_is_held_as_any_other(
+    held: SandboxBench, tmp_path: Path
+) -> None:
+    around = tmp_path / "around"
+    chosen = msgspec.structs.replace(
+        CHOSEN,
+        read_paths=(*CHOSEN.read_paths, around, around / "work" / "sub" / "tools"),
+        write_paths=(around / "work" / "cache",),
+    )
+    bench = SandboxBench(around, held.name, chosen)
+    for folder in ("work/cache", "work/sub/tools", "kept"):
+        (around / folder).mkdir(parents=True)
+    bench.put("sub/AGENTS.md", "x")
+    outcomes = await bench.attack(f"""
+tried("read around", lambda: open("../outside/secret.txt").read())
+tried("write the cache", lambda: open("cache/x", "w"))
+tried("write below", lambda: open("sub/tools/x", "w"))
+tried("write around", lambda: open("../kept/x", "w"))
+tried("make around", lambda: os.mkdir({str(around / "x")!r}))
+tried("change what is closed", lambda: open("sub/AGENTS.md", "w"))
+tried("make what is closed", lambda: os.mkdir(".nousd/x"))
+tried("read our state", lambda: open(".state/log.db").read())
+""")
+    allowed = ["read around", "write the cache", "write below"]
+    assert [outcomes.pop(what) for what in allowed] == ["done"] * 3
+    assert {
+        what: got for what, got in outcomes.items() if got not in REFUSED | {errno.ENOENT}
+    } == {}
+
+
 async def test_commits_are_made_where_a_sandbox_can_allow_it(repository: SandboxBench) -> None:
     git(repository.work, "config", "branch.main.merge", "refs/heads/main")
     result = await repository.call(

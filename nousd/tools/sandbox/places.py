@@ -93,8 +93,9 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         network: whether programs reach one without asking.
-        read_paths: what they may read beside the folders of the system and the workdir.
-        write_paths: what they may also write.
+        read_paths: what they may read beside the folders of the system and the workdir; resolved.
+        write_paths: what they may also write; resolved. Of both, what has become a link, or lies behind
+            one, is not shown: a program may have made it, and the user did not choose where it leads.
         protected: what they may not change in a workdir, nor make at its top, beside what git runs:
             names in any folder, or from the workdir, with ``*`` in the last part, in any case.
         known: gives the patterns of a request that say no more than that.
@@ -184,8 +185,8 @@ def places_of(request: Request, chosen: Chosen) -> Places:
     etc = ETC + ETC_OF_A_NETWORK if request.network else ETC
     own = (workdir, *outer_git_folders(workdir, request.hidden))
     readable = [path for path in map(Path, (*SYSTEM_FOLDERS, *etc)) if path.exists()]
-    readable += [path.resolve() for path in chosen.read_paths if path.exists()]
-    writable = [path.resolve() for path in chosen.write_paths if path.exists()]
+    readable += filter(_is_plain, chosen.read_paths)
+    writable = [*filter(_is_plain, chosen.write_paths)]
     (readable if request.is_read_only else writable).extend(own)
     watched = Watched(workdir, chosen.protected)
     known = chosen.known()
@@ -205,6 +206,11 @@ def places_of(request: Request, chosen: Chosen) -> Places:
         hidden=hidden,
         watched=None if request.is_read_only else watched,
     )
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether something is there, and no link on the way."""
+    return path.exists() and os.path.realpath(path) == str(path)
 
 
 def _hidden(hidden: Sequence[Path], shown: Sequence[Path]) -> Iterator[Path]:
