@@ -7,7 +7,7 @@ anything can come back without a gap.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Final
 
 import anyio
@@ -58,9 +58,13 @@ def greeting(told: Iterable[Frame], head: int | None) -> bytes:
     return b"".join([*map(encoded, first), encoded(last, id)])
 
 
-def event_stream(chunks: AsyncIterator[bytes]) -> Response:
+def event_stream(
+    chunks: AsyncIterator[bytes], headers: Mapping[str, str] | None = None
+) -> Response:
     """Returns the response that sends these chunks as they come."""
-    return StreamingResponse(chunks, headers=_HEADERS, media_type="text/event-stream")
+    return StreamingResponse(
+        chunks, headers={**_HEADERS, **(headers or {})}, media_type="text/event-stream"
+    )
 
 
 async def chunks(

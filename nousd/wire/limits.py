@@ -94,6 +94,9 @@ HTTP_BODY_BYTES_MAX: Final = 10 * 1024 * 1024
 HTTP_BODY_SECONDS: Final = 30.0
 """How long an HTTP client may take to send a body."""
 
+HTTP_PROMPT_SECONDS: Final = 615.0
+"""How long a `prompt_sync` waits for the end of its run; the run goes on after it."""
+
 HTTP_IDLE_SECONDS: Final = 30.0
 """How long an HTTP client may take from its connection, or its last answer, to a whole request head."""
 

@@ -4,8 +4,28 @@ from __future__ import annotations
 
 from typing import Final
 
-from nousd.bridge.routes import health, sessions, streams
+from nousd.bridge.routes import (
+    asking,
+    health,
+    messages,
+    prompts,
+    providers,
+    runs,
+    sessions,
+    streams,
+    workspaces,
+)
 from nousd.bridge.table import Row
 
-ROWS: Final[tuple[Row, ...]] = (*health.ROWS, *sessions.ROWS, *streams.ROWS)
+ROWS: Final[tuple[Row, ...]] = (
+    *health.ROWS,
+    *sessions.ROWS,
+    *messages.ROWS,
+    *prompts.ROWS,
+    *runs.ROWS,
+    *streams.ROWS,
+    *workspaces.ROWS,
+    *asking.ROWS,
+    *providers.ROWS,
+)
 """Every route there is."""

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from nousd.views.tandem.asking import answer_text, question, request_id, todos
+from nousd.views.tandem.asking import answer_text, call_ref, question, request_id, todo_items
 from nousd.views.tandem.frames import FRAMES_MAX, Envelope, Frame
 from nousd.views.tandem.runs import RETRY_AFTER_MS, TENANT, attach_path
 from nousd.views.tandem.sessions import project_id
@@ -21,6 +21,11 @@ from nousd.wire import events
 from nousd.wire.codec import decode_event
 from nousd.wire.subscribe import cursor_seq
 from nousd.wire.tool_events import ToolExecutionEvent
+from nousd.wire.workspaces import (
+    SessionAttached,
+    WorkspaceOverrideExpired,
+    WorkspaceOverrideGranted,
+)
 
 
 class _End(NamedTuple):
@@ -104,8 +109,44 @@ def _session_deleted(_seen: Seen, event: events.SessionDeleted) -> Iterator[Told
     yield "session.deleted", {"sessionID": event.session_id}
 
 
+def _session_attached(_seen: Seen, event: SessionAttached) -> Iterator[Told]:
+    yield (
+        "session.attached",
+        {
+            "sessionID": event.session_id,
+            "workspaceRoot": event.workspace,
+            "attachedFromWorkspace": event.attached_from,
+            "attachedToWorkspace": event.workspace,
+            "attachReason": or_none(event.reason),
+            "tenantContext": TENANT,
+        },
+    )
+
+
+def _override_granted(_seen: Seen, event: WorkspaceOverrideGranted) -> Iterator[Told]:
+    where = {"sessionID": event.session_id}
+    expires = milliseconds(event.expires_at)
+    yield (
+        "workspace.override.activated",
+        {
+            **where,
+            "requestedTtlSeconds": event.ttl_seconds,
+            "cappedTtlSeconds": event.ttl_seconds,
+            "expiresAt": expires,
+        },
+    )
+    yield (
+        "session.workspace_override.granted",
+        {**where, "ttlSeconds": event.ttl_seconds, "expiresAtMs": expires},
+    )
+
+
+def _override_expired(_seen: Seen, event: WorkspaceOverrideExpired) -> Iterator[Told]:
+    yield "workspace.override.expired", {"sessionID": event.session_id, "reason": event.reason}
+
+
 def _todo_updated(_seen: Seen, event: events.TodoUpdated) -> Iterator[Told]:
-    properties: dict[str, Any] = {"sessionID": event.session_id, "todos": todos(event.todos)}
+    properties: dict[str, Any] = {"sessionID": event.session_id, "todos": todo_items(event.todos)}
     yield "todo.updated", {**properties, **_run_of(event)}
 
 
@@ -301,16 +342,16 @@ def _tool_part(event: events.ToolCallEvent | ToolExecutionEvent, **more: Any) ->
 
 
 def _question_asked(_seen: Seen, event: events.QuestionAsked) -> Iterator[Told]:
-    message_id = event.tool_call_id.rpartition(".")[0]
+    tool = call_ref(event)
     yield (
         "question.asked",
         {
             "id": event.question_id,
             "sessionID": event.session_id,
             **_run_of(event),
-            "messageID": message_id,
+            "messageID": tool.message_id,
             "questions": [question(asked) for asked in event.questions],
-            "tool": {"callID": event.tool_call_id, "messageID": message_id},
+            "tool": tool,
             "expiresAtMs": milliseconds(event.expires_at),
             "tenantContext": TENANT,
         },
@@ -348,6 +389,9 @@ _VIEWS: Final[dict[type[events.Event], Callable[[Seen, Any], Iterator[Told]]]] =
     events.SessionCreated: _session_created,
     events.SessionUpdated: _session_updated,
     events.SessionDeleted: _session_deleted,
+    SessionAttached: _session_attached,
+    WorkspaceOverrideGranted: _override_granted,
+    WorkspaceOverrideExpired: _override_expired,
     events.TodoUpdated: _todo_updated,
     events.AgentStart: _agent_start,
     events.AgentEnd: _agent_end,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 from urllib.parse import quote
 
+import msgspec
 from msgspec import UnsetType
 
 from nousd.views.tandem.frames import Frame
+from nousd.views.tandem.spelling import Body
+from nousd.views.tandem.values import milliseconds, or_none
+from nousd.wire.responses import ActiveRun
 
 TENANT: Final = {"org_id": "local", "workspace_id": "local", "source": "local_implicit"}
 """Whose a session is; here always the one user's of this machine."""
@@ -56,3 +61,107 @@ def _channel(frame: Frame) -> str:
     if isinstance(part, dict) and part.get("type") == "tool":
         return "tool"
     return _CHANNELS.get(frame.type, "system")
+
+
+class RunFacts(Body, frozen=True, kw_only=True):
+    """A run that goes on. Who asked for it is left out where that is not known."""
+
+    run_id: str
+    started_at_ms: int
+    last_activity_at_ms: int
+    client_id: str | None = None
+    agent_id: str | None = None
+    agent_profile: str | None = None
+
+
+class RunNow(Body, frozen=True, kw_only=True, omit_defaults=False):
+    """The run that a session has, or none."""
+
+    active: RunFacts
+    context_run_id: str
+    linked_context_run_id: str = msgspec.field(name="linked_context_run_id")
+
+
+class Idle(msgspec.Struct, frozen=True):
+    """A session without a run."""
+
+    active: None = None
+
+
+class ActiveRunOfConflict(RunFacts, frozen=True, kw_only=True, omit_defaults=False):
+    """The same in a conflict, where what is not known is null."""
+
+
+class Conflict(Body, frozen=True, kw_only=True, omit_defaults=False):
+    """Why a run was not started: another one goes on."""
+
+    error: str = "Session already has an active run"
+    code: Literal["SESSION_RUN_CONFLICT"] = "SESSION_RUN_CONFLICT"
+    retryable: bool = True
+    session_id: str
+    active_run: ActiveRunOfConflict
+    retry_after_ms: int = RETRY_AFTER_MS
+    attach_event_stream: str
+
+
+class Started(Body, frozen=True, kw_only=True):
+    """A run was started, or had been under the same key: then ``idempotentReplay`` and the session."""
+
+    run_id: str
+    context_run_id: str
+    linked_context_run_id: str = msgspec.field(name="linked_context_run_id")
+    attach_event_stream: str
+    session_id: str | None = None
+    idempotent_replay: bool = False
+
+
+def run_now(session_id: str, run: ActiveRun | None) -> RunNow | Idle:
+    """Returns what a session's run is."""
+    if run is None:
+        return Idle()
+    return RunNow(
+        active=run_facts(run),
+        context_run_id=context_run_id(session_id),
+        linked_context_run_id=context_run_id(session_id),
+    )
+
+
+def run_facts(run: ActiveRun) -> RunFacts:
+    """Returns what is told of a run that goes on."""
+    return RunFacts(
+        run_id=run.run_id,
+        started_at_ms=milliseconds(run.started_at),
+        last_activity_at_ms=milliseconds(or_none(run.last_activity_at) or run.started_at),
+        client_id=or_none(run.client_id),
+        agent_id=or_none(run.agent_id),
+        agent_profile=or_none(run.agent_profile),
+    )
+
+
+def conflict(details: Mapping[str, Any]) -> Conflict:
+    """Returns a conflict from the details of a refused prompt."""
+    session_id, run_id = str(details["session_id"]), str(details["run_id"])
+    return Conflict(
+        session_id=session_id,
+        active_run=ActiveRunOfConflict(
+            run_id=run_id,
+            started_at_ms=milliseconds(details["started_at"]),
+            last_activity_at_ms=milliseconds(details["last_activity_at"]),
+            client_id=details.get("client_id"),
+            agent_id=details.get("agent_id"),
+            agent_profile=details.get("agent_profile"),
+        ),
+        attach_event_stream=attach_path(session_id, run_id),
+    )
+
+
+def started(session_id: str, run_id: str, *, is_repeated: bool) -> Started:
+    """Returns the answer to a prompt that says which run it is."""
+    return Started(
+        run_id=run_id,
+        context_run_id=context_run_id(session_id),
+        linked_context_run_id=context_run_id(session_id),
+        attach_event_stream=attach_path(session_id, run_id),
+        session_id=session_id if is_repeated else None,
+        idempotent_replay=is_repeated,
+    )

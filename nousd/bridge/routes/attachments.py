@@ -1,0 +1,98 @@
+"""Parts of a message as a text and its attachments.
+
+Files come as data only: a ``data:`` URL. What is too much for a line of the protocol is put as an
+artifact before it.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from nousd.bridge.daemon import Daemon
+from nousd.bridge.replies import UNPROCESSABLE, HttpError
+from nousd.bridge.routes.bodies import PartGiven
+from nousd.wire.commands import AttachmentGiven, PutArtifact
+from nousd.wire.responses import Artifact, Upload
+
+IN_LINE_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of all attachments that stand in the line of their text; the others are put before it."""
+
+_PIECE_BYTES: Final = 1024 * 1024
+
+
+class Handed(NamedTuple):
+    """What a message says, and what comes with it."""
+
+    text: str
+    attachments: tuple[AttachmentGiven, ...]
+
+
+class _File(NamedTuple):
+    media_type: str
+    name: str | None
+    data: bytes
+
+
+async def handed_in(daemon: Daemon, parts: Iterable[PartGiven]) -> Handed:
+    """Returns the texts of a message, joined with LF, and its files.
+
+    Raises:
+        HttpError: a part is not what its type says, or no data.
+        Refused: a file is too large.
+    """
+    texts: list[str] = []
+    files: list[_File] = []
+    for index, part in enumerate(parts):
+        if part.type == "file":
+            files.append(_file(part, f"parts[{index}]"))
+        elif part.text is None:
+            raise HttpError(UNPROCESSABLE, f"parts[{index}].text is required")
+        else:
+            texts.append(part.text)
+    left = IN_LINE_BYTES_MAX
+    attachments = []
+    for file in files:
+        left -= len(file.data)
+        attachments.append(await _attached(daemon, file, in_line=left >= 0))
+    return Handed("\n".join(texts), tuple(attachments))
+
+
+async def _attached(daemon: Daemon, file: _File, *, in_line: bool) -> AttachmentGiven:
+    if in_line:
+        return AttachmentGiven(media_type=file.media_type, name=file.name, data=file.data)
+    return AttachmentGiven(name=file.name, artifact_id=await _put(daemon, file))
+
+
+async def _put(daemon: Daemon, file: _File) -> str:
+    upload_id: str | None = None
+    for start in range(0, len(file.data), _PIECE_BYTES):
+        piece = file.data[start : start + _PIECE_BYTES]
+        is_last = start + _PIECE_BYTES >= len(file.data)
+        command = PutArtifact(
+            data=piece, media_type=file.media_type, upload_id=upload_id, final=is_last
+        )
+        if is_last:
+            return (await daemon.ask(command, Artifact)).artifact_id
+        upload_id = (await daemon.ask(command, Upload)).upload_id
+    raise AssertionError("an empty file stands in its line")
+
+
+def _file(part: PartGiven, where: str) -> _File:
+    head, comma, body = (part.url or "").partition(",")
+    if not (comma and head.lower().startswith("data:")):
+        raise HttpError(UNPROCESSABLE, f"{where}.url is to be a data: URL: files come as data only")
+    essence = head[len("data:") :]
+    media_type, semicolon, encoding = essence.rpartition(";")
+    is_base64 = bool(semicolon) and encoding.lower() == "base64"
+    data = unquote_to_bytes(body)
+    if is_base64:
+        try:
+            data = b64decode(data, validate=True)
+        except binascii.Error:
+            raise HttpError(UNPROCESSABLE, f"{where}.url is not base64") from None
+    named = part.mime or (media_type if is_base64 else essence) or "text/plain"
+    return _File(named, part.filename or None, data)

@@ -1,0 +1,96 @@
+"""Runs: which one goes on, and its end."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from starlette.responses import Response
+
+from nousd.bridge.daemon import Daemon
+from nousd.bridge.replies import json_reply
+from nousd.bridge.table import Call, Row
+from nousd.errors import Refused
+from nousd.views.tandem.runs import Idle, RunNow, run_now
+from nousd.wire.commands import Abort, GetState
+from nousd.wire.responses import ActiveRun
+
+_NOTHING_TO_CANCEL: Final = frozenset({"no_active_run", "run_mismatch"})
+
+
+class Cancelled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether there was something to cancel."""
+
+    ok: bool
+    cancelled: bool
+    closedBrowserSessions: int | None = None  # noqa: N815
+
+
+async def active_run(daemon: Daemon, session_id: str) -> ActiveRun | None:
+    """Returns the run that a session has at the moment.
+
+    Raises:
+        Refused: there is no such session.
+    """
+    state = await daemon.ask(GetState(session_id=session_id))
+    return next((run for run in state.runs if run.session_id == session_id), None)
+
+
+async def _run(call: Call) -> Response:
+    session_id = call.path["id"]
+    return json_reply(run_now(session_id, await active_run(call.daemon, session_id)))
+
+
+async def _cancel(call: Call) -> Response:
+    cancelled = await _stopped(call, None)
+    return json_reply(Cancelled(ok=True, cancelled=cancelled, closedBrowserSessions=0))
+
+
+async def _cancel_run(call: Call) -> Response:
+    cancelled = await _stopped(call, call.path["run_id"])
+    closed = 0 if cancelled else None
+    return json_reply(Cancelled(ok=True, cancelled=cancelled, closedBrowserSessions=closed))
+
+
+async def _stopped(call: Call, run_id: str | None) -> bool:
+    """Stops a run, and leaves what waits in the session's queue; returns whether there was one."""
+    try:
+        await call.daemon.ask(
+            Abort(session_id=call.path["id"], expected_run_id=run_id, keep_queue=True)
+        )
+    except Refused as refused:
+        if refused.message in _NOTHING_TO_CANCEL:
+            return False
+        raise
+    return True
+
+
+ROWS: Final = (
+    Row(
+        method="GET",
+        path="/session/{id}/run",
+        handler=_run,
+        summary="Reads which run goes on, for who comes back.",
+        sends=("get_state",),
+        replies={200: RunNow | Idle},
+        aliases=("/api/session/{id}/run",),
+    ),
+    Row(
+        method="POST",
+        path="/session/{id}/cancel",
+        handler=_cancel,
+        summary="Stops the run that goes on.",
+        sends=("abort",),
+        replies={200: Cancelled},
+        aliases=("/session/{id}/abort", "/api/session/{id}/cancel", "/api/session/{id}/abort"),
+    ),
+    Row(
+        method="POST",
+        path="/session/{id}/run/{run_id}/cancel",
+        handler=_cancel_run,
+        summary="Stops that run, and no other.",
+        sends=("abort",),
+        replies={200: Cancelled},
+        aliases=("/api/session/{id}/run/{run_id}/cancel",),
+    ),
+)

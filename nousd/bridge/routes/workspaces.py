@@ -1,0 +1,97 @@
+"""Where a session works: moved to another folder, or allowed to ask about what lies outside."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import UNSET, Meta
+from starlette.responses import Response
+
+from nousd.bridge.replies import INTERNAL, NOT_FOUND, HttpError, json_reply
+from nousd.bridge.routes.bodies import Given
+from nousd.bridge.routes.sessions import record_of
+from nousd.bridge.routes.transcripts import transcript
+from nousd.bridge.table import Call, Row
+from nousd.views.tandem.sessions import Session, session
+from nousd.views.tandem.spelling import Body
+from nousd.views.tandem.values import milliseconds
+from nousd.wire.workspaces import AttachSession, OverrideWorkspace
+
+_TTL_MIN: Final = 30
+_TTL_MAX: Final = 86_400
+
+
+class Attach(Given, frozen=True, kw_only=True):
+    """Which folder, and why."""
+
+    target_workspace: str
+    reason_tag: str = "manual_attach"
+
+
+class Override(Given, frozen=True, kw_only=True):
+    """For how long; a time out of bounds becomes the nearest that is in them."""
+
+    ttl_seconds: Annotated[int, Meta(ge=-(2**53), le=2**53)] = 900
+
+
+class Granted(Body, frozen=True, kw_only=True):
+    """What took effect."""
+
+    ok: bool = msgspec.field(default_factory=lambda: True)
+    ttl_seconds: int
+    expires_at_ms: int
+
+
+async def _attach(call: Call) -> Response:
+    body: Attach = call.body
+    target = body.target_workspace.strip()
+    if not target:
+        raise HttpError(NOT_FOUND, "target_workspace: is blank")
+    session_id = call.path["id"]
+    await call.daemon.ask(
+        AttachSession(
+            session_id=session_id, workspace=target, reason=body.reason_tag.strip() or None
+        )
+    )
+    record = await record_of(call)
+    told = await transcript(call.daemon, session_id)
+    return json_reply(session(record, told, ok=True))
+
+
+async def _override(call: Call) -> Response:
+    seconds = min(max(call.body.ttl_seconds, _TTL_MIN), _TTL_MAX)
+    answer = await call.daemon.ask(
+        OverrideWorkspace(session_id=call.path["id"], ttl_seconds=seconds)
+    )
+    if answer.override is UNSET:
+        raise HttpError(INTERNAL, "no override took effect")
+    granted = Granted(
+        ttl_seconds=answer.override.ttl_seconds,
+        expires_at_ms=milliseconds(answer.override.expires_at),
+    )
+    return json_reply(granted)
+
+
+ROWS: Final = (
+    Row(
+        method="POST",
+        path="/session/{id}/attach",
+        handler=_attach,
+        summary="Moves a session to another folder; not while it has a run.",
+        sends=("attach_session", "get_session", "get_messages"),
+        replies={200: Session},
+        body=Attach,
+        aliases=("/api/session/{id}/attach",),
+    ),
+    Row(
+        method="POST",
+        path="/session/{id}/workspace/override",
+        handler=_override,
+        summary="For a while, calls that lead out of the folder are asked about instead of refused.",
+        sends=("override_workspace",),
+        replies={200: Granted},
+        body=Override,
+        aliases=("/api/session/{id}/workspace/override",),
+    ),
+)
