@@ -75,6 +75,8 @@ class Parts(msgspec.Struct, kw_only=True):
     call_hooks: CallHooks | None = None
     """Who looks at calls in the place of ``hooks`` (``nousd.replay``)."""
     native: NativeSettings = NativeSettings()
+    around_tools: Callable[[Mapping[str, Tool]], Mapping[str, Tool]] = lambda tools: tools
+    """Says which of the tools the gate finds at a call (``nousd.replay``)."""
     around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime
     """Puts something around the runtime that stands behind each of its steps (``nousd.replay``)."""
     permissions: Permissions = RulePermissions()
@@ -136,7 +138,9 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
         log=log,
         sessions=sessions,
         tools=tools,
-        gate=CallRunner(tools, parts.call_hooks or ExtensionCallHooks(parts.hooks)),
+        gate=CallRunner(
+            parts.around_tools(tools), parts.call_hooks or ExtensionCallHooks(parts.hooks)
+        ),
         contexts=Contexts(parts.store, tokens_max=_CONTEXT_WINDOWS_READ * _window(parts)),
         approvals=approvals,
         overrides=Overrides(parts.store, sessions, parts.clock, approvals),

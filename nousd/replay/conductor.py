@@ -105,6 +105,13 @@ class Conductor:
         """Returns what was known of a call that was seen before."""
         return self._attempts.get(call.tool_call_id, NEVER_SEEN)
 
+    def was_there(self, tool: str) -> bool:
+        """Whether a tool was registered when the call that is next came to the gate."""
+        for event in self._own[self.place :]:
+            if isinstance(event, events.ToolCallPolicyEvaluated) and event.source == "registry":
+                return event.tool_name != tool or event.decision == "allow"
+        return True
+
     def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
         """Returns the tools with those of servers as they were at the model call that is next."""
         told = next(answered_inputs(self._own[self.place :]), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import graphlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from nousd.replay.conductor import Conductor
 from nousd.replay.given import Given, answered_inputs, comes_and_goes
 from nousd.replay.recorded import RecordedRun
 from nousd.replay.script import Answer, Call, Failed, Script
-from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.wire import events
 from nousd.wire.access import TOUCHES_NOTHING, Access
 from nousd.wire.tool_events import ExecutedBy
@@ -167,6 +167,25 @@ class RecordedTool:
         if call.full is not None:
             return msgspec.structs.replace(_given(call), is_error=True)
         raise _tool_error(call.failed_as, call.result)
+
+
+class ToolsAtCall(Mapping[str, Tool]):
+    """The tools as the gate finds them: those of servers come and go between the calls of a run."""
+
+    def __init__(self, conductor: Conductor, tools: Mapping[str, Tool]) -> None:
+        self._conductor = conductor
+        self._tools = tools
+
+    def __getitem__(self, name: str) -> Tool:
+        if not self._conductor.was_there(name):
+            raise KeyError(name)
+        return self._tools[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tools)
+
+    def __len__(self) -> int:
+        return len(self._tools)
 
 
 def _given(call: Call) -> ToolResult:

@@ -35,7 +35,7 @@ from nousd.replay.conductor import Conductor, WatchedStore, watched
 from nousd.replay.cues import Broken, Cues, cues_of
 from nousd.replay.given import answered_inputs, given_to
 from nousd.replay.judged import RecordedCallHooks, RecordedPermissions, earlier_attempts
-from nousd.replay.parts import RecordedModel, tools_of
+from nousd.replay.parts import RecordedModel, ToolsAtCall, tools_of
 from nousd.replay.project import RecordedProject
 from nousd.replay.recorded import RecordedRun, is_outside
 from nousd.replay.script import script_of
@@ -150,6 +150,7 @@ class _Stage:
             permissions=self._permissions,
             around_permissions=lambda permissions, _: permissions,
             call_hooks=RecordedCallHooks(self._permissions),
+            around_tools=partial(ToolsAtCall, self.conductor),
             around_runtime=lambda runtime: watched(runtime, self.conductor),
             stale_seconds=(_number(self._run, _STALE) or _QUIET_SECONDS * 1000) / 1000,
             delta_retention_days=0,

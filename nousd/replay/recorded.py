@@ -75,7 +75,7 @@ def is_outside(event: Event) -> bool:
     match event:
         case events.QueueUpdate():
             return event.change != "consumed"
-        case events.RunAborting():
+        case events.RunAborting() | events.RunConflict():
             return True
         case events.Warning():
             return event.code in _OF_HOOKS

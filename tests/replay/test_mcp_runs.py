@@ -10,7 +10,9 @@ import trio
 
 from nousd.tools.mcp import server
 from nousd.tools.mcp.spec import ServerSpec
-from tests.daemon_harness import of_type
+from tests.daemon.asking_bench import calls
+from tests.daemon.scripted import ScriptedProvider, says
+from tests.daemon_harness import Client, of_type
 from tests.replay.memory_log import replays
 from tests.replay.test_replay import daemon_with_log
 
@@ -53,5 +55,41 @@ async def test_tools_that_change_in_the_middle_of_a_run_come_out_the_same(
             await watch.until("agent_end")
             first, *_, last = of_type(watch.seen, "model_input")
             assert set(last["tools"]) - set(first["tools"]) == {"mcp__stub__new"}
+            (report,) = (await replays(rows)).values()
+    assert report.is_same, "\n".join(report.lines)
+
+
+async def tools_of(client: Client) -> set[str]:
+    return {tool["name"] for tool in (await client.request("list_tools"))["tools"]}
+
+
+async def test_a_tool_that_comes_and_goes_between_calls_comes_out_the_same(tmp_path: Path) -> None:
+    provider = ScriptedProvider()
+    echoes = calls(("mcp__stub__echo", '{"text": "hello"}'))
+    with trio.fail_after(60):
+        async with daemon_with_log(tmp_path, provider) as (client, watch, rows):
+            await client.request("prompt", text="go", wait=False)
+            provider.answer(echoes)
+            await watch.until("tool_call_denied")
+            await provider.calls.wait_waiting()
+            await client.request("add_mcp", name="stub", command=list(SPEC.command))
+            while not (await client.request("list_mcp"))["servers"][0]["tools"]:
+                await watch.until("mcp_server_status")
+            provider.answer(echoes)
+            await watch.until("tool_call_completed")
+            # The next model call is told of it, the one behind that is not.
+            for is_there in (True, False):
+                offered = (await watch.until("model_input"))["payload"]["tools"]
+                assert ("mcp__stub__echo" in offered) is is_there
+                if is_there:
+                    await client.request("remove_mcp", name="stub")
+                    while "mcp__stub__echo" in await tools_of(client):
+                        pass
+                provider.answer(echoes)
+                await watch.until("tool_call_denied")
+            provider.answer(says("done"))
+            await watch.until("agent_end")
+            reasons = [denied["reason"] for denied in of_type(watch.seen, "tool_call_denied")]
+            assert reasons == ["tool_not_found: mcp__stub__echo"] * 3
             (report,) = (await replays(rows)).values()
     assert report.is_same, "\n".join(report.lines)
