@@ -36,9 +36,11 @@ confined     QRR   RRR   QQR   DDD   RRR
 program      QQR   RRR   QQR   DDD   RRR
 network      QQR   RRR   QQR   DDD   RRR
 unreadable   QRR   QRR   QQR   QQD   RRR
+outside      QQQ   QQQ   QQQ   DDD   QQQ
 """
 """What is called, by rule, in the modes ask, auto and yolo: it runs (R), is asked about (Q) or is denied
-(D). ``unreadable`` is a command line that no rule about words can judge."""
+(D). ``unreadable`` is a command line that no rule about words can judge. ``outside`` leads out of a
+workspace that is overridden."""
 
 INTERACTIONS: Final = {
     "nobody can answer": ("denied", "policy"),
@@ -66,6 +68,11 @@ CALLS: Final = {
     "program": (touching("exec", command="run it"), "run *", "=run it"),
     "network": (touching("network", hosts=("host.example",)), "*.example", "host.example"),
     "unreadable": (touching("exec", command="run >it", is_confined=True), "run *", "=run >it"),
+    "outside": (
+        touching("read", paths=("../place",), outside=("/place",)),
+        "**/place",
+        "**/place",
+    ),
 }
 """What is called -> what it touches, the pattern of a rule about it, that of a rule about it alone."""
 
@@ -168,6 +175,9 @@ async def test_what_becomes_of_a_call(
     ) as bench:
         if cell.rule == "granted":
             grants.grant(bench.daemon.core.sessions, None, text_of(exact))
+        if cell.kind == "outside":
+            await bench.client.request("new_session")
+            await bench.client.request("override_workspace", ttl_seconds=3600)
         run = await run_of(bench, ANSWERS.get(interaction) if is_asked else None)
     outcome, by = INTERACTIONS[interaction] if cell.verdict == "Q" else UNASKED[cell.verdict]
     assert actor.acts == (outcome == "runs")
@@ -178,8 +188,9 @@ async def test_what_becomes_of_a_call(
     assert len(of_type(run, "permission_requested")) == is_asked
     said = [each["source"] for each in of_type(run, "tool_call_policy_evaluated")]
     is_denied_by_rule = cell.verdict == "D" and cell.kind != "unreadable"
-    assert [each for each in said if each in ("rules", "mode")] == (
-        ["rules"] if is_denied_by_rule else ["rules", "mode"]
+    behind = "override" if cell.kind == "outside" else "mode"
+    assert [each for each in said if each in ("rules", "mode", "override")] == (
+        ["rules"] if is_denied_by_rule else ["rules", behind]
     )
     assert of_type(run, "agent_end")[0]["status"] == "completed"
 

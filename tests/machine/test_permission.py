@@ -100,6 +100,41 @@ def test_auto_says_the_weightiest_reason_for_its_question(access: Access, reason
     assert [said.source for said in denied.sources] == ["rules"]
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "rules", [{}, {"allow": ["read"]}, {"granted": ["read"]}, {"ask": ["read"]}]
+)
+def test_what_leads_out_and_may_be_asked_about_is_asked_about_whatever_else_is_said(
+    mode: PermissionMode, rules: dict[str, list[str]]
+) -> None:
+    access = Access(
+        classes=frozenset({"read"}), paths=("link", "../../etc/hosts"), outside=("/etc/hosts",)
+    )
+    judgement = judged("read", access, mode, **rules)
+    assert judgement.verdict == "ask"
+    assert judgement.reason == "it leads out of the workspace, to /etc/hosts"
+    assert judgement.sources[-1].source == "override"
+    # No rule can say it, so none is offered.
+    assert judgement.rule == ""
+
+
+@pytest.mark.parametrize("denial", ["read", "read(link)", "read(**/hosts)", "read(**)"])
+def test_a_denial_of_either_spelling_wins_over_an_override(denial: str) -> None:
+    access = Access(
+        classes=frozenset({"read"}), paths=("link", "../../etc/hosts"), outside=("/etc/hosts",)
+    )
+    assert judged("read", access, "yolo", deny=[denial]).verdict == "deny"
+    # A rule about a place of the workspace is not about one outside of the same name.
+    assert judged("read", access, "yolo", deny=["read(etc/hosts)"]).verdict == "ask"
+
+
+def test_a_reason_names_some_of_many_places() -> None:
+    access = Access(outside=tuple(f"/{number}" for number in range(5)))
+    assert (
+        judged("patch", access).reason == "it leads out of the workspace, to /0, /1, /2 and 2 more"
+    )
+
+
 # --- rules ---------------------------------------------------------------------------------------
 
 

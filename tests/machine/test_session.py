@@ -217,7 +217,35 @@ TELLING = {
     events.RunAborting,
     events.UsageReported,
     events.TodoUpdated,
+    events.SessionAttached,
+    events.WorkspaceOverrideGranted,
+    events.WorkspaceOverrideExpired,
 }
+
+
+def test_an_attached_session_works_elsewhere_and_knows_from_where_it_came() -> None:
+    attached = events.SessionAttached(
+        session_id="s", workspace="/b", attached_from="/a", origin_workspace="/o", reason="why"
+    )
+    assert changed(session(workspace="/a"), attached, "then") == {
+        "workspace": "/b",
+        "attached_from": "/a",
+        "origin_workspace": "/o",
+        "attached_at": "then",
+        "attach_reason": "why",
+    }
+    silently = events.SessionAttached(
+        session_id="s", workspace="/c", attached_from="/b", origin_workspace="/o"
+    )
+    after = apply(apply(session(), attached, "then"), silently, "later")
+    assert (after.attach_reason, after.attached_at) == (None, "later")
+
+
+def test_an_override_is_known_from_its_grant_to_its_end() -> None:
+    granted = events.WorkspaceOverrideGranted(session_id="s", ttl_seconds=60, expires_at="then")
+    assert changed(session(), granted) == {"override_expires_at": "then", "override_seconds": 60}
+    over = events.WorkspaceOverrideExpired(session_id="s", reason="expired")
+    assert apply(apply(session(), granted, TS), over, TS) == session()
 
 
 @pytest.mark.parametrize("struct", SILENT, ids=lambda struct: struct.__name__)
