@@ -44,8 +44,8 @@ def workdir(world: World) -> Iterator[Check]:
 
 def workspaces(world: World) -> Iterator[Check]:
     """The other folders that sessions may work in."""
-    for folder in world.settings.workspaces:
-        yield _worked_in("workspace", folder, "--workspace")
+    for number, folder in enumerate(world.settings.workspaces, 1):
+        yield _worked_in(f"workspace {number}", folder, "--workspace")
 
 
 def _worked_in(name: str, folder: Path, flag: str) -> Check:

@@ -87,6 +87,8 @@ def _state(payload: Payload) -> Iterator[str]:
     counts = payload["pending_counts"]
     yield f"session   {payload['session_id'] or 'none'}{_named(payload)}"
     yield f"state     {payload['run_state']} {payload['run_id']}".rstrip()
+    if "workspace" in payload:
+        yield f"folder    {payload['workspace']}"
     yield f"model     {payload['provider']} {payload['model']}"
     if "thinking" in payload:
         yield f"thinking  {payload['thinking']}"

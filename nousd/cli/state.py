@@ -221,7 +221,10 @@ def _record(settings: Settings, values: dict[str, Any]) -> Told:
     from nousd.replay.fixture import record
 
     places = {
-        **{str(path): f"<WORKSPACE-{n}>" for n, path in enumerate(settings.workspaces, 1)},
+        **{
+            str(path.resolve()): f"<WORKSPACE-{number}>"
+            for number, path in enumerate(settings.workspaces, 1)
+        },
         str(settings.workdir): "<WORKDIR>",
         str(settings.state_dir): "<STATE>",
         str(Path.home()): "<HOME>",

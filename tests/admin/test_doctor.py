@@ -164,6 +164,21 @@ def test_a_workdir_that_cannot_be_written_to_is_named(
     assert examined(world)["workdir"].status == "warning"
 
 
+def test_each_root_that_sessions_may_work_in_is_looked_at(
+    world: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roots = [tmp_path / "a", tmp_path / "b"]
+    for root in roots:
+        root.mkdir()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda p, m: p != roots[1] and access(p, m))
+    checks = examined(world | {"workspaces": tuple(map(str, roots))})
+    assert checks["workspace 1"].status == "ok"
+    second = checks["workspace 2"]
+    assert (second.status, second.found.split()[0]) == ("warning", str(roots[1]))
+    assert "--workspace" in (second.advice or "")
+
+
 def test_files_are_the_users_alone(world: dict[str, Any], log: Path) -> None:
     log.chmod(0o600)
     assert examined(world)["database files"].status == "ok"

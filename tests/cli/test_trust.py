@@ -56,6 +56,18 @@ def test_what_a_project_adds_is_shown_before_it_is_trusted(
     assert sent(daemon, "trust") == [{"path": OWN["path"], "hash": "sha256:1"}]
 
 
+def test_a_project_in_another_folder_is_named_by_that(
+    nousctl: Nousctl, daemon: FakeDaemon
+) -> None:
+    where = {"workspace": "/app"}
+    assert nousctl("trust", "--yes", "--workspace", "/app").code == 0
+    assert nousctl("trust", "--list", "--workspace", "/app").code == 0
+    assert nousctl("untrust", "--workspace", "/app").code == 0
+    assert sent(daemon, "list_trust") == [where, where]
+    assert sent(daemon, "trust") == [{"path": OWN["path"], "hash": "sha256:1", **where}]
+    assert sent(daemon, "untrust") == [where]
+
+
 @pytest.mark.parametrize(("typed", "is_sent"), [("y\n", True), ("YES\n", True), ("n\n", False)])
 def test_at_a_terminal_the_user_is_asked(
     nousctl: Nousctl,

@@ -56,6 +56,8 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("promote in-1", "promote", {"input_id": "in-1"}),
     ("new", "new_session", {}),
     ("new --name n", "new_session", {"name": "n"}),
+    ("new --workspace /w/x", "new_session", {"workspace": "/w/x"}),
+    ("new --workspace x", "new_session", {"workspace": f"{Path.cwd()}/x"}),
     ("switch s", "switch_session", {"session_id": "s"}),
     ("branch s --name n", "branch_session", {"session_id": "s", "name": "n"}),
     ("sessions --limit 5 --before s", "list_sessions", {"limit": 5, "before": "s"}),
