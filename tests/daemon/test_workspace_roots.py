@@ -1,0 +1,58 @@
+"""Which folders sessions may work in, of paths alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nousd.daemon.workspace_roots import Roots
+
+ROOTS = Roots(
+    (Path("/work"), Path("/home/me/src"), Path("/work")),
+    (Path("/work/state"), Path("/home/me/src/app/secret.md"), Path("/etc/nousd/config.toml")),
+)
+
+OUTSIDE = "it must lie in /work or /home/me/src"
+WITHIN = "it lies in what belongs to the daemon"
+AROUND = "it contains what belongs to the daemon; name a folder further down"
+
+
+@pytest.mark.parametrize(
+    ("path", "fault"),
+    [
+        ("/work/a", None),
+        ("/work/a/b/c", None),
+        ("/work/states", None),
+        ("/home/me/src/other", None),
+        ("/", OUTSIDE),
+        ("/workshop", OUTSIDE),
+        ("/home/me", OUTSIDE),
+        ("/etc/nousd", OUTSIDE),
+        ("/work/state", WITHIN),
+        ("/work/state/below", WITHIN),
+        ("/home/me/src/app/secret.md", WITHIN),
+        ("/work", AROUND),
+        ("/home/me/src", AROUND),
+        ("/home/me/src/app", AROUND),
+    ],
+)
+def test_a_folder_may_be_a_workspace_below_a_root_beside_what_is_the_daemons(
+    path: str, fault: str | None
+) -> None:
+    assert ROOTS.fault(Path(path)) == fault
+
+
+def test_roots_and_what_is_hidden_count_where_they_really_are(tmp_path: Path) -> None:
+    real = tmp_path.resolve()
+    for name in ("root", "state"):
+        (real / name).mkdir()
+        (real / f"to_{name}").symlink_to(real / name)
+    (real / "root" / "in").mkdir()
+    roots = Roots((real / "to_root",), (real / "to_state", real / "root" / "in" / "missing"))
+    assert roots.allowed == (real / "root",)
+    assert roots.fault(real / "root") == AROUND
+    assert roots.fault(real / "root" / "in") == AROUND
+    assert roots.fault(real / "root" / "other") is None
+    both = Roots((real,), (real / "to_state",))
+    assert both.fault(real / "state") == WITHIN

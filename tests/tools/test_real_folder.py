@@ -1,0 +1,72 @@
+"""A folder is opened by its real path, and what has become a link since is not entered."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nousd.errors import ToolError
+from nousd.tools.real_folder import open_real, require_real
+
+
+@pytest.fixture
+def deep(tmp_path: Path) -> Path:
+    folder = tmp_path.resolve() / "a" / "b" / "c"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def inode_behind(path: Path) -> int:
+    folder = open_real(path)
+    try:
+        return os.fstat(folder).st_ino
+    finally:
+        os.close(folder)
+
+
+def test_a_real_path_opens_its_folder(deep: Path) -> None:
+    for path in (deep, deep.parent, Path("/")):
+        assert inode_behind(path) == path.stat().st_ino
+
+
+@pytest.mark.parametrize("level", [0, 1, 2], ids=["the folder", "above it", "further up"])
+def test_a_link_anywhere_on_the_way_is_not_followed(deep: Path, level: int) -> None:
+    place = [deep, *deep.parents][level]
+    place.rename(place.with_name("was"))
+    place.symlink_to(place.with_name("was"))
+    assert deep.is_dir()
+    with pytest.raises(ToolError, match=r"^workspace_changed: .* is not the folder that it was$"):
+        open_real(deep)
+    with pytest.raises(ToolError, match="workspace_changed"):
+        require_real(deep)
+
+
+def test_a_file_in_the_place_of_a_folder_is_not_entered(deep: Path) -> None:
+    deep.rmdir()
+    deep.write_text("")
+    with pytest.raises(ToolError, match="workspace_changed"):
+        open_real(deep)
+
+
+def test_a_folder_that_is_gone_is_said_to_be_so_by_who_opens_it(deep: Path) -> None:
+    deep.rmdir()
+    with pytest.raises(FileNotFoundError):
+        open_real(deep)
+    require_real(deep)
+
+
+def descriptors() -> set[str]:
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
+
+
+def test_nothing_stays_open(deep: Path) -> None:
+    before = descriptors()
+    inode_behind(deep)
+    require_real(deep)
+    deep.rmdir()
+    deep.symlink_to("/")
+    with pytest.raises(ToolError):
+        open_real(deep)
+    assert descriptors() == before
