@@ -1,0 +1,361 @@
+"""A client that lives longer than its connections, on both event loops."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from anyio.abc import AnyByteStream
+
+from nousd.client.client import Client
+from nousd.client.memory import MemoryStream, memory_streams
+from nousd.errors import (
+    AnswerInvalid,
+    AnswerTimedOut,
+    ConnectionLost,
+    DaemonUnreachable,
+    Refused,
+)
+from nousd.wire.commands import GetState, Ping, Prompt, Steer
+from nousd.wire.framing import LineSplitter
+from nousd.wire.responses import Accepted, Pong
+from nousd.wire.subscribe import Subscribe
+from tests.fake_daemon import FakeDaemon, event, ok, refused
+
+NEVER_SECONDS = 0.01
+
+
+class Scripted:
+    """A daemon in memory that the test plays: it takes requests and says what becomes of each.
+
+    Args:
+        unreachable: so many attempts to connect fail first.
+    """
+
+    def __init__(self) -> None:
+        self.streams: list[MemoryStream] = []
+        self.unreachable = 0
+        self.dialed = 0
+
+    def __str__(self) -> str:
+        return "the script"
+
+    async def commands(self) -> AnyByteStream:
+        self.dialed += 1
+        if self.unreachable:
+            self.unreachable -= 1
+            raise DaemonUnreachable("nobody listens in the script")
+        ours, theirs = memory_streams()
+        self.streams.append(theirs)
+        return ours
+
+    async def events(self) -> AnyByteStream:
+        raise NotImplementedError
+
+    async def heard(self, connection: int) -> dict[str, Any]:
+        """Returns the next request on a connection, once there is one."""
+        while len(self.streams) <= connection:
+            await anyio.lowlevel.checkpoint()
+        splitter = LineSplitter()
+        while not (lines := splitter.feed(await self.streams[connection].receive())):
+            pass
+        assert isinstance(lines[0], bytes)
+        request: dict[str, Any] = json.loads(lines[0])
+        return request
+
+    async def answer(self, connection: int, type_: str = "pong", **payload: Any) -> None:
+        request = await self.heard(connection)
+        answer = ok(type_, payload or {"message": "pong"})(request)
+        await self.streams[connection].send(answer or b"")
+
+    async def leave(self, connection: int) -> None:
+        await self.streams[connection].aclose()
+
+
+def play(
+    backend: str, script: Callable[[Client, Scripted], Awaitable[None]], **options: Any
+) -> None:
+    """Runs ``script`` with a client of a scripted daemon, for ten seconds at most."""
+
+    async def run() -> None:
+        daemon = Scripted()
+        with anyio.fail_after(10):
+            async with Client(daemon, **options) as client:
+                await script(client, daemon)
+        for stream in daemon.streams:
+            await stream.aclose()
+
+    anyio.run(run, backend=backend)
+
+
+class Asked:
+    """A request that was sent in a task of its own; awaits nothing until it is looked at."""
+
+    def __init__(self, tasks: anyio.abc.TaskGroup, asking: Callable[[], Awaitable[Any]]) -> None:
+        self.scope = anyio.CancelScope()
+        self.result: Any = None
+        self._done = anyio.Event()
+        tasks.start_soon(self._run, asking)
+
+    async def _run(self, asking: Callable[[], Awaitable[Any]]) -> None:
+        with self.scope:
+            try:
+                self.result = await asking()
+            except (ConnectionLost, DaemonUnreachable, AnswerTimedOut, Refused) as error:
+                self.result = error
+        self._done.set()
+
+    async def outcome(self) -> Any:
+        await self._done.wait()
+        return self.result
+
+
+def test_nothing_is_opened_before_it_is_asked_and_a_connection_is_used_again(backend: str) -> None:
+    async def script(client: Client, daemon: Scripted) -> None:
+        assert daemon.dialed == 0
+        for _ in range(3):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(daemon.answer, 0)
+                assert await client.ask(Ping()) == Pong(message="pong")
+        assert daemon.dialed == 1
+
+    play(backend, script)
+
+
+def test_a_request_that_takes_long_holds_up_no_other(backend: str) -> None:
+    async def script(client: Client, daemon: Scripted) -> None:
+        async with anyio.create_task_group() as tasks:
+            long = Asked(tasks, lambda: client.ask(Ping()))
+            request = await daemon.heard(0)
+            tasks.start_soon(daemon.answer, 1)
+            assert await client.ask(Ping()) == Pong(message="pong")
+            await daemon.streams[0].send(ok("pong", {"message": "pong"})(request) or b"")
+            assert await long.outcome() == Pong(message="pong")
+
+    play(backend, script)
+
+
+def test_the_bound_on_connections_is_a_queue_and_its_time_out_says_so(backend: str) -> None:
+    async def script(client: Client, daemon: Scripted) -> None:
+        async with anyio.create_task_group() as tasks:
+            held = [Asked(tasks, lambda: client.ask(Ping())) for _ in range(2)]
+            for connection in (0, 1):
+                await daemon.heard(connection)
+            with pytest.raises(AnswerTimedOut, match="not sent: 2 other requests are under way"):
+                await client.ask(Ping(), timeout_seconds=NEVER_SECONDS)
+            waiting = Asked(tasks, lambda: client.ask(Ping()))
+            await daemon.leave(0)
+            await daemon.answer(2)
+            assert await waiting.outcome() == Pong(message="pong")
+            assert [type(asked.result) for asked in held].count(ConnectionLost) == 1
+            tasks.cancel_scope.cancel()
+
+    play(backend, script, connections_max=2)
+
+
+def test_a_connection_that_died_while_idle_is_replaced_unnoticed(backend: str) -> None:
+    async def script(client: Client, daemon: Scripted) -> None:
+        for connection in (0, 1):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(daemon.answer, connection)
+                await client.ask(Ping())
+            await daemon.leave(connection)
+        assert daemon.dialed == 2
+
+    play(backend, script)
+
+
+def test_a_request_whose_outcome_is_unknown_is_not_sent_again_and_the_next_one_is(
+    backend: str,
+) -> None:
+    async def script(client: Client, daemon: Scripted) -> None:
+        async with anyio.create_task_group() as tasks:
+            lost = Asked(tasks, lambda: client.ask(Steer(text="left")))
+            await daemon.heard(0)
+            await daemon.leave(0)
+            assert isinstance(await lost.outcome(), ConnectionLost)
+            assert daemon.dialed == 1
+            tasks.start_soon(daemon.answer, 1)
+            assert await client.ask(Ping()) == Pong(message="pong")
+
+    play(backend, script, patience_seconds=5)
+
+
+@pytest.mark.parametrize("unreachable", [0, 3])
+def test_a_text_that_the_daemon_knows_again_is_sent_again(backend: str, unreachable: int) -> None:
+    async def script(client: Client, daemon: Scripted) -> None:
+        text = Prompt(text="hi", wait=False, client_message_id="m1")
+        async with anyio.create_task_group() as tasks:
+            asked = Asked(tasks, lambda: client.ask(text, Accepted))
+            first = await daemon.heard(0)
+            daemon.unreachable = unreachable
+            await daemon.leave(0)
+            second = await daemon.heard(1)
+            assert first["payload"] == second["payload"]
+            answer = ok("accepted", {"command": "prompt", "run_id": "r"})(second)
+            await daemon.streams[1].send(answer or b"")
+            assert await asked.outcome() == Accepted(command="prompt", run_id="r")
+        assert daemon.dialed == 2 + unreachable
+
+    play(backend, script)
+
+
+def test_what_could_not_be_sent_again_in_time_is_a_lost_connection(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not an unreachable daemon, which would say that nothing was sent."""
+    monkeypatch.setattr("nousd.client.client.RESEND_SECONDS", 0.01)
+
+    async def script(client: Client, daemon: Scripted) -> None:
+        async with anyio.create_task_group() as tasks:
+            text = Prompt(text="hi", wait=False, client_message_id="m1")
+            asked = Asked(tasks, lambda: client.ask(text, Accepted))
+            await daemon.heard(0)
+            daemon.unreachable = 1000
+            await daemon.leave(0)
+            assert isinstance(await asked.outcome(), ConnectionLost)
+
+    play(backend, script)
+
+
+def test_a_daemon_that_is_not_there_is_an_error_at_once_or_waited_for(backend: str) -> None:
+    async def impatient(client: Client, daemon: Scripted) -> None:
+        daemon.unreachable = 1
+        with pytest.raises(DaemonUnreachable):
+            await client.ask(Ping())
+        assert daemon.dialed == 1
+
+    async def patient(client: Client, daemon: Scripted) -> None:
+        daemon.unreachable = 3
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(daemon.answer, 0)
+            assert await client.ask(Ping()) == Pong(message="pong")
+
+    play(backend, impatient)
+    play(backend, patient, patience_seconds=5)
+
+
+def test_patience_ends_with_the_time_of_the_request(backend: str) -> None:
+    async def script(client: Client, daemon: Scripted) -> None:
+        daemon.unreachable = 1_000_000
+        with pytest.raises(AnswerTimedOut):
+            await client.ask(Ping(), timeout_seconds=NEVER_SECONDS)
+
+    play(backend, script, patience_seconds=60)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "late"])
+def test_a_request_that_was_given_up_costs_its_connection_and_nothing_else(
+    backend: str, how: str
+) -> None:
+    async def script(client: Client, daemon: Scripted) -> None:
+        async with anyio.create_task_group() as tasks:
+            seconds = NEVER_SECONDS if how == "late" else None
+            given_up = Asked(tasks, lambda: client.ask(Ping(), timeout_seconds=seconds))
+            await daemon.heard(0)
+            if how == "cancelled":
+                given_up.scope.cancel()
+            await given_up.outcome()
+            with pytest.raises(anyio.EndOfStream):
+                await daemon.streams[0].receive()
+            tasks.start_soon(daemon.answer, 1)
+            assert await client.ask(Ping()) == Pong(message="pong")
+
+    play(backend, script)
+
+
+def test_closing_ends_the_requests_under_way_and_those_that_come(backend: str) -> None:
+    async def script(client: Client, daemon: Scripted) -> None:
+        async with anyio.create_task_group() as tasks:
+            text = Prompt(text="hi", wait=False, client_message_id="m1")
+            asked = Asked(tasks, lambda: client.ask(text, Accepted))
+            await daemon.heard(0)
+            await client.aclose()
+            assert isinstance(await asked.outcome(), ConnectionLost)
+            with pytest.raises(ConnectionLost, match="closed: nothing was sent"):
+                await client.ask(Ping())
+        assert daemon.dialed == 1
+
+    play(backend, script)
+
+
+def test_an_answer_that_makes_no_sense_costs_the_connection(backend: str) -> None:
+    async def script(client: Client, daemon: Scripted) -> None:
+        async def nonsense() -> None:
+            await daemon.heard(0)
+            await daemon.streams[0].send(b"nonsense\n")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(nonsense)
+            with pytest.raises(AnswerInvalid):
+                await client.ask(Ping())
+            tasks.start_soon(daemon.answer, 1)
+            assert await client.ask(Ping()) == Pong(message="pong")
+
+    play(backend, script)
+
+
+# --- over sockets ----------------------------------------------------------------------------
+
+
+def test_a_daemon_that_was_restarted_is_asked_again_over_new_sockets(
+    backend: str, folder: Path
+) -> None:
+    async def run() -> None:
+        with anyio.fail_after(10):
+            async with Client(folder / "nousd.sock") as client:
+                with FakeDaemon(folder) as daemon:
+                    await client.ask(Ping())
+                    daemon.on["get_state"] = refused("session_error", "no")
+                    with pytest.raises(Refused):
+                        await client.ask(GetState())
+                    assert len(client._open) == 1
+                    for connection in client._open:
+                        # A daemon that ends closes its connections; this stand-in lets them be.
+                        await connection.aclose()
+                    client._free.clear()
+                (folder / "nousd.sock").unlink()
+                (folder / "nousd.sock.events").unlink()
+                with pytest.raises(DaemonUnreachable):
+                    await client.ask(Ping())
+                with FakeDaemon(folder):
+                    assert await client.ask(Ping()) == Pong(message="pong")
+
+    anyio.run(run, backend=backend)
+
+
+def test_a_socket_that_the_daemon_closed_while_idle_is_noticed_before_it_is_used(
+    backend: str, folder: Path
+) -> None:
+    async def run() -> None:
+        with anyio.fail_after(10), FakeDaemon(folder) as daemon:
+            async with Client(folder / "nousd.sock") as client:
+                await client.ask(Ping())
+                (connection,) = client._free
+                daemon.on["leave"] = lambda _: None
+                # A line without an answer: the daemon hangs up, and nobody is waiting for it.
+                await connection._stream.send(b'{"id":"x","type":"leave"}\n')
+                while not connection.was_left:
+                    await anyio.lowlevel.checkpoint()
+                assert await client.ask(Ping()) == Pong(message="pong")
+                assert client._free != [connection]
+
+    anyio.run(run, backend=backend)
+
+
+def test_events_come_over_connections_of_their_own(backend: str, daemon: FakeDaemon) -> None:
+    async def run() -> None:
+        with anyio.fail_after(10):
+            async with Client(daemon.socket_path) as client:
+                daemon.publish(event(1, "status", message="x"))
+                async with client.subscribe(Subscribe()) as events:
+                    assert (await anext(events)).id == "evt-1"
+                async with client.follow(Subscribe()) as events:
+                    assert (await anext(events)).id == "evt-1"
+
+    anyio.run(run, backend=backend)
