@@ -418,3 +418,27 @@ async def test_a_daemon_with_one_folder_makes_one_workspace_and_looks_for_no_oth
             assert await daemon.core.workspaces.of(live.state) is daemon.core.workspaces.default
         error = await client.refusal("new_session", workspace=str(folders.a))
         assert error["cause"] == f"it must lie in {folders.home}"
+
+
+# --- moving it meanwhile ---------------------------------------------------------------------
+
+
+async def test_a_call_is_made_and_judged_in_the_folder_that_the_session_has_when_it_begins(
+    folders: Folders,
+) -> None:
+    async with several_folders(folders) as bench:
+        session = await bench.session(folders.a)
+        calls, other = bench.daemon.core.calls, await bench.another()
+        acknowledged = calls.acknowledged
+        moved: list[str] = []
+
+        async def moved_meanwhile(*args: Any) -> Any:
+            if not moved:
+                moved.append(session)
+                await other.client.request(
+                    "attach_session", session_id=session, workspace=str(folders.b)
+                )
+            return await acknowledged(*args)
+
+        calls.acknowledged = moved_meanwhile  # type: ignore[method-assign]
+        assert (await bench.call(session, "read", path="name.txt")).text == "this is b"
