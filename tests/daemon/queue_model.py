@@ -27,17 +27,24 @@ class QueueModel:
     accepted: list[str] = field(default_factory=list)
     consumed: list[str] = field(default_factory=list)
     cleared: list[str] = field(default_factory=list)
+    appended: list[str] = field(default_factory=list)
+    """The entries that messages became, in their order."""
+    placed: int = 0
+    """How many of them have their place in the tree."""
     modes: dict[str, str] = field(
         default_factory=lambda: dict.fromkeys(MODE_OF.values(), "one-at-a-time")
     )
     run_id: str | None = None
     aborting: bool = False
+    keeps_queue: bool = False
     leaf: Payload | None = None
     seq: int = 0
     lifecycle: LifecycleChecker = field(default_factory=LifecycleChecker)
     _own_prompt: str | None = None
     _said: Payload = field(default_factory=dict)
     _owed_results: set[str] = field(default_factory=set)
+    _cut_off: set[str] = field(default_factory=set)
+    """Calls that a message was placed behind before they had a result: they never get one."""
 
     def feed(self, line: bytes) -> None:
         """Takes the next line of the log.
@@ -57,6 +64,11 @@ class QueueModel:
         """The pending inputs in the order in which they will be consumed."""
         kinds = ("steer", "prompt", "follow_up")
         return [item["input_id"] for kind in kinds for item in self.of_kind(kind)]
+
+    @property
+    def waiting(self) -> list[str]:
+        """The entries that appended messages will be, in their order."""
+        return [item["entry_id"] for item in self.of_kind("message")]
 
     def of_kind(self, kind: str) -> list[Payload]:
         return [item for item in self.pending if item["kind"] == kind]
@@ -111,12 +123,15 @@ def _agent_start(model: QueueModel, payload: Payload) -> None:
 
 def _agent_end(model: QueueModel, payload: Payload) -> None:
     assert model.run_id == payload["run_id"]
+    assert not model.waiting, f"a run ended without a place for {model.waiting}"
     if payload["status"] == "completed":
         assert not model.pending, f"a completed run left {model.in_order}"
         assert not model._owed_results, f"calls without results: {model._owed_results}"
     if model.aborting:
         assert payload["status"] in ("cancelled", "interrupted")
-        assert not model.pending, f"an aborted run left {model.in_order}"
+        assert model.keeps_queue or not model.pending, f"an aborted run left {model.in_order}"
+        own = [item for item in model.of_kind("prompt") if item["run_id"] == model.run_id]
+        assert not own, "an aborted run left its own prompt"
     model.run_id, model.aborting = None, False
     model._owed_results.clear()
 
@@ -124,10 +139,11 @@ def _agent_end(model: QueueModel, payload: Payload) -> None:
 def _run_aborting(model: QueueModel, payload: Payload) -> None:
     assert model.run_id == payload["run_id"]
     assert not model.aborting, "aborted twice"
-    model.aborting = True
+    model.aborting, model.keeps_queue = True, payload.get("keep_queue", False)
 
 
 def _turn_start(model: QueueModel, _: Payload) -> None:
+    assert not model.waiting, f"a turn begins before {model.waiting} have their place"
     assert not model.aborting, "a turn begins in a run that is being aborted"
 
 
@@ -145,6 +161,9 @@ def _queue_update(model: QueueModel, payload: Payload) -> None:
 def _accepted(model: QueueModel, payload: Payload) -> None:
     (item,) = payload["inputs"]
     assert item["input_id"] not in model.accepted, "accepted twice"
+    if item["kind"] == "message":
+        model.pending.append(item)
+        return
     assert not model.aborting, "accepted by a run that is being aborted"
     if item["kind"] == "prompt":
         assert model.run_id is None, "a prompt during a run"
@@ -166,6 +185,11 @@ def _promoted(model: QueueModel, payload: Payload) -> None:
 def _consumed(model: QueueModel, payload: Payload) -> None:
     inputs = payload["inputs"]
     ids = [item["input_id"] for item in inputs]
+    if inputs[0]["kind"] == "message":
+        assert [item["entry_id"] for item in inputs] == model.waiting
+        model.appended += [item["entry_id"] for item in model.pending if item in inputs]
+        model.take(inputs)
+        return
     assert not model.aborting, "consumed by a run that is being aborted"
     assert ids == model.next_turn(), f"consumed {ids}, but it is the turn of {model.next_turn()}"
     assert model._said["input_ids"] == ids
@@ -177,7 +201,11 @@ def _consumed(model: QueueModel, payload: Payload) -> None:
 def _cleared(model: QueueModel, payload: Payload) -> None:
     ids = [item["input_id"] for item in payload["inputs"]]
     assert ids == [name for name in model.in_order if name in ids], "not in the order of turns"
-    if model.aborting:
+    assert "message" not in [item["kind"] for item in payload["inputs"]], "a message is not cleared"
+    if model.aborting and model.keeps_queue:
+        own = [item for item in model.of_kind("prompt") if item["run_id"] == model.run_id]
+        assert payload["inputs"] == own, "such an abort takes the run's own prompt back"
+    elif model.aborting:
         assert ids == model.in_order, "an abort empties everything"
     model.cleared += model.take(payload["inputs"])
 
@@ -190,9 +218,15 @@ def _entry_appended(model: QueueModel, payload: Payload) -> None:
     entry = payload["entry"]
     before = None if model.leaf is None else model.leaf["id"]
     assert entry.get("parent_id") == before, "an entry hangs on the leaf"
+    if entry.get("role") == "user" and "run_id" not in entry:
+        assert entry["id"] == model.appended[model.placed], "messages keep their order"
+        model.placed += 1
+        model._cut_off |= model._owed_results
     model.leaf = entry
     model._owed_results |= {call["tool_call_id"] for call in entry.get("tool_calls", ())}
     model._owed_results.discard(entry.get("tool_call_id"))
+    between = entry.get("tool_call_id") in model._cut_off
+    assert not between, "a message between a call and its result"
 
 
 def _tool_call_started(model: QueueModel, _: Payload) -> None:

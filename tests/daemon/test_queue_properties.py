@@ -111,6 +111,8 @@ class World:
     model: QueueModel = field(default_factory=QueueModel)
     acknowledged: list[str] = field(default_factory=list)
     given_back: list[str] = field(default_factory=list)
+    stored: list[str] = field(default_factory=list)
+    """The entries that clients were told their messages are."""
     provider: ScriptedProvider = field(default_factory=ScriptedProvider)
     tool: ScriptedTool = field(default_factory=ScriptedTool)
     texts: Any = field(default_factory=lambda: map("text {}".format, itertools.count(1)))
@@ -204,6 +206,7 @@ REFUSALS = (
     "nothing_to_resume",
     "input_not_found",
     "input_not_promotable",
+    "run_mismatch",
 )
 
 # --- operations ------------------------------------------------------------------------------
@@ -227,6 +230,52 @@ def hand_in(kind: str) -> Operation:
         )
 
     return operate
+
+
+async def append_message(life: _Life) -> None:
+    world = life.world
+    life.send(
+        "append_message",
+        None,
+        lambda payload: world.stored.append(payload["entry_id"]),
+        text=next(world.texts),
+    )
+
+
+def prompt_of_what_was_appended(life: _Life) -> Awaitable[None]:
+    """Sends the leaf's text, so that it is not repeated if it was appended."""
+    world = life.world
+    leaf = world.model.leaf or {}
+
+    async def operate() -> None:
+        life.send(
+            "prompt",
+            "run_in_progress" if world.model.run_id else None,
+            lambda payload: world.acknowledged.append(payload["input_id"]),
+            text=leaf.get("text") or next(world.texts),
+            wait=False,
+            reuse_appended=True,
+        )
+
+    return operate()
+
+
+async def abort_stale_run(life: _Life) -> None:
+    """Aborts a run that is long over: nothing may come of it."""
+    expected = "run_mismatch" if life.world.model.run_id else "no_active_run"
+    life.send("abort", expected, lambda _: None, expected_run_id="run-of-yesterday")
+
+
+async def get_messages(life: _Life) -> None:
+    """Reads the transcript: what was stored is there, whatever runs."""
+    stored = list(life.world.stored)
+
+    def check(answer: Any) -> None:
+        listed = [entry["id"] for entry in answer["messages"]]
+        assert set(stored) <= set(listed), f"{stored} are not all in {listed}"
+        assert len(listed) == len(set(listed))
+
+    life.send("get_messages", None, check)
 
 
 def take_back(type: str, **payload: Any) -> Operation:
@@ -263,7 +312,7 @@ def set_mode(which: str, mode: str) -> Operation:
 
 async def resume(life: _Life) -> None:
     model = life.world.model
-    expected = None if model.pending or model.unanswered else "nothing_to_resume"
+    expected = None if model.in_order or model.unanswered else "nothing_to_resume"
     life.send("resume", "run_in_progress" if model.run_id else expected, lambda _: None)
 
 
@@ -310,7 +359,12 @@ OPERATIONS: dict[str, Operation] = {
     "prompt": hand_in("prompt"),
     "steer": hand_in("steer"),
     "follow_up": hand_in("follow_up"),
+    "append": append_message,
+    "prompt_of_appended": prompt_of_what_was_appended,
+    "get_messages": get_messages,
     "abort": take_back("abort"),
+    "abort_keep": take_back("abort", keep_queue=True),
+    "abort_stale": abort_stale_run,
     "clear": take_back("clear_queue"),
     "clear_steers": take_back("clear_queue", kind="steer"),
     "clear_follow_ups": take_back("clear_queue", kind="follow_up"),
@@ -336,7 +390,7 @@ OPERATIONS: dict[str, Operation] = {
     "disk_goes_on": disk_goes_on,
 }
 
-OFTEN = ("prompt", "steer", "follow_up", "tool_works", "disk_writes")
+OFTEN = ("prompt", "steer", "follow_up", "append", "tool_works", "disk_writes")
 MODEL = ("model_says", "model_wants_1", "model_wants_3")
 
 Steps = list[tuple[str, int | None]]
@@ -392,7 +446,7 @@ async def finish(life: _Life) -> None:
     model = life.world.model
     await life.operate("disk_goes_on")
     for _ in range(500):
-        if model.run_id is None and not model.pending:
+        if model.run_id is None and not model.in_order:
             return
         if model.run_id is None:
             await life.operate("resume")
@@ -410,6 +464,9 @@ def check_accounts(world: World) -> None:
     assert set(world.acknowledged) <= set(model.accepted)
     assert len(set(world.acknowledged)) == len(world.acknowledged)
     assert set(world.given_back) <= set(model.cleared)
+    assert set(world.stored) <= set(model.appended)
+    assert model.placed == len(model.appended)
+    assert not model.waiting
 
 
 @pytest.fixture(scope="module")
@@ -446,6 +503,14 @@ ALMOST_OVER = ("prompt", "disk_pauses", "model_says", "disk_writes")
 @example([quietly(*ALMOST_OVER, "prompt", "disk_goes_on", "abort")])
 @example([quietly(*ALMOST_OVER, "steer", "follow_up"), quietly("resume", "model_says")])
 @example([quietly("disk_pauses", "prompt", "disk_writes"), quietly("resume", "model_says")])
+@example([quietly("prompt", "append", "get_messages", "model_wants_1", "append", "tool_works")])
+@example([quietly("append", "prompt_of_appended", "model_says", "append", "append", "resume")])
+@example([quietly("prompt", "append"), quietly("get_messages", "resume", "append", "abort")])
+@example([quietly("prompt", "steer", "append", "abort_keep", "resume", "abort_stale")])
+@example(
+    [[*quietly(*ALMOST_OVER), *at_once("append", "abort", "abort_keep"), *quietly("disk_goes_on")]]
+)
+@example([[*quietly("prompt"), *at_once("model_says", "abort", "append", "abort_keep", "prompt")]])
 @example([[*quietly("prompt"), *at_once("model_says", "follow_up", "steer", "prompt", "abort")]])
 def test_an_accepted_input_is_consumed_or_given_back_once_and_in_order(
     workdir: Path, lives: list[Steps]
