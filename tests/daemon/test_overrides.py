@@ -283,7 +283,10 @@ async def test_a_run_asks_and_the_log_says_why(folders: Folders) -> None:
 
 # --- how long ------------------------------------------------------------------------------------
 
+in_time = pytest.mark.behaviour("an_override_ends_in_time")
 
+
+@in_time
 async def test_the_answer_says_exactly_what_took_effect(
     folders: Folders, autojump_clock: MockClock
 ) -> None:
@@ -363,6 +366,7 @@ async def test_a_clock_that_is_set_makes_an_override_no_longer(
         assert trio.current_time() - began <= (10 if ahead > 0 else SECONDS)
 
 
+@in_time
 async def test_a_question_is_denied_when_the_override_runs_out_and_says_so(
     folders: Folders, autojump_clock: MockClock
 ) -> None:
@@ -468,6 +472,7 @@ async def test_a_call_that_has_started_is_finished_after_the_end(
 # --- across restarts -----------------------------------------------------------------------------
 
 
+@in_time
 async def test_what_is_left_of_an_override_survives_a_restart(
     folders: Folders, autojump_clock: MockClock
 ) -> None:
@@ -487,6 +492,7 @@ async def test_what_is_left_of_an_override_survives_a_restart(
             assert trio.current_time() - began == pytest.approx(20, abs=0.1)
 
 
+@in_time
 async def test_what_ran_out_while_the_daemon_was_down_is_over_at_once(
     folders: Folders, autojump_clock: MockClock
 ) -> None:
