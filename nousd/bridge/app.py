@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from nousd.bridge.daemon import Daemon
 from nousd.bridge.gate import Gate, Safety
 from nousd.bridge.handling import answered
 from nousd.bridge.replies import (
@@ -24,9 +23,10 @@ from nousd.bridge.replies import (
 from nousd.bridge.routes import ROWS
 from nousd.bridge.table import Row
 from nousd.bridge.window import Window
+from nousd.client.client import Client
 
 
-def make_app(daemon: Daemon, window: Window, safety: Safety, rows: Iterable[Row] = ROWS) -> Gate:
+def make_app(daemon: Client, window: Window, safety: Safety, rows: Iterable[Row] = ROWS) -> Gate:
     """Returns what ``nousd.bridge.server`` serves."""
     app = Starlette(
         routes=[
@@ -39,7 +39,7 @@ def make_app(daemon: Daemon, window: Window, safety: Safety, rows: Iterable[Row]
     return Gate(app, safety)
 
 
-def _endpoint(row: Row, daemon: Daemon, window: Window) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(row: Row, daemon: Client, window: Window) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         return await answered(row, daemon, window, request)
 

@@ -12,7 +12,7 @@ from typing import Final
 import anyio
 import trio
 
-from nousd.bridge.daemon import Daemon
+from nousd.client.dial import Dial
 from nousd.client.memory import BYTES_MAX, MemoryDial, MemoryStream
 
 ServeStream = Callable[[trio.abc.Stream], Awaitable[None]]
@@ -78,7 +78,7 @@ class TrioStream(trio.abc.HalfCloseableStream):
 
 
 @asynccontextmanager
-async def embedded(commands: ServeStream, events: ServeStream) -> AsyncIterator[Daemon]:
+async def embedded(commands: ServeStream, events: ServeStream) -> AsyncIterator[Dial]:
     """Gives a way to the daemon whose two ways of serving these are, for as long as the block lasts."""
     async with trio.open_nursery() as connections:
         dial = MemoryDial(
@@ -86,6 +86,6 @@ async def embedded(commands: ServeStream, events: ServeStream) -> AsyncIterator[
             commands=lambda stream: commands(TrioStream(stream)),
             events=lambda stream: events(TrioStream(stream)),
         )
-        yield Daemon(dial)
+        yield dial
         dial.close()
         connections.cancel_scope.cancel()

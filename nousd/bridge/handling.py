@@ -14,7 +14,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from nousd.bridge.callers import caller_of
-from nousd.bridge.daemon import Daemon
 from nousd.bridge.replies import (
     BAD_REQUEST,
     NOT_JSON,
@@ -25,13 +24,14 @@ from nousd.bridge.replies import (
 )
 from nousd.bridge.table import Call, Row
 from nousd.bridge.window import Window
+from nousd.client.client import Client
 from nousd.errors import ClientError
 from nousd.wire.limits import HTTP_BODY_SECONDS
 
 _logger: Final = logging.getLogger(__name__)
 
 
-async def answered(row: Row, daemon: Daemon, window: Window, request: Request) -> Response:
+async def answered(row: Row, daemon: Client, window: Window, request: Request) -> Response:
     """Answers one request."""
     caller = caller_of(request.headers.get("user-agent", ""))
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
@@ -11,13 +11,14 @@ import trio
 
 from nousd.bridge import server
 from nousd.bridge.app import make_app
-from nousd.bridge.daemon import Daemon
 from nousd.bridge.gate import LOCAL_HOSTS, Safety
 from nousd.bridge.place import HttpPlace
 from nousd.bridge.window import Window
+from nousd.client.client import Client
+from nousd.client.dial import Where
 
-ServeDaemon = Callable[[Daemon, trio.Event], Awaitable[None]]
-"""Serves a daemon until the event is set and what is owed to clients is written, or a grace is over."""
+REQUESTS_MAX: Final = 64
+"""Commands that are under way at the daemon for HTTP clients; further ones wait."""
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -45,24 +46,36 @@ class BridgeSettings(NamedTuple):
         return Safety(self.token, hosts, frozenset(self.origins))
 
 
+class OpenBridge(NamedTuple):
+    """A bridge that listens. Whoever connects waits until ``serve`` is called."""
+
+    settings: BridgeSettings
+    listeners: Sequence[trio.SocketListener]
+
+    async def serve(self, where: Where, closing: trio.Event) -> None:
+        """Serves the daemon that is there, until the event is set and clients have what they are
+        owed, or a grace is over.
+        """
+        async with (
+            Client(where, connections_max=REQUESTS_MAX) as daemon,
+            trio.open_nursery() as following,
+        ):
+            window = Window(daemon)
+            following.start_soon(window.follow)
+            await window.begun()
+            for listener in self.listeners:
+                _logger.info("http on %s", listener.socket.getsockname())
+            app = make_app(daemon, window, self.settings.safety)
+            await server.serve(app, self.listeners, closing)
+            following.cancel_scope.cancel()
+
+
 @asynccontextmanager
-async def open_bridge(settings: BridgeSettings) -> AsyncIterator[ServeDaemon]:
-    """Listens; whoever connects is served once the given function is called.
+async def open_bridge(settings: BridgeSettings) -> AsyncIterator[OpenBridge]:
+    """Listens at the place of the settings.
 
     Raises:
         ConfigError: the place cannot be had.
     """
     async with server.open_listeners(settings.place) as listeners:
-
-        async def serve_daemon(daemon: Daemon, closing: trio.Event) -> None:
-            for listener in listeners:
-                _logger.info("http on %s", listener.socket.getsockname())
-            window = Window(daemon)
-            async with trio.open_nursery() as following:
-                following.start_soon(window.follow)
-                await window.begun()
-                app = make_app(daemon, window, settings.safety)
-                await server.serve(app, listeners, closing)
-                following.cancel_scope.cancel()
-
-        yield serve_daemon
+        yield OpenBridge(settings, listeners)

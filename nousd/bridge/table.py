@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nousd.bridge.callers import Caller
-from nousd.bridge.daemon import Daemon
 from nousd.bridge.window import Window
+from nousd.client.client import Client
 
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
 
@@ -29,7 +29,7 @@ class Call(NamedTuple):
         request: for what is none of the above; headers above all.
     """
 
-    daemon: Daemon
+    daemon: Client
     window: Window
     path: Mapping[str, str]
     query: Any

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 import anyio
 from msgspec import UNSET
 
-from nousd.bridge.daemon import Daemon
 from nousd.client.answers import ReceivedEvent
+from nousd.client.client import Client
 from nousd.errors import ClientError
 from nousd.views.tandem.events import Seen, frames, seen
 from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place, encoded, frame_id
@@ -115,7 +115,7 @@ class Window:
     that and up to ``head`` and is not in the window is never told.
     """
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Client) -> None:
         self._daemon = daemon
         self._told: list[Told] = []
         self._seqs: list[int] = []

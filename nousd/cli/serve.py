@@ -109,12 +109,12 @@ def _http_door(settings: Settings) -> Door | None:
 
     @asynccontextmanager
     async def door() -> AsyncIterator[ServeBeside]:
-        async with open_bridge(bridge_settings(settings)) as serve_daemon:
+        async with open_bridge(bridge_settings(settings)) as bridge:
 
             async def serve_core(core: Core) -> None:
                 ways = partial(serve_commands, core), partial(serve_events, core)
-                async with embedded(*ways) as daemon:
-                    await serve_daemon(daemon, core.closing)
+                async with embedded(*ways) as dial:
+                    await bridge.serve(dial, core.closing)
 
             yield serve_core
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from nousd.bridge.daemon import Daemon
 from nousd.bridge.replies import UNPROCESSABLE, HttpError
 from nousd.bridge.routes.bodies import PartGiven
+from nousd.client.client import Client
 from nousd.wire.commands import AttachmentGiven, PutArtifact
 from nousd.wire.responses import Artifact, Upload
 
@@ -37,7 +37,7 @@ class _File(NamedTuple):
     data: bytes
 
 
-async def handed_in(daemon: Daemon, parts: Iterable[PartGiven]) -> Handed:
+async def handed_in(daemon: Client, parts: Iterable[PartGiven]) -> Handed:
     """Returns the texts of a message, joined with LF, and its files.
 
     Raises:
@@ -61,13 +61,13 @@ async def handed_in(daemon: Daemon, parts: Iterable[PartGiven]) -> Handed:
     return Handed("\n".join(texts), tuple(attachments))
 
 
-async def _attached(daemon: Daemon, file: _File, *, in_line: bool) -> AttachmentGiven:
+async def _attached(daemon: Client, file: _File, *, in_line: bool) -> AttachmentGiven:
     if in_line:
         return AttachmentGiven(media_type=file.media_type, name=file.name, data=file.data)
     return AttachmentGiven(name=file.name, artifact_id=await _put(daemon, file))
 
 
-async def _put(daemon: Daemon, file: _File) -> str:
+async def _put(daemon: Client, file: _File) -> str:
     upload_id: str | None = None
     for start in range(0, len(file.data), _PIECE_BYTES):
         piece = file.data[start : start + _PIECE_BYTES]

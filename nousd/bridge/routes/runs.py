@@ -7,9 +7,9 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from nousd.bridge.daemon import Daemon
 from nousd.bridge.replies import json_reply
 from nousd.bridge.table import Call, Row
+from nousd.client.client import Client
 from nousd.errors import Refused
 from nousd.views.tandem.runs import Idle, RunNow, run_now
 from nousd.wire.commands import Abort, GetState
@@ -26,7 +26,7 @@ class Cancelled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     closedBrowserSessions: int | None = None  # noqa: N815
 
 
-async def active_run(daemon: Daemon, session_id: str) -> ActiveRun | None:
+async def active_run(daemon: Client, session_id: str) -> ActiveRun | None:
     """Returns the run that a session has at the moment.
 
     Raises:

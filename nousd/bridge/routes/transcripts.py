@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from nousd.bridge.daemon import Daemon
+from nousd.client.client import Client
 from nousd.views.tandem.messages import Message, messages
 from nousd.wire.commands import GetMessages
 from nousd.wire.entries import Entry
@@ -13,7 +13,7 @@ ENTRIES_MAX: Final = 10_000
 """Entries of one transcript that are told; of a longer one the newest."""
 
 
-async def transcript(daemon: Daemon, session_id: str) -> list[Message]:
+async def transcript(daemon: Client, session_id: str) -> list[Message]:
     """Returns the messages from the root to the leaf of a session.
 
     Raises:

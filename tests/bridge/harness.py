@@ -1,0 +1,156 @@
+"""The bridge for tests: a real HTTP server on loopback before a whole daemon, in the test's own loop.
+
+::
+
+    async with bridge_to(daemon) as bridge:
+        session = await bridge.post("/session")
+        async with bridge.events(sessionID=session["id"]) as frames:
+            await bridge.post(f"/session/{session['id']}/prompt_async", parts=text("hello"))
+            async for frame in frames: ...
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import httpx2
+import trio
+
+from nousd.bridge.embedded import embedded
+from nousd.bridge.place import HttpPlace
+from nousd.bridge.run import BridgeSettings, open_bridge
+from nousd.daemon.connection import serve_commands
+from nousd.daemon.feed import serve_events
+from tests.bridge.raw_http import opened
+from tests.daemon_harness import WAIT_SECONDS, Daemon
+
+TOKEN: Final = "a-token-that-only-tests-know"
+
+
+class Frame(NamedTuple):
+    """A frame as a client sees it; ``id`` is "" where it has none."""
+
+    id: str
+    type: str
+    properties: dict[str, Any]
+    envelope: dict[str, Any]
+
+
+class Frames:
+    """The frames of one event stream; an async iterator, which ends when the stream does."""
+
+    def __init__(self, body: AsyncIterator[bytes]) -> None:
+        self.comments = 0
+        self._bytes = body
+        self._received = b""
+
+    def __aiter__(self) -> Frames:
+        return self
+
+    async def __anext__(self) -> Frame:
+        with trio.fail_after(WAIT_SECONDS):
+            while True:
+                head, end, rest = self._received.partition(b"\n\n")
+                if not end:
+                    self._received += await anext(self._bytes)
+                    continue
+                self._received = rest
+                if frame := self._frame(head):
+                    return frame
+
+    def _frame(self, text: bytes) -> Frame | None:
+        assert b"\r" not in text, "frames end in LF only"
+        fields = dict(line.split(b": ", 1) for line in text.split(b"\n") if line[:1] != b":")
+        if not fields:
+            self.comments += 1
+            return None
+        assert text.count(b"data:") == 1, "one data line"
+        data = json.loads(fields[b"data"])
+        id = fields.get(b"id", b"").decode()
+        return Frame(id, data["type"], data["properties"], data.get("envelope", {}))
+
+    async def until(self, type: str) -> list[Frame]:
+        """Returns the frames up to the first one of that type."""
+        frames = []
+        async for frame in self:
+            frames.append(frame)
+            if frame.type == type:
+                return frames
+        raise AssertionError(f"the stream ended without {type}")
+
+
+@dataclass
+class Bridge:
+    """A bridge and a client of it that has the token."""
+
+    base: str
+    http: httpx2.AsyncClient
+
+    async def get(self, path: str, **query: Any) -> Any:
+        """Returns the JSON of an answer, which must be 200."""
+        return _good(await self.http.get(path, params=query))
+
+    async def post(self, path: str, **body: Any) -> Any:
+        """Returns the JSON of an answer, which must be 2xx; None if it has no body."""
+        return _good(await self.http.post(path, json=body))
+
+    async def new_session(self, **body: Any) -> str:
+        """Makes a session and returns its id."""
+        made = await self.post("/session", **body)
+        return str(made["id"])
+
+    @asynccontextmanager
+    async def events(
+        self, path: str = "/event", *, headers: dict[str, str] | None = None, **query: Any
+    ) -> AsyncIterator[Frames]:
+        """Opens an event stream; it has begun when the block is entered."""
+        async with self.stream_of("GET", path, params=query, headers=headers) as frames:
+            yield frames
+
+    @asynccontextmanager
+    async def stream_of(
+        self, method: str, path: str, *, headers: dict[str, str] | None = None, **request: Any
+    ) -> AsyncIterator[Frames]:
+        """Sends a request that is answered with a stream of events."""
+        wanted = {"accept": "text/event-stream", **(headers or {})}
+        built = self.http.build_request(method, path, headers=wanted, **request)
+        async with opened(built) as reply:
+            assert reply.status == 200, await reply.whole()
+            async with aclosing(reply.chunks()) as chunks:
+                yield Frames(chunks)
+
+
+def _good(response: httpx2.Response) -> Any:
+    assert response.is_success, f"{response.status_code}: {response.text}"
+    return response.json() if response.content else None
+
+
+def text(words: str) -> list[dict[str, str]]:
+    """Returns a message's parts that are one text."""
+    return [{"type": "text", "text": words}]
+
+
+@asynccontextmanager
+async def bridge_to(daemon: Daemon, **settings: Any) -> AsyncIterator[Bridge]:
+    """Serves HTTP before a daemon; ``settings`` are those of ``BridgeSettings``."""
+    place = settings.pop("place", HttpPlace("127.0.0.1", 0))
+    core = daemon.core
+    closing = trio.Event()
+    async with (
+        open_bridge(BridgeSettings(place=place, token=TOKEN, **settings)) as opened,
+        embedded(partial(serve_commands, core), partial(serve_events, core)) as way,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(opened.serve, way, closing)
+        port = opened.listeners[0].socket.getsockname()[1]
+        base = f"http://127.0.0.1:{port}"
+        headers = {"authorization": f"Bearer {TOKEN}", "user-agent": "nousd-tests"}
+        timeout = httpx2.Timeout(WAIT_SECONDS)
+        async with httpx2.AsyncClient(base_url=base, headers=headers, timeout=timeout) as http:
+            yield Bridge(base, http)
+        closing.set()
