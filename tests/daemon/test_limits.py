@@ -43,6 +43,7 @@ from tests.daemon.mcp_limits import MCP_PLAYS
 from tests.daemon.rule_limits import RULE_PLAYS
 from tests.daemon.task_limits import TASK_PLAYS
 from tests.daemon.tool_limits import TOOL_PLAYS
+from tests.daemon.workspace_limits import WORKSPACE_PLAYS
 from tests.daemon_harness import Client, Daemon, Event, Events, Payload, of_type, socket_daemon
 from tests.stub_model import Reply, StubModel, hanging_reply, text_reply, tool_reply, whole_reply
 
@@ -676,6 +677,7 @@ PLAYS: dict[str, Play] = {
     **CALL_PLAYS,
     **ASKING_PLAYS,
     **TOOL_PLAYS,
+    **WORKSPACE_PLAYS,
     **TASK_PLAYS,
     "summary_chars_max": summary_chars,
 }
