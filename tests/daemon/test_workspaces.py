@@ -424,12 +424,12 @@ async def test_a_daemon_with_one_folder_makes_one_workspace_and_looks_for_no_oth
 
 
 async def test_a_call_is_made_and_judged_in_the_folder_that_the_session_has_when_it_begins(
-    folders: Folders,
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with several_folders(folders) as bench:
         session = await bench.session(folders.a)
-        calls, other = bench.daemon.core.calls, await bench.another()
-        acknowledged = calls.acknowledged
+        core, other = bench.daemon.core, await bench.another()
+        acknowledged = core.calls.acknowledged
         moved: list[str] = []
 
         async def moved_meanwhile(*args: Any) -> Any:
@@ -440,5 +440,5 @@ async def test_a_call_is_made_and_judged_in_the_folder_that_the_session_has_when
                 )
             return await acknowledged(*args)
 
-        calls.acknowledged = moved_meanwhile  # type: ignore[method-assign]
+        monkeypatch.setattr(core.calls, "acknowledged", moved_meanwhile)
         assert (await bench.call(session, "read", path="name.txt")).text == "this is b"
