@@ -32,7 +32,7 @@ from nousd.machine.model_input import ModelChoice, ToolSpec
 from nousd.machine.permission import Judgement
 from nousd.machine.session import options_of
 from nousd.machine.sources import SourceText, agent_prompt, agents_source
-from nousd.machine.transcript import in_context
+from nousd.machine.transcript import with_entry
 from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
@@ -439,5 +439,5 @@ class RunHost:
             # It was cut when it was accepted: its text is read with the others.
             self._context = None
         if self._context is not None:
-            self._context = in_context([*self._context, entry])
+            self._context = with_entry(self._context, entry)
             self._context_leaf = entry.id

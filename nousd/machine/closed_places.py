@@ -10,10 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from nousd.machine.rules import Rule
 from nousd.wire.access import Access
+
+_REMEMBERED: Final = 256
+"""Rules in force, and places in them, for which what is closed is kept."""
 
 
 class Closed(NamedTuple):
@@ -49,19 +52,28 @@ def closed_places(
 def _closing(
     rules: Sequence[Rule], named: tuple[str, ...], tool: str, kind: Literal["read", "write"]
 ) -> tuple[re.Pattern[str], ...]:
+    areas = _areas(tuple(rules), tool, kind)
+    if not areas:
+        return ()
+    everything = _pattern(areas, ())
+    asked = tuple(path for path in named if everything.fullmatch(path))
+    if not asked:
+        return (everything,)
+    return () if "." in asked else (_pattern(areas, asked),)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _areas(rules: tuple[Rule, ...], tool: str, kind: str) -> tuple[str, ...]:
+    """Returns the areas of the rules that are about what a tool, or every tool, reads or writes."""
     meanings = (rule.meaning for rule in rules)
-    areas = tuple(
-        meaning.area
+    return tuple(
+        meaning.area.pattern
         for meaning in meanings
         if meaning.area is not None and (meaning.tool_class == kind or meaning.tool.match(tool))
     )
-    asked = tuple(path for path in named if any(area.fullmatch(path) for area in areas))
-    if not areas or "." in asked:
-        return ()
-    return (_pattern(tuple(area.pattern for area in areas), asked),)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=_REMEMBERED)
 def _pattern(areas: tuple[str, ...], but: tuple[str, ...]) -> re.Pattern[str]:
     """Returns what matches the areas, but for some places, all in those and the way there."""
     spared = ""

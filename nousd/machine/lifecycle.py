@@ -29,6 +29,9 @@ from nousd.wire.tool_events import PolicySource
 class Phase(Enum):
     """Where a run stands."""
 
+    # Of each there is one; the name's hash would be computed in Python, for every event.
+    __hash__ = object.__hash__
+
     BEFORE = "before"
     RUN = "run"
     TURN = "turn"

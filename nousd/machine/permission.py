@@ -18,6 +18,7 @@ from nousd.machine.rules import (
     allowed,
     allows_line,
     denied_or_asked,
+    of_decision,
     rule_for,
 )
 from nousd.wire.access import Access
@@ -57,7 +58,7 @@ class Case(NamedTuple):
 
     def of(self, decision: RuleDecision) -> tuple[Rule, ...]:
         """Returns the rules of one kind that are in force, those that nobody wrote among them."""
-        rules = tuple(rule for rule in self.rules if rule.decision == decision)
+        rules = of_decision(tuple(self.rules), decision)
         return (*protection(), *rules) if decision == "ask" else rules
 
 

@@ -30,6 +30,10 @@ _CLASSES: Final[tuple[str, ...]] = get_args(ToolClass)
 _COMMAND_TOOLS: Final = frozenset({"bash", "exec"})
 """Tools whose patterns are about command lines only, so that one that is none is a mistake."""
 
+_REMEMBERED: Final = 256
+"""What is found of one tuple of rules is kept for so many questions: the rules in force are mostly those
+of the call before."""
+
 _TOOL: Final = re.compile(r"[A-Za-z0-9_.*-]+")
 
 _HOST: Final = re.compile(r"[^\s/]{1,255}")
@@ -209,8 +213,8 @@ def denied_or_asked(rules: Sequence[Rule], tool: str, access: Access) -> Finding
     surely is before one that may be.
     """
     doubtful = NOTHING
-    for rule in rules:
-        match = _is_about(rule.meaning, tool, access)
+    for rule in _of_tool_or_class(tuple(rules), tool, access.classes):
+        match = _is_about(rule.meaning, access)
         if match == "yes":
             return Finding(rule)
         if match == "maybe" and doubtful.rule is None:
@@ -248,14 +252,33 @@ def allows_line(rules: Sequence[Rule], tool: str, access: Access) -> Rule | None
     return next((rule for rule in same if rule.meaning.tool.match(tool)), None)
 
 
+@lru_cache(maxsize=_REMEMBERED)
+def of_decision(rules: tuple[Rule, ...], decision: RuleDecision) -> tuple[Rule, ...]:
+    """Returns the rules of one kind."""
+    return tuple(rule for rule in rules if rule.decision == decision)
+
+
 def _is_line_alone(access: Access) -> bool:
     """Whether a call runs a command line, and touches nothing else that rules could be about."""
     return access.command is not None and not (access.paths or access.hosts)
 
 
-def _is_about(meaning: Meaning, tool: str, access: Access) -> Match:
-    if meaning.tool.match(tool) is None and not _is_of_class(meaning, access):
-        return "no"
+@lru_cache(maxsize=_REMEMBERED)
+def _of_tool_or_class(
+    rules: tuple[Rule, ...], tool: str, classes: frozenset[ToolClass]
+) -> tuple[Rule, ...]:
+    """Returns the denials or questions that may be about calls of a tool that do such things: few of
+    those in force, and the same for each of its calls.
+    """
+    meant = ((rule, rule.meaning) for rule in rules)
+    return tuple(
+        rule
+        for rule, meaning in meant
+        if meaning.tool.match(tool) or _is_of_class(meaning, classes)
+    )
+
+
+def _is_about(meaning: Meaning, access: Access) -> Match:
     if meaning.is_any or _is_definition(meaning, access):
         return "yes"
     if any(_fits(meaning.area, path) for path in access.paths):
@@ -270,13 +293,13 @@ def _is_about(meaning: Meaning, tool: str, access: Access) -> Match:
     return otherwise if match == "no" else match
 
 
-def _is_of_class(meaning: Meaning, access: Access) -> bool:
+def _is_of_class(meaning: Meaning, classes: frozenset[ToolClass]) -> bool:
     """Whether a call does what a rule names by class. A program may read and write whatever it can
     reach, which a rule about certain places cannot be held against.
     """
-    if meaning.tool_class in access.classes:
+    if meaning.tool_class in classes:
         return True
-    return meaning.tool_class in ("read", "write") and meaning.is_any and "exec" in access.classes
+    return meaning.tool_class in ("read", "write") and meaning.is_any and "exec" in classes
 
 
 def _is_definition(meaning: Meaning, access: Access) -> bool:

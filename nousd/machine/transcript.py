@@ -52,6 +52,12 @@ def in_context(path: Sequence[Entry]) -> list[Entry]:
     return list(path)
 
 
+def with_entry(context: Sequence[Entry], entry: Entry) -> list[Entry]:
+    """Returns what counts of a path once an entry is appended, of what counted of it before."""
+    path = [*context, entry]
+    return in_context(path) if isinstance(entry, CompactionEntry) else path
+
+
 def _from_entry(path: Sequence[Entry], entry_id: str) -> list[Entry]:
     for index, entry in enumerate(path):
         if entry.id == entry_id:

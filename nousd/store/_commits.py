@@ -30,7 +30,7 @@ import msgspec
 
 from nousd.errors import StoreError, StoreFull, StoreInDoubt, WriteFailed
 from nousd.machine.projection import row_changes
-from nousd.machine.row_changes import ForgetSession
+from nousd.machine.row_changes import ForgetSession, RowChange, TouchSession
 from nousd.store import _artifacts_sqlite, _row_writes
 from nousd.store._database import BUSY_MS_MAX, WAL_PAGES, Opened, is_for_want_of_space
 from nousd.store._reserve import Reserve
@@ -154,13 +154,12 @@ class Commits:
                 for event in events
             ],
         )
-        for batch, events in zip(batches, stored, strict=True):
+        for batch, changes in zip(batches, _changes_of(batches, stored), strict=True):
             for artifact in batch.artifacts:
                 _artifacts_sqlite.put_whole(self._connection, artifact, put_at(batch))
-            for record, event in zip(batch.records, events, strict=True):
-                for change in row_changes(record.event, event.seq, record.ts):
-                    _row_writes.apply(self._connection, change)
-                    self._must_truncate |= isinstance(change, ForgetSession)
+            for change in changes:
+                _row_writes.apply(self._connection, change)
+                self._must_truncate |= isinstance(change, ForgetSession)
 
     def _write_next(self, seq: int) -> None:
         self._connection.execute("UPDATE log_state SET next_seq = ?", (seq,))
@@ -332,6 +331,32 @@ def _numbered(batches: Sequence[Batch], seq: int) -> list[tuple[StoredEvent, ...
         seq += len(events)
         stored.append(events)
     return stored
+
+
+def _changes_of(
+    batches: Sequence[Batch], stored: list[tuple[StoredEvent, ...]]
+) -> list[list[RowChange]]:
+    """Returns what each batch changes of rows. Of a session's times of update only the last of all
+    is written: nobody sees one in the middle of a transaction, and each would move its indices.
+    """
+    changes = [
+        [
+            change
+            for record, event in zip(batch.records, events, strict=True)
+            for change in row_changes(record.event, event.seq, record.ts)
+        ]
+        for batch, events in zip(batches, stored, strict=True)
+    ]
+    touches = (touch for each in changes for touch in each if isinstance(touch, TouchSession))
+    last = {touch.session_id: touch for touch in touches}
+    return [
+        [
+            change
+            for change in each
+            if not isinstance(change, TouchSession) or change is last[change.session_id]
+        ]
+        for each in changes
+    ]
 
 
 def _is_durable(batch: Batch) -> bool:

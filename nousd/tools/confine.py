@@ -305,6 +305,8 @@ def _expanded(given: str) -> str:
         os.fsencode(given)
     except UnicodeEncodeError:
         raise ToolError(f"path_invalid: {shown(given)} is not valid Unicode") from None
+    if not given.startswith("~") and "$" not in given:
+        return given
     # Only allowed variables: the name of a file must not become a way to read a secret.
     variables = allowed_environment()
     if given == "~" or given.startswith("~/"):

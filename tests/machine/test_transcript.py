@@ -30,6 +30,7 @@ from nousd.machine.transcript import (
     Told,
     in_context,
     told,
+    with_entry,
 )
 from nousd.wire.entries import (
     Attachment,
@@ -203,6 +204,17 @@ def test_a_path_without_entries_has_no_messages() -> None:
 
 
 # --- compactions -----------------------------------------------------------------------------
+
+
+def test_what_counts_is_the_same_told_entry_by_entry_and_at_once() -> None:
+    path: list[Entry] = []
+    context: list[Entry] = []
+    entries = [user("u1"), answer("a1"), compacted("c1", "u1"), user("u2"), answer("a2")]
+    for entry in [*entries, compacted("c2", "a2"), user("u3"), answer("a3")]:
+        path.append(entry)
+        context = with_entry(context, entry)
+        assert context == in_context(path)
+    assert ids(context) == ["c2", "a2", "u3", "a3"]
 
 
 def test_a_summary_stands_for_everything_before_the_first_kept_entry() -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -35,8 +36,8 @@ class CallEvents:
         self.answered: PolicySource | None = None
         """What the user said of it, once he was asked."""
 
-    @property
-    def keys(self) -> dict[str, Any]:
+    @cached_property
+    def keys(self) -> Mapping[str, Any]:
         """The keys of every event of the call."""
         return {
             **self._host.where,
