@@ -26,7 +26,8 @@ def waiting_lines(status: str) -> list[str]:
     what, _, facts = status.partition(": ")
     if what == "permission_requested":
         request = json.loads(facts)
-        how = f"nousctl confirm {request['tool_call_id']} once|session|always|deny"
+        decisions = "once|deny" if "outside" in request else "once|session|always|deny"
+        how = f"nousctl confirm {request['tool_call_id']} {decisions}"
         return [f"waits for you: {_call(request)}", f"  {how}"]
     if what == "question_asked":
         asked = json.loads(facts)
@@ -62,7 +63,8 @@ def permissions(payload: Payload) -> Iterator[str]:
 def request_lines(request: Payload) -> list[str]:
     """Returns the lines that show what one request is about. What is shown is what runs."""
     offered = [f"session and always allow: {request['rule']}"] if "rule" in request else []
-    lines = (f"because {request['reason']}", *offered)
+    opened = [f"opens {place}" for place in request.get("outside", ())]
+    lines = (f"because {request['reason']}", *opened, *offered)
     return [_call(request), *("".join(map(_visible, line)) for line in lines)]
 
 

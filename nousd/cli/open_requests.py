@@ -33,6 +33,7 @@ _DECISIONS: Final = {
 """What is typed -> what is meant."""
 
 _HOW: Final = "  y yes, s for the session, a always, n [REASON] no"
+_HOW_ONCE: Final = "  y yes, n [REASON] no"
 _HOW_TO_ANSWER: Final = "  a number or your own words; /reject [REASON] leaves it"
 
 
@@ -52,7 +53,8 @@ class _Request:
     @property
     def lines(self) -> list[str]:
         what, *why = request_lines(self._payload)
-        return [f"? {what}", *(f"  {line}" for line in why), _HOW]
+        how = _HOW_ONCE if "outside" in self._payload else _HOW
+        return [f"? {what}", *(f"  {line}" for line in why), how]
 
     @property
     def brief(self) -> str:

@@ -89,6 +89,8 @@ def _state(payload: Payload) -> Iterator[str]:
     yield f"state     {payload['run_state']} {payload['run_id']}".rstrip()
     if "workspace" in payload:
         yield f"folder    {payload['workspace']}"
+    if "override" in payload:
+        yield f"outside   asked about until {payload['override']['expires_at']}"
     yield f"model     {payload['provider']} {payload['model']}"
     if "thinking" in payload:
         yield f"thinking  {payload['thinking']}"
@@ -150,6 +152,20 @@ def _session(payload: Payload) -> Iterator[str]:
     branch = f", branch of {payload['parent_id']}" if "parent_id" in payload else ""
     active = " (active)" if payload["active"] else ""
     yield f"{payload['session_id']}{_named(payload)}{active}{branch}"
+
+
+def _attached(payload: Payload) -> Iterator[str]:
+    yield f"{payload['session_id']} works in {payload['workspace']}"
+    yield f"before    {payload['attached_from']}"
+    for rule in payload.get("revoked", ()):
+        yield f"revoked   {rule}"
+
+
+def _override(payload: Payload) -> Iterator[str]:
+    if "override" in payload:
+        yield f"what lies outside is asked about until {payload['override']['expires_at']}"
+    else:
+        yield "what lies outside is refused"
 
 
 def _sessions(payload: Payload) -> Iterator[str]:
@@ -291,6 +307,8 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "session": _session,
     "sessions": _sessions,
     "session_deleted": _session_deleted,
+    "attached": _attached,
+    "workspace_override": _override,
     "runs": _runs,
     "run": _run,
     "tool_call": call_lines.tool_call,

@@ -118,6 +118,10 @@ WORKSPACE: Final = Argument(
     ],
     convert=lambda path: str(path.absolute()),
 )
+FOLDER: Final = WORKSPACE._replace(
+    annotation=Annotated[Path, typer.Argument(metavar="FOLDER", help="Where it is to work.")],
+    default=...,
+)
 BEFORE: Final = _option("before", "--before", "Go on before this id, where a page said so.")
 
 ATTACH: Final = Argument(
@@ -211,6 +215,28 @@ VERBS: Final[dict[str, Verb]] = {
                 Annotated[bool | None, typer.Option("--children", help="Those of tasks, too.")],
             ),
         ),
+    ),
+    "attach": Verb(
+        "attach_session",
+        "Move a session to another folder.",
+        (FOLDER, SESSION, _option("reason", "--reason", "Why, for people and programs.")),
+    ),
+    "override": Verb(
+        "override_workspace",
+        "Let a session ask for a while about what lies outside of its folder.",
+        (
+            Argument(
+                "ttl_seconds",
+                Annotated[
+                    int | None,
+                    typer.Argument(
+                        metavar="[SECONDS]", help="How long, 900 if left out; 0 ends it."
+                    ),
+                ],
+            ),
+            SESSION,
+        ),
+        fixed={"ttl_seconds": 900},
     ),
     "rename": Verb(
         "rename_session",

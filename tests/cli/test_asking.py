@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nousd.cli.asked import NoAnswer, answer_to, answers_to, request_lines
+from nousd.cli.asked import NoAnswer, answer_to, answers_to, request_lines, waiting_lines
 from tests.cli.conftest import Nousctl
 from tests.fake_daemon import FakeDaemon, event, ok, refused
 
@@ -146,6 +146,17 @@ def test_characters_that_make_a_command_look_like_another_are_shown_escaped() ->
     assert shown == f'bash {{"command": "{escaped}"}}'
     assert why == [r"because a\nb", f"session and always allow: {escaped}"]
     assert json.loads(shown.removeprefix("bash ")) == {"command": command}
+
+
+def test_the_places_outside_that_an_answer_opens_are_shown() -> None:
+    outside = ["/etc/hosts", "/a\u202eb"]
+    request = {**REQUEST, "outside": outside}
+    assert [line for line in request_lines(request) if line.startswith("opens")] == [
+        "opens /etc/hosts",
+        r"opens /a\u202eb",
+    ]
+    status = f"permission_requested: {json.dumps(request)}"
+    assert waiting_lines(status)[-1].endswith(" once|deny")
 
 
 def test_mode_shows_or_sets_the_mode(daemon: FakeDaemon, nousctl: Nousctl) -> None:

@@ -283,6 +283,15 @@ def test_a_call_that_waits_is_shown_and_one_letter_answers_it(
     assert sent(daemon) == [("confirm_tool", {**NAMED, **said})]
 
 
+def test_what_leads_out_is_allowed_once_or_not_at_all(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    waits(daemon, pending=[{**REQUEST, "outside": ["/etc/hosts"]}])
+    daemon.on["confirm_tool"] = ok("accepted", {"command": "confirm_tool"})
+    outcome = nousctl("chat", input="y\n")
+    assert "  opens /etc/hosts" in outcome.out.splitlines()
+    assert "  y yes, n [REASON] no" in outcome.out.splitlines()
+    assert sent(daemon) == [("confirm_tool", {**NAMED, "decision": "once"})]
+
+
 def test_another_line_is_what_it_always_is_and_says_that_a_call_waits(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:

@@ -62,6 +62,15 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("branch s --name n", "branch_session", {"session_id": "s", "name": "n"}),
     ("sessions --limit 5 --before s", "list_sessions", {"limit": 5, "before": "s"}),
     ("sessions --children", "list_sessions", {"children": True}),
+    ("attach /w/x", "attach_session", {"workspace": "/w/x"}),
+    (
+        "attach x --session s --reason why",
+        "attach_session",
+        {"workspace": f"{Path.cwd()}/x", "session_id": "s", "reason": "why"},
+    ),
+    ("override", "override_workspace", {"ttl_seconds": 900}),
+    ("override 60 --session s", "override_workspace", {"ttl_seconds": 60, "session_id": "s"}),
+    ("override 0", "override_workspace", {"ttl_seconds": 0}),
     ("rename n --session s", "rename_session", {"name": "n", "session_id": "s"}),
     ("delete s", "delete_session", {"session_id": "s"}),
     ("get_state", "get_state", {}),
@@ -286,6 +295,23 @@ def _value(schema: dict[str, Any]) -> Any:
             for name in schema.get("required", ())
         }
     return kinds[schema["type"]]
+
+
+def test_where_a_session_works_and_what_it_may_ask_is_shown(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    moved = {"session_id": "s", "workspace": "/b", "attached_from": "/a", "revoked": ["bash(ls)"]}
+    daemon.on["attach_session"] = ok("attached", moved)
+    assert nousctl("attach", "/b").out.splitlines() == [
+        "s works in /b",
+        "before    /a",
+        "revoked   bash(ls)",
+    ]
+    holds = {"session_id": "s", "override": {"ttl_seconds": 60, "expires_at": "then"}}
+    daemon.on["override_workspace"] = ok("workspace_override", holds)
+    assert nousctl("override", "60").out == "what lies outside is asked about until then\n"
+    daemon.on["override_workspace"] = ok("workspace_override", {"session_id": "s"})
+    assert nousctl("override", "0").out == "what lies outside is refused\n"
 
 
 @pytest.mark.parametrize("type_", sorted(RESPONSES.keys() - {"subscribed", "keepalive", "events"}))
