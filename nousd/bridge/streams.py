@@ -20,6 +20,7 @@ from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place, encoded, frame_i
 from nousd.wire.limits import HTTP_KEEPALIVE_SECONDS
 from nousd.wire.subscribe import cursor_seq
 
+_DATA: Final = b"data: "
 _KEEPALIVE: Final = b":\n\n"
 
 _HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -56,6 +57,11 @@ def greeting(told: Iterable[Frame], head: int | None) -> bytes:
     *first, last = told
     id = None if head is None else frame_id(head, FRAMES_MAX - 1)
     return b"".join([*map(encoded, first), encoded(last, id)])
+
+
+def events_in(data: bytes) -> list[bytes]:
+    """Returns the JSON of each frame."""
+    return [line[len(_DATA) :] for line in data.split(b"\n") if line.startswith(_DATA)]
 
 
 def event_stream(

@@ -34,6 +34,9 @@ WINDOW_EVENTS_MAX: Final = 8192
 WINDOW_BYTES_MAX: Final = 4 * 1024 * 1024
 """The window's bound; a reader that falls out of it reads from the log."""
 
+PAGE_EVENTS: Final = 1024
+"""Events that a reader looks through at once."""
+
 PAGE_BYTES: Final = 64 * 1024
 """What a reader gets at once, at most, but for one event that is longer."""
 
@@ -200,7 +203,9 @@ class Window:
         if place.after < self._before:
             return await self._logged_behind(place, wanted)
         start = bisect_right(self._seqs, place.after)
-        return _page(self._told[start:], place, wanted, self._head)
+        told = self._told[start : start + PAGE_EVENTS]
+        is_all = start + PAGE_EVENTS >= len(self._told)
+        return _page(told, place, wanted, self._head if is_all else told[-1].seq)
 
     async def _logged_behind(self, place: Place, wanted: Wanted) -> Page:
         answer = await self._daemon.ask(

@@ -8,10 +8,18 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from nousd.bridge.streams import chunks, event_stream, greeting, place_asked_for
+from nousd.bridge.replies import NOT_FOUND, HttpError, json_reply
+from nousd.bridge.streams import chunks, event_stream, events_in, greeting, place_asked_for
 from nousd.bridge.table import Call, Row
 from nousd.bridge.window import Wanted
+from nousd.client.client import Client
 from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place
+from nousd.wire.codec import decode_event
+from nousd.wire.commands import GetEvents
+from nousd.wire.subscribe import cursor_seq
+
+EVENTS_MAX: Final = 10_000
+"""Frames in one answer that is no stream; the next ones are behind the last."""
 
 
 class EventQuery(
@@ -24,21 +32,58 @@ class EventQuery(
     after: str | None = None
 
 
+class RunEventQuery(msgspec.Struct, frozen=True):
+    """Behind which the events begin: the id of a frame, or a cursor."""
+
+    after: str | None = None
+
+
 async def _events(call: Call) -> Response:
-    wanted = Wanted(call.query.session_id or None, call.query.run_id or None)
+    """A stream of a run that names no place begins with the run: who asks for it has just started it, or
+    comes back to it without knowing how far it was.
+    """
+    query: EventQuery = call.query
+    wanted = Wanted(query.session_id or None, query.run_id or None)
     head = call.window.head
-    place = place_asked_for(call.request.headers, call.query.after, head=head)
-    hello = greeting(
-        (
-            Frame("server.connected", {}),
-            Frame(
-                "engine.lifecycle.ready",
-                {"status": "ready", "transport": "sse", "timestamp_ms": int(time.time() * 1000)},
-            ),
-        ),
-        head if place is None else None,
-    )
-    return event_stream(chunks(call.window, wanted, place or Place(head, FRAMES_MAX), hello))
+    place = place_asked_for(call.request.headers, query.after, head=head)
+    if place is None and wanted.run_id is not None:
+        place = await _start_of(call.daemon, wanted.run_id)
+    ready = {"status": "ready", "transport": "sse", "timestamp_ms": int(time.time() * 1000)}
+    hello = (Frame("server.connected", {}), Frame("engine.lifecycle.ready", ready))
+    first = greeting(hello, head if place is None else None)
+    return event_stream(chunks(call.window, wanted, place or Place(head, FRAMES_MAX), first))
+
+
+async def _start_of(daemon: Client, run_id: str) -> Place | None:
+    """Returns the place before a run; None if there is no such run."""
+    page = await daemon.ask(GetEvents(run_id=run_id, types="all", limit=1))
+    if not page.events:
+        return None
+    return Place(cursor_seq(decode_event(bytes(page.events[0])).id), 0)
+
+
+async def _run_events(call: Call) -> Response:
+    """A list of what was told so far, or a stream that ends with the run."""
+    run_id = call.path["run_id"]
+    start = await _start_of(call.daemon, run_id)
+    if start is None:
+        raise HttpError(NOT_FOUND, "there is no such run")
+    head = call.window.head
+    place = place_asked_for(call.request.headers, call.query.after, head=head) or start
+    wanted = Wanted(None, run_id)
+    if "text/event-stream" in call.request.headers.get("accept", ""):
+        first = greeting((Frame("run.stream.connected", {"runID": run_id}),), None)
+        return event_stream(chunks(call.window, wanted, place, first, ends_with_run=True))
+    return json_reply(await _told(call, wanted, place))
+
+
+async def _told(call: Call, wanted: Wanted, place: Place) -> list[msgspec.Raw]:
+    told: list[msgspec.Raw] = []
+    while place.after < call.window.head and len(told) < EVENTS_MAX:
+        page = await call.window.page_behind(place, wanted)
+        told += map(msgspec.Raw, events_in(page.data))
+        place = page.place
+    return told
 
 
 ROWS: Final = (
@@ -46,10 +91,19 @@ ROWS: Final = (
         method="GET",
         path="/event",
         handler=_events,
-        summary="Events as they happen, or behind one that was seen.",
-        sends=("subscribe",),
+        summary="Events as they happen, of a run from its beginning, or behind one that was seen.",
+        sends=("subscribe", "get_events"),
         replies={200: str},
         query=EventQuery,
         aliases=("/global/event",),
+    ),
+    Row(
+        method="GET",
+        path="/run/{run_id}/events",
+        handler=_run_events,
+        summary="What was told of a run so far, or a stream of it that ends with the run.",
+        sends=("subscribe", "get_events"),
+        replies={200: list[Frame]},
+        query=RunEventQuery,
     ),
 )
