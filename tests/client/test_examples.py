@@ -1,0 +1,174 @@
+"""The examples are run as a user would run them: each a process, with a daemon that is another one."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from nousd.client.connection import connect
+from nousd.wire.commands import GetEvents, Prompt
+from nousd.wire.responses import Result
+from tests.daemon.process_harness import Place, running
+from tests.validation import check_event
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "fixtures" / "examples"
+SECONDS = 60
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    folder = Path(tempfile.mkdtemp(prefix="nousd-", dir="/tmp"))
+    yield Place(folder, permission_mode="ask")
+    shutil.rmtree(folder)
+
+
+async def run_example(name: str, *argv: object) -> subprocess.CompletedProcess[bytes]:
+    """Runs an example to its end."""
+    with trio.fail_after(SECONDS):
+        return await trio.run_process(
+            [sys.executable, EXAMPLES / name, *map(str, argv)],
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
+
+
+async def test_a_question_from_a_script_is_answered(place: Place) -> None:
+    async with running(place):
+        done = await run_example("ask.py", place.socket, "what", "is", "this?")
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.stdout == b"mock response: user: what is this?\n"
+
+
+async def test_a_question_asked_again_with_its_id_is_not_asked_twice(place: Place) -> None:
+    async with running(place):
+        for _ in range(2):
+            done = await run_example("ask.py", "--id", "q1", place.socket, "once?")
+            assert done.stdout == b"mock response: user: once?\n"
+        async with connect(place.socket) as daemon:
+            page = await daemon.ask(GetEvents(types=("agent_start",), after="evt-0"))
+    assert len(page.events) == 1
+
+
+async def test_a_script_says_what_went_wrong(place: Place) -> None:
+    done = await run_example("ask.py", place.socket, "anybody?")
+    assert done.returncode == 3
+    assert done.stderr.startswith(b"no daemon listens on ")
+    async with running(place):
+        done = await run_example("ask.py", place.socket, " ")
+    assert (done.returncode, done.stderr) == (1, b"refused: text is required\n")
+
+
+async def test_a_run_is_streamed_steered_and_permitted(place: Place) -> None:
+    text = '[[text One moment.]] [[tool write {"path": "a.txt", "content": "x"}]]'
+    async with running(place):
+        steer = "[[text Steered.]]"
+        done = await run_example(
+            "drive_run.py", place.socket, text, "--steer", steer, "--allow", "write"
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+    said = done.stdout.decode()
+    assert said.startswith("One moment.")
+    assert said.endswith("Steered.\n[completed]\n")
+
+
+async def test_what_is_not_allowed_does_not_run(place: Place) -> None:
+    call = '[[tool write {"path": "a.txt", "content": "x"}]] [[then]] [[text Done.]]'
+    async with running(place):
+        refused = await run_example("drive_run.py", place.socket, call)
+        assert not (place.work / "a.txt").exists()
+        allowed = await run_example("drive_run.py", place.socket, call, "--allow", "write")
+        assert (place.work / "a.txt").read_text() == "x"
+    request = "[write {'path': 'a.txt', 'content': 'x'}: %s]\n"
+    assert refused.stdout.decode() == f"\n{request % 'deny'}Done.\n[completed]\n"
+    assert allowed.stdout.decode() == f"\n{request % 'once'}\n[write ran]\nDone.\n[completed]\n"
+
+
+async def test_a_log_is_followed_over_restarts_of_the_daemon_and_of_the_follower(
+    place: Place,
+) -> None:
+    copied = Copied()
+    async with trio.open_nursery() as nursery:
+        async with running(place) as daemon:
+            follower = await nursery.start(copied.run_follower, place)
+            await _prompt(place, "one")
+            await copied.until((await _log(place))[0])  # it is there, and knows of a daemon
+            await daemon.kill()
+        async with running(place):
+            await _prompt(place, "two")
+            await copied.until((await _log(place))[-1])
+            follower.send_signal(signal.SIGINT)
+            with trio.fail_after(SECONDS):
+                assert await follower.wait() == 0
+            await _prompt(place, "three")
+            follower = await nursery.start(copied.run_follower, place)
+            logged = await _log(place)
+            await copied.until(logged[-1])
+            follower.send_signal(signal.SIGINT)
+    assert copied.lines == logged
+    assert sum(b'"type":"agent_start"' in check_line(line) for line in logged) == 3
+
+
+def check_line(line: bytes) -> bytes:
+    check_event(line)
+    return line
+
+
+class Copied:
+    """What one follower after the other has printed, whole lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self._more = trio.Event()
+
+    async def until(self, line: bytes) -> None:
+        """Waits for a line."""
+        with trio.fail_after(SECONDS):
+            while line not in self.lines:
+                self._more = trio.Event()
+                await self._more.wait()
+
+    async def run_follower(self, place: Place, task_status: trio.TaskStatus[trio.Process]) -> None:
+        program = EXAMPLES / "follow_log.py"
+        process = await trio.lowlevel.open_process(
+            [sys.executable, str(program), str(place.socket), str(place.folder / "cursor")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            task_status.started(process)
+            assert process.stdout is not None
+            rest = b""
+            async for chunk in process.stdout:
+                *whole, rest = (rest + chunk).split(b"\n")
+                self.lines += [line + b"\n" for line in whole]
+                self._more.set()
+        finally:
+            process.kill()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+
+
+async def _prompt(place: Place, text: str) -> None:
+    with trio.fail_after(SECONDS):
+        async with connect(place.socket) as daemon:
+            await daemon.ask(Prompt(text=text), Result)
+
+
+async def _log(place: Place) -> list[bytes]:
+    """Returns every event there is."""
+    lines: list[bytes] = []
+    async with connect(place.socket) as daemon:
+        page = await daemon.ask(GetEvents(after="evt-0", types="all"))
+        while page.events:
+            lines += [bytes(event) + b"\n" for event in page.events]
+            page = await daemon.ask(GetEvents(after=page.next, types="all"))
+    return lines
