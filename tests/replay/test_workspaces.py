@@ -35,7 +35,7 @@ async def test_a_run_in_a_workspace_that_is_gone_is_played_as_it_was(
         assert results[0] == "this is a"
         assert "path_outside_workdir" in results[1]
         given = of_type(run, "model_input")[0]
-        told = [source.get("path") for source in given["sources"] if source["enabled"]]
-        assert told == [None, str(folders.a / "AGENTS.md")]
+        told = {source["kind"]: source.get("path") for source in given["sources"]}
+        assert told["project_instructions"] == str(folders.a / "AGENTS.md")
         shutil.rmtree(folders.a)
         await check_all_same(rows)
