@@ -108,6 +108,13 @@ EVENTS: dict[str, events.Event] = {
         session_id="", name="files", transport="stdio", state="ready", restarts=0, tools=()
     ),
     "trust_updated": events.TrustUpdated(session_id="", path="/p", hash=None),
+    "session_attached": events.SessionAttached(
+        session_id="s", workspace="/b", attached_from="/a", origin_workspace="/a"
+    ),
+    "workspace_override_granted": events.WorkspaceOverrideGranted(
+        session_id="s", ttl_seconds=60, expires_at="t"
+    ),
+    "workspace_override_expired": events.WorkspaceOverrideExpired(session_id="s", reason="expired"),
     "input_handled": events.InputHandled(
         session_id="s", kind="prompt", text="t", extension="e", reply="r"
     ),
@@ -168,6 +175,9 @@ tool_call_output
 session_created
 session_activated
 session_deleted
+session_attached
+workspace_override_granted
+workspace_override_expired
 trust_updated
 input_handled
 """
