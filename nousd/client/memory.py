@@ -9,8 +9,8 @@ Nothing is known here of lines, or of what is served.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
@@ -207,7 +207,7 @@ class MemoryDial:
 
     def __init__(
         self,
-        start_soon: Callable[[Callable[[], Awaitable[None]]], object],
+        start_soon: Callable[[Callable[[], Coroutine[Any, Any, None]]], object],
         *,
         commands: Serve,
         events: Serve,
