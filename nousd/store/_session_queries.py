@@ -45,8 +45,8 @@ _CHILDREN: Final = """
 """
 
 _OVERRIDDEN: Final = """
-    SELECT session_id FROM sessions
-    WHERE settings ->> '$.override_expires_at' IS NOT NULL ORDER BY rowid
+    SELECT session_id FROM sessions INDEXED BY sessions_overridden
+    WHERE settings ->> '$.override_expires_at' IS NOT NULL ORDER BY session_id
 """
 _SEQ_MAX: Final = 2**63 - 1
 

@@ -245,7 +245,8 @@ class MemoryStore:
     async def overridden(self) -> tuple[str, ...]:
         await trio.lowlevel.checkpoint()
         rows = self._rows.sessions.values()
-        return tuple(row.session_id for row in rows if row.override_expires_at is not None)
+        found = (row.session_id for row in rows if row.override_expires_at is not None)
+        return tuple(sorted(found))
 
     async def entry(self, session_id: str, entry_id: str) -> Entry | None:
         await trio.lowlevel.checkpoint()

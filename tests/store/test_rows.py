@@ -144,6 +144,45 @@ async def test_a_file_is_trusted_with_the_last_hash_until_it_is_not(store: Store
     assert await store.defaults() == Defaults(model="m")
 
 
+async def test_where_a_session_was_attached_is_known_as_it_was_told_last(store: Store) -> None:
+    def attached(folder: str, before: str, **more: str) -> events.SessionAttached:
+        return events.SessionAttached(
+            session_id="s1", workspace=folder, attached_from=before, origin_workspace="/a", **more
+        )
+
+    await append(store, created("s1", workspace="/a"), attached("/b", "/a", reason="why"))
+    row = await store.session("s1")
+    assert row is not None
+    assert (row.workspace, row.attached_from, row.origin_workspace) == ("/b", "/a", "/a")
+    assert (row.attach_reason, row.attached_at) == ("why", TS)
+    await append(store, attached("/c", "/b"), ts=LATER)
+    row = await store.session("s1")
+    assert row is not None
+    assert (row.workspace, row.attached_from, row.origin_workspace) == ("/c", "/b", "/a")
+    assert (row.attach_reason, row.attached_at) == (None, LATER)
+    assert await store.defaults() == Defaults()
+
+
+async def test_the_sessions_whose_workspace_is_overridden_are_found(store: Store) -> None:
+    def granted(session_id: str, expires_at: str) -> events.WorkspaceOverrideGranted:
+        return events.WorkspaceOverrideGranted(
+            session_id=session_id, ttl_seconds=60, expires_at=expires_at
+        )
+
+    def over(session_id: str) -> events.WorkspaceOverrideExpired:
+        return events.WorkspaceOverrideExpired(session_id=session_id, reason="expired")
+
+    assert await store.overridden() == ()
+    await append(store, *(created(session_id) for session_id in ("s1", "s2", "s3", "s4")))
+    await append(store, *(granted(session_id, TS) for session_id in ("s1", "s2", "s3")))
+    await append(store, granted("s1", LATER), over("s2"), deleted("s3"), over("s4"))
+    assert await store.overridden() == ("s1",)
+    for session_id, expected in (("s1", (LATER, 60)), ("s2", (None, None))):
+        row = await store.session(session_id)
+        assert row is not None
+        assert (row.override_expires_at, row.override_seconds) == expected
+
+
 async def test_the_active_session_is_the_last_one_that_was_activated(store: Store) -> None:
     await append(store, created("s1"), created("s2"))
     for session_id in ("s2", "s1"):
