@@ -29,11 +29,14 @@ class Unlisted(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Models in the order of their providers; ``is_cut`` if there are more."""
+    """Models in the order of their providers; ``is_cut`` if there are more. ``listed`` are the providers
+    whose servers said what they have.
+    """
 
     models: tuple[ModelChoice, ...]
     unlisted: tuple[Unlisted, ...]
     is_cut: bool
+    listed: frozenset[str]
 
 
 class _Remembered(NamedTuple):
@@ -72,6 +75,7 @@ class ModelLists:
             found[:MODELS_LISTED_MAX],
             tuple(Unlisted(name, failures[name]) for name in wanted if name in failures),
             is_cut=len(found) > MODELS_LISTED_MAX,
+            listed=frozenset(name for name in wanted if name in self._remembered),
         )
 
     def _found(self, wanted: Sequence[str], also: Sequence[ModelChoice]) -> Iterator[ModelChoice]:

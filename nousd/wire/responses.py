@@ -340,11 +340,27 @@ class ProviderUnlisted(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
 
 
+Catalog = Literal["server", "config", "none"]
+"""Who says which models a provider has: its server, the configuration alone, or nobody."""
+
+
+class ProviderSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider that is configured. ``usable``: it can be asked as far as the configuration goes, its
+    key included.
+    """
+
+    provider: str
+    is_default: bool
+    usable: bool
+    catalog: Catalog
+
+
 class Models(Response, frozen=True, kw_only=True):
     """``truncated``: there are more; name a provider."""
 
     models: tuple[ModelSummary, ...]
     errors: tuple[ProviderUnlisted, ...]
+    providers: tuple[ProviderSummary, ...]
     truncated: Literal[True] | UnsetType = UNSET
 
 

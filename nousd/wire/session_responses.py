@@ -9,6 +9,7 @@ from nousd.wire.entries import PermissionMode, Sampling, UsageTotals
 from nousd.wire.response_base import Response, RunState
 from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.workers import TaskOrigin
+from nousd.wire.workspaces import OverrideInForce
 
 
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,7 +42,7 @@ class SessionRecord(SessionSummary, frozen=True, kw_only=True):
 
     ``origin_workspace`` and the three behind it are there once it was attached to another folder:
     ``attached_from`` is the one before, ``origin_workspace`` the first of all.
-    ``override_expires_at`` is there while ``override_workspace`` holds.
+    ``override`` is there while it holds.
     """
 
     permission_mode: PermissionMode
@@ -51,7 +52,7 @@ class SessionRecord(SessionSummary, frozen=True, kw_only=True):
     attached_from: str | UnsetType = UNSET
     attached_at: str | UnsetType = UNSET
     attach_reason: str | UnsetType = UNSET
-    override_expires_at: str | UnsetType = UNSET
+    override: OverrideInForce | UnsetType = UNSET
 
 
 class Sessions(Response, frozen=True, kw_only=True):

@@ -245,6 +245,35 @@ SESSION_FAULTS: Faults = [
     ({"session_id": 4}, "session_id must be a string"),
     ({"session_id": LONG_NAME}, "session_id is too long: at most 256"),
 ]
+SAID_OF_SESSION_FAULTS: Faults = [
+    *[({"source_metadata": value}, "source_metadata must be an object") for value in (4, [])],
+    *[({"sampling": value}, "sampling must be an object") for value in (4, [])],
+    *[
+        ({"sampling": {"temperature": value}}, "sampling.temperature must be a number")
+        for value in (None, "1", [])
+    ],
+    ({"sampling": {"temperature": -0.1}}, "sampling.temperature must be at least 0"),
+    ({"sampling": {"top_p": 1.5}}, "sampling.top_p must be at most 1"),
+    ({"sampling": {"max_tokens": 1.5}}, "sampling.max_tokens must be an integer"),
+    ({"sampling": {"max_tokens": 0}}, "sampling.max_tokens must be at least 1"),
+    *[({"rules": value}, "rules must be an object") for value in (4, [])],
+    ({"rules": {"denied": ["bash"]}}, "rules has an unknown key: denied"),
+    *[
+        ({"rules": {"deny": value}}, "rules.deny must be an array")
+        for value in (None, "bash", {}, [4], [None])
+    ],
+    ({"rules": {"ask": ["x"] * 65}}, "rules.ask is too long: at most 64"),
+    ({"rules": {"allow": ["x" * 4097]}}, "an item of rules.allow is too long: at most 4096"),
+]
+NEW_SESSION_FAULTS: Faults = [
+    ({"name": 4}, "name must be a string"),
+    *[({"activate": value}, "activate must be a boolean") for value in NO_BOOLEANS],
+    *[({"source": value}, "source must be a string like chat") for value in (4, [], "a b", "-a")],
+    ({"source": "a\n"}, "source must be a string like chat"),
+    ({"model": 4}, "model must be a string"),
+    ({"provider": 4}, "provider must be a string"),
+    *SAID_OF_SESSION_FAULTS,
+]
 RUN_FAULTS: Faults = [({"expected_run_id": 4}, "expected_run_id must be a string")]
 REQUIRED_NAMES = {
     "set_leaf": "leaf_id",
@@ -253,6 +282,7 @@ REQUIRED_NAMES = {
     "rename_session": "name",
     "delete_session": "session_id",
     "get_run": "run_id",
+    "get_session": "session_id",
     "promote": "input_id",
     "set_model": "model",
 }
@@ -478,9 +508,34 @@ FAULTS: dict[str, Faults] = {
     ],
     "compact_session": [({"instruction": 4}, "instruction must be a string"), *SESSION_FAULTS],
     "get_tree": [*PAGE_FAULTS, *SESSION_FAULTS, ({"after": 4}, "after must be a string")],
-    "new_session": [({"name": 4}, "name must be a string")],
-    "branch_session": [*SESSION_FAULTS, ({"parent_id": 4}, "parent_id must be a string")],
-    "list_sessions": PAGE_FAULTS,
+    "new_session": NEW_SESSION_FAULTS,
+    "branch_session": [
+        *SESSION_FAULTS,
+        ({"parent_id": 4}, "parent_id must be a string"),
+        *[({"activate": value}, "activate must be a boolean") for value in NO_BOOLEANS],
+    ],
+    "list_sessions": [
+        *PAGE_FAULTS,
+        *[({"archived": value}, "archived must be a boolean") for value in (0, "true")],
+        *[({"offset": value}, "offset must be an integer") for value in NO_INTEGERS],
+        ({"offset": -1}, "offset must be at least 0"),
+        ({"source": "a b"}, "source must be a string like chat"),
+        ({"workspace": 4}, "workspace must be a string"),
+        ({"q": LONG_NAME}, "q is too long: at most 256"),
+        ({"parent_id": 4}, "parent_id must be a string"),
+    ],
+    "update_session": [
+        *required_name_faults("session_id"),
+        *with_required(
+            "session_id",
+            "s",
+            [
+                *[({"name": value}, "name must be a string") for value in NO_NAMES],
+                *[({"archived": value}, "archived must be a boolean") for value in NO_BOOLEANS],
+                *SAID_OF_SESSION_FAULTS,
+            ],
+        ),
+    ],
     "list_runs": [*PAGE_FAULTS, *SESSION_FAULTS],
     "get_events": [
         *PAGE_FAULTS,

@@ -10,11 +10,19 @@ from nousd.daemon.core import Core, Deferred, Reply
 from nousd.errors import CommandRejected, ConfigError, ModelUnknown
 from nousd.machine.model_input import ModelChoice
 from nousd.machine.session import SessionState
+from nousd.providers.listing import Listing
 from nousd.providers.models import Models, name_of
 from nousd.providers.prices import Price
 from nousd.wire import commands, responses
 from nousd.wire.optional import or_unset
-from nousd.wire.responses import Accepted, ModelSummary, Prices, ProviderUnlisted
+from nousd.wire.responses import (
+    Accepted,
+    Catalog,
+    ModelSummary,
+    Prices,
+    ProviderSummary,
+    ProviderUnlisted,
+)
 
 
 async def set_model(core: Core, command: commands.SetModel) -> Reply:
@@ -102,8 +110,32 @@ async def list_models(core: Core, command: commands.ListModels) -> Reply:
             ProviderUnlisted(provider=unlisted.provider, cause=unlisted.cause)
             for unlisted in listing.unlisted
         ),
+        providers=tuple(
+            ProviderSummary(
+                provider=provider,
+                is_default=provider == default.provider,
+                usable=_is_usable(models, provider),
+                catalog=_catalog(listing, provider),
+            )
+            for provider in models.providers
+            if command.provider in (None, provider)
+        ),
         truncated=True if listing.is_cut else UNSET,
     )
+
+
+def _is_usable(models: Models, provider: str) -> bool:
+    try:
+        models.provider(provider)
+    except ConfigError:
+        return False
+    return True
+
+
+def _catalog(listing: Listing, provider: str) -> Catalog:
+    if provider in listing.listed:
+        return "server"
+    return "config" if any(each.provider == provider for each in listing.models) else "none"
 
 
 def _aliases(models: Models) -> defaultdict[str, tuple[str, ...]]:

@@ -15,6 +15,7 @@ from nousd.store.session_list import SessionFilter
 from nousd.wire import commands
 from nousd.wire.optional import or_unset
 from nousd.wire.session_responses import SessionNow, SessionRecord, Sessions, SessionSummary
+from nousd.wire.workspaces import OverrideInForce
 
 
 async def list_sessions(core: Core, command: commands.ListSessions) -> Reply:
@@ -61,9 +62,16 @@ async def get_session(core: Core, command: commands.GetSession) -> Reply:
         attached_from=or_unset(row.attached_from),
         attached_at=or_unset(row.attached_at),
         attach_reason=or_unset(row.attach_reason),
-        override_expires_at=or_unset(row.override_expires_at),
+        override=_override(row),
     )
     return SessionNow(session=record)
+
+
+def _override(row: SessionRow) -> OverrideInForce | UnsetType:
+    expires_at, seconds = row.override_expires_at, row.override_seconds
+    if expires_at is None or seconds is None:
+        return UNSET
+    return OverrideInForce(ttl_seconds=seconds, expires_at=expires_at)
 
 
 def _facts(core: Core, row: SessionRow) -> dict[str, Any]:

@@ -59,11 +59,11 @@ async def branch_session(core: Core, command: commands.BranchSession) -> Reply:
     parent = await core.sessions.get(parent_id)
     warnings = await ask_fork(core, parent)
     parent = await core.sessions.get(parent_id)
-    live, ticket = core.sessions.create(name=command.name, parent=parent)
+    live, ticket = core.sessions.create(name=command.name, parent=parent, activate=command.activate)
     new_id = partial(core.clock.new_id, "msg")
     if waiting := appending.joined_to_branch(live.state, parent.state, new_id):
         ticket = live.decide(waiting)
-    return Deferred(ticket, _selected(live, is_active=True, warnings=warnings))
+    return Deferred(ticket, _selected(live, is_active=command.activate, warnings=warnings))
 
 
 async def rename_session(core: Core, command: commands.RenameSession) -> Reply:
