@@ -60,12 +60,14 @@ class SandboxFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         network: whether it could reach one.
         mounts: folder and how it was shown, such as ``/usr:ro``.
         limits: name -> value of each limit that was in force, such as ``memory_bytes``.
+        is_partial: whether the workdir was too large for finding every protected place below its top.
     """
 
     backend: str
     network: bool
     mounts: tuple[str, ...] = ()
     limits: dict[str, int] = {}
+    is_partial: bool = False
 
 
 # --- what every client is told ---------------------------------------------------------------

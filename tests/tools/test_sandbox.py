@@ -21,6 +21,7 @@ from nousd.tools.sandbox import rule_walk
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.landlock import Landlock
 from nousd.tools.sandbox.places import Chosen, places_of
+from nousd.tools.sandbox.rule_walk import Search
 from nousd.wire.access import Access
 from tests.tools.bench import SECRET, Bench, Lifeline
 from tests.tools.sandbox_bench import CHOSEN, SandboxBench
@@ -361,18 +362,18 @@ def test_a_workdir_in_which_denied_places_cannot_be_found_in_time_is_refused(
     for number in range(4):
         (tmp_path / "folder" / str(number)).mkdir(parents=True)
     request = Request(argv=["/x"], env={}, workdir=tmp_path, reading=(re.compile("secret"),))
-    monkeypatch.setattr(rule_walk, "DENYING_ENTRIES_MAX", 5)
-    places_of(request, CHOSEN)
-    monkeypatch.setattr(rule_walk, "DENYING_ENTRIES_MAX", 4)
+    monkeypatch.setattr(rule_walk, "ENTRIES_MAX", 5)
+    places_of(request, CHOSEN, Search())
+    monkeypatch.setattr(rule_walk, "ENTRIES_MAX", 4)
     with pytest.raises(
         ToolError, match=r"^sandbox_failed: rules deny reading in this workdir, and"
     ):
-        places_of(request, CHOSEN)
+        places_of(request, CHOSEN, Search())
 
 
 def test_the_whole_machine_is_no_workdir() -> None:
     with pytest.raises(ToolError, match=r"^sandbox_failed: the workdir is the root folder$"):
-        places_of(Request(argv=["/x"], env={}, workdir=Path("/")), Chosen())
+        places_of(Request(argv=["/x"], env={}, workdir=Path("/")), Chosen(), Search())
 
 
 def test_a_file_that_names_a_folder_of_git_opens_only_what_names_it_back(tmp_path: Path) -> None:
@@ -383,15 +384,15 @@ def test_a_file_that_names_a_folder_of_git_opens_only_what_names_it_back(tmp_pat
     git(main, "worktree", "add", "-q", str(tree))
     request = Request(argv=["/x"], env={}, workdir=tree)
     assert {main / ".git", main / ".git" / "worktrees" / "tree"} <= set(
-        places_of(request, CHOSEN).writable
+        places_of(request, CHOSEN, Search()).writable
     )
-    assert main / ".git" / "hooks" in places_of(request, CHOSEN).protected
+    assert main / ".git" / "hooks" in places_of(request, CHOSEN, Search()).protected
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     for target in (main / ".git", main / ".git" / "worktrees" / "tree", tmp_path):
         (foreign / ".git").write_text(f"gitdir: {target}\n")
         request = Request(argv=["/x"], env={}, workdir=foreign)
-        assert places_of(request, CHOSEN).writable == (foreign,)
+        assert places_of(request, CHOSEN, Search()).writable == (foreign,)
 
 
 def test_the_temporary_folder_of_a_killed_daemon_is_removed_by_the_next(

@@ -12,6 +12,7 @@ import trio
 from nousd.tools.sandbox import git_folders, places
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.places import places_of
+from nousd.tools.sandbox.rule_walk import Search
 from tests.tools.sandbox_bench import CHOSEN, SandboxBench
 
 
@@ -99,7 +100,7 @@ async def test_of_many_repositories_below_all_of_git_is_closed_in_the_later(
 ) -> None:
     for number in range(places.REPOSITORIES_MAX + 2):
         git(held.work, "init", "-q", f"r{number}")
-    found = places_of(Request(argv=[], env={}, workdir=held.work), CHOSEN).protected
+    found = places_of(Request(argv=[], env={}, workdir=held.work), CHOSEN, Search()).protected
     whole = [path for path in found if path.name == ".git" and path.parent != held.work]
     assert len(whole) == 2
     assert len([path for path in found if path.name == "hooks"]) == places.REPOSITORIES_MAX

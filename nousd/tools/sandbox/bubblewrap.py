@@ -29,6 +29,7 @@ from nousd.tools.sandbox.layout import Root, is_of_the_machine, laid_out
 from nousd.tools.sandbox.limits import TEMPORARY_BYTES_MAX
 from nousd.tools.sandbox.links import kept
 from nousd.tools.sandbox.places import Chosen, Places, places_of
+from nousd.tools.sandbox.rule_walk import Search
 from nousd.tools.sandbox.stand_ins import StandIns
 from nousd.wire.tool_events import SandboxFacts
 
@@ -57,6 +58,7 @@ class Bubblewrap:
     def __init__(self, program: Path, chosen: Chosen) -> None:
         self._program = program
         self._chosen = chosen
+        self._search = Search()
         self._stand_ins = StandIns()
 
     @property
@@ -66,7 +68,7 @@ class Bubblewrap:
     @contextmanager
     def hold(self, request: Request) -> Iterator[Held]:
         """See ``Sandbox.hold``."""
-        places = places_of(request, self._chosen)
+        places = places_of(request, self._chosen, self._search)
         closed = _resolved(places)
         remarks: list[str] = []
         with ExitStack() as stack:
@@ -100,6 +102,7 @@ class Bubblewrap:
         return SandboxFacts(
             backend=self.name,
             network=request.network,
+            is_partial=places.is_partial,
             mounts=places.shown(TEMPORARY),
             limits=limits,
         )

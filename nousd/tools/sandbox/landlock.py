@@ -34,6 +34,7 @@ from nousd.errors import ToolError
 from nousd.tools.sandbox import seccomp
 from nousd.tools.sandbox.interface import Held, Request
 from nousd.tools.sandbox.places import Chosen, Places, places_of
+from nousd.tools.sandbox.rule_walk import Search
 from nousd.wire.tool_events import SandboxFacts
 
 ABI_MIN: Final = 6
@@ -107,6 +108,7 @@ class Landlock:
 
     def __init__(self, chosen: Chosen) -> None:
         self._chosen = chosen
+        self._search = Search()
         _sweep(Path(tempfile.gettempdir()))
 
     @property
@@ -116,7 +118,7 @@ class Landlock:
     @contextmanager
     def hold(self, request: Request) -> Iterator[Held]:
         """See ``Sandbox.hold``."""
-        places = places_of(request, self._chosen)
+        places = places_of(request, self._chosen, self._search)
         families = seccomp.INTERNET if request.network else ()
         try:
             temporary = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY}{os.getpid()}-"))
@@ -147,6 +149,7 @@ class Landlock:
                     facts=SandboxFacts(
                         backend=self.name,
                         network=request.network,
+                        is_partial=places.is_partial,
                         mounts=places.shown(str(temporary)),
                         limits=self._chosen.limits.facts(),
                     ),

@@ -21,7 +21,7 @@ from nousd.errors import ToolError
 from nousd.tools.sandbox.git_folders import closed_in, outer_git_folders
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, MEMORY_MB, PROCESSES_MAX, Limits
-from nousd.tools.sandbox.rule_walk import closed_by
+from nousd.tools.sandbox.rule_walk import Search
 from nousd.tools.sandbox.watched import Watched
 
 SYSTEM_FOLDERS: Final = (
@@ -133,6 +133,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         protected: what in those may not be, whether it is there or not.
         hidden: what is not seen, and cannot be made.
         watched: where nothing else that is protected may turn up meanwhile; None if nothing can.
+        is_partial: whether there may be more that should be protected, further down.
     """
 
     readable: tuple[Path, ...]
@@ -140,6 +141,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     protected: tuple[Path, ...]
     hidden: tuple[Path, ...]
     watched: Watched | None = None
+    is_partial: bool = False
 
     def home_links(self, home: str | None) -> Iterator[tuple[Path, Path]]:
         """Yields (name from there, place) of what is shown of the user's home, so that programs find it
@@ -173,8 +175,11 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def places_of(request: Request, chosen: Chosen) -> Places:
+def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
     """Returns what a program may see.
+
+    Args:
+        search: the one of the daemon, which knows what was found before.
 
     Raises:
         ToolError: the workdir is the whole machine.
@@ -191,7 +196,7 @@ def places_of(request: Request, chosen: Chosen) -> Places:
     watched = Watched(workdir, chosen.protected)
     known = chosen.known()
     writing = [pattern for pattern in request.writing if pattern not in known]
-    by_rules = closed_by(workdir, request.reading, writing, chosen.names)
+    by_rules = search.closed_by(workdir, request.reading, writing, chosen.names)
     protected = [*watched.found(), *(workdir / name for name in chosen.reserved)]
     repositories = [path for path in by_rules.protected if path.name == ".git"][:REPOSITORIES_MAX]
     for folder in (*own, *(path.parent for path in repositories)):
@@ -205,6 +210,7 @@ def places_of(request: Request, chosen: Chosen) -> Places:
         protected=() if request.is_read_only else _without(protected, (*hidden, *request.opened)),
         hidden=hidden,
         watched=None if request.is_read_only else watched,
+        is_partial=by_rules.is_partial and not request.is_read_only,
     )
 
 

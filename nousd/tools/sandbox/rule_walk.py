@@ -2,82 +2,193 @@
 and a mount needs a place.
 
 The tree is walked from above, so that what lies near its top is found first. What a denial closes has to
-be found whole; of what is only protected, which may be in any folder, as much as a command can wait for.
+be found whole. Of what is only protected, which may be in any folder, as much as a command can wait for:
+all of a usual tree now and then, else what is near the top. What was found once is closed from then on,
+so nothing that commands put in front of it opens it again.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections import deque
-from collections.abc import Sequence
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import Final, NamedTuple
 
 from nousd.errors import ToolError
 
-DENYING_ENTRIES_MAX: Final = 200_000
-"""Entries that are looked at where something must not be read."""
+ENTRIES_MAX: Final = 200_000
+"""Entries that are looked at when all of a tree is searched."""
 
-PROTECTING_ENTRIES_MAX: Final = 10_000
-"""Entries that are looked at for what must not be written."""
+SHORT_ENTRIES_MAX: Final = 10_000
+"""Entries that are looked at before a command that does not wait for more."""
+
+SECONDS_MAX: Final = 1.0
+"""How long a command waits for a search of all that only finds what is protected."""
+
+SEARCHING_SHARE_MAX: Final = 0.02
+"""Of the time, for such searches."""
 
 HIDDEN_MAX: Final = 1000
 PROTECTED_MAX: Final = 200
 """Places of each kind: every one is a mount of its own, which costs the more the more there are."""
+
+WORKDIRS_MAX: Final = 100
+"""Whose places are remembered: those that commands ran in last."""
 
 Patterns = Sequence[re.Pattern[str]]
 """They match a whole place, with slashes from the workdir."""
 
 
 class ClosedByRules(NamedTuple):
-    """Places that are there. Of those below a closed one nothing is said."""
+    """Places that are there. Of those below a closed one nothing is said.
+
+    Args:
+        is_partial: whether there may be more that should be protected.
+    """
 
     hidden: tuple[Path, ...] = ()
     protected: tuple[Path, ...] = ()
+    is_partial: bool = False
 
 
-def closed_by(
-    workdir: Path, reading: Patterns, writing: Patterns, names: re.Pattern[str]
-) -> ClosedByRules:
-    """Returns what may not be read, and what may not be written.
+class _Wanted(NamedTuple):
+    """What is searched for."""
+
+    reading: Patterns
+    writing: Patterns
+    names: re.Pattern[str]
+
+    def hides(self, place: str) -> bool:
+        return _match(self.reading, place)
+
+    def protects(self, place: str) -> bool:
+        name = place.rpartition("/")[2]
+        return self.names.match(name) is not None or _match(self.writing, place)
+
+
+class _Known:
+    """What was found in a workdir, and when all of it may be searched again."""
+
+    def __init__(self) -> None:
+        self.places: tuple[str, ...] = ()
+        self.due = float("-inf")
+
+
+class Search:
+    """Searches, for one daemon.
 
     Args:
-        names: of what may not be written, wherever it is.
-
-    Raises:
-        ToolError: it cannot be told in time what may not be read.
+        clock: returns seconds that never go back.
     """
-    entries_max = DENYING_ENTRIES_MAX if reading else PROTECTING_ENTRIES_MAX
-    hidden: list[Path] = []
-    protected: list[Path] = []
-    ahead = deque([""])
-    seen = 0
-    while ahead and seen <= entries_max:
-        folder = ahead.popleft()
-        for entry in _entries(workdir / folder):
-            seen += 1
-            place = f"{folder}/{entry.name}" if folder else entry.name
-            if _match(reading, place):
-                hidden.append(workdir / place)
-            elif names.match(entry.name) or _match(writing, place):
-                protected.append(workdir / place)
-            elif entry.is_dir(follow_symlinks=False):
-                ahead.append(place)
-    if reading and (ahead or len(hidden) > HIDDEN_MAX):
-        raise ToolError(
-            "sandbox_failed: rules deny reading in this workdir, and it is too large for telling"
-            f" where: more than {entries_max} entries or {HIDDEN_MAX} places"
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._known: OrderedDict[Path, _Known] = OrderedDict()
+
+    def closed_by(
+        self, workdir: Path, reading: Patterns, writing: Patterns, names: re.Pattern[str]
+    ) -> ClosedByRules:
+        """Returns what may not be read, and what may not be written.
+
+        Args:
+            names: of what may not be written, wherever it is.
+
+        Raises:
+            ToolError: it cannot be told in time what may not be read.
+        """
+        wanted = _Wanted(reading, writing, names)
+        known = self._known_in(workdir)
+        began = self._clock()
+        is_short = began < known.due and not reading
+        until = float("inf") if reading else began + SECONDS_MAX
+        entries_max = SHORT_ENTRIES_MAX if is_short else ENTRIES_MAX
+        walk = _Walk(workdir, wanted, entries_max, lambda: self._clock() < until)
+        if reading and (walk.is_partial or len(walk.hidden) > HIDDEN_MAX):
+            raise ToolError(
+                "sandbox_failed: rules deny reading in this workdir, and it is too large for telling"
+                f" where: more than {entries_max} entries or {HIDDEN_MAX} places"
+            )
+        if not is_short:
+            took = self._clock() - began
+            known.due = began + took / SEARCHING_SHARE_MAX
+        still = [place for place in known.places if _is_still(workdir, place, wanted)]
+        protected = tuple(dict.fromkeys((*still, *walk.protected)))
+        known.places = protected[:PROTECTED_MAX]
+        return ClosedByRules(
+            hidden=tuple(workdir / place for place in walk.hidden),
+            protected=tuple(workdir / place for place in known.places),
+            is_partial=walk.is_partial or len(protected) > PROTECTED_MAX,
         )
-    return ClosedByRules(tuple(hidden), tuple(protected[:PROTECTED_MAX]))
+
+    def _known_in(self, workdir: Path) -> _Known:
+        with self._lock:
+            known = self._known.setdefault(workdir, _Known())
+            self._known.move_to_end(workdir)
+            while len(self._known) > WORKDIRS_MAX:
+                self._known.popitem(last=False)
+            return known
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+class _Walk:
+    """Goes through a tree from above.
+
+    Args:
+        goes_on: whether there is time for another folder.
+    """
+
+    def __init__(
+        self, workdir: Path, wanted: _Wanted, entries_max: int, goes_on: Callable[[], bool]
+    ) -> None:
+        self._wanted = wanted
+        self._ahead = deque([""])
+        self.hidden: list[str] = []
+        self.protected: list[str] = []
+        left = entries_max
+        while self._ahead and left >= 0 and goes_on():
+            folder = self._ahead.popleft()
+            for place, is_folder in _entries(workdir / folder, folder, left + 1):
+                left -= 1
+                self._look_at(place, is_folder=is_folder)
+        self.is_partial = left < 0 or bool(self._ahead)
+
+    def _look_at(self, place: str, *, is_folder: bool) -> None:
+        if self._wanted.hides(place):
+            self.hidden.append(place)
+        elif self._wanted.protects(place):
+            self.protected.append(place)
+        elif is_folder:
+            self._ahead.append(place)
+
+
+def _entries(path: Path, folder: str, most: int) -> Collection[tuple[str, bool]]:
+    """Returns so many places in a folder, and whether they are folders themselves."""
+    prefix = f"{folder}/" if folder else ""
     try:
-        with os.scandir(folder) as entries:
-            return list(entries)
+        with os.scandir(path) as entries:
+            return [
+                (prefix + entry.name, entry.is_dir(follow_symlinks=False))
+                for entry in islice(entries, most)
+            ]
     except OSError:  # nobody else can list it either
         return []
+
+
+def _is_still(workdir: Path, place: str, wanted: _Wanted) -> bool:
+    is_closed = wanted.protects(place) and not any(map(wanted.hides, _ways_to(place)))
+    return is_closed and os.path.lexists(workdir / place)
+
+
+def _ways_to(place: str) -> Iterator[str]:
+    """Yields a place and the folders that it is in."""
+    while place:
+        yield place
+        place = place.rpartition("/")[0]
 
 
 def _match(patterns: Patterns, place: str) -> bool:
