@@ -455,28 +455,6 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
         RULE_CHARS_MAX,
         "invalid_payload: rule is too long: at most 4096; a request without `rule`",
     ),
-    "session_rules_max": (
-        SESSION_RULES_MAX,
-        "invalid_payload: rules.<list> is too long: at most 64",
-    ),
-    "session_rules_chars_max": (
-        SESSION_RULES_CHARS_MAX,
-        "invalid_payload: rules are too long together: at most 16384 characters",
-    ),
-    "source_chars_max": (SOURCE_CHARS_MAX, "invalid_payload: source is too long: at most 64"),
-    "source_metadata_bytes_max": (
-        SOURCE_METADATA_BYTES_MAX,
-        "invalid_payload: source_metadata is too large: at most 4096 bytes",
-    ),
-    "temperature_max": (
-        TEMPERATURE_MAX,
-        "invalid_payload: sampling.temperature must be at most 2",
-    ),
-    "top_p_max": (TOP_P_MAX, "invalid_payload: sampling.top_p must be at most 1"),
-    "output_tokens_max": (
-        OUTPUT_TOKENS_MAX,
-        "invalid_payload: sampling.max_tokens must be at most 10000000",
-    ),
     "reason_chars_max": (REASON_CHARS_MAX, "invalid_payload: reason is too long: at most 4096"),
     "outside_places_max": (
         OUTSIDE_PLACES_MAX,
@@ -544,6 +522,28 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
     "worker_rules_max": (
         WORKER_RULES_MAX,
         "`problems` in `list_agents`; of a worker in a call, `validation_failed: task: ...`",
+    ),
+    "session_rules_max": (
+        SESSION_RULES_MAX,
+        "invalid_payload: rules.<list> is too long: at most 64",
+    ),
+    "session_rules_chars_max": (
+        SESSION_RULES_CHARS_MAX,
+        "invalid_payload: rules are too long together: at most 16384 characters",
+    ),
+    "source_chars_max": (SOURCE_CHARS_MAX, "invalid_payload: source is too long: at most 64"),
+    "source_metadata_bytes_max": (
+        SOURCE_METADATA_BYTES_MAX,
+        "invalid_payload: source_metadata is too large: at most 4096 bytes",
+    ),
+    "temperature_max": (
+        TEMPERATURE_MAX,
+        "invalid_payload: sampling.temperature must be at most 2",
+    ),
+    "top_p_max": (TOP_P_MAX, "invalid_payload: sampling.top_p must be at most 1"),
+    "output_tokens_max": (
+        OUTPUT_TOKENS_MAX,
+        "invalid_payload: sampling.max_tokens must be at most 10000000",
     ),
     "summary_chars_max": (SUMMARY_CHARS_MAX, "a summary that is cut"),
 }

@@ -41,6 +41,7 @@ from tests.daemon.asking_limits import ASKING_PLAYS
 from tests.daemon.call_limits import CALL_PLAYS
 from tests.daemon.mcp_limits import MCP_PLAYS
 from tests.daemon.rule_limits import RULE_PLAYS
+from tests.daemon.session_limits import SESSION_PLAYS
 from tests.daemon.task_limits import TASK_PLAYS
 from tests.daemon.tool_limits import TOOL_PLAYS
 from tests.daemon.workspace_limits import WORKSPACE_PLAYS
@@ -679,6 +680,7 @@ PLAYS: dict[str, Play] = {
     **TOOL_PLAYS,
     **WORKSPACE_PLAYS,
     **TASK_PLAYS,
+    **SESSION_PLAYS,
     "summary_chars_max": summary_chars,
 }
 

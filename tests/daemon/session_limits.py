@@ -1,0 +1,88 @@
+"""The rows of "Limits" that are about what is said of a session; see ``test_limits``."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from nousd.wire.limits import LIMITS
+
+if TYPE_CHECKING:
+    from tests.daemon.test_limits import Kit
+
+
+async def _is_taken(kit: Kit, offset: int, words: str, **payload: Any) -> None:
+    """A new session with it, and an old one that is given it, are refused past the bound alone."""
+    old = (await kit.client.request("new_session"))["session_id"]
+    updated = {key: value for key, value in payload.items() if key != "source"}
+    attempts = [("new_session", payload)]
+    if updated:
+        attempts.append(("update_session", {"session_id": old, **updated}))
+    for type_, values in attempts:
+        if offset > 0:
+            error = await kit.client.refusal(type_, **values)
+            assert f"{error['code']}: {error['message']}" == words
+        else:
+            await kit.client.request(type_, **values)
+
+
+def past(name: str) -> str:
+    return LIMITS[name][1]
+
+
+async def session_rules(kit: Kit, offset: int) -> None:
+    for decision in ("allow", "ask", "deny"):
+        words = past("session_rules_max").replace("<list>", decision)
+        rules = {decision: ["read"] * (LIMITS["session_rules_max"][0] + offset)}
+        await _is_taken(kit, offset, words, rules=rules)
+
+
+async def session_rules_chars(kit: Kit, offset: int) -> None:
+    name = "session_rules_chars_max"
+    each = LIMITS[name][0] // 8
+    texts = ["read(" + "x" * (each - 6) + ")"] * 8
+    texts[-1] = "read(" + "x" * (each - 6 + offset) + ")"
+    rules = {"deny": texts[:4], "ask": texts[4:6], "allow": texts[6:]}
+    await _is_taken(kit, offset, past(name), rules=rules)
+
+
+async def source_chars(kit: Kit, offset: int) -> None:
+    name = "source_chars_max"
+    source = "s" * (LIMITS[name][0] + offset)
+    await _is_taken(kit, offset, past(name), source=source)
+
+
+async def source_metadata_bytes(kit: Kit, offset: int) -> None:
+    name = "source_metadata_bytes_max"
+    # Two bytes for each letter: it is not characters that count.
+    room = LIMITS[name][0] + offset - len('{"a":""}')
+    metadata = {"a": "ä" * (room // 2) + "x" * (room % 2)}
+    await _is_taken(kit, offset, past(name), source_metadata=metadata)
+
+
+async def temperature(kit: Kit, offset: int) -> None:
+    name = "temperature_max"
+    await _is_taken(
+        kit, offset, past(name), sampling={"temperature": LIMITS[name][0] + offset / 100}
+    )
+
+
+async def top_p(kit: Kit, offset: int) -> None:
+    name = "top_p_max"
+    await _is_taken(kit, offset, past(name), sampling={"top_p": LIMITS[name][0] + offset / 100})
+
+
+async def output_tokens(kit: Kit, offset: int) -> None:
+    name = "output_tokens_max"
+    await _is_taken(kit, offset, past(name), sampling={"max_tokens": LIMITS[name][0] + offset})
+
+
+SESSION_PLAYS: dict[str, Callable[[Kit, int], Awaitable[None]]] = {
+    "session_rules_max": session_rules,
+    "session_rules_chars_max": session_rules_chars,
+    "source_chars_max": source_chars,
+    "source_metadata_bytes_max": source_metadata_bytes,
+    "temperature_max": temperature,
+    "top_p_max": top_p,
+    "output_tokens_max": output_tokens,
+}
