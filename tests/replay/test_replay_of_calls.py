@@ -4,6 +4,7 @@ extension is there.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,6 +33,7 @@ from tests.daemon.process_harness import Place, running
 from tests.daemon.scripted import says
 from tests.daemon.test_hooks import hooks, on
 from tests.daemon.test_runtime_policy import Opinionated
+from tests.daemon_harness import of_type
 from tests.replay.memory_log import MemoryLog
 from tests.replay.test_earlier_logs import replay_in_a_thread
 from tests.replay.test_replay import check_all_same
@@ -71,6 +73,30 @@ async def test_a_question_that_nobody_answered_is_played(
 async def test_a_denial_because_nobody_can_answer_is_played(tmp_path: Path) -> None:
     async with replayed_bench(tmp_path, subscription={"types": "all"}) as bench:
         await bench.run()
+
+
+async def test_a_question_under_an_override_is_played_without_it(tmp_path: Path) -> None:
+    workdir = tmp_path / "work"
+    workdir.mkdir()
+    beside = tmp_path / "beside.txt"
+    beside.write_text("what lies outside")
+    reads = calls(("read", json.dumps({"path": str(beside)})))
+    async with replayed_bench(workdir, mode="yolo") as bench:
+        await bench.client.request("new_session")
+        await bench.client.request("override_workspace", ttl_seconds=3600)
+        request = await bench.asked(reads)
+        assert request["outside"] == [str(beside)]
+        await bench.client.request("confirm_tool", **naming(request, "once"))
+        await bench.events.run()
+        request = await bench.asked(reads, reads)
+        # What waits is denied in the middle of the run, and what comes behind is refused.
+        await bench.client.request("override_workspace", ttl_seconds=0)
+        run = await bench.events.run()
+        assert len(of_type(run, "tool_call_denied")) == 1
+        await bench.client.request("attach_session", workspace=str(workdir))
+        await bench.run(calls(("ls", "{}")))
+        # It is not there any more when the runs are played.
+        beside.unlink()
 
 
 async def test_a_run_that_was_stopped_while_it_asked_is_stopped_there(tmp_path: Path) -> None:
