@@ -6,7 +6,9 @@ local counts; where the system does not tell, nothing is.
 
 from __future__ import annotations
 
+import os
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -26,16 +28,25 @@ def is_local(path: Path, mounts: Path = _MOUNTS) -> bool:
         mounts: where the system lists what is mounted (Linux, proc(5), ``mountinfo``).
     """
     try:
-        table = mounts.read_text("utf-8", "surrogateescape")
+        table = mounts.read_bytes()
     except OSError:
         return False
-    resolved = path.resolve()
+    types = _types(table)
+    folder = os.path.realpath(path)
+    while folder not in types:
+        if folder == "/":
+            return False
+        folder = folder.rpartition("/")[0] or "/"
+    return types[folder] in _LOCAL
+
+
+# It is asked several times for every session, and hardly ever changes.
+@lru_cache(maxsize=1)
+def _types(table: bytes) -> dict[str, str]:
+    """Returns where something is mounted -> the type of its file system."""
+    lines = table.decode("utf-8", "surrogateescape").splitlines()
     # Of two on one place the later one is seen.
-    types = {folder: kind for folder, kind in map(_mount, table.splitlines()) if folder}
-    for folder in (resolved, *resolved.parents):
-        if str(folder) in types:
-            return types[str(folder)] in _LOCAL
-    return False
+    return {folder: kind for folder, kind in map(_mount, lines) if folder}
 
 
 def _mount(line: str) -> tuple[str, str]:
