@@ -17,6 +17,7 @@ from nousd.bridge.callers import caller_of
 from nousd.bridge.replies import (
     BAD_REQUEST,
     NOT_JSON,
+    STARTING,
     TOO_SLOW,
     UNPROCESSABLE,
     HttpError,
@@ -35,6 +36,8 @@ async def answered(row: Row, daemon: Client, window: Window, request: Request) -
     """Answers one request."""
     caller = caller_of(request.headers.get("user-agent", ""))
     try:
+        if not (window.has_begun or row.is_public):
+            raise HttpError(STARTING, "the daemon cannot be reached yet")
         call = Call(
             daemon=daemon,
             window=window,

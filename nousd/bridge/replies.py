@@ -21,7 +21,7 @@ from nousd.errors import (
 )
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An error, as Tandem's engine words it. ``details``: facts that a client can act on."""
 
     error: str
@@ -136,5 +136,5 @@ def error_reply(error: HttpError | ClientError) -> Response:
     return json_reply(_envelope(failure, str(error)), failure.status)
 
 
-def _envelope(failure: Failure, message: str, details: dict[str, Any] | None = None) -> Envelope:
-    return Envelope(error=message, code=failure.code, retryable=failure.retryable, details=details)
+def _envelope(failure: Failure, message: str, details: dict[str, Any] | None = None) -> ErrorBody:
+    return ErrorBody(error=message, code=failure.code, retryable=failure.retryable, details=details)

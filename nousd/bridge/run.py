@@ -16,9 +16,13 @@ from nousd.bridge.place import HttpPlace
 from nousd.bridge.window import Window
 from nousd.client.client import Client
 from nousd.client.dial import Where
+from nousd.client.resuming import Retry
 
 REQUESTS_MAX: Final = 64
 """Commands that are under way at the daemon for HTTP clients; further ones wait."""
+
+PATIENCE_SECONDS: Final = 5.0
+"""How long a request waits for a daemon that is being restarted."""
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -52,17 +56,23 @@ class OpenBridge(NamedTuple):
     settings: BridgeSettings
     listeners: Sequence[trio.SocketListener]
 
-    async def serve(self, where: Where, closing: trio.Event) -> None:
+    async def serve(self, where: Where, closing: trio.Event, *, is_patient: bool = False) -> None:
         """Serves the daemon that is there, until the event is set and clients have what they are
         owed, or a grace is over.
+
+        Args:
+            is_patient: whether a daemon that is not there is waited for, now and later.
         """
+        patience = PATIENCE_SECONDS if is_patient else 0.0
+        retry = Retry() if is_patient else Retry(give_up=0.0)
         async with (
-            Client(where, connections_max=REQUESTS_MAX) as daemon,
+            Client(where, patience_seconds=patience, connections_max=REQUESTS_MAX) as daemon,
             trio.open_nursery() as following,
         ):
-            window = Window(daemon)
+            window = Window(daemon, retry)
             following.start_soon(window.follow)
-            await window.begun()
+            if not is_patient:
+                await window.begun()
             for listener in self.listeners:
                 _logger.info("http on %s", listener.socket.getsockname())
             app = make_app(daemon, window, self.settings.safety)

@@ -10,8 +10,9 @@ It knows no routes: what is served is an ASGI application.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 from typing import Final, cast
 
 import trio
@@ -24,6 +25,8 @@ from starlette.types import ASGIApp
 
 from nousd.bridge.place import HttpPlace
 from nousd.errors import ConfigError
+from nousd.places.locks import lock_socket
+from nousd.places.unix_sockets import check_length, listen, remove_stale
 from nousd.wire.limits import (
     HTTP_CONNECTIONS_MAX,
     HTTP_HEADERS_BYTES_MAX,
@@ -77,7 +80,9 @@ async def open_listeners(place: HttpPlace) -> AsyncIterator[Sequence[trio.Socket
         ConfigError: the place cannot be had.
     """
     if place.path is not None:
-        raise ConfigError("http: unix sockets are not served")
+        with lock_socket(place.path), _unix_listener(place.path) as listener:
+            yield (listener,)
+        return
     try:
         listeners = await trio.open_tcp_listeners(place.port, host=place.host)
     except OSError as error:
@@ -87,6 +92,20 @@ async def open_listeners(place: HttpPlace) -> AsyncIterator[Sequence[trio.Socket
     finally:
         for listener in listeners:
             await listener.aclose()
+
+
+@contextmanager
+def _unix_listener(path: Path) -> Iterator[trio.SocketListener]:
+    """Listens on a socket with mode 0600; who else may not open the file does not get in."""
+    check_length(path)
+    remove_stale((path,))
+    listening = listen(path)
+    listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening.socket))
+    try:
+        yield listener
+    finally:
+        listening.remove_file()
+        listener.socket.close()
 
 
 async def serve(

@@ -44,7 +44,13 @@ class Call(NamedTuple):
 
 Handler = Callable[[Call], Awaitable[Response]]
 
-NO_BODY: Final = None
+EVERYWHERE: Final = frozenset({400, 401, 403, 404, 408, 413, 500, 503, 504})
+OF_SOMETHING_NAMED: Final = frozenset({404})
+OF_BODIES: Final = frozenset({415, 422})
+OF_CHANGES: Final = frozenset({409, 422, 429, 502})
+"""Statuses of refusals: of any request; of those that name, have a body, or change something."""
+
+_READING: Final = ("subscribe", "get_", "list_")
 
 
 class Row(NamedTuple):
@@ -54,9 +60,11 @@ class Row(NamedTuple):
         sends: the commands that it sends, or ``subscribe``.
         query, body: the structs that they are checked against; a ``body`` of None is not read.
         replies: status -> the type of the reply's body; None for no body, ``str`` for a stream of
-            events or a page. Refusals that every route may meet are not repeated here.
+            events, ``bytes`` for a page. What follows from the row is not repeated here: ``refusals``.
         is_body_optional: an absent body then counts as an empty object.
         aliases: further paths of the same route.
+        is_public: no token is needed.
+        streams: the reply is a stream of events where the client accepts one.
     """
 
     method: Method
@@ -69,3 +77,17 @@ class Row(NamedTuple):
     body: type[msgspec.Struct] | None = None
     is_body_optional: bool = False
     aliases: tuple[str, ...] = ()
+    is_public: bool = False
+    streams: bool = False
+
+    @property
+    def refusals(self) -> frozenset[int]:
+        """The statuses with which a request to this route can be refused."""
+        ways = [EVERYWHERE]
+        if "{" in self.path:
+            ways.append(OF_SOMETHING_NAMED)
+        if self.body is not None:
+            ways.append(OF_BODIES)
+        if not all(command.startswith(_READING) for command in self.sends):
+            ways.append(OF_CHANGES)
+        return frozenset().union(*ways)

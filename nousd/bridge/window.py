@@ -21,7 +21,8 @@ from msgspec import UNSET
 
 from nousd.client.answers import ReceivedEvent
 from nousd.client.client import Client
-from nousd.errors import ClientError
+from nousd.client.resuming import Backoff, Retry
+from nousd.errors import ClientError, Refused
 from nousd.views.tandem.events import Seen, frames, seen
 from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place, encoded, frame_id
 from nousd.views.tandem.runs import as_of_run
@@ -116,18 +117,24 @@ class Window:
 
     Invariants: the numbers of what is told grow strictly and lie behind ``_before``; what lies behind
     that and up to ``head`` and is not in the window is never told.
+
+    Args:
+        retry: for how long to come back to a daemon that is not there.
+
+    ``has_begun``: whether the daemon was reached.
     """
 
-    def __init__(self, daemon: Client) -> None:
+    def __init__(self, daemon: Client, retry: Retry) -> None:
         self._daemon = daemon
+        self._retry = retry
         self._told: list[Told] = []
         self._seqs: list[int] = []
         self._bytes = 0
         self._before = 0
         self._head = 0
         self._grown = anyio.Event()
-        self._begun = anyio.Event()
         self._has_ended = False
+        self.has_begun = False
 
     @property
     def head(self) -> int:
@@ -135,18 +142,37 @@ class Window:
         return self._head
 
     async def follow(self) -> None:
-        """Follows the log for as long as it runs. Readers are served once it has begun."""
+        """Follows the log until its daemon is gone for good."""
+        backoff = Backoff(self._retry)
         try:
-            async with self._daemon.follow(Subscribe(types="all")) as following:
-                self._head = self._before = cursor_seq(following.cursor)
-                self._begun.set()
-                async for received in following:
-                    self._take(received)
-        except ClientError:
-            _logger.info("the daemon's events have ended")
+            while True:
+                try:
+                    await self._follow_from_now(backoff)
+                except Refused as refused:
+                    # Its log is another one, and shorter: what was told is nobody's any more.
+                    _logger.warning("the daemon's events begin anew: %s", refused.message)
+                except ClientError as error:
+                    seconds = backoff.wait(anyio.current_time())
+                    if seconds is None:
+                        _logger.info("the daemon's events have ended: %s", error)
+                        return
+                    await anyio.sleep(seconds)
         finally:
             self._has_ended = True
             self._wake()
+
+    async def _follow_from_now(self, backoff: Backoff) -> None:
+        async with self._daemon.follow(Subscribe(types="all"), retry=self._retry) as following:
+            backoff.reset()
+            self._begin(cursor_seq(following.cursor))
+            async for received in following:
+                self._take(received)
+
+    def _begin(self, head: int) -> None:
+        self._told, self._seqs, self._bytes = [], [], 0
+        self._head = self._before = head
+        self.has_begun = True
+        self._wake()
 
     def _take(self, received: ReceivedEvent) -> None:
         self._head = cursor_seq(received.id)
@@ -183,8 +209,9 @@ class Window:
         grown.set()
 
     async def begun(self) -> None:
-        """Returns once there is a head."""
-        await self._begun.wait()
+        """Returns once the daemon was reached, or never will be."""
+        while not (self.has_begun or self._has_ended):
+            await self._grown.wait()
 
     async def wait_behind(self, place: Place) -> bool:
         """Returns once there is an event behind ``place``; False if there will be none any more."""

@@ -2,19 +2,63 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib.util
+import logging
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from nousd.errors import ConfigError
 
 if TYPE_CHECKING:
     from nousd.bridge.run import BridgeSettings
     from nousd.config.settings import Settings
+
+_SETTINGS: Final = (
+    "socket",
+    "state_dir",
+    "http",
+    "http_remote",
+    "http_hosts",
+    "http_origins",
+    "verbose",
+)
+"""The settings that a bridge by itself has; of the state folder it needs the token."""
+
+
+def command() -> Callable[..., None]:
+    """Returns the function behind ``nousd bridge``, with a flag for each of its settings."""
+    from nousd.cli.arguments import function_of
+    from nousd.cli.serve import CONFIG, setting_flag
+    from nousd.config.settings import SETTINGS
+
+    flags = [setting_flag(SETTINGS[name]) for name in _SETTINGS]
+    return function_of([*flags, CONFIG], _bridge)
+
+
+def _bridge(values: dict[str, Any]) -> None:
+    from nousd.config.resolve import resolve
+
+    config = values.pop("config")
+    settings = resolve(values, os.environ, config, asks_models=False).settings
+    if settings.http is None:
+        raise ConfigError("http: say where to listen, as in --http 127.0.0.1:39731")
+    level = logging.DEBUG if settings.verbose else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
+    wanted = bridge_settings(settings)
+    from nousd.bridge.alone import serve_alone
+
+    serve_alone(wanted, settings.socket)
 
 
 def bridge_settings(settings: Settings) -> BridgeSettings:
     """Returns what the settings say of HTTP; the token is made if there is none yet.
 
     Raises:
-        ConfigError: a setting does not fit, or the token cannot be had.
+        ConfigError: a setting does not fit, the token cannot be had, or the libraries are missing.
     """
+    if importlib.util.find_spec("hypercorn") is None:
+        raise ConfigError("http needs the extra http: pip install 'nousd[http]'")
     from nousd.bridge.place import place_of
     from nousd.bridge.run import BridgeSettings
     from nousd.places.locations import http_token_file

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from nousd.cli import mcp_host, serve, state
+from nousd.cli import bridge, mcp_host, serve, state
 from nousd.cli.output import ending_in_order
 from nousd.errors import ConfigError, NotReplayable, NousdError
 
@@ -37,6 +37,7 @@ def build_app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.command("serve", help="Run the daemon until it is told to stop.")(serve.command())
+    app.command("bridge", help="Serve HTTP before a daemon that runs already.")(bridge.command())
     app.command("mcp", help="Serve our tools to an MCP client, over standard input and output.")(
         mcp_host.mcp
     )

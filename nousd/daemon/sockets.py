@@ -1,14 +1,5 @@
-"""The two Unix sockets: made private from their first moment, replaced when stale, removed if ours.
+"""The two Unix sockets of a daemon. How such files come and go is ``nousd.places.unix_sockets``'s.
 
-The rules, in the order in which they matter:
-
-- Nothing is removed but a socket of our own user on which nobody answers, and only by the holder of
-  the socket's lock (``nousd.places.locks``). A file, a link, a folder, a living socket stay.
-- A socket has mode 0600 the moment it appears: it is bound under a umask of 0177. Creating it
-  elsewhere and renaming it would do as well, but a rename replaces whatever has come to the place
-  meanwhile, and a bind never does.
-- On the way out a socket is removed only if it is still the one that we bound, by device and inode.
-  That is looked at before closing: while a socket is open its inode number cannot be used again.
 - The event socket comes first: a client that finds the command socket finds both.
 - Sockets that systemd passed to us are used as they are and never removed.
 
@@ -17,30 +8,17 @@ It does not know what is said on the sockets.
 
 from __future__ import annotations
 
-import errno
-import os
 import socket
-import stat
-import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import trio
 
 from nousd.daemon.systemd import PassedSockets
-from nousd.errors import ConfigError
 from nousd.places.locations import events_socket
-
-SUN_PATH_BYTES: Final = 108 if sys.platform == "linux" else 104
-"""Room for a socket's path in ``struct sockaddr_un``, with the NUL at its end."""
-
-_BACKLOG: Final = 4096
-"""Connections that may wait to be accepted; the kernel lowers it to its own limit. Generous,
-because past it a non-blocking ``connect`` fails at once, and what waits here costs us nothing."""
-
-_UMASK_0600: Final = 0o177
+from nousd.places.unix_sockets import check_length, listen, remove_stale
 
 
 class SocketPaths(NamedTuple):
@@ -53,13 +31,6 @@ class Listeners(NamedTuple):
     events: trio.SocketListener
 
 
-class _Identity(NamedTuple):
-    """Which file it is, whatever its name."""
-
-    device: int
-    inode: int
-
-
 def socket_paths(path: Path) -> SocketPaths:
     """Returns ``PATH`` and ``PATH.events``, absolute.
 
@@ -68,11 +39,7 @@ def socket_paths(path: Path) -> SocketPaths:
     """
     command = path.absolute()
     events = events_socket(command)
-    length = len(os.fsencode(events))
-    if length >= SUN_PATH_BYTES:
-        raise ConfigError(
-            f"the socket path {events} is too long: {length} bytes, at most {SUN_PATH_BYTES - 1}"
-        )
+    check_length(events)
     return SocketPaths(command, events)
 
 
@@ -96,7 +63,7 @@ async def open_listeners(
     with ExitStack() as stack:
         if passed is None:
             paths = socket_paths(path)
-            _remove_stale(paths)
+            remove_stale(paths)
             events = stack.enter_context(_bound(paths.events))
             command = stack.enter_context(_bound(paths.command))
         else:
@@ -107,14 +74,12 @@ async def open_listeners(
 
 @contextmanager
 def _bound(path: Path) -> Iterator[trio.SocketListener]:
-    sock = _bind(path)
-    ours = _identity(path)
-    sock.listen(_BACKLOG)
-    with _listening(sock) as listener:
+    listening = listen(path)
+    with _listening(listening.socket) as listener:
         try:
             yield listener
         finally:
-            _remove_if_same(path, ours)
+            listening.remove_file()
 
 
 @contextmanager
@@ -124,71 +89,3 @@ def _listening(sock: socket.socket) -> Iterator[trio.SocketListener]:
         yield listener
     finally:
         listener.socket.close()
-
-
-def _bind(path: Path) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # The umask belongs to the whole process. Should another thread create a file in this moment,
-    # that file is too private, never too public.
-    umask = os.umask(_UMASK_0600)
-    try:
-        sock.bind(os.fspath(path))
-    except OSError as error:
-        sock.close()
-        raise ConfigError(f"the socket {path} cannot be created: {error.strerror}") from error
-    finally:
-        os.umask(umask)
-    return sock
-
-
-# --- what already stands at the path ---------------------------------------------------------
-
-
-def _remove_stale(paths: SocketPaths) -> None:
-    """Looks at both before it removes either."""
-    stale = {path: _stale_socket(path) for path in paths}
-    for path, identity in stale.items():
-        if identity is not None:
-            _remove_if_same(path, identity)
-
-
-def _stale_socket(path: Path) -> _Identity | None:
-    """Returns which socket at ``path`` may be removed; None if the path is free.
-
-    Raises:
-        ConfigError: whatever stands there must be left alone.
-    """
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise ConfigError(f"the socket {path} cannot be reached: {error.strerror}") from error
-    if not stat.S_ISSOCK(status.st_mode):
-        raise ConfigError(f"{path} exists and is not a socket; remove it or name another path")
-    if status.st_uid != os.geteuid():
-        raise ConfigError(f"the socket {path} belongs to another user (uid {status.st_uid})")
-    if not _is_dead(path):
-        raise ConfigError(f"another program already listens on the socket {path}")
-    return _Identity(status.st_dev, status.st_ino)
-
-
-def _is_dead(path: Path) -> bool:
-    """Returns whether it is certain that nobody listens. Never waits."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        # Anything else is life or doubt: 0 accepted, EAGAIN no place left to wait in, EPROTOTYPE a
-        # socket of another kind.
-        return probe.connect_ex(os.fspath(path)) in (errno.ECONNREFUSED, errno.ENOENT)
-
-
-def _identity(path: Path) -> _Identity:
-    status = path.lstat()
-    return _Identity(status.st_dev, status.st_ino)
-
-
-def _remove_if_same(path: Path, expected: _Identity) -> None:
-    # Gone already, or in a folder that is no longer ours to write: there is nothing left to tidy.
-    with suppress(OSError):
-        if _identity(path) == expected:
-            path.unlink()

@@ -14,10 +14,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from nousd.daemon.sockets import SUN_PATH_BYTES, open_listeners, socket_paths
+from nousd.daemon.sockets import open_listeners, socket_paths
 from nousd.daemon.systemd import PassedSockets
 from nousd.errors import ConfigError
 from nousd.places.locks import lock_socket
+from nousd.places.unix_sockets import SUN_PATH_BYTES
 
 SERVE = """
 import sys

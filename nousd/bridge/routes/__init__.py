@@ -6,6 +6,7 @@ from typing import Final
 
 from nousd.bridge.routes import (
     asking,
+    documents,
     health,
     messages,
     prompts,
@@ -19,6 +20,7 @@ from nousd.bridge.table import Row
 
 ROWS: Final[tuple[Row, ...]] = (
     *health.ROWS,
+    *documents.ROWS,
     *sessions.ROWS,
     *messages.ROWS,
     *prompts.ROWS,

@@ -21,8 +21,9 @@ class Health(msgspec.Struct, frozen=True):
     mode: str
 
 
-async def _health(_call: Call) -> Response:
-    return json_reply(Health(True, True, nousd.__version__, "nousd"))
+async def _health(call: Call) -> Response:
+    ready = call.window.has_begun
+    return json_reply(Health(ready, ready, nousd.__version__, "nousd"))
 
 
 ROWS: Final = (
@@ -33,5 +34,6 @@ ROWS: Final = (
         summary="Whether the server is there.",
         sends=(),
         replies={200: Health},
+        is_public=True,
     ),
 )

@@ -174,6 +174,7 @@ ROWS: Final = (
         sends=("prompt", "get_messages"),
         replies={200: list[Message] | Reply, **_REFUSALS},
         body=SendMessage,
+        streams=True,
         aliases=("/api/session/{id}/prompt_sync",),
     ),
 )

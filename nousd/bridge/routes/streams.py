@@ -105,5 +105,6 @@ ROWS: Final = (
         sends=("subscribe", "get_events"),
         replies={200: list[Frame]},
         query=RunEventQuery,
+        streams=True,
     ),
 )
