@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nousd.client.answers import (
+    Loads,
     ReceivedEvent,
     decode_answer,
     decode_subscription_line,
     encode_request,
 )
+from nousd.client.typed import loads
 from nousd.errors import AnswerInvalid, Refused
 from nousd.wire.codec import decode_payload, decode_request
 from nousd.wire.commands import Prompt
@@ -42,6 +47,10 @@ def test_a_refusal_carries_all_that_the_daemon_said() -> None:
     assert str(refused) == "timeout: too late (slow)"
 
 
+both_parsers = pytest.mark.parametrize("parser", [json.loads, loads], ids=["json", "msgspec"])
+
+
+@both_parsers
 @pytest.mark.parametrize(
     "line",
     [
@@ -59,15 +68,18 @@ def test_a_refusal_carries_all_that_the_daemon_said() -> None:
         LINE_TOO_LONG,
     ],
 )
-def test_a_line_that_is_no_answer_is_named_as_such(line: bytes | LineTooLong) -> None:
+def test_a_line_that_is_no_answer_is_named_as_such(
+    line: bytes | LineTooLong, parser: Loads
+) -> None:
     with pytest.raises(AnswerInvalid, match="the daemon sent a line"):
-        decode_answer(line)
+        decode_answer(line, parser)
 
 
+@both_parsers
 @pytest.mark.parametrize("line", [b"{}", b"x", b'{"id":"evt-1","type":"status","payload":1}'])
-def test_a_line_that_is_no_event_is_named_as_such(line: bytes) -> None:
+def test_a_line_that_is_no_event_is_named_as_such(line: bytes, parser: Loads) -> None:
     with pytest.raises(AnswerInvalid, match="the daemon sent a line"):
-        decode_subscription_line(line)
+        decode_subscription_line(line, parser)
 
 
 def test_an_event_keeps_its_line_as_it_came() -> None:
@@ -87,3 +99,46 @@ def test_on_the_event_socket_answers_are_told_from_events_by_ok() -> None:
     answer = b'{"id":"s1","type":"subscribed","payload":{},"ok":true}'
     assert type(decode_subscription_line(event)).__name__ == "ReceivedEvent"
     assert type(decode_subscription_line(answer)).__name__ == "Answer"
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+LINES = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": st.just("c1") | VALUES,
+        "type": st.just("pong") | VALUES,
+        "payload": st.just({}) | VALUES,
+        "ok": st.booleans() | VALUES,
+        "ts": st.just("now") | VALUES,
+        "error": st.just({"code": "timeout", "message": "late", "details": {"a": 1}}) | VALUES,
+    },
+)
+
+
+@given(fields=LINES, place=st.floats(0, 1) | st.none())
+def test_what_is_an_answer_does_not_depend_on_the_parser(
+    fields: dict[str, Any], place: float | None
+) -> None:
+    line = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
+    line = line if place is None else line[: int(len(line) * place)]
+    assert outcome(line, json.loads) == outcome(line, loads)
+
+
+def outcome(line: bytes, parser: Loads) -> object:
+    """Returns what a line is, in a form that can be compared."""
+    try:
+        decoded = decode_subscription_line(line, parser)
+    except AnswerInvalid as error:
+        return str(error)
+    if isinstance(decoded, ReceivedEvent):
+        return decoded
+    refusal = decoded.refusal
+    return (*decoded._replace(refusal=None), refusal and (str(refusal), refusal.details))

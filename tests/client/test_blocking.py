@@ -16,6 +16,8 @@ from nousd.errors import (
     DaemonUnreachable,
     Refused,
 )
+from nousd.wire.commands import Ping, Prompt
+from nousd.wire.responses import Accepted, Pong, Result
 from tests.fake_daemon import FakeDaemon, event, ok, refused, says
 
 NEVER_SECONDS = 0.01
@@ -34,6 +36,17 @@ def test_a_request_is_answered(daemon: FakeDaemon) -> None:
         "type": "get_run",
         "payload": {"run_id": "run-1"},
     }
+
+
+def test_a_command_is_asked_for_its_answer(daemon: FakeDaemon) -> None:
+    daemon.on["prompt"] = ok("accepted", {"command": "prompt", "run_id": "run-1"})
+    with Connection(daemon.socket_path) as connection:
+        assert connection.ask(Ping()) == Pong(message="pong")
+        accepted = connection.ask(Prompt(text="hi", wait=False), Accepted)
+        assert accepted.run_id == "run-1"
+        with pytest.raises(AnswerInvalid, match="answered accepted, not what was asked for"):
+            connection.ask(Prompt(text="hi"), Result)
+    assert daemon.heard[1]["payload"]["text"] == "hi"
 
 
 def test_nobody_at_the_socket_is_said_with_its_path(folder: Path) -> None:
