@@ -21,7 +21,7 @@ from msgspec import UNSET
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.run_host import RunHost
 from nousd.errors import CommandRejected, RunFailed
-from nousd.machine import decisions
+from nousd.machine import appending, decisions
 from nousd.machine.model_input import ToolSpec
 from nousd.replay.cues import Broken, Cues, Stopped
 from nousd.replay.given import answered_inputs, comes_and_goes
@@ -250,8 +250,9 @@ def _as_it_is(_: LiveSession, event: Event) -> Sequence[Event]:
     return (event,)
 
 
-def _aborting(live: LiveSession, _: events.RunAborting) -> Sequence[Event]:
-    decided, _cleared = decisions.abort_run(live.state, expected_run_id=None)
+def _aborting(live: LiveSession, event: events.RunAborting) -> Sequence[Event]:
+    keeps = event.keep_queue is True
+    decided, _cleared = decisions.abort_run(live.state, expected_run_id=None, keep_queue=keeps)
     return decided
 
 
@@ -262,6 +263,8 @@ def _queued(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
 
 def _accepted(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
     (queued,) = event.inputs
+    if queued.kind == "message":
+        return appending.append_message(live.state, queued)
     return (decisions.accept_input(live.state, queued, expected_run_id=None),)
 
 
