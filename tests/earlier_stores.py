@@ -1,4 +1,4 @@
-"""Databases that earlier versions wrote (``fixtures/stores/schema-N.db.gz``), and what each holds.
+"""Databases of earlier schemas (``fixtures/stores/schema-N.db.gz``), and what each holds.
 
 Every one was left by a daemon that was killed in the middle of an answer while a steer and a follow-up
 waited. It holds a session with a branch, a compaction, reasoning, tool calls and an aborted run, and
@@ -27,7 +27,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     """What a database holds.
 
     Args:
-        version: of its events.
+        version: of its events; schemas have changed where they did not.
         main: the session, ``branch`` its branch, ``deleted`` the one of which a tombstone is left.
         branched_at: the last entry that both share.
         branch_mode: how the branch takes its steers.
@@ -211,6 +211,53 @@ HELD: Final[dict[str, Held]] = {
         sent=("c-2", 1),
         # The summary, the one entry it kept, fifteen behind it, and the steer.
         context=18,
+        lifted=frozenset(),
+    ),
+    "schema-4": Held(
+        version=4,
+        main="sess-0660ce00fe42b50bc81bf1",
+        branch="sess-0660ce01013e218be73a57",
+        deleted="sess-0660ce01016d17e8bedbd0",
+        branched_at="msg-0660ce01012ac14d11aa98",
+        branch_mode="all",
+        killed="run-0660ce011a875f5598c779",
+        ended=(*["completed"] * 4, "cancelled", "completed", "completed"),
+        last_seq=353,
+        name="written by schema version 4",
+        model="mock-2",
+        said=(
+            ("user", "[[think 12]] [[say 40]]"),
+            ("assistant", _words(40)),
+            (
+                "user",
+                '[[text Looking.]] [[tool read {"path":"a.txt"}]] [[tool bash {"command":"seq',
+            ),
+            ("assistant", "Looking."),
+            ("tool", "alpha"),
+            ("tool", "16003\n16004"),
+            ("assistant", _words(20)),
+            ("compaction", "mock summary (messages: 1)"),
+            ("user", "after the compaction [[say 3]]"),
+            ("assistant", _words(3)),
+            ("user", "[[slow 100]] [[say 500]]"),
+            ("assistant", _words(9)),
+            ("user", '[[tool bash {"command":"exit 3"}]] [[then]] [[say 2]]'),
+            ("assistant", ""),
+            ("tool", "tool_error: (no output)\n\nCommand exited with code 3"),
+            ("assistant", _words(2)),
+            ("user", "[[tool nosuch {}]] [[tool ls {}]] [[then]] [[say 6]]"),
+            ("assistant", ""),
+            ("tool", "tool_error: tool_not_found: nosuch"),
+            ("tool", "a.txt\nAGENTS.md"),
+            ("assistant", _words(6)),
+            ("user", "[[slow 60]] [[say 2000]]"),
+            ("assistant", _words(14)),
+        ),
+        said_in_branch=(("user", "in the branch [[say 4]]"), ("assistant", _words(4))),
+        waiting=(("steer", "and then"), ("follow_up", "later")),
+        sent=("c-2", 1),
+        # The summary, the five entries it kept, fifteen behind it, and the steer.
+        context=22,
         lifted=frozenset(),
     ),
 }
