@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from nousd.client.connection import connect
 from nousd.wire.commands import GetEvents, Prompt
 from nousd.wire.responses import Result
 from tests.daemon.process_harness import Place, running
+from tests.fake_daemon import FakeDaemon, ok
 from tests.validation import check_event
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "fixtures" / "examples"
@@ -28,6 +30,19 @@ def place() -> Iterator[Place]:
     folder = Path(tempfile.mkdtemp(prefix="nousd-", dir="/tmp"))
     yield Place(folder, permission_mode="ask")
     shutil.rmtree(folder)
+
+
+def test_the_readme_shows_every_example_and_its_own_lines_work(folder: Path) -> None:
+    readme = (EXAMPLES.parents[1] / "README.md").read_text()
+    for example in EXAMPLES.glob("*.py"):
+        assert f"(fixtures/examples/{example.name})" in readme
+    (lines,) = re.findall(r"## From Python\n.*?```python\n(.*?)```", readme, re.DOTALL)
+    with FakeDaemon(folder) as daemon:
+        answer = {"output": "files", "events": [], "session_id": "s", "run_id": "r"}
+        daemon.on["prompt"] = ok("result", {**answer, "status": "completed"})
+        program, places = re.subn(r'Path\(".*"\)', f"Path({str(daemon.socket_path)!r})", lines)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=SECONDS)
+    assert (places, done.stdout, done.stderr) == (1, b"files\n", b"")
 
 
 async def run_example(name: str, *argv: object) -> subprocess.CompletedProcess[bytes]:
