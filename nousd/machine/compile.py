@@ -14,6 +14,7 @@ and the chain that stores it live on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -50,7 +51,7 @@ _READ_WINDOWS_MAX: Final = 3
 """How many windows a context may hold before previews; below what is read of a transcript at all."""
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True, dict=True):
     """Everything of a model call but the transcript.
 
     Args:
@@ -64,7 +65,7 @@ class Frame(NamedTuple):
     accepts: Accepts
     tool_choice: ToolChoice | None = None
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """What it takes of the window, about."""
         return system_tokens(self.system) + tool_tokens(self.tools)

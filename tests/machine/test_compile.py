@@ -261,7 +261,7 @@ def test_before_nothing_fits_the_newest_output_is_shortened_too() -> None:
 def test_what_does_not_fit_says_what_is_largest(
     context: list[Entry], tools: int, said: str
 ) -> None:
-    frame = FRAME._replace(tools=(ToolSpec("read", "d" * tools, {}),))
+    frame = msgspec.structs.replace(FRAME, tools=(ToolSpec("read", "d" * tools, {}),))
     window = 1_000
     compiled = compile_input(context, frame, budget(window, frame=frame))
     assert compiled.tokens > budget(window, frame=frame).hard
@@ -269,7 +269,7 @@ def test_what_does_not_fit_says_what_is_largest(
 
 
 def test_instructions_that_fill_the_window_are_named() -> None:
-    frame = FRAME._replace(system="p" * 8_000)
+    frame = msgspec.structs.replace(FRAME, system="p" * 8_000)
     compiled = compile_input([user("u")], frame, budget(1_000, frame=frame))
     assert what_is_largest(compiled).startswith("the system prompt and the instructions")
 
@@ -278,7 +278,7 @@ def test_instructions_that_fill_the_window_are_named() -> None:
 
 
 def test_a_large_frame_leaves_half_of_the_rest_before_a_compaction_is_due() -> None:
-    frame = FRAME._replace(system="p" * 100_000)
+    frame = msgspec.structs.replace(FRAME, system="p" * 100_000)
     within = budget(32_000, frame=frame, keep_recent=20_000)
     assert within.hard == 30_000
     assert within.soft == frame.tokens + (30_000 - frame.tokens) // 2

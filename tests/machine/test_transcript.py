@@ -209,7 +209,13 @@ def test_a_path_without_entries_has_no_messages() -> None:
 def test_what_counts_is_the_same_told_entry_by_entry_and_at_once() -> None:
     path: list[Entry] = []
     context: list[Entry] = []
-    entries = [user("u1"), answer("a1"), compacted("c1", "u1"), user("u2"), answer("a2")]
+    entries: list[Entry] = [
+        user("u1"),
+        answer("a1"),
+        compacted("c1", "u1"),
+        user("u2"),
+        answer("a2"),
+    ]
     for entry in [*entries, compacted("c2", "a2"), user("u3"), answer("a3")]:
         path.append(entry)
         context = with_entry(context, entry)
