@@ -76,11 +76,10 @@ def _entries(rows: RowReader, births: dict[str, int]) -> Restored:
         body = rows.one("entry_bodies", "body", "seq = ?", (seq,)) if seq > birth else None
         entry = None if body is None else _decoded(_entry_decoder, body[0])
         if entry is not None and entry.id == entry_id:
-            yield (
-                seq,
-                events.EntryAppended(session_id=session_id, entry=entry, run_id=entry.run_id),
-                entry.created_at,
+            appended = events.EntryAppended(
+                session_id=session_id, entry=entry, run_id=entry.run_id or UNSET
             )
+            yield seq, appended, entry.created_at
 
 
 def _inputs(rows: RowReader) -> Restored:

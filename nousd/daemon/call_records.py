@@ -89,7 +89,6 @@ class CallRecords:
         """
         entry = await self._store.entry(session_id, call.tool_call_id.rpartition(".")[0])
         assert isinstance(entry, MessageEntry)
-        assert entry.run_id is not UNSET
         if await self._store.run(entry.run_id) is None:
             return Earlier(may_have_run=True)
         wanted = EventFilter(run_id=entry.run_id, types=frozenset({"tool_call_started"}))

@@ -8,6 +8,7 @@ durable at once, and no run finds an entry of somebody else's between its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -21,6 +22,9 @@ from nousd.wire.optional import or_unset
 from nousd.wire.responses import QueuedInput
 
 Events = tuple[events.Event, ...]
+
+NO_RUN: Final = ""
+"""The run that an appended message came from: clients of v1 count on the key."""
 
 
 def append_message(state: SessionState, message: QueuedInput) -> Events:
@@ -78,6 +82,8 @@ def appended_entry(message: QueuedInput, parent_id: str | None) -> MessageEntry:
         id=message.entry_id,
         parent_id=or_unset(parent_id),
         role="user",
+        run_id=NO_RUN,
+        turn_kind="prompt",
         text=message.text,
         text_ref=message.text_ref,
         text_bytes=message.text_bytes,
@@ -116,4 +122,4 @@ def reusable(
 
 def is_appended(entry: Entry) -> bool:
     """Whether an entry is a message that was appended without a run."""
-    return isinstance(entry, MessageEntry) and entry.role == "user" and entry.run_id is UNSET
+    return isinstance(entry, MessageEntry) and entry.role == "user" and entry.run_id == NO_RUN

@@ -92,7 +92,7 @@ def run_of(event: Event) -> str | None:
     """Returns the run that an event belongs to, None if there is none."""
     run_id: Any = getattr(event, "run_id", UNSET)
     if run_id is UNSET and isinstance(event, events.EntryAppended):
-        run_id = event.entry.run_id  # version 1 told it of the entry alone
+        run_id = event.entry.run_id or UNSET  # version 1 told it of the entry alone
     return None if run_id is UNSET else run_id
 
 

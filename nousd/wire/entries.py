@@ -124,16 +124,16 @@ class MessageEntry(
     Where the text is too long for an event, ``text`` is its beginning, ``text_ref`` the id of the
     artifact that holds it whole, and ``text_bytes`` its size.
 
-    What was appended without a run has neither ``run_id`` nor ``turn_kind``. ``pending`` is of one that
-    was appended during a run and has no place in the tree yet: its ``parent_id`` is not known.
+    What was appended without a run has the ``run_id`` "". ``pending`` is of one that was appended during
+    a run and has no place in the tree yet: its ``parent_id`` is not known.
     """
 
     id: str
     parent_id: str | UnsetType = UNSET
     role: Literal["user", "assistant", "tool"]
     text: str
-    run_id: str | UnsetType = UNSET
-    turn_kind: TurnKind | UnsetType = UNSET
+    run_id: str
+    turn_kind: TurnKind
     created_at: str
     pending: Literal[True] | UnsetType = UNSET
     input_ids: tuple[str, ...] | UnsetType = UNSET

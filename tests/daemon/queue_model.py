@@ -218,7 +218,7 @@ def _entry_appended(model: QueueModel, payload: Payload) -> None:
     entry = payload["entry"]
     before = None if model.leaf is None else model.leaf["id"]
     assert entry.get("parent_id") == before, "an entry hangs on the leaf"
-    if entry.get("role") == "user" and "run_id" not in entry:
+    if entry.get("role") == "user" and not entry["run_id"]:
         assert entry["id"] == model.appended[model.placed], "messages keep their order"
         model.placed += 1
         model._cut_off |= model._owed_results

@@ -265,8 +265,16 @@ SAID_OF_SESSION_FAULTS: Faults = [
     ({"rules": {"ask": ["x"] * 65}}, "rules.ask is too long: at most 64"),
     ({"rules": {"allow": ["x" * 4097]}}, "an item of rules.allow is too long: at most 4096"),
 ]
+FOLDER_FAULTS: Faults = [
+    *[
+        ({"workspace": value}, "workspace must be a string like /home/me/project")
+        for value in (4, [])
+    ],
+    ({"workspace": "/" + "w" * 4096}, "workspace is too long: at most 4096"),
+]
 NEW_SESSION_FAULTS: Faults = [
     ({"name": 4}, "name must be a string"),
+    *FOLDER_FAULTS,
     *[({"activate": value}, "activate must be a boolean") for value in NO_BOOLEANS],
     *[({"source": value}, "source must be a string like chat") for value in (4, [], "a b", "-a")],
     ({"source": "a\n"}, "source must be a string like chat"),
@@ -275,6 +283,25 @@ NEW_SESSION_FAULTS: Faults = [
     *SAID_OF_SESSION_FAULTS,
 ]
 RUN_FAULTS: Faults = [({"expected_run_id": 4}, "expected_run_id must be a string")]
+RUN_REQUEST_FAULTS: Faults = [
+    *[({"reuse_appended": value}, "reuse_appended must be a boolean") for value in NO_BOOLEANS],
+    *[({"strict_resend": value}, "strict_resend must be a boolean") for value in NO_BOOLEANS],
+    *[
+        fault
+        for name in ("client_id", "agent_id", "agent_profile", "model")
+        for fault in (
+            ({name: 4}, f"{name} must be a string"),
+            ({name: LONG_NAME}, f"{name} is too long: at most 256"),
+        )
+    ],
+    *[({"tools": value}, "tools must be an array") for value in (4, "read", [4], [""])],
+    ({"tools": ["a"] * 1025}, "tools is too long: at most 1024"),
+    *[
+        ({"tool_choice": value}, "tool_choice must be auto or none or required")
+        for value in (4, "any", [])
+    ],
+    *[({"sampling": value}, "sampling must be an object") for value in (4, [])],
+]
 REQUIRED_NAMES = {
     "set_leaf": "leaf_id",
     "switch_session": "session_id",
@@ -447,9 +474,10 @@ FAULTS: dict[str, Faults] = {
         ({}, "hash is required"),
         *[({"hash": value}, "hash is required") for value in NO_NAMES],
         ({"hash": "h" * 257}, "hash is too long: at most 256"),
-        *with_required("hash", "h", PROJECT_PATH_FAULTS),
+        *with_required("hash", "h", [*PROJECT_PATH_FAULTS, *FOLDER_FAULTS]),
     ],
-    "untrust": PROJECT_PATH_FAULTS,
+    "untrust": [*PROJECT_PATH_FAULTS, *FOLDER_FAULTS],
+    "list_trust": FOLDER_FAULTS,
     "list_questions": SESSION_FAULTS,
     "answer_question": ANSWER_FAULTS,
     "reject_question": [
@@ -465,7 +493,12 @@ FAULTS: dict[str, Faults] = {
         ({"text": "a", "leaf_id": 5}, "leaf_id must be a string"),
         ({"text": "a", "client_message_id": []}, "client_message_id must be a string"),
         ({"text": 1, "wait": 1}, "text is required"),
-        *with_required("text", "a", SESSION_FAULTS),
+        *with_required("text", "a", SESSION_FAULTS + RUN_REQUEST_FAULTS),
+    ],
+    "append_message": [
+        *TEXT_FAULTS,
+        *with_required("text", "a", SESSION_FAULTS + ATTACHMENT_FAULTS),
+        ({"text": LONG_TEXT}, f"text is too long: at most {TEXT_CHARS_MAX}"),
     ],
     "steer": [
         *TEXT_FAULTS,
@@ -475,7 +508,11 @@ FAULTS: dict[str, Faults] = {
         *TEXT_FAULTS,
         *with_required("text", "a", SESSION_FAULTS + RUN_FAULTS + ATTACHMENT_FAULTS),
     ],
-    "abort": SESSION_FAULTS + RUN_FAULTS,
+    "abort": [
+        *SESSION_FAULTS,
+        *RUN_FAULTS,
+        *[({"keep_queue": value}, "keep_queue must be a boolean") for value in NO_BOOLEANS],
+    ],
     "set_active_tools": [
         *[({"tools": value}, "tools must be an array") for value in NO_ARRAYS],
         ({}, "tools must be an array"),
