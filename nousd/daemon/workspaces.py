@@ -163,20 +163,22 @@ class Workspaces:
         try:
             made = self._make(Path(real))
         except ConfigError as error:
-            raise _refused("workspace_not_found", given, str(error)) from None
+            raise _not_found(given, str(error)) from None
         if made.path != real:
-            raise _refused("workspace_not_found", given, _IS_LINK)
+            raise _not_found(given, _IS_LINK)
         return made
 
     def _require(self, real: str, given: str) -> None:
         """Raises CommandRejected unless a folder of that real path is there and may be a workspace."""
         fault = None if real == self.default.path else self.roots.fault(Path(real))
         if fault is not None:
-            raise _refused("workspace_not_allowed", given, fault)
+            raise CommandRejected(
+                "workspace_not_allowed", cause=fault, details={"workspace": given}
+            )
         if os.path.realpath(real) != real:
-            raise _refused("workspace_not_found", given, _IS_LINK)
+            raise _not_found(given, _IS_LINK)
         if not os.path.isdir(real):  # noqa: PTH112
-            raise _refused("workspace_not_found", given, "there is no such folder")
+            raise _not_found(given, "there is no such folder")
 
     # --- in memory -----------------------------------------------------------------------------
 
@@ -208,5 +210,5 @@ def _check_path(given: str) -> None:
         raise InvalidPayload("workspace must be an absolute path")
 
 
-def _refused(word: str, given: str, cause: str) -> CommandRejected:
-    return CommandRejected(word, cause=cause, details={"workspace": given})
+def _not_found(given: str, cause: str) -> CommandRejected:
+    return CommandRejected("workspace_not_found", cause=cause, details={"workspace": given})
