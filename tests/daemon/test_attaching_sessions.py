@@ -266,7 +266,7 @@ async def test_what_was_allowed_in_the_session_does_not_move_with_it(folders: Fo
 
 
 async def test_of_the_sessions_own_rules_those_that_narrow_move_with_it(folders: Folders) -> None:
-    rules = {"allow": ["look"], "ask": ["read"], "deny": ["write"]}
+    rules = {"allow": ["look"], "ask": ["write"], "deny": ["bash"]}
     async with overriding(folders, mode="ask") as bench:
         made = await bench.client.request("new_session", rules=rules)
         session = made["session_id"]
@@ -275,7 +275,7 @@ async def test_of_the_sessions_own_rules_those_that_narrow_move_with_it(folders:
         assert answer["revoked"] == ["look"]
         state = (await bench.daemon.core.sessions.get(session)).state
         assert state.rules is not None
-        assert (state.rules.allow, state.rules.ask, state.rules.deny) == ((), ("read",), ("write",))
+        assert (state.rules.allow, state.rules.ask, state.rules.deny) == ((), ("write",), ("bash",))
         await bench.answer(await bench.asked(session, "name.txt"))
 
 
