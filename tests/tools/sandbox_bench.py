@@ -28,6 +28,8 @@ CHOSEN = Chosen(
 
 BACKENDS: tuple[SandboxName, ...] = ("bubblewrap", "landlock")
 
+_SHOWN_MAX = 4000
+
 _TRYING = """
 import json, os, sys
 def tried(what, attempt):
@@ -74,6 +76,13 @@ class SandboxBench(Bench):
         (self.work / "outcomes.json").touch()
         self.context = msgspec.structs.replace(self.context, sandbox=self.find)
 
+    async def call(self, tool: str, **args: Any) -> ToolResult:
+        """Calls a tool, and shows what came of it in the output of the test."""
+        result = await super().call(tool, **args)
+        show(f"--- in {self.name}: {tool} {str(args)[:_SHOWN_MAX]}\n{result.text[-_SHOWN_MAX:]}")
+        show(f"--- held by {result.sandbox and (result.sandbox.backend, result.sandbox.limits)}")
+        return result
+
     async def attack(self, script: str, **arguments: Any) -> dict[str, Any]:
         """Runs a script of attempts ``tried(what, attempt)``. Returns what came of each: ``done``, the
         number of an error, or the type of one that has none.
@@ -84,8 +93,6 @@ class SandboxBench(Bench):
         return outcomes
 
     async def run_python(self, script: str, **arguments: Any) -> ToolResult:
-        """Runs a script in the sandbox, and shows what it said in the output of the test."""
+        """Runs a script in the sandbox."""
         (self.work / "attack.py").write_text(script)
-        result = await self.call("bash", command=f"{PYTHON} -I attack.py", **arguments)
-        show(f"--- in {self.name}: {result.sandbox and result.sandbox.limits}\n{result.text}")
-        return result
+        return await self.call("bash", command=f"{PYTHON} -I attack.py", **arguments)

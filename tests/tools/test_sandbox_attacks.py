@@ -356,11 +356,64 @@ async def test_system_calls_by_which_one_leaves_are_refused(held: SandboxBench) 
     assert set(outcomes.values()) == {errno.EPERM}
 
 
+OLD_CALL = """
+import ctypes, mmap, platform, signal
+def ended(attempt):
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if attempt() >= 0 else 1)
+        finally:
+            os._exit(2)
+    status = os.waitpid(child, 0)[1]
+    if status:
+        raise PermissionError(1, f"refused: ended with {status}")
+def getpid_of_32_bits():
+    code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    code.write(b"\\xb8\\x14\\x00\\x00\\x00\\xcd\\x80\\xc3")  # mov eax, 20; int 0x80; ret
+    address = ctypes.addressof(ctypes.c_char.from_buffer(code))
+    return ctypes.CFUNCTYPE(ctypes.c_int)(address)()
+if platform.machine() == "x86_64":
+    tried("a call of 32 bits", lambda: ended(getpid_of_32_bits))
+"""
+
+
+async def test_calls_of_another_architecture_are_refused(held: SandboxBench) -> None:
+    assert set((await held.attack(OLD_CALL)).values()) <= {errno.EPERM}
+
+
+async def test_a_command_inherits_nothing_but_input_and_output(held: SandboxBench) -> None:
+    text = await held.text("bash", command="for file in /proc/self/fd/*; do echo ${file##*/}; done")
+    # One more is of the shell, for listing the folder.
+    assert {"0", "1", "2"} <= set(text.split()) <= {"0", "1", "2", "3"}
+
+
+async def test_what_the_kernel_shows_of_processes_leads_nowhere(held: SandboxBench) -> None:
+    """The first of a sandbox's own is held as the others are; it could be made to do anything."""
+    outcomes = await held.attack(f"""
+for process in (1, os.getppid(), {os.getpid()}, {os.getppid()}):
+    for name in ("root/etc/shadow", "cwd/../outside/secret.txt", "root" + {str(held.outside)!r} + "/x"):
+        tried(f"/proc/{{process}}/{{name}}", lambda: open(f"/proc/{{process}}/{{name}}").read())
+    for name in ("mem", "environ", "maps"):
+        file = f"/proc/{{process}}/{{name}}"
+        tried("write " + file, lambda: open(file, "r+b"))
+tried("another's threads", lambda: os.open("/proc/{os.getpid()}/task/{os.getpid()}/mem", os.O_RDWR))
+tried("the host's devices", lambda: os.listdir("/sys/class"))
+if {held.is_bubblewrap}:
+    filters = [line for line in open("/proc/1/status") if line.startswith("Seccomp:")]
+    tried("a first process with a filter", lambda: filters == ["Seccomp:\\t2\\n"] or open("/none"))
+""")
+    if held.is_bubblewrap:
+        assert outcomes.pop("a first process with a filter") == "done"
+        # Its own parent and first process are programs of the same sandbox.
+        outcomes = {what: got for what, got in outcomes.items() if "/mem" not in what}
+    assert_refused(outcomes)
+
+
 async def test_no_program_gains_rights(held: SandboxBench) -> None:
     result = await held.call(
         "bash", command="grep -E '^(CapPrm|CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status"
     )
-    show(result.text)
     facts = dict(line.split() for line in result.text.replace(":", " ").splitlines())
     assert {int(facts[name], 16) for name in ("CapPrm", "CapEff", "CapBnd")} == {0} or (
         os.getuid() != 0 and int(facts["CapEff"], 16) == 0
@@ -453,6 +506,7 @@ echo ready >&9; while :; do sleep 1000; done"""
         await held_line.wait_ready(3)
         daemon.kill()
         await held_line.wait_gone()
+        show("--- all three processes that held the pipe are gone with the daemon")
     finally:
         daemon.kill()
         await daemon.wait()
