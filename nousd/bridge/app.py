@@ -21,16 +21,14 @@ from nousd.bridge.replies import (
     error_reply,
 )
 from nousd.bridge.routes import ROWS
-from nousd.bridge.table import Row
-from nousd.bridge.window import Window
-from nousd.client.client import Client
+from nousd.bridge.table import Row, Services
 
 
-def make_app(daemon: Client, window: Window, safety: Safety, rows: Iterable[Row] = ROWS) -> Gate:
+def make_app(services: Services, safety: Safety, rows: Iterable[Row] = ROWS) -> Gate:
     """Returns what ``nousd.bridge.server`` serves."""
     app = Starlette(
         routes=[
-            Route(path, _endpoint(row, daemon, window), methods=[row.method])
+            Route(path, _endpoint(row, services), methods=[row.method])
             for row in rows
             for path in (row.path, *row.aliases)
         ],
@@ -39,9 +37,9 @@ def make_app(daemon: Client, window: Window, safety: Safety, rows: Iterable[Row]
     return Gate(app, safety)
 
 
-def _endpoint(row: Row, daemon: Client, window: Window) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(row: Row, services: Services) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
-        return await answered(row, daemon, window, request)
+        return await answered(row, services, request)
 
     return endpoint
 

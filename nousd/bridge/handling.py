@@ -23,24 +23,21 @@ from nousd.bridge.replies import (
     HttpError,
     error_reply,
 )
-from nousd.bridge.table import Call, Row
-from nousd.bridge.window import Window
-from nousd.client.client import Client
+from nousd.bridge.table import Call, Row, Services
 from nousd.errors import ClientError
 from nousd.wire.limits import HTTP_BODY_SECONDS
 
 _logger: Final = logging.getLogger(__name__)
 
 
-async def answered(row: Row, daemon: Client, window: Window, request: Request) -> Response:
+async def answered(row: Row, services: Services, request: Request) -> Response:
     """Answers one request."""
     caller = caller_of(request.headers.get("user-agent", ""))
     try:
-        if not (window.has_begun or row.is_public):
+        if not (services.window.has_begun or row.is_public):
             raise HttpError(STARTING, "the daemon cannot be reached yet")
         call = Call(
-            daemon=daemon,
-            window=window,
+            services=services,
             path=request.path_params,
             query=_query(row, request),
             body=await _body(row, request),

@@ -7,12 +7,15 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
+import anyio
 import trio
 
 from nousd.bridge import server
 from nousd.bridge.app import make_app
 from nousd.bridge.gate import LOCAL_HOSTS, Safety
 from nousd.bridge.place import HttpPlace
+from nousd.bridge.presence import Presence
+from nousd.bridge.table import Services
 from nousd.bridge.window import Window
 from nousd.client.client import Client
 from nousd.client.dial import Where
@@ -64,18 +67,19 @@ class OpenBridge(NamedTuple):
             is_patient: whether a daemon that is not there is waited for, now and later.
         """
         patience = PATIENCE_SECONDS if is_patient else 0.0
-        retry = Retry() if is_patient else Retry(give_up=0.0)
+        retry = Retry(longest=1.0) if is_patient else Retry(give_up=0.0)
         async with (
             Client(where, patience_seconds=patience, connections_max=REQUESTS_MAX) as daemon,
-            trio.open_nursery() as following,
+            anyio.create_task_group() as following,
         ):
             window = Window(daemon, retry)
             following.start_soon(window.follow)
+            services = Services(daemon, window, Presence(daemon, following, retry))
             if not is_patient:
                 await window.begun()
             for listener in self.listeners:
                 _logger.info("http on %s", listener.socket.getsockname())
-            app = make_app(daemon, window, self.settings.safety)
+            app = make_app(services, self.settings.safety)
             await server.serve(app, self.listeners, closing)
             following.cancel_scope.cancel()
 

@@ -7,7 +7,8 @@ anything can come back without a gap.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import aclosing
 from typing import Final
 
 import anyio
@@ -15,6 +16,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response, StreamingResponse
 
 from nousd.bridge.replies import BAD_REQUEST, HttpError
+from nousd.bridge.table import Services
 from nousd.bridge.window import Wanted, Window
 from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place, encoded, frame_id, place_of
 from nousd.wire.limits import HTTP_KEEPALIVE_SECONDS
@@ -73,21 +75,34 @@ def event_stream(
     )
 
 
-async def chunks(
-    window: Window,
+async def told(
+    services: Services,
     wanted: Wanted,
     place: Place,
     greeting: bytes = b"",
     *,
     ends_with_run: bool = False,
 ) -> AsyncIterator[bytes]:
-    """Yields whole frames behind a place, and keep-alives while there are none.
+    """Yields whole frames behind a place, and keep-alives while there are none. Its reader counts as one
+    that answers what is asked.
 
     Args:
         ends_with_run: whether the end of the run is the end of the stream.
     """
-    if greeting:
-        yield greeting
+    async with services.presence.of_reader(wanted.session_id):
+        if greeting:
+            yield greeting
+        async with aclosing(
+            pages(services.window, wanted, place, ends_with_run=ends_with_run)
+        ) as told:
+            async for page in told:
+                yield page
+
+
+async def pages(
+    window: Window, wanted: Wanted, place: Place, *, ends_with_run: bool
+) -> AsyncGenerator[bytes, None]:
+    """Yields what ``told`` does, of a reader that answers nothing."""
     while True:
         page = await window.page_behind(place, wanted)
         place = page.place

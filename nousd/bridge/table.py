@@ -10,18 +10,31 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nousd.bridge.callers import Caller
+from nousd.bridge.presence import Presence
 from nousd.bridge.window import Window
 from nousd.client.client import Client
 
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
 
 
-class Call(NamedTuple):
-    """One request on its way through a route.
+class Services(NamedTuple):
+    """What routes work with.
 
     Args:
         daemon: whom to ask.
         window: the newest events.
+        presence: who is there to answer what is asked.
+    """
+
+    daemon: Client
+    window: Window
+    presence: Presence
+
+
+class Call(NamedTuple):
+    """One request on its way through a route.
+
+    Args:
         path: the parameters of the path.
         query: an instance of the row's ``query``.
         body: an instance of the row's ``body``.
@@ -29,13 +42,22 @@ class Call(NamedTuple):
         request: for what is none of the above; headers above all.
     """
 
-    daemon: Client
-    window: Window
+    services: Services
     path: Mapping[str, str]
     query: Any
     body: Any
     caller: Caller
     request: Request
+
+    @property
+    def daemon(self) -> Client:
+        """Whom to ask."""
+        return self.services.daemon
+
+    @property
+    def window(self) -> Window:
+        """The newest events."""
+        return self.services.window
 
     def header(self, name: str) -> str | None:
         """Returns a header's value; None if it is missing or empty."""

@@ -79,6 +79,7 @@ class Ok(msgspec.Struct, frozen=True):
 
 
 async def _permissions(call: Call) -> Response:
+    call.services.presence.looked()
     return json_reply(asked_permissions(await call.daemon.ask(ListPermissions())))
 
 
@@ -138,6 +139,7 @@ async def _pending(call: Call, wanted: str) -> PermissionRequested:
 
 
 async def _questions(call: Call) -> Response:
+    call.services.presence.looked()
     asked = await call.daemon.ask(ListQuestions())
     return json_reply([asked_question(question) for question in asked.questions])
 

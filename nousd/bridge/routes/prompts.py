@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Final, Literal, NamedTuple
 
 import anyio
@@ -14,7 +13,7 @@ from nousd.bridge.routes.attachments import handed_in
 from nousd.bridge.routes.bodies import ModelGiven
 from nousd.bridge.routes.messages import SendMessage
 from nousd.bridge.routes.transcripts import transcript
-from nousd.bridge.streams import chunks, event_stream
+from nousd.bridge.streams import event_stream, pages, told
 from nousd.bridge.table import Call, Row
 from nousd.bridge.window import Wanted
 from nousd.errors import Refused
@@ -76,8 +75,8 @@ async def _begin(call: Call) -> _Begun:
             body = conflict(refused.details)
             raise HttpError(RUN_CONFLICT, body.error, body=body) from None
         if refused.message == "client_message_id_reused":
-            told = "the idempotency key was used for another request"
-            raise HttpError(RUN_CONFLICT._replace(retryable=False), told) from None
+            words = "the idempotency key was used for another request"
+            raise HttpError(RUN_CONFLICT._replace(retryable=False), words) from None
         raise
     run_id = or_none(accepted.run_id) or ""
     return _Begun(session_id, run_id, place, accepted.repeated is True)
@@ -135,21 +134,18 @@ async def _prompt_async(call: Call) -> Response:
 async def _prompt_sync(call: Call) -> Response:
     begun = await _begin(call)
     headers = {_RUN_ID: begun.run_id}
+    wanted = Wanted(begun.session_id, begun.run_id)
     if "text/event-stream" in call.request.headers.get("accept", ""):
-        return event_stream(_told(call, begun), headers)
+        frames = told(call.services, wanted, begun.place, ends_with_run=True)
+        return event_stream(frames, headers)
     with anyio.move_on_after(HTTP_PROMPT_SECONDS) as waiting:
-        async for _ in _told(call, begun):
+        async for _ in pages(call.window, wanted, begun.place, ends_with_run=True):
             pass
     if waiting.cancelled_caught:
         raise HttpError(TIMED_OUT, "the run goes on, but is not waited for any longer")
     messages = await transcript(call.daemon, begun.session_id)
     answer = Reply(reply(messages)) if call.caller.takes_reply_object else messages
     return json_reply(answer, headers=headers)
-
-
-def _told(call: Call, begun: _Begun) -> AsyncIterator[bytes]:
-    wanted = Wanted(begun.session_id, begun.run_id)
-    return chunks(call.window, wanted, begun.place, ends_with_run=True)
 
 
 _REFUSALS: Final = {409: Conflict}

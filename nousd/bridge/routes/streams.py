@@ -9,7 +9,7 @@ import msgspec
 from starlette.responses import Response
 
 from nousd.bridge.replies import NOT_FOUND, HttpError, json_reply
-from nousd.bridge.streams import chunks, event_stream, events_in, greeting, place_asked_for
+from nousd.bridge.streams import event_stream, events_in, greeting, place_asked_for, told
 from nousd.bridge.table import Call, Row
 from nousd.bridge.window import Wanted
 from nousd.client.client import Client
@@ -51,7 +51,7 @@ async def _events(call: Call) -> Response:
     ready = {"status": "ready", "transport": "sse", "timestamp_ms": int(time.time() * 1000)}
     hello = (Frame("server.connected", {}), Frame("engine.lifecycle.ready", ready))
     first = greeting(hello, head if place is None else None)
-    return event_stream(chunks(call.window, wanted, place or Place(head, FRAMES_MAX), first))
+    return event_stream(told(call.services, wanted, place or Place(head, FRAMES_MAX), first))
 
 
 async def _start_of(daemon: Client, run_id: str) -> Place | None:
@@ -73,17 +73,17 @@ async def _run_events(call: Call) -> Response:
     wanted = Wanted(None, run_id)
     if "text/event-stream" in call.request.headers.get("accept", ""):
         first = greeting((Frame("run.stream.connected", {"runID": run_id}),), None)
-        return event_stream(chunks(call.window, wanted, place, first, ends_with_run=True))
-    return json_reply(await _told(call, wanted, place))
+        return event_stream(told(call.services, wanted, place, first, ends_with_run=True))
+    return json_reply(await _listed(call, wanted, place))
 
 
-async def _told(call: Call, wanted: Wanted, place: Place) -> list[msgspec.Raw]:
-    told: list[msgspec.Raw] = []
-    while place.after < call.window.head and len(told) < EVENTS_MAX:
+async def _listed(call: Call, wanted: Wanted, place: Place) -> list[msgspec.Raw]:
+    listed: list[msgspec.Raw] = []
+    while place.after < call.window.head and len(listed) < EVENTS_MAX:
         page = await call.window.page_behind(place, wanted)
-        told += map(msgspec.Raw, events_in(page.data))
+        listed += map(msgspec.Raw, events_in(page.data))
         place = page.place
-    return told
+    return listed
 
 
 ROWS: Final = (
