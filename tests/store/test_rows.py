@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from msgspec import UNSET
@@ -145,7 +147,7 @@ async def test_a_file_is_trusted_with_the_last_hash_until_it_is_not(store: Store
 
 
 async def test_where_a_session_was_attached_is_known_as_it_was_told_last(store: Store) -> None:
-    def attached(folder: str, before: str, **more: str) -> events.SessionAttached:
+    def attached(folder: str, before: str, **more: Any) -> events.SessionAttached:
         return events.SessionAttached(
             session_id="s1", workspace=folder, attached_from=before, origin_workspace="/a", **more
         )
