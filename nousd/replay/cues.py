@@ -24,7 +24,7 @@ from nousd.replay.given import answered_inputs
 from nousd.replay.recorded import RecordedRun, is_outside, run_of
 from nousd.replay.script import MODEL_FAILURES
 from nousd.wire import events
-from nousd.wire.entries import Sampling
+from nousd.wire.entries import MessageEntry, Sampling
 from nousd.wire.events import Event
 from nousd.wire.optional import or_unset
 from nousd.wire.run_options import RunOptions
@@ -203,11 +203,19 @@ def _closes(ledger: Ledger, status: events.EndStatus, rest: Sequence[Event]) -> 
     """Whether the rest of a run is nothing but the ends that it owes at this place."""
     owed = owed_ends(ledger, status, leaf_id=None, now="")
     reason = STOP_REASONS[status]
-    told = [event for event in rest if not isinstance(event, _NOT_IN_VERSION_1)]
+    closing = [event for event in rest if not _is_of_message(event)]
+    told = [event for event in closing if not isinstance(event, _NOT_IN_VERSION_1)]
     wanted = [event for event in owed if not isinstance(event, _NOT_IN_VERSION_1)]
     return [type(event) for event in told] == [type(event) for event in wanted] and all(
         _is_owed(event, reason) for event in rest
     )
+
+
+def _is_of_message(event: Event) -> bool:
+    """Whether an event gives a message that waited its place in the tree, which comes with the end."""
+    if isinstance(event, events.EntryAppended):
+        return isinstance(event.entry, MessageEntry) and event.entry.role == "user"
+    return isinstance(event, events.QueueUpdate)
 
 
 _NOT_IN_VERSION_1: Final = (events.ToolCallCompleted, events.ToolCallDenied)

@@ -37,6 +37,10 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example([quietly("prompt", "model_wants_3", "tool_works"), quietly("resume", "get_queue")])
 @example([quietly(*ALMOST_OVER, "steer", "follow_up"), quietly("resume", "model_says")])
 @example([quietly("prompt", "model_wants_1", "clear_steers", "tool_fails"), quietly("prompt")])
+@example([quietly("prompt", "append", "model_says"), quietly("prompt", "steer", "abort_keep")])
+@example(
+    [quietly("prompt", "disk_pauses", "model_says", "append", "disk_writes"), quietly("prompt")]
+)
 def test_every_run_comes_out_the_same(workdir: Path, lives: list[Steps]) -> None:
     clock = MockClock(autojump_threshold=0)
     log: Any = trio.run(live, lives, workdir, clock=clock).log
