@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import typer
 
 
 def _as_it_is(value: Any) -> Any:
@@ -25,6 +27,16 @@ class Argument(NamedTuple):
     annotation: Any
     default: Any = None
     convert: Callable[[Any], Any] = _as_it_is
+
+
+def required(key: str, metavar: str, help: str) -> Argument:
+    """Returns a word that must be given."""
+    return Argument(key, Annotated[str, typer.Argument(metavar=metavar, help=help)], ...)
+
+
+def option(key: str, flag: str, help: str) -> Argument:
+    """Returns a word that may be given behind ``flag``."""
+    return Argument(key, Annotated[str | None, typer.Option(flag, help=help)])
 
 
 def function_of(

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from nousd.cli import asked, call_lines
+from nousd.cli import asked, call_lines, session_lines
 from nousd.cli.project_files import project_files
 from nousd.client.answers import Answer
 
@@ -168,16 +168,6 @@ def _override(payload: Payload) -> Iterator[str]:
         yield "what lies outside is refused"
 
 
-def _sessions(payload: Payload) -> Iterator[str]:
-    for row in payload["sessions"]:
-        mark = "*" if row["active"] else " "
-        of = f", a task of {row['origin']['session_id']}" if "origin" in row else ""
-        state = f"{row['run_state']}{_named(row)}{of}"
-        yield f"{mark} {row['session_id']}  {row['updated_at']}  {state}"
-    if payload["has_more"]:
-        yield f"(more: --before {payload['sessions'][-1]['session_id']})"
-
-
 def _session_deleted(payload: Payload) -> Iterator[str]:
     yield f"{payload['session_id']} deleted"
 
@@ -305,7 +295,8 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "compaction": _compaction,
     "leaf": _leaf,
     "session": _session,
-    "sessions": _sessions,
+    "sessions": session_lines.sessions,
+    "session_record": session_lines.session_record,
     "session_deleted": _session_deleted,
     "attached": _attached,
     "workspace_override": _override,

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import typer
 
-from nousd.cli.arguments import Argument
+from nousd.cli import session_arguments
+from nousd.cli.arguments import Argument, option, required
 from nousd.cli.watch import Options
 
 
@@ -72,24 +73,16 @@ def _level(word: str) -> str | None:
     return None if word == "default" else word
 
 
-def _required(key: str, metavar: str, help: str) -> Argument:
-    return Argument(key, Annotated[str, typer.Argument(metavar=metavar, help=help)], ...)
-
-
-def _option(key: str, flag: str, help: str) -> Argument:
-    return Argument(key, Annotated[str | None, typer.Option(flag, help=help)])
-
-
 TEXT: Final = Argument(
     "text",
     Annotated[list[str], typer.Argument(metavar="TEXT", help="The text; - reads it from input.")],
     ...,
     words_or_stdin,
 )
-SESSION: Final = _option("session_id", "--session", "Session, if not the active one.")
-LEAF: Final = _option("leaf_id", "--leaf", "Entry to continue from.")
-EXPECTED_RUN: Final = _option("expected_run_id", "--expected-run", "Only if this run is the one.")
-CLIENT_MESSAGE: Final = _option(
+SESSION: Final = option("session_id", "--session", "Session, if not the active one.")
+LEAF: Final = option("leaf_id", "--leaf", "Entry to continue from.")
+EXPECTED_RUN: Final = option("expected_run_id", "--expected-run", "Only if this run is the one.")
+CLIENT_MESSAGE: Final = option(
     "client_message_id", "--client-message-id", "Id of yours: sending it again does nothing twice."
 )
 MODE: Final = Argument(
@@ -102,7 +95,7 @@ MODE: Final = Argument(
     ],
     ...,
 )
-MODEL: Final = _required(
+MODEL: Final = required(
     "model", "MODEL", "As provider/model, an alias, or as its provider calls it."
 )
 LIMIT: Final = Argument(
@@ -122,7 +115,7 @@ FOLDER: Final = WORKSPACE._replace(
     annotation=Annotated[Path, typer.Argument(metavar="FOLDER", help="Where it is to work.")],
     default=...,
 )
-BEFORE: Final = _option("before", "--before", "Go on before this id, where a page said so.")
+BEFORE: Final = option("before", "--before", "Go on before this id, where a page said so.")
 
 ATTACH: Final = Argument(
     "attachments",
@@ -184,42 +177,44 @@ VERBS: Final[dict[str, Verb]] = {
     "promote": Verb(
         "promote",
         "Turn a waiting follow-up into a steer.",
-        (_required("input_id", "INPUT", "Its id, as queue shows it."), SESSION),
+        (required("input_id", "INPUT", "Its id, as queue shows it."), SESSION),
     ),
     "new": Verb(
         "new_session",
         "Create a session.",
-        (_option("name", "--name", "A name for people."), WORKSPACE),
+        (*session_arguments.NEW_SESSION, WORKSPACE),
     ),
     "switch": Verb(
         "switch_session",
         "Make a session the active one.",
-        (_required("session_id", "SESSION", "Its id."),),
+        (required("session_id", "SESSION", "Its id."),),
     ),
     "branch": Verb(
         "branch_session",
         "Copy a session into a new one.",
         (
-            _required("session_id", "SESSION", "The one to copy."),
-            _option("name", "--name", "A name for people."),
+            required("session_id", "SESSION", "The one to copy."),
+            session_arguments.NAME,
+            session_arguments.ASIDE,
         ),
     ),
     "sessions": Verb(
         "list_sessions",
         "List sessions, latest first.",
-        (
-            LIMIT,
-            BEFORE,
-            Argument(
-                "children",
-                Annotated[bool | None, typer.Option("--children", help="Those of tasks, too.")],
-            ),
-        ),
+        (LIMIT, BEFORE, *session_arguments.LISTED),
+    ),
+    "session": Verb(
+        "get_session", "Show what is known of a session.", (session_arguments.THE_SESSION,)
+    ),
+    "update": Verb(
+        "update_session",
+        "Change what is said of a session; null takes it back.",
+        session_arguments.UPDATE_SESSION,
     ),
     "attach": Verb(
         "attach_session",
         "Move a session to another folder.",
-        (FOLDER, SESSION, _option("reason", "--reason", "Why, for people and programs.")),
+        (FOLDER, SESSION, option("reason", "--reason", "Why, for people and programs.")),
     ),
     "override": Verb(
         "override_workspace",
@@ -241,12 +236,12 @@ VERBS: Final[dict[str, Verb]] = {
     "rename": Verb(
         "rename_session",
         "Give a session a name.",
-        (_required("name", "NAME", "The name."), SESSION),
+        (required("name", "NAME", "The name."), SESSION),
     ),
     "delete": Verb(
         "delete_session",
         "Delete a session and its content for good.",
-        (_required("session_id", "SESSION", "Its id."),),
+        (required("session_id", "SESSION", "Its id."),),
     ),
     "get_state": Verb("get_state", "Show what the daemon is doing.", (SESSION,)),
     "get_messages": Verb(
@@ -254,7 +249,7 @@ VERBS: Final[dict[str, Verb]] = {
         "Show the conversation.",
         (
             SESSION,
-            _option("leaf_id", "--leaf", "Up to this entry."),
+            option("leaf_id", "--leaf", "Up to this entry."),
             BEFORE,
             LIMIT,
             Argument(
@@ -268,21 +263,21 @@ VERBS: Final[dict[str, Verb]] = {
     "get_tree": Verb(
         "get_tree",
         "Show the tree of a session.",
-        (SESSION, _option("after", "--after", "Go on after this entry."), LIMIT),
+        (SESSION, option("after", "--after", "Go on after this entry."), LIMIT),
     ),
     "set_leaf": Verb(
         "set_leaf",
         "Choose the entry that new work continues from.",
-        (_required("leaf_id", "ENTRY", "Its id, as get_tree shows it."), SESSION),
+        (required("leaf_id", "ENTRY", "Its id, as get_tree shows it."), SESSION),
     ),
     "compact": Verb(
         "compact_session",
         "Replace the older part of what models see by a summary.",
-        (SESSION, _option("instruction", "--instruction", "What the summary must keep.")),
+        (SESSION, option("instruction", "--instruction", "What the summary must keep.")),
         timeout_seconds=_MODEL_CALL_SECONDS,
     ),
     "runs": Verb("list_runs", "List runs, latest first.", (SESSION, LIMIT, BEFORE)),
-    "run": Verb("get_run", "Show one run.", (_required("run_id", "RUN", "Its id."),)),
+    "run": Verb("get_run", "Show one run.", (required("run_id", "RUN", "Its id."),)),
     "tool_calls": Verb(
         "list_tool_calls",
         "List tool calls, latest first.",
@@ -292,7 +287,7 @@ VERBS: Final[dict[str, Verb]] = {
                     str | None, typer.Option("--session", help="Only in this session.")
                 ]
             ),
-            _option("run_id", "--run", "Only of this run."),
+            option("run_id", "--run", "Only of this run."),
             LIMIT,
             BEFORE,
         ),
@@ -301,7 +296,7 @@ VERBS: Final[dict[str, Verb]] = {
         "get_tool_call",
         "Show one tool call: who allowed it, where it ran, what it gave.",
         (
-            _required("tool_call_id", "CALL", "Its id."),
+            required("tool_call_id", "CALL", "Its id."),
             Argument(
                 "attempt",
                 Annotated[int | None, typer.Option("--attempt", min=1, help="Which attempt.")],
@@ -311,7 +306,7 @@ VERBS: Final[dict[str, Verb]] = {
     "cancel_call": Verb(
         "cancel_tool_call",
         "Stop a tool call that was made without a model.",
-        (_required("tool_call_id", "CALL", "Its id."),),
+        (required("tool_call_id", "CALL", "Its id."),),
     ),
     "tools": Verb("list_tools", "List tools and which are active.", (SESSION,)),
     "agents": Verb(
@@ -342,7 +337,7 @@ VERBS: Final[dict[str, Verb]] = {
         "list_models",
         "List the models there are.",
         (
-            _option("provider", "--provider", "Only those of this provider."),
+            option("provider", "--provider", "Only those of this provider."),
             Argument(
                 "refresh",
                 Annotated[
@@ -379,8 +374,8 @@ VERBS: Final[dict[str, Verb]] = {
         "revoke_permission",
         "Take back a rule that you granted.",
         (
-            _required("rule", "RULE", "As permissions shows it."),
-            _option("session_id", "--session", "Granted in this session, not everywhere."),
+            required("rule", "RULE", "As permissions shows it."),
+            option("session_id", "--session", "Granted in this session, not everywhere."),
         ),
     ),
     "questions": Verb("list_questions", "List the questions of tools that wait.", (SESSION,)),
@@ -388,8 +383,8 @@ VERBS: Final[dict[str, Verb]] = {
         "reject_question",
         "Leave a question of a tool without an answer.",
         (
-            _required("question_id", "QUESTION", "Its id, as questions shows it."),
-            _option("reason", "--reason", "Why; a model is told."),
+            required("question_id", "QUESTION", "Its id, as questions shows it."),
+            option("reason", "--reason", "Why; a model is told."),
         ),
     ),
     "capabilities": Verb("get_capabilities", "Show what this daemon speaks."),
@@ -397,7 +392,7 @@ VERBS: Final[dict[str, Verb]] = {
         "extension_command",
         "Call a command of an extension.",
         (
-            _required("name", "NAME", "Its name."),
+            required("name", "NAME", "Its name."),
             Argument(
                 "payload",
                 Annotated[str | None, typer.Argument(metavar="[JSON]", help="What to hand over.")],

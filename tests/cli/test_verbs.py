@@ -62,6 +62,46 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("branch s --name n", "branch_session", {"session_id": "s", "name": "n"}),
     ("sessions --limit 5 --before s", "list_sessions", {"limit": 5, "before": "s"}),
     ("sessions --children", "list_sessions", {"children": True}),
+    (
+        "sessions --workspace /w --find x --archived --source chat --offset 3 --parent p",
+        "list_sessions",
+        {
+            "workspace": "/w",
+            "q": "x",
+            "archived": True,
+            "source": "chat",
+            "offset": 3,
+            "parent_id": "p",
+        },
+    ),
+    ("sessions --not-archived", "list_sessions", {"archived": False}),
+    ("session s", "get_session", {"session_id": "s"}),
+    (
+        'update s --name n --archived --rules {"deny":["bash"]} --sampling null --metadata {}',
+        "update_session",
+        {
+            "session_id": "s",
+            "name": "n",
+            "archived": True,
+            "rules": {"deny": ["bash"]},
+            "sampling": None,
+            "source_metadata": {},
+        },
+    ),
+    ("update s --not-archived", "update_session", {"session_id": "s", "archived": False}),
+    (
+        'new --aside --source chat --model m --provider p --sampling {"top_p":1} --rules {}',
+        "new_session",
+        {
+            "activate": False,
+            "source": "chat",
+            "model": "m",
+            "provider": "p",
+            "sampling": {"top_p": 1},
+            "rules": {},
+        },
+    ),
+    ("branch s --aside", "branch_session", {"session_id": "s", "activate": False}),
     ("attach /w/x", "attach_session", {"workspace": "/w/x"}),
     (
         "attach x --session s --reason why",
@@ -249,6 +289,8 @@ def test_no_daemon_is_exit_code_3(nousctl: Nousctl, folder: Path) -> None:
         ["set_steering_mode", "some"],
         ["clear_queue", "--kind", "prompt"],
         ["sessions", "--limit", "many"],
+        ["new", "--rules", "["],
+        ["update", "s", "--sampling", "[]"],
         ["ext", "name", "{not json"],
         ["ping", "--request-timeout", "-1"],
     ],
@@ -326,10 +368,47 @@ def test_every_answer_is_shown_as_text_for_people(type_: str) -> None:
 
 def test_a_session_of_a_task_says_whose_it_is() -> None:
     row = {"session_id": "s2", "updated_at": "then", "run_state": "idle", "active": False}
+    row |= {"archived": False}
     origin = {"session_id": "s1", "run_id": "r", "tool_call_id": "c", "depth": 1}
     sessions = [{**row, "name": "worker: look", "origin": origin}]
-    shown = as_text(Answer("1", "sessions", {"sessions": sessions, "has_more": False}, None))
+    answer = {"sessions": sessions, "has_more": False, "count": 1}
+    shown = as_text(Answer("1", "sessions", answer, None))
     assert shown == ['  s2  then  idle "worker: look", a task of s1']
+
+
+def test_one_session_is_shown_with_all_that_is_known_of_it() -> None:
+    session = {
+        "session_id": "s1",
+        "created_at": "first",
+        "updated_at": "then",
+        "active": False,
+        "run_state": "idle",
+        "workspace": "/w",
+        "archived": True,
+        "provider": "p",
+        "model": "m",
+        "permission_mode": "auto",
+        "name": "n",
+        "source": "chat",
+        "source_metadata": {"thread": 7},
+        "sampling": {"temperature": 0.5, "max_tokens": 100},
+        "rules": {"deny": ["bash", "write(x)"]},
+        "attached_from": "/before",
+        "attached_at": "later",
+        "override": {"ttl_seconds": 60, "expires_at": "soon"},
+    }
+    assert as_text(Answer("1", "session_record", {"session": session}, None)) == [
+        's1  idle "n" from chat, archived',
+        "created   first, updated then",
+        "workspace /w",
+        "model     p m, mode auto",
+        "before    /before, until later",
+        "override  until soon",
+        "sampling  temperature 0.5, max_tokens 100",
+        "rule      deny bash",
+        "rule      deny write(x)",
+        "kept      thread",
+    ]
 
 
 def test_what_models_and_files_say_stays_on_its_line() -> None:

@@ -1,0 +1,50 @@
+"""How answers about sessions are shown: lists, and one session alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Payload = Mapping[str, Any]
+
+
+def sessions(payload: Payload) -> Iterator[str]:
+    """Yields a line for each session, and what is left."""
+    rows = payload["sessions"]
+    for row in rows:
+        mark = "*" if row["active"] else " "
+        yield f"{mark} {row['session_id']}  {row['updated_at']}  {_state(row)}"
+    if payload["has_more"]:
+        yield f"({len(rows)} of {payload['count']}; more: --before {rows[-1]['session_id']})"
+
+
+def _state(row: Payload) -> str:
+    name = f' "{row["name"]}"' if row.get("name") else ""
+    source = f" from {row['source']}" if "source" in row else ""
+    of = f", a task of {row['origin']['session_id']}" if "origin" in row else ""
+    return f"{row['run_state']}{name}{source}{of}{', archived' if row['archived'] else ''}"
+
+
+def session_record(payload: Payload) -> Iterator[str]:
+    """Yields what is known of one session, a line for each thing."""
+    row = payload["session"]
+    yield f"{row['session_id']}  {_state(row)}"
+    yield f"created   {row['created_at']}, updated {row['updated_at']}"
+    yield f"workspace {row['workspace']}"
+    yield f"model     {row['provider']} {row['model']}, mode {row['permission_mode']}"
+    if "attached_from" in row:
+        why = f": {row['attach_reason']}" if "attach_reason" in row else ""
+        yield f"before    {row['attached_from']}, until {row['attached_at']}{why}"
+    if "override" in row:
+        yield f"override  until {row['override']['expires_at']}"
+    for key in ("parent_id", "run_id", "leaf_id"):
+        if key in row:
+            yield f"{key.removesuffix('_id'):<9} {row[key]}"
+    if "sampling" in row:
+        values = (f"{key} {value:g}" for key, value in row["sampling"].items())
+        yield f"sampling  {', '.join(values)}"
+    for decision, texts in row.get("rules", {}).items():
+        for text in texts:
+            yield f"rule      {decision} {text}"
+    if "source_metadata" in row:
+        yield f"kept      {', '.join(row['source_metadata'])}".rstrip()
