@@ -268,7 +268,7 @@ SAID_OF_SESSION_FAULTS: Faults = [
 FOLDER_FAULTS: Faults = [
     *[
         ({"workspace": value}, "workspace must be a string like /home/me/project")
-        for value in (4, [])
+        for value in (4, True)
     ],
     ({"workspace": "/" + "w" * 4096}, "workspace is too long: at most 4096"),
 ]
