@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import trio
@@ -28,6 +28,7 @@ from nousd.daemon.workspaces import Workspace, Workspaces
 from nousd.errors import CommandRejected, NotReplayable
 from nousd.machine import decisions, queue
 from nousd.machine.model_input import ModelChoice
+from nousd.machine.session import request_of
 from nousd.machine.sources import SourceText
 from nousd.providers.interface import Provider
 from nousd.providers.models import ModelFacts, Models
@@ -195,15 +196,19 @@ class _Stage:
     async def _start(self, core: Core) -> RunHost:
         run_id = self._run.run_id
         live = await core.sessions.get(self._run.session_id)
-        runtime, model = core.runs.runtime.name, core.runs.choice_of(live.state).model
+        request = request_of(_start_of(self._run))
+        choice = core.runs.choice_of(live.state, request.options or None)
+        how: Any = {
+            "runtime": core.runs.runtime.name,
+            "model": choice.model,
+            "request": request,
+        }
         prompt = _prompt_of(self._cues.start)
         if prompt is None:
             leaf = self._run.path[-1] if self._run.path else None
-            decided = decisions.resume_run(live.state, run_id, leaf, runtime=runtime, model=model)
+            decided = decisions.resume_run(live.state, run_id, leaf, **how)
         else:
-            decided = decisions.start_run(
-                live.state, prompt, runtime=runtime, model=model, leaf_id=None
-            )
+            decided = decisions.start_run(live.state, prompt, leaf_id=None, **how)
         own_prompt = None if prompt is None else prompt.input_id
         run, _ = core.runs.start(live, run_id, decided, own_prompt=own_prompt)
         self.conductor.begin(run)
@@ -274,13 +279,17 @@ def _furniture(run: RecordedRun) -> Iterator[Event]:
 
 def _asked(run: RecordedRun) -> tuple[ModelChoice, set[str]]:
     """Returns the model that the run began with, and the names of all providers that are known."""
-    start = next(event for event in run.events if isinstance(event, events.AgentStart))
+    start = _start_of(run)
     names = dict.fromkeys(_providers_in(run.events))
     was_set = run.before.provider is not None and run.before.model == start.model
     if was_set and run.before.provider is not None:
         names = {run.before.provider: None, **names}
     first = next(iter(names), "unknown")
     return ModelChoice(first, start.model), {first, *names}
+
+
+def _start_of(run: RecordedRun) -> events.AgentStart:
+    return next(event for event in run.events if isinstance(event, events.AgentStart))
 
 
 def _providers_in(all_events: Sequence[Event]) -> Iterator[str]:

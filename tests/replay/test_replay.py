@@ -62,11 +62,14 @@ async def check_all_same(rows: Rows, tuning: Tuning | None = None) -> None:
         assert not report.notes
 
 
-async def recorded(workdir: Path, text: str) -> RecordedRun:
-    """Returns a run of the built-in model on that text."""
+async def recorded(workdir: Path, text: str, **said: Any) -> RecordedRun:
+    """Returns a run of the built-in model on that text, and on what its prompt says of it."""
     (workdir / "a.txt").write_text("alpha\n")
     async with daemon_with_log(workdir) as (client, watch, rows):
-        accepted = await client.request("prompt", text=text, wait=False)
+        if said.get("reuse_appended"):
+            await client.request("append_message", text=text)
+            await client.request("append_message", text="and that")
+        accepted = await client.request("prompt", text=text, wait=False, **said)
         await watch.run(accepted["run_id"])
         return read_run(MemoryLog(rows), accepted["run_id"])
 
@@ -99,6 +102,22 @@ async def test_a_run_comes_out_the_same(text: str, tmp_path: Path) -> None:
     assert report.is_same, "\n".join(report.lines)
     assert report.events == len(normalised(run.events))
     # What the model was given is compared down to the hash.
+    assert given_to(run).is_known
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"tools": ["read"], "client_id": "desktop", "agent_profile": "reviewer"},
+        {"tools": [], "sampling": {"temperature": 0.5}, "tool_choice": "none"},
+        {"tool_choice": "required"},
+        {"reuse_appended": True},
+    ],
+)
+async def test_what_a_prompt_said_of_its_run_is_played(said: Any, tmp_path: Path) -> None:
+    run = await recorded(tmp_path, LOOK, **said)
+    report = await replayed(run, Tuning())
+    assert report.is_same, "\n".join(report.lines)
     assert given_to(run).is_known
 
 
