@@ -28,6 +28,7 @@ from nousd.client.answers import (
     new_splitter,
 )
 from nousd.client.dial import Where, dial_of, has_news, opened
+from nousd.client.memory import MemoryStream
 from nousd.client.typed import loads, request_of, response_of
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ClientError, ConnectionLost
 from nousd.wire.command_base import AnsweredBy, Command
@@ -155,17 +156,22 @@ class Connection:
         return request.answer
 
     async def _send(self, line: bytes) -> None:
-        whole = False
+        sent = self._sent_at_once(line)
         try:
-            await self._stream.send(line)
-            whole = True
+            if sent < len(line):
+                await self._stream.send(line[sent:])
+                sent = len(line)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             self._break(ConnectionLost("the daemon closed the connection"))
             self._raise_if_broken()
         finally:
-            if not whole:
+            if sent < len(line):
                 # What follows half a line would be taken for its rest.
                 self._break(ConnectionLost("a request was given up while it was being sent"))
+
+    def _sent_at_once(self, line: bytes) -> int:
+        """Sends what can be sent without a moment in which it could be cancelled."""
+        return self._stream.send_now(line) if isinstance(self._stream, MemoryStream) else 0
 
     async def _read_until(self, done: Callable[[], bool]) -> None:
         """Reads, or lets another read, until it is so."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from nousd.client.client import Client
@@ -141,6 +142,49 @@ def test_a_cancelled_request_leaves_the_connection_usable(run: Run) -> None:
             assert connection.is_idle
 
     run(script)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_cancelling_at_any_moment_never_gives_anybody_the_answer_of_another(
+    run: Run, seed: int
+) -> None:
+    """Who is not cancelled gets the own answer, or an error if the connection is over."""
+    dice = random.Random(seed)
+    ends: list[bool] = []
+
+    async def echoes(peer: Peer) -> None:
+        while True:
+            request = await peer.heard()
+            await peer.say(pong(request, request["payload"]["text"]))
+
+    async def ask(connection: Connection, text: str, steps: int) -> None:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(cancel_after, steps, scope)
+                try:
+                    answer = await connection.request("echo", {"text": text})
+                    ends.append(answer.payload["message"] == text)
+                except ConnectionLost:
+                    ends.append(not connection.is_idle)
+                tasks.cancel_scope.cancel()
+
+    async def script(daemon: Played, where: Where) -> None:
+        daemon.commands = echoes
+        for _ in range(5):
+            async with connect(where) as connection, anyio.create_task_group() as tasks:
+                for number in range(40):
+                    text = str(number) * dice.randrange(1, 40)
+                    tasks.start_soon(ask, connection, text, dice.randrange(40))
+
+    run(script)
+    assert all(ends)
+    assert 0 < len(ends) < 200
+
+
+async def cancel_after(steps: int, scope: anyio.CancelScope) -> None:
+    for _ in range(steps):
+        await anyio.lowlevel.checkpoint()
+    scope.cancel()
 
 
 def test_an_answer_that_is_late_is_not_taken_for_another(run: Run) -> None:
