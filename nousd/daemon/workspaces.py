@@ -115,7 +115,7 @@ class Workspaces:
         if known is not None and known.is_local:
             self._require(path, path)
             return known
-        return self._kept(await trio.to_thread.run_sync(self._opened, path, abandon_on_cancel=True))
+        return await self._opened(path, path)
 
     async def looked_up(self, state: SessionState) -> Workspace | CommandRejected:
         """Returns the workspace of a session, or why nothing can happen in it."""
@@ -131,11 +131,10 @@ class Workspaces:
             InvalidPayload: that is no absolute path.
             CommandRejected: ``workspace_not_found`` or ``workspace_not_allowed``.
         """
-        if given is None:
-            return self.default
-        _check_path(given)
-        return self._kept(
-            await trio.to_thread.run_sync(self._opened_for, given, abandon_on_cancel=True)
+        return (
+            self.default
+            if given is None
+            else await self._opened(await self.normalized(given), given)
         )
 
     async def normalized(self, given: str) -> str:
@@ -148,16 +147,17 @@ class Workspaces:
         _check_path(given)
         return await trio.to_thread.run_sync(os.path.realpath, given, abandon_on_cancel=True)
 
+    async def _opened(self, real: str, given: str) -> Workspace:
+        made = await trio.to_thread.run_sync(
+            self._looked_at, real, given, self._in_memory(real), abandon_on_cancel=True
+        )
+        return self._kept(made)
+
     # --- blocking ------------------------------------------------------------------------------
 
-    def _opened_for(self, given: str) -> Workspace:
-        real = os.path.realpath(given)
+    def _looked_at(self, real: str, given: str, known: Workspace | None) -> Workspace:
         self._require(real, given)
-        return self._in_memory(real) or self._made(real, given)
-
-    def _opened(self, path: str) -> Workspace:
-        self._require(path, path)
-        return self._in_memory(path) or self._made(path, path)
+        return self._made(real, given) if known is None else known
 
     def _made(self, real: str, given: str) -> Workspace:
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,27 @@ async def test_a_session_whose_folder_was_deleted_can_be_read_and_does_nothing_u
         folders.a.mkdir()
         (folders.a / "name.txt").write_text("this is new\n")
         await check_works(bench, session, "new")
+
+
+async def test_a_folder_that_may_be_far_away_is_looked_at_in_a_thread_and_just_as_well(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nousd.daemon.workspace_settings.is_local", lambda _: False)
+    threads: set[str] = set()
+    async with several_folders(folders) as bench:
+        session, roots = await bench.session(folders.a), bench.daemon.core.workspaces.roots
+        fault = roots.fault
+
+        def noting(real: Path) -> str | None:
+            threads.add(threading.current_thread().name)
+            return fault(real)
+
+        monkeypatch.setattr(roots, "fault", noting)
+        await check_works(bench, session, "a")
+        shutil.rmtree(folders.a)
+        await check_reads_only(bench, session, "workspace_not_found", "there is no such folder")
+    assert threads
+    assert threading.main_thread().name not in threads
 
 
 async def test_a_file_in_the_place_of_the_folder_is_no_folder(folders: Folders) -> None:
