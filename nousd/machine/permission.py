@@ -176,7 +176,8 @@ def _in_auto(access: Access, ruling: _Ruling) -> _Said:
         return _after_rules(ruling, ("ask", "it reaches a network"))
     if not access.is_inside:
         return _after_rules(ruling, ("ask", "it leads out of the workdir"))
-    return _after_rules(ruling, ("allow", "it stays inside of the workdir"))
+    said = "it stays inside of the workdir" if access.classes else "it touches nothing"
+    return _after_rules(ruling, ("allow", said))
 
 
 def _after_rules(ruling: _Ruling, otherwise: _Said) -> _Said:

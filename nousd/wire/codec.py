@@ -318,6 +318,8 @@ def _fault_of(
         return limit
     if fixed := MESSAGES.get((struct, field.name)):
         return fixed[1] if of_outer_type and value != "" else fixed[0]
+    if of_outer_type and len(parts) == 1 and (place := _ITEM.search(error)):
+        return f"an item of {name} must be {_wanted_at(place[1], parts[0])}"
     if field.required and _type(parts[0]) == "string":
         return f"{name} is required"
     return f"{name} must be {' or '.join(map(_wanted, parts))}"
@@ -346,6 +348,17 @@ def _wanted(schema: dict[str, Any]) -> str:
         return str(schema["contentEncoding"])
     kind = _type(schema)
     return f"{'an' if kind[0] in 'aio' else 'a'} {kind}"
+
+
+_ITEM: Final = re.compile(r" - at `\$((?:\[(?:\d+|\.{3})\])+)`")
+"""A fault of an item of a list, or of a value in an object, or of one deeper in them."""
+
+
+def _wanted_at(place: str, schema: dict[str, Any]) -> str:
+    """Says what must stand in such a place of what has ``schema``."""
+    for _ in range(place.count("[")):
+        schema = schema["items"] if "items" in schema else schema["additionalProperties"]
+    return _wanted(schema) + (" that is not empty" if "minLength" in schema else "")
 
 
 _BOUND: Final = re.compile(r"(length )?(<=|>=) (\d+)(.* - at `\$\[\d+\]`)?")

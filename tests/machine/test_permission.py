@@ -74,6 +74,28 @@ def test_where_no_rule_decides_the_mode_does(access: Access, verdicts: str) -> N
     assert " ".join(judged("t", access, mode).verdict for mode in MODES) == verdicts
 
 
+@pytest.mark.parametrize(
+    ("access", "reason"),
+    [
+        (Access(), "it touches nothing"),
+        (reads("a"), "it stays inside of the workdir"),
+        (runs("ls"), "it stays inside of the workdir"),
+        (fetches("a.example"), "it reaches a network"),
+    ],
+)
+def test_the_mode_auto_says_what_it_found(access: Access, reason: str) -> None:
+    assert judged("t", access).sources[-1].reason == reason
+
+
+def test_what_is_kept_of_rules_is_not_taken_for_others() -> None:
+    for _ in range(2):
+        assert judged("read", reads("a"), deny=["read(a)"]).verdict == "deny"
+        assert judged("read", reads("a"), ask=["read(a)"]).verdict == "ask"
+        assert judged("read", reads("a"), allow=["read(a)"]).verdict == "allow"
+        assert judged("write", writes("a"), deny=["read(a)"]).verdict == "allow"
+        assert judged("read", reads("b", "a"), "ask", allow=["read(b)"]).verdict == "ask"
+
+
 def test_each_source_says_what_it_thinks_in_turn() -> None:
     judgement = judged("write", writes("a"), "ask", ask=["write(a)"])
     assert [(said.source, said.decision) for said in judgement.sources] == [

@@ -258,10 +258,9 @@ SAID_OF_SESSION_FAULTS: Faults = [
     ({"sampling": {"max_tokens": 0}}, "sampling.max_tokens must be at least 1"),
     *[({"rules": value}, "rules must be an object") for value in (4, [])],
     ({"rules": {"denied": ["bash"]}}, "rules has an unknown key: denied"),
-    *[
-        ({"rules": {"deny": value}}, "rules.deny must be an array")
-        for value in (None, "bash", {}, [4], [None])
-    ],
+    *[({"rules": {"deny": value}}, "rules.deny must be an array") for value in (None, "bash", {})],
+    ({"rules": {"deny": [4]}}, "an item of rules.deny must be a string"),
+    ({"rules": {"deny": [None]}}, "an item of rules.deny must be a string"),
     ({"rules": {"ask": ["x"] * 65}}, "rules.ask is too long: at most 64"),
     ({"rules": {"allow": ["x" * 4097]}}, "an item of rules.allow is too long: at most 4096"),
 ]
@@ -294,7 +293,10 @@ RUN_REQUEST_FAULTS: Faults = [
             ({name: LONG_NAME}, f"{name} is too long: at most 256"),
         )
     ],
-    *[({"tools": value}, "tools must be an array") for value in (4, "read", [4], [""])],
+    ({"tools": 4}, "tools must be an array"),
+    ({"tools": "read"}, "tools must be an array"),
+    ({"tools": [4]}, "an item of tools must be a string that is not empty"),
+    ({"tools": [""]}, "an item of tools must be a string that is not empty"),
     ({"tools": ["a"] * 1025}, "tools is too long: at most 1024"),
     *[
         ({"tool_choice": value}, "tool_choice must be auto or none or required")
@@ -340,7 +342,7 @@ def with_required(key: str, value: Any, faults: Faults) -> Faults:
 ATTACHMENT_FAULTS: Faults = [
     ({"attachments": 4}, "attachments must be an array"),
     ({"attachments": None}, "attachments must be an array"),
-    ({"attachments": ["a.png"]}, "attachments must be an array"),
+    ({"attachments": ["a.png"]}, "an item of attachments must be an object"),
     ({"attachments": [{}] * 17}, "attachments is too long: at most 16"),
     ({"attachments": [{"data": 4}]}, "attachments[0].data must be base64"),
     ({"attachments": [{"data": "a"}]}, "attachments[0].data must be base64"),
@@ -384,7 +386,7 @@ ANSWER_FAULTS: Faults = [
         ({"question_id": "q", "answers": answers}, message)
         for answers, message in [
             (4, "answers must be an array"),
-            (["x"], "answers must be an array"),
+            (["x"], "an item of answers must be an object"),
             ([{}] * 5, "answers is too long: at most 4"),
             ([{"chosen": 4}], "answers[0].chosen must be an array"),
             ([{"chosen": ["a"] * 17}], "answers[0].chosen is too long: at most 16"),
@@ -407,6 +409,7 @@ CALL_FAULTS: Faults = [
     ),
 ]
 MCP_NAME = "name must be 1 to 32 lower-case letters, digits and dashes, like files"
+CLASSES = "exec or network or read or write"
 MCP_NAME_FAULTS: Faults = [
     ({}, "name is required"),
     *[({"name": value}, "name is required") for value in (None, 4, ["a"])],
@@ -447,7 +450,14 @@ FAULTS: dict[str, Faults] = {
                 ({"command": ["a"] * 65}, "command is too long: at most 64"),
                 ({"url": 4}, "url must be a string"),
                 ({"url": "u" * 4097}, "url is too long: at most 4096"),
+                ({"command": [""]}, "an item of command must be a string that is not empty"),
                 ({"env": ["A=b"]}, "env must be an object"),
+                ({"env": {"A": 1}}, "an item of env must be a string that is not empty"),
+                ({"classes": "read"}, "classes must be an array"),
+                ({"classes": ["reed"]}, f"an item of classes must be {CLASSES}"),
+                ({"classes": ["read"] * 5}, "classes is too long: at most 4"),
+                ({"tool_classes": {"t": "read"}}, "an item of tool_classes must be an array"),
+                ({"tool_classes": {"t": ["reed"]}}, f"an item of tool_classes must be {CLASSES}"),
                 ({"headers": 4}, "headers must be an object"),
                 ({"timeout_ms": 0}, "timeout_ms must be at least 1"),
                 ({"timeout_ms": 3_600_001}, "timeout_ms must be at most 3600000"),
