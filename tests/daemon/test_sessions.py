@@ -1,0 +1,401 @@
+"""What is said of a session: when made, later, in lists, over restarts, and to its model and calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from nousd.daemon import requests
+from nousd.daemon.permissions import RulePermissions
+from nousd.machine.rules import rules_of
+from nousd.providers.interface import Provider
+from nousd.providers.mock import MockProvider
+from nousd.wire.entries import PermissionMode
+from tests.daemon.asking_bench import calls
+from tests.daemon.scripted import ScriptedProvider, says
+from tests.daemon.task_bench import children_of, result_of, task_daemon, tasks
+from tests.daemon_harness import (
+    Client,
+    Daemon,
+    Events,
+    Payload,
+    memory_daemon,
+    of_type,
+    socket_daemon,
+)
+from tests.stub_model import Gate, StubModel, text_reply
+
+SAID: Payload = {
+    "source": "chat",
+    "source_metadata": {"thread": {"id": 7, "old": None}, "big": 10**18},
+    "model": "stub-2",
+    "sampling": {"temperature": 0.5, "max_tokens": 100},
+    "rules": {"deny": ["write"], "ask": ["fetch"]},
+}
+
+
+async def record(client: Client, session_id: str) -> Payload:
+    session: Payload = (await client.request("get_session", session_id=session_id))["session"]
+    return session
+
+
+async def made(client: Client, **said: Any) -> str:
+    session_id: str = (await client.request("new_session", **said))["session_id"]
+    return session_id
+
+
+def said_in(session: Payload) -> Payload:
+    return {key: session.get(key) for key in SAID}
+
+
+# --- making --------------------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("a_session_is_made_as_it_is_to_be")
+async def test_what_a_session_is_made_with_holds_over_a_restart_and_for_no_other(
+    short_folder: Path, provider: Provider
+) -> None:
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client = await daemon.connect()
+        session_id = await made(client, **SAID)
+        assert said_in(await record(client, session_id)) == SAID
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client = await daemon.connect()
+        assert said_in(await record(client, session_id)) == SAID
+        other = await record(client, await made(client))
+        assert other["model"] == "stub-model"
+        assert not {"source", "source_metadata", "sampling", "rules"} & set(other)
+
+
+async def test_a_branch_begins_with_what_its_parent_was_told_and_goes_its_own_way(
+    client: Client,
+) -> None:
+    parent = await made(client, name="parent", **SAID)
+    await client.request("update_session", session_id=parent, archived=True)
+    answer = await client.request("branch_session", session_id=parent)
+    branch = await record(client, answer["session_id"])
+    assert said_in(branch) == SAID
+    assert (branch["parent_id"], branch["archived"], "name" in branch) == (parent, False, False)
+    await client.request("update_session", session_id=branch["session_id"], rules=None)
+    assert (await record(client, parent))["rules"] == SAID["rules"]
+
+
+async def test_a_session_on_the_side_moves_nothing(client: Client, daemon: Daemon) -> None:
+    active = await made(client)
+    events = await daemon.watch(types=["session_created", "session_activated"])
+    aside = await client.request("new_session", activate=False)
+    branch = await client.request("branch_session", session_id=active, activate=False)
+    assert not aside["active"]
+    assert not branch["active"]
+    assert (await client.request("get_state"))["session_id"] == active
+    after = await client.request("new_session")
+    kinds = [(await events.next())["type"] for _ in range(4)]
+    assert kinds == ["session_created"] * 3 + ["session_activated"]
+    assert (await client.request("get_state"))["session_id"] == after["session_id"]
+
+
+async def test_a_first_session_on_the_side_leaves_none_active(client: Client) -> None:
+    await client.request("new_session", activate=False)
+    assert (await client.request("get_state"))["session_id"] == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "model"),
+    [
+        ({"model": "x"}, "openai/x"),
+        ({"model": "openai/x"}, "openai/x"),
+        ({"provider": "openai"}, "openai/stub-model"),
+        ({"provider": "openai", "model": "x"}, "openai/x"),
+        ({"provider": "openai", "model": "openai/x"}, "openai/x"),
+        ({"provider": "openai", "model": "meta/llama"}, "openai/meta/llama"),
+    ],
+)
+async def test_a_model_is_named_alone_or_with_its_provider(
+    client: Client, said: Payload, model: str
+) -> None:
+    session = await record(client, await made(client, **said))
+    assert f"{session['provider']}/{session['model']}" == model
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"provider": "nobody"}, "provider_not_configured"),
+        ({"provider": "nobody", "model": "x"}, "provider_not_configured"),
+        ({"model": "opnai/x"}, "model_unknown"),
+        ({"model": "openai"}, "model_unknown"),
+        ({"rules": {"ask": ["bash(git *)", "!"]}}, None),
+    ],
+)
+async def test_a_session_that_cannot_be_made_as_asked_is_not_made(
+    client: Client, said: Payload, message: str | None
+) -> None:
+    error = await client.refusal("new_session", **said)
+    if message is None:
+        assert error["message"].startswith("rules.ask[1]: ask rule '!'")
+    else:
+        assert error["message"] == message
+    assert (await client.request("list_sessions"))["count"] == 0
+
+
+# --- changing ------------------------------------------------------------------------------------
+
+
+async def test_a_change_is_durable_and_leaves_the_rest(
+    short_folder: Path, provider: Provider
+) -> None:
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client = await daemon.connect()
+        session_id = await made(client, name="a", **SAID)
+        await client.request(
+            "update_session",
+            session_id=session_id,
+            name="b",
+            archived=True,
+            sampling={"top_p": 0.5},
+            source_metadata=None,
+        )
+        after = await record(client, session_id)
+        assert (after["name"], after["archived"]) == ("b", True)
+        assert said_in(after) == {**SAID, "sampling": {"top_p": 0.5}, "source_metadata": None}
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        assert await record(await daemon.connect(), session_id) == after
+
+
+async def test_what_is_so_already_is_acknowledged_and_not_told(
+    client: Client, daemon: Daemon
+) -> None:
+    session_id = await made(client, name="a", **SAID)
+    before = (await client.request("get_state"))["cursor"]
+    again = {key: SAID[key] for key in ("source_metadata", "sampling", "rules")}
+    for payload in ({}, {"name": "a", "archived": False}, again):
+        await client.request("update_session", session_id=session_id, **payload)
+    assert (await client.request("get_state"))["cursor"] == before
+    await client.request("rename_session", session_id=session_id, name="a")
+    assert (await client.request("get_state"))["cursor"] == before
+
+
+async def test_a_deleted_session_is_neither_read_nor_changed(client: Client) -> None:
+    session_id = await made(client, name="a")
+    await client.request("delete_session", session_id=session_id)
+    for type_ in ("get_session", "update_session"):
+        error = await client.refusal(type_, session_id=session_id)
+        assert error["code"] == "session_not_found"
+
+
+# --- lists ---------------------------------------------------------------------------------------
+
+
+async def test_a_row_says_what_runs_where(client: Client, events: Events, stub: StubModel) -> None:
+    gate = Gate()
+    stub.script(text_reply("one ", gate, "two"))
+    accepted = await client.request("prompt", text="go", wait=False)
+    await events.until("message_update", run_id=accepted["run_id"])
+    [row] = (await client.request("list_sessions"))["sessions"]
+    assert (row["run_state"], row["run_id"]) == ("running", accepted["run_id"])
+    assert (row["provider"], row["model"]) == ("openai", "stub-model")
+    alone = await record(client, row["session_id"])
+    assert {key: alone[key] for key in row} == row
+    gate.open()
+    await events.run()
+    [row] = (await client.request("list_sessions"))["sessions"]
+    assert (row["run_state"], "run_id" in row) == ("idle", False)
+
+
+async def test_a_workspace_is_found_by_a_link_to_it(
+    client: Client, daemon: Daemon, short_folder: Path
+) -> None:
+    session_id = await made(client)
+    workdir = Path((await record(client, session_id))["workspace"])
+    link = short_folder / "link"
+    link.symlink_to(workdir)
+    for spelling in (str(workdir), f"{workdir}/", f"{workdir}/../{workdir.name}", str(link)):
+        found = await client.request("list_sessions", workspace=spelling)
+        assert [row["session_id"] for row in found["sessions"]] == [session_id]
+    assert (await client.request("list_sessions", workspace="/"))["count"] == 0
+
+
+async def test_a_list_is_cut_where_an_answer_would_be_too_long_and_goes_on(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [await made(client, source_metadata={"a": "x" * 500}) for _ in range(5)]
+    monkeypatch.setattr(requests, "PAGE_BYTES_MAX", 2000)
+    seen: list[str] = []
+    page = await client.request("list_sessions")
+    while True:
+        seen += [row["session_id"] for row in page["sessions"]]
+        assert page["count"] == 5
+        if not page["has_more"]:
+            break
+        page = await client.request("list_sessions", before=seen[-1])
+    assert seen == ids[::-1]
+
+
+# --- sampling ------------------------------------------------------------------------------------
+
+
+async def sent(stub: StubModel) -> Payload:
+    body: Payload = stub.requests[-1].json
+    names = ("model", "temperature", "top_p", "max_tokens")
+    return {name: body[name] for name in names if name in body}
+
+
+@pytest.mark.behaviour("sampling_reaches_the_model")
+async def test_a_model_is_told_the_sessions_sampling_and_the_runs_own_first(
+    client: Client, daemon: Daemon, stub: StubModel
+) -> None:
+    inputs = await daemon.watch(types=["model_input"])
+    session_id = await made(client, sampling={"temperature": 0.5, "max_tokens": 100})
+    stub.script(*(text_reply("ok") for _ in range(4)))
+    hashes = []
+
+    async def told(**more: Any) -> tuple[Payload, Payload | None]:
+        await client.request("prompt", text="go", **more)
+        event = (await inputs.next())["payload"]
+        hashes.append(event["input_hash"])
+        return await sent(stub), event.get("sampling")
+
+    model = {"model": "stub-model"}
+    assert await told() == (
+        {**model, "temperature": 0.5, "max_tokens": 100},
+        {"temperature": 0.5, "max_tokens": 100},
+    )
+    assert await told(sampling={"temperature": 1, "top_p": 0.25}) == (
+        {**model, "temperature": 1, "top_p": 0.25, "max_tokens": 100},
+        {"temperature": 1, "top_p": 0.25, "max_tokens": 100},
+    )
+    await client.request("update_session", session_id=session_id, sampling={"top_p": 0.75})
+    assert await told() == ({**model, "top_p": 0.75}, {"top_p": 0.75})
+    await client.request("update_session", session_id=session_id, sampling=None)
+    assert await told() == (model, None)
+    assert len(set(hashes)) == 4
+
+
+async def test_a_change_within_a_run_counts_from_its_next_model_call_on(
+    client: Client, events: Events, stub: StubModel
+) -> None:
+    session_id = await made(client)
+    gate = Gate()
+    stub.script(text_reply("one ", gate, "two"), text_reply("done"))
+    accepted = await client.request("prompt", text="go", wait=False)
+    await events.until("message_update", run_id=accepted["run_id"])
+    await client.request("update_session", session_id=session_id, sampling={"top_p": 0.5})
+    await client.request("follow_up", text="and?")
+    gate.open()
+    await events.run()
+    first, second = (request.json for request in stub.requests)
+    assert ("top_p" in first, second["top_p"]) == (False, 0.5)
+
+
+async def test_a_summary_is_not_cut_short_by_what_answers_are_held_to(
+    client: Client, stub: StubModel
+) -> None:
+    await made(client, sampling={"max_tokens": 5})
+    stub.script(text_reply("one"), text_reply("two"), text_reply("a summary"))
+    await client.request("prompt", text="first " + "x" * 100)
+    await client.request("prompt", text="second")
+    await client.request("compact_session")
+    assert "max_tokens" not in stub.requests[-1].json
+
+
+# --- rules ---------------------------------------------------------------------------------------
+
+WRITE = '[[tool write {"path": "a", "content": "b"}]] [[then]] [[say 1]]'
+
+
+async def result(client: Client, session_id: str, text: str = WRITE) -> str:
+    await client.request("prompt", text=text, session_id=session_id)
+    entries = (await client.request("get_messages", session_id=session_id))["messages"]
+    told: str = [entry["text"] for entry in entries if entry["role"] == "tool"][-1]
+    return told
+
+
+@pytest.mark.behaviour("a_sessions_rules_hold_for_it_alone")
+@pytest.mark.parametrize("mode", ["auto", "yolo"])
+async def test_a_sessions_own_denial_holds_for_it_and_no_other(
+    tmp_path: Path, mode: PermissionMode
+) -> None:
+    async with memory_daemon(
+        workdir=tmp_path, provider=MockProvider(), permissions=RulePermissions(mode)
+    ) as daemon:
+        client = await daemon.connect()
+        bound = await made(client, rules={"deny": ["write(a)"]})
+        free = await made(client)
+        denied = await result(client, bound)
+        assert "the rule write(a) of the session" in denied
+        assert not (tmp_path / "a").exists()
+        assert "the rule" not in await result(client, free)
+        assert (tmp_path / "a").read_text() == "b"
+        listed = (await client.request("list_permissions", session_id=bound))["rules"]
+        assert listed == [{"decision": "deny", "rule": "write(a)", "origin": "the session"}]
+        assert (await client.request("list_permissions", session_id=free))["rules"] == []
+        await client.request("update_session", session_id=bound, rules=None)
+        assert "the rule" not in await result(client, bound)
+
+
+async def test_a_sessions_own_permission_spares_a_question_and_overrules_no_denial(
+    tmp_path: Path,
+) -> None:
+    permissions = RulePermissions("ask", rules_of("deny", ["write(secret)"], "the settings"))
+    async with memory_daemon(
+        workdir=tmp_path, provider=MockProvider(), permissions=permissions
+    ) as daemon:
+        client = await daemon.connect()
+        session_id = await made(client, rules={"allow": ["write"]})
+        assert "permission" not in await result(client, session_id)
+        assert (tmp_path / "a").exists()
+        secret = WRITE.replace('"a"', '"secret"')
+        assert "the rule write(secret) of the settings" in await result(client, session_id, secret)
+
+
+async def test_rules_that_come_within_a_run_judge_its_next_call(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    provider = ScriptedProvider()
+    async with memory_daemon(workdir=tmp_path, provider=provider) as daemon:
+        client, events = await daemon.connect(), await daemon.watch()
+        session_id = await made(client)
+        await client.request("prompt", text="go", wait=False)
+        await provider.calls.wait_waiting()
+        await client.request("update_session", session_id=session_id, rules={"deny": ["ls"]})
+        provider.answer(calls(("ls", "{}")))
+        await provider.calls.wait_waiting()
+        provider.answer(says("done"))
+        [end] = of_type(await events.run(), "tool_execution_end")
+        assert "the rule ls of the session" in end["result"]
+
+
+async def test_a_sessions_own_rules_hold_for_its_tasks_and_a_tasks_own_as_well(
+    tmp_path: Path,
+) -> None:
+    write = ("write", '{"path": "a", "content": "b"}')
+    async with task_daemon(tmp_path, permissions=RulePermissions("yolo")) as bench:
+        session_id = await made(bench.client, rules={"deny": ["write"]})
+        bench.on("go", tasks({"prompt": "a"}), says("done"))
+        bench.on("a", calls(write), says("told"))
+        run = await bench.run()
+        assert "the rule write of the session" in result_of(run, "write")["result"]
+        [child] = children_of(run)
+        await bench.client.request("update_session", session_id=session_id, rules=None)
+        own = {"session_id": child["session_id"]}
+        await bench.client.request("update_session", **own, rules={"deny": ["write(a)"]})
+        bench.on("a", calls(write), says("told"))
+        again = await bench.run("more", **own)
+        assert "the rule write(a) of the session" in result_of(again, "write")["result"]
+        assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(("worker", "inherits"), [({}, True), ({"model": "other"}, False)])
+async def test_a_task_picks_its_words_as_its_parent_does_unless_it_asks_another_model(
+    tmp_path: Path, worker: Payload, inherits: bool
+) -> None:
+    async with task_daemon(tmp_path) as bench:
+        await made(bench.client, sampling={"top_p": 0.5})
+        bench.on("go", tasks({"prompt": "a", "worker": {"name": "w", **worker}}), says("done"))
+        bench.on("a", says("told"))
+        [child] = children_of(await bench.run())
+        session = await record(bench.client, child["session_id"])
+        assert session.get("sampling") == ({"top_p": 0.5} if inherits else None)
