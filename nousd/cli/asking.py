@@ -14,8 +14,9 @@ import typer
 
 from nousd.cli.arguments import Argument
 from nousd.cli.asked import NoAnswer, answers_to, question_lines, request_lines
+from nousd.cli.input_arguments import SESSION
 from nousd.cli.render import as_text
-from nousd.cli.verbs import SESSION, Watch
+from nousd.cli.verbs import Watch
 from nousd.cli.watch import DONE, FAILED, Options, say, shown
 from nousd.client.answers import Answer
 from nousd.client.blocking import Connection

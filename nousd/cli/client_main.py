@@ -22,11 +22,12 @@ import typer
 from nousd.cli import mcp_servers, watch
 from nousd.cli.arguments import Argument, function_of, given_values
 from nousd.cli.asking import ASKING
+from nousd.cli.input_arguments import PROMPT, SESSION
 from nousd.cli.output import ending_in_order
 from nousd.cli.render import as_text
 from nousd.cli.tool_calls import CALLING
 from nousd.cli.trust import TRUSTING
-from nousd.cli.verbs import PROMPT, SESSION, VERBS, Verb, Watch
+from nousd.cli.verbs import VERBS, Verb, Watch
 from nousd.cli.watch import FAILED, Options
 from nousd.client.blocking import Connection
 from nousd.errors import ClientError, ConfigError, DaemonUnreachable, NousdError

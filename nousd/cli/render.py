@@ -62,6 +62,7 @@ def _accepted(payload: Payload) -> Iterator[str]:
             ("run", "run_id"),
             ("session", "session_id"),
             ("input", "input_id"),
+            ("entry", "entry_id"),
             ("call", "tool_call_id"),
             ("mode", "mode"),
             ("provider", "provider"),
@@ -74,7 +75,8 @@ def _accepted(payload: Payload) -> Iterator[str]:
         )
         if key in payload
     ]
-    yield ", ".join([f"{payload['command']} accepted", *facts])
+    again = " before" if payload.get("repeated") else ""
+    yield ", ".join([f"{payload['command']} accepted{again}", *facts])
     for taken_back in payload.get("cleared", ()):
         yield f"taken back: {_input(taken_back)}"
 

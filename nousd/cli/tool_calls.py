@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from nousd.cli.arguments import Argument
-from nousd.cli.verbs import SESSION, Watch, json_object
+from nousd.cli.input_arguments import SESSION, json_object
+from nousd.cli.verbs import Watch
 from nousd.cli.watch import DONE, FAILED, Options, print_line, say, shown
 from nousd.client.answers import ReceivedEvent
 from nousd.client.blocking import Connection, Subscription

@@ -6,7 +6,6 @@ is to a verb: parsing, sending and printing are the same for each. What follows 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -15,6 +14,15 @@ import typer
 
 from nousd.cli import session_arguments
 from nousd.cli.arguments import Argument, option, required
+from nousd.cli.input_arguments import (
+    APPEND,
+    EXPECTED_RUN,
+    PROMPT,
+    QUEUED,
+    SESSION,
+    flag,
+    json_value,
+)
 from nousd.cli.watch import Options
 
 
@@ -45,46 +53,10 @@ class Watch(NamedTuple):
 # --- arguments -------------------------------------------------------------------------------
 
 
-def words_or_stdin(words: list[str]) -> str:
-    """Returns the text that the words make; a single ``-`` stands for standard input."""
-    if words == ["-"]:
-        import sys
-
-        return sys.stdin.read().removesuffix("\n")
-    return " ".join(words)
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"the payload is not JSON: {error}") from None
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """Returns the object that a text of a command line is."""
-    value = _json(text)
-    if not isinstance(value, dict):
-        raise typer.BadParameter("the arguments are not a JSON object")
-    return value
-
-
 def _level(word: str) -> str | None:
     return None if word == "default" else word
 
 
-TEXT: Final = Argument(
-    "text",
-    Annotated[list[str], typer.Argument(metavar="TEXT", help="The text; - reads it from input.")],
-    ...,
-    words_or_stdin,
-)
-SESSION: Final = option("session_id", "--session", "Session, if not the active one.")
-LEAF: Final = option("leaf_id", "--leaf", "Entry to continue from.")
-EXPECTED_RUN: Final = option("expected_run_id", "--expected-run", "Only if this run is the one.")
-CLIENT_MESSAGE: Final = option(
-    "client_message_id", "--client-message-id", "Id of yours: sending it again does nothing twice."
-)
 MODE: Final = Argument(
     "mode",
     Annotated[
@@ -117,19 +89,6 @@ FOLDER: Final = WORKSPACE._replace(
 )
 BEFORE: Final = option("before", "--before", "Go on before this id, where a page said so.")
 
-ATTACH: Final = Argument(
-    "attachments",
-    Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--attach", metavar="FILE", help="A file that goes with it; as often as needed."
-        ),
-    ],
-    convert=list,
-)
-
-PROMPT: Final = (TEXT, LEAF, SESSION, CLIENT_MESSAGE, ATTACH)
-_QUEUED: Final = (TEXT, SESSION, EXPECTED_RUN, CLIENT_MESSAGE, ATTACH)
 
 _RUN_SECONDS: Final = 24 * 3600.0
 """The daemon ends the wait for a run itself (``--command-timeout``, a day at most)."""
@@ -154,9 +113,14 @@ VERBS: Final[dict[str, Verb]] = {
     "prompt_async": Verb(
         "prompt", "Start a run and print its id at once.", PROMPT, fixed={"wait": False}
     ),
-    "steer": Verb("steer", "Hand the running run a text that goes first.", _QUEUED),
-    "follow_up": Verb("follow_up", "Hand the running run a text for when it is done.", _QUEUED),
-    "abort": Verb("abort", "Stop the run and take back what is queued.", (SESSION, EXPECTED_RUN)),
+    "append": Verb("append_message", "Store a message of yours without a run.", APPEND),
+    "steer": Verb("steer", "Hand the running run a text that goes first.", QUEUED),
+    "follow_up": Verb("follow_up", "Hand the running run a text for when it is done.", QUEUED),
+    "abort": Verb(
+        "abort",
+        "Stop the run and take back what is queued.",
+        (SESSION, EXPECTED_RUN, flag("keep_queue", "--keep-queue", "Leave queued what is.")),
+    ),
     "resume": Verb("resume", "Start a run on what is pending.", (SESSION,)),
     "queue": Verb("get_queue", "Show the texts that wait.", (SESSION,)),
     "todos": Verb("get_todos", "Show what the session's model means to do.", (SESSION,)),
@@ -396,7 +360,7 @@ VERBS: Final[dict[str, Verb]] = {
             Argument(
                 "payload",
                 Annotated[str | None, typer.Argument(metavar="[JSON]", help="What to hand over.")],
-                convert=_json,
+                convert=json_value,
             ),
         ),
         timeout_seconds=_MODEL_CALL_SECONDS,

@@ -1,0 +1,101 @@
+"""What the verbs take that hand in a text: the text, where it goes, and what it says of its run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import typer
+
+from nousd.cli.arguments import Argument, option
+
+
+def words_or_stdin(words: list[str]) -> str:
+    """Returns the text that the words make; a single ``-`` stands for standard input."""
+    if words == ["-"]:
+        import sys
+
+        return sys.stdin.read().removesuffix("\n")
+    return " ".join(words)
+
+
+def json_value(text: str) -> Any:
+    """Returns what a text of a command line says in JSON."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"the payload is not JSON: {error}") from None
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Returns the object that a text of a command line is."""
+    value = json_value(text)
+    if not isinstance(value, dict):
+        raise typer.BadParameter("the arguments are not a JSON object")
+    return value
+
+
+def flag(key: str, name: str, help: str) -> Argument:
+    """Returns what is true where ``name`` is given."""
+    return Argument(key, Annotated[bool | None, typer.Option(name, help=help)])
+
+
+def _tools(words: str) -> list[str]:
+    return [] if words == "none" else words.split(",")
+
+
+TEXT: Final = Argument(
+    "text",
+    Annotated[list[str], typer.Argument(metavar="TEXT", help="The text; - reads it from input.")],
+    ...,
+    words_or_stdin,
+)
+SESSION: Final = option("session_id", "--session", "Session, if not the active one.")
+LEAF: Final = option("leaf_id", "--leaf", "Entry to continue from.")
+EXPECTED_RUN: Final = option("expected_run_id", "--expected-run", "Only if this run is the one.")
+CLIENT_MESSAGE: Final = option(
+    "client_message_id", "--client-message-id", "Id of yours: sending it again does nothing twice."
+)
+ATTACH: Final = Argument(
+    "attachments",
+    Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--attach", metavar="FILE", help="A file that goes with it; as often as needed."
+        ),
+    ],
+    convert=list,
+)
+
+
+_OF_THIS_RUN: Final = (
+    option("model", "--model", "The model of this run alone."),
+    option("tools", "--tools", "Only these in this run, as read,ls; or none.")._replace(
+        convert=_tools
+    ),
+    Argument(
+        "tool_choice",
+        Annotated[
+            Literal["auto", "none", "required"] | None,
+            typer.Option("--tool-choice", help="Whether tools may, must not or have to be called."),
+        ],
+    ),
+    option("sampling", "--sampling", 'In this run, as {"temperature":0}.')._replace(
+        convert=json_object
+    ),
+    option("client_id", "--client-id", "Shown with the run."),
+    option("agent_id", "--agent-id", "Shown with the run."),
+    option("agent_profile", "--agent-profile", "Shown with the run."),
+)
+
+_STRICT: Final = flag(
+    "strict_resend", "--strict-resend", "Refuse another text under the same --client-message-id."
+)
+_REUSE: Final = flag(
+    "reuse_appended", "--reuse-appended", "Do not say again what was appended last."
+)
+
+APPEND: Final = (TEXT, SESSION, CLIENT_MESSAGE, ATTACH)
+PROMPT: Final = (TEXT, LEAF, SESSION, CLIENT_MESSAGE, _STRICT, ATTACH, _REUSE, *_OF_THIS_RUN)
+QUEUED: Final = (TEXT, SESSION, EXPECTED_RUN, CLIENT_MESSAGE, ATTACH)
