@@ -85,6 +85,7 @@ EVENTS: dict[str, events.Event] = {
         **TURN, usage=Usage(input=1, output=1, total=2), model="m"
     ),
     "run_aborting": events.RunAborting(**RUN),
+    "run_conflict": events.RunConflict(**RUN),
     "entry_appended": events.EntryAppended(session_id="s", entry=user("e")),
     "queue_update": events.QueueUpdate(
         session_id="s",
@@ -166,6 +167,7 @@ warning                    *
 error                      *
 usage_reported             *
 run_aborting               *
+run_conflict               *
 todo_updated               *
 mcp_server_status
 entry_appended             *
