@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-import msgspec
 import pytest
 
 from nousd.machine.fragments import Chain, store_input
 from nousd.machine.model_input import ModelInput, UserMessage
-from nousd.wire.canonical import canonical
 from tests.cli.conftest import Nousctl
 from tests.fake_daemon import FakeDaemon, ok, refused
+from tests.model_inputs import canonical_of
 
 REQUESTS = [
     ModelInput(messages=tuple(UserMessage(f"q{n}") for n in range(count)), model="m", system="s")
@@ -22,7 +21,7 @@ SUMMARY = ModelInput(messages=(UserMessage("all"),), model="m", purpose="summary
 
 
 def text_of(request: ModelInput) -> str:
-    return canonical(msgspec.to_builtins(request)).decode()
+    return canonical_of(request).decode()
 
 
 class Log:

@@ -233,7 +233,8 @@ async def test_pages_go_through_what_waits_and_on_into_the_path(
     await events.until("message_update")
     for text in ("first", "second"):
         await client.request("append_message", text=text)
-    seen, before = [], {}
+    seen: list[str] = []
+    before: Payload = {}
     while True:
         page = await client.request("get_messages", limit=1, **before)
         seen += texts(page["messages"])

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from nousd.daemon import model_inputs
@@ -23,7 +22,7 @@ from nousd.providers.interface import NO_BLOBS, Blobs, ReasoningKept, Receive
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store import memory
 from nousd.store.interface import Store
-from nousd.wire.canonical import canonical, digest
+from nousd.wire.canonical import digest
 from nousd.wire.entries import ReasoningBlock
 from nousd.wire.fragments import Node, decode_node, put_together
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, fails, gives, says
@@ -37,6 +36,7 @@ from tests.daemon_harness import (
     memory_daemon,
     of_type,
 )
+from tests.model_inputs import canonical_of
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -124,7 +124,7 @@ async def test_each_input_is_kept_as_the_model_was_given_it(bench: Bench) -> Non
     calls = of_type(run, "model_input")
     assert len(calls) == 3
     for told, request in zip(calls, bench.model.requests, strict=True):
-        assert await bench.whole(told) == canonical(msgspec.to_builtins(request))
+        assert await bench.whole(told) == canonical_of(request)
         assert (told["purpose"], told["provider"]) == ("answer", "scripted")
         assert told["context_window"] == 100_000
 
@@ -165,7 +165,7 @@ async def test_a_long_session_of_every_kind_is_the_same_bytes_twice(tmp_path: Pa
             assert {each["purpose"] for each in told} == {"answer", "summary"}
             inputs = [await bench.whole(each) for each in told]
             for whole, request in zip(inputs, bench.model.requests, strict=True):
-                assert whole == canonical(msgspec.to_builtins(request))
+                assert whole == canonical_of(request)
             everything = b"".join(inputs)
             assert all(piece in everything for piece in (b"signature", b"image/png", b"artifact"))
             return inputs
@@ -181,7 +181,7 @@ async def test_a_summary_that_was_asked_for_by_hand_is_told_without_a_run(bench:
     told = (await bench.events.until("model_input"))["payload"]
     assert told["purpose"] == "summary"
     assert "run_id" not in told
-    assert await bench.whole(told) == canonical(msgspec.to_builtins(bench.model.requests[-1]))
+    assert await bench.whole(told) == canonical_of(bench.model.requests[-1])
 
 
 # --- stored once ---------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ async def test_what_could_not_be_stored_is_not_gone_on_from(
             )
             (told,) = page["events"]
             whole = await bench.whole(told["payload"])
-            assert whole == canonical(msgspec.to_builtins(bench.model.requests[-1]))
+            assert whole == canonical_of(bench.model.requests[-1])
 
 
 async def test_another_leaf_begins_another_chain(bench: Bench) -> None:

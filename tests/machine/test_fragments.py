@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,11 +20,12 @@ from nousd.machine.model_input import (
     ToolSpec,
     UserMessage,
 )
-from nousd.wire.canonical import canonical, digest
+from nousd.wire.canonical import digest
 from nousd.wire.entries import Entry
 from nousd.wire.events import Omitted
 from nousd.wire.fragments import decode_node, put_together
 from tests.machine.contexts import budgets, contexts, frames
+from tests.model_inputs import canonical_of
 
 TOOLS = (ToolSpec("read", "reads a file " * 50, {"type": "object"}),)
 
@@ -56,7 +56,7 @@ def asked(*messages: ModelMessage, system: str = "Be kind.") -> ModelInput:
 
 def check(shelf: Shelf, stored: Stored, request: ModelInput) -> None:
     """Asserts that what is stored is the input, and its hash the hash of that."""
-    whole = canonical(msgspec.to_builtins(request))
+    whole = canonical_of(request)
     assert shelf.whole(stored) == whole
     assert stored.input_hash == f"sha256:{hashlib.sha256(whole).hexdigest()}"
 
@@ -98,7 +98,7 @@ def test_five_thousand_calls_store_their_history_once() -> None:
         stored = shelf.put(store_input(chain, request))
         chain = stored.chain
     check(shelf, stored, request)
-    whole = len(canonical(msgspec.to_builtins(request)))
+    whole = len(canonical_of(request))
     assert shelf.size < whole + 5_000 * 400
 
 

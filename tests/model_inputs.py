@@ -1,0 +1,22 @@
+"""The JSON that the hash of a model's input is over (protocol/v1.md, "What a model is given")."""
+
+from __future__ import annotations
+
+import msgspec
+
+from nousd.machine.model_input import ModelInput
+from nousd.wire.canonical import canonical
+
+ONLY_IF_SAID = ("sampling", "tool_choice")
+
+
+def canonical_of(request: ModelInput) -> bytes:
+    """Returns the canonical JSON of an input, without the keys that say nothing and came later."""
+    values = msgspec.to_builtins(request)
+    return canonical(
+        {
+            key: value
+            for key, value in values.items()
+            if key not in ONLY_IF_SAID or value is not None
+        }
+    )
