@@ -123,6 +123,7 @@ class _Talk:
             if self._lost is not None:
                 raise KeyboardInterrupt
             self._reading = True
+        self._asked.begin_line()
         try:
             return input(_PROMPT if self._terminal else "")
         finally:

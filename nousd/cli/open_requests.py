@@ -2,12 +2,16 @@
 
 The oldest request or question is the one that a line answers, and the last one that was shown whole: of
 those behind it a line each says that they are there. One thread hears of them, another takes the lines.
+
+Somebody else may answer while a line is typed, and then the next request is shown. A line answers only
+what was shown first while it was typed: a "yes" that comes too late is not taken for one to the next.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from nousd.cli.asked import NoAnswer, answer_to, question_lines, request_lines
@@ -31,6 +35,8 @@ _DECISIONS: Final = {
     "no": "deny",
 }
 """What is typed -> what is meant."""
+
+_TOO_LATE: Final = "(not sent: what you answer is over)"
 
 _HOW: Final = "  y yes, s for the session, a always, n [REASON] no"
 _HOW_ONCE: Final = "  y yes, n [REASON] no"
@@ -77,6 +83,12 @@ class _Request:
     def rejected(self, reason: str) -> _Command:
         return self.answered(f"n {reason}".strip())
 
+    def may_mean(self, line: str) -> bool:
+        """Whether a line can be an answer to this."""
+        with suppress(NoAnswer):
+            return bool(self.answered(line))
+        return False
+
 
 class _Question:
     """A tool that asks something; of several questions the next one is shown."""
@@ -112,6 +124,10 @@ class _Question:
         more = {"reason": reason} if reason else {}
         return _Command("reject_question", {"question_id": self._payload["question_id"], **more})
 
+    def may_mean(self, _line: str) -> bool:
+        """Any line can be an answer to this."""
+        return True
+
 
 class OpenRequests:
     """All that waits, the oldest first, by its id."""
@@ -122,6 +138,14 @@ class OpenRequests:
         self._sent: set[str] = set()
         self._shown = ""
         """The id of the one that was shown whole last."""
+        self._meant: _Request | _Question | None = None
+        """What the line that is typed answers."""
+
+    def begin_line(self) -> None:
+        """Notes that a line is typed from now on: it answers what is shown, or is shown next."""
+        _, oldest = self._oldest()
+        with self._lock:
+            self._meant = oldest
 
     def add_listed(self, pending: list[Payload], questions: list[Payload]) -> list[str]:
         """Takes what waits already; returns the lines that show it."""
@@ -143,10 +167,14 @@ class OpenRequests:
             self._waiting.clear()
             self._sent.clear()
             self._shown = ""
+            self._meant = None
 
     def take(self, line: str, ask: Ask, say: Say) -> bool:
         """Sends the answer that a line is; returns whether it was one."""
         id, oldest = self._oldest()
+        if self._is_too_late(oldest, line):
+            _say_all([_TOO_LATE, *(oldest.lines if oldest else ())], say)
+            return True
         if oldest is None:
             return False
         try:
@@ -163,10 +191,18 @@ class OpenRequests:
     def reject(self, reason: str, ask: Ask, say: Say) -> None:
         """Says no to what waits."""
         id, oldest = self._oldest()
-        if oldest is None:
+        if self._is_too_late(oldest):
+            _say_all([_TOO_LATE, *(oldest.lines if oldest else ())], say)
+        elif oldest is None:
             say("nothing waits for you")
         else:
             self._send(id, oldest.rejected(reason), ask, say)
+
+    def _is_too_late(self, oldest: _Request | _Question | None, line: str = "n") -> bool:
+        """Whether a line is an answer to what is over."""
+        with self._lock:
+            meant = self._meant
+        return meant is not None and meant is not oldest and meant.may_mean(line)
 
     def _add(self, type_: str, payload: Payload) -> list[str]:
         is_request = type_ == "permission_requested"
@@ -185,6 +221,8 @@ class OpenRequests:
             if oldest is None or id == self._shown:
                 return []
             self._shown = id
+            if self._meant is None:
+                self._meant = oldest
         return oldest.lines
 
     def _oldest(self) -> tuple[str, _Request | _Question | None]:

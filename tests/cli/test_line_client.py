@@ -506,6 +506,46 @@ def test_at_a_terminal_what_waits_behind_one_that_another_client_answers_is_show
     assert terminal.interrupt_until_exit() == 0
 
 
+def test_at_a_terminal_an_answer_that_crosses_another_clients_is_not_taken_for_the_next_request(
+    daemon: FakeDaemon, terminal: Terminal
+) -> None:
+    daemon.on["confirm_tool"] = ok("accepted", {"command": "confirm_tool"})
+    terminal.wait_for("> ")
+    daemon.publish(event(6, "permission_requested", **REQUEST))
+    terminal.wait_for("n [REASON] no\r\n> ")
+    daemon.publish(event(7, "permission_requested", **LATER))
+    terminal.wait_for("(after that: ")
+    daemon.publish(event(8, "tool_call_denied", **REQUEST | {"by": "user", "reason": "no"}))
+    terminal.wait_for("n [REASON] no\r\n> ")
+    terminal.type("y\n")
+    terminal.wait_for('(not sent: what you answer is over)\r\n? bash {"command": "ls"}')
+    terminal.wait_for("> ")
+    assert sent(daemon) == []
+    terminal.type("n\n")
+    terminal.wait_for("> ")
+    assert terminal.interrupt_until_exit() == 0
+    later = {key: LATER[key] for key in NAMED}
+    assert sent(daemon) == [("confirm_tool", {**later, "decision": "deny"})]
+
+
+def test_at_a_terminal_an_answer_to_what_is_over_is_no_prompt(
+    daemon: FakeDaemon, terminal: Terminal
+) -> None:
+    daemon.on["prompt"] = answering(daemon)
+    terminal.wait_for("> ")
+    daemon.publish(event(6, "permission_requested", **REQUEST))
+    terminal.wait_for("n [REASON] no\r\n> ")
+    daemon.publish(event(7, "tool_call_denied", **REQUEST | {"by": "user", "reason": "no"}))
+    terminal.wait_for("(over: no)\r\n> ")
+    terminal.type("y\n")
+    terminal.wait_for("(not sent: what you answer is over)\r\n> ")
+    assert sent(daemon) == []
+    terminal.type("yes, go on\n")
+    terminal.wait_for("> ")
+    assert terminal.interrupt_until_exit() == 0
+    assert [command for command, _ in sent(daemon)] == ["prompt"]
+
+
 def test_at_a_terminal_what_is_asked_is_shown_and_answered(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:
