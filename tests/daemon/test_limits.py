@@ -29,7 +29,7 @@ from nousd.daemon.instructions import Places, read_instructions
 from nousd.daemon.outbox import Outbox
 from nousd.daemon.sockets import open_listeners
 from nousd.extensions.api import ExtensionApi, ExtensionFunction, Registered
-from nousd.machine import asked, compaction, decisions
+from nousd.machine import asked, compaction, queue_updates
 from nousd.providers import answer_stream, listing
 from nousd.providers import tool_calls as calls_of_models
 from nousd.providers.interface import Provider
@@ -220,6 +220,14 @@ async def attachments_count(kit: Kit, offset: int) -> None:
     await attached_or_not(kit, "attachments_max", offset, files)
 
 
+async def appended_looked_at(kit: Kit, offset: int) -> None:
+    bound = LIMITS["appended_looked_at_max"][0]
+    for number in range(bound + offset):
+        await kit.client.request("append_message", text=f"text {number}")
+    accepted = await kit.client.request("prompt", text="text 0", wait=False, reuse_appended=True)
+    assert ("entry_id" in accepted) is (offset <= 0)
+
+
 async def attachment_bytes(kit: Kit, offset: int) -> None:
     bound = kit.scale("attachment_bytes_max", attachments, "ATTACHMENT_BYTES_MAX", 1000)
     data = b"x" * (bound + offset)
@@ -303,12 +311,12 @@ async def keepalive_most(kit: Kit, offset: int) -> None:
 
 
 async def queued_inputs(kit: Kit, offset: int) -> None:
-    bound = kit.scale("queued_inputs_max", decisions, "QUEUED_INPUTS_MAX", 4)
+    bound = kit.scale("queued_inputs_max", queue_updates, "QUEUED_INPUTS_MAX", 4)
     await queue_up(kit, "queued_inputs_max", offset, [f"f{n}" for n in range(bound + offset)])
 
 
 async def queued_chars(kit: Kit, offset: int) -> None:
-    bound = kit.scale("queued_chars_max", decisions, "QUEUED_CHARS_MAX", 100)
+    bound = kit.scale("queued_chars_max", queue_updates, "QUEUED_CHARS_MAX", 100)
     texts = ["x" * 50, "y" * (bound - 50 + offset)]
     await queue_up(kit, "queued_chars_max", offset, texts)
 
@@ -639,6 +647,7 @@ PLAYS: dict[str, Play] = {
     "name_chars_max": name_chars,
     "path_chars_max": path_chars,
     "event_text_bytes_max": event_text_bytes,
+    "appended_looked_at_max": appended_looked_at,
     "attachments_max": attachments_count,
     "attachment_bytes_max": attachment_bytes,
     "attachments_bytes_max": attachments_bytes,
