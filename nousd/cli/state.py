@@ -220,26 +220,28 @@ def _record(settings: Settings, values: dict[str, Any]) -> Told:
     from nousd.admin.reading import open_log
     from nousd.replay.fixture import record
 
-    places = {
-        **{
-            str(path.resolve()): f"<WORKSPACE-{number}>"
-            for number, path in enumerate(settings.workspaces, 1)
-        },
-        str(settings.workdir): "<WORKDIR>",
-        str(settings.state_dir): "<STATE>",
-        str(Path.home()): "<HOME>",
-    }
     with open_log(_log_of(settings)) as connection:
         report = record(
             connection,
             values["run"],
             values["recordings"].absolute(),
             values["output"].absolute(),
-            places=places,
+            places=placeholders(settings),
             dialects={name: said.dialect for name, said in settings.providers.items()},
             tuning=_tuning(settings),
         )
     return Told(report, [report.summary], _FINE)
+
+
+def placeholders(settings: Settings) -> dict[str, str]:
+    """Returns what stands in a fixture for the paths of this machine."""
+    roots = enumerate(settings.workspaces, 1)
+    return {
+        **{str(path.resolve()): f"<WORKSPACE-{number}>" for number, path in roots},
+        str(settings.workdir): "<WORKDIR>",
+        str(settings.state_dir): "<STATE>",
+        str(Path.home()): "<HOME>",
+    }
 
 
 def _tuning(settings: Settings) -> Tuning:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from nousd.admin import vacuum as vacuuming
-from nousd.cli.state import STATE_COMMANDS
+from nousd.cli.state import STATE_COMMANDS, placeholders
+from nousd.config.settings import Settings
 from tests.admin.logs import write_recorded_log
 from tests.cli.conftest import Nousd
 
@@ -198,3 +199,34 @@ def test_a_bundle_can_go_to_standard_output(
     taken.buffer.seek(0)
     with tarfile.open(fileobj=taken.buffer) as tar:
         assert "nousd-bundle/manifest.json" in tar.getnames()
+
+
+def test_a_fixture_has_no_folder_that_sessions_work_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    real, link = tmp_path.resolve() / "real", tmp_path / "link"
+    real.mkdir()
+    link.symlink_to(real)
+    settings = Settings(
+        workdir=Path("/work"), workspaces=(link, Path("/usr")), state_dir=Path("/s")
+    )
+    assert placeholders(settings) == {
+        str(real): "<WORKSPACE-1>",
+        "/usr": "<WORKSPACE-2>",
+        "/work": "<WORKDIR>",
+        "/s": "<STATE>",
+        "/home/me": "<HOME>",
+    }
+
+
+def test_doctor_and_record_know_the_roots_of_the_command_line(
+    nousd: Nousd, state: Path, tmp_path: Path
+) -> None:
+    where = ["--state-dir", state, "--socket", tmp_path / "s", "--workspace", tmp_path]
+    checks = json.loads(nousd("doctor", "--json", *where).out)["checks"]
+    [root] = [check for check in checks if check["name"] == "workspace 1"]
+    assert root["found"] == f"{tmp_path} can be written to"
+    options = ["--from", tmp_path, "--output", tmp_path / "made", "--workspace", tmp_path / "none"]
+    outcome = nousd("record", "run-1", "--state-dir", state, *options)
+    assert outcome.err.startswith("nousd: workspaces: ")
