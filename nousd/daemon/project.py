@@ -1,4 +1,4 @@
-"""The project of the workdir: its own settings, what of them counts, and how its files are read.
+"""The project around a workspace: its own settings, what of them counts, and how its files are read.
 
 Its settings are those that a session started with (``once_per_session``). They may ask and deny at
 once, and what else they say counts while the user trusts the file they came from.
@@ -126,11 +126,12 @@ async def _remember() -> bool:
 
 
 class Project:
-    """What the project of the workdir says of each session.
+    """What the project around a workspace says of each session that works there.
 
     Args:
         root: where the project begins; None if there is none that could be looked at.
         read: gives its settings as they are now.
+        trust: what the user trusts, of all projects.
     """
 
     def __init__(
