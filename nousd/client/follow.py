@@ -91,7 +91,6 @@ class Follower:
         wanted = msgspec.structs.replace(self._wanted, after=self._cursor or None)
         subscription = await opened_subscription(self._dial, wanted, self._timeout_seconds)
         self._subscription, self.subscribed = subscription, subscription.subscribed
-        self._cursor = subscription.cursor
         self.connections += 1
 
     async def _lose(self, error: ClientError) -> None:

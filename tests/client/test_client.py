@@ -269,7 +269,11 @@ def test_a_request_that_was_given_up_costs_its_connection_and_nothing_else(
     play(backend, script)
 
 
-def test_closing_ends_the_requests_under_way_and_those_that_come(backend: str) -> None:
+def test_closing_ends_the_requests_under_way_and_those_that_come(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nousd.client.client.RESEND_SECONDS", 1000)
+
     async def script(client: Client, daemon: Scripted) -> None:
         async with anyio.create_task_group() as tasks:
             text = Prompt(text="hi", wait=False, client_message_id="m1")

@@ -15,7 +15,7 @@ from nousd.client.resuming import Interruption, Retry
 from nousd.errors import AnswerInvalid, ConnectionLost, DaemonUnreachable, Refused
 from nousd.wire.subscribe import Subscribe
 from tests.client.cutting import WHOLE, CuttingDaemon, script
-from tests.fake_daemon import event
+from tests.fake_daemon import event, ok
 
 ALL = Subscribe(after="evt-0", types="all")
 AT_ONCE = Retry(first=0.0, longest=0.0)
@@ -128,6 +128,26 @@ def test_who_wants_is_told_of_each_interruption(backend: str) -> None:
         (ConnectionLost, "evt-1", 1),
         (DaemonUnreachable, "evt-1", 2),
         (DaemonUnreachable, "evt-1", 3),
+    ]
+
+
+def test_each_event_starts_the_attempts_over(backend: str) -> None:
+    lines = script(3, random.Random(0))
+    answer = len(ok("subscribed", {"cursor": "evt-0", "head": "evt-3"})({"id": "s1"}) or b"")
+    told: list[Interruption] = []
+
+    async def play(events: Follower, _: CuttingDaemon) -> None:
+        await taken(events, 3)
+
+    budgets = first_then(answer + len(lines[0]), 0, answer, 0, answer + len(lines[1]), answer)
+    following(backend, lines, budgets, play, tell=told.append)
+    assert [(item.cursor, item.attempt) for item in told] == [
+        ("evt-1", 1),
+        ("evt-1", 2),
+        ("evt-1", 3),
+        ("evt-1", 4),
+        ("evt-2", 1),
+        ("evt-2", 2),
     ]
 
 
