@@ -60,19 +60,9 @@ class Frames:
                     self._received += await anext(self._bytes)
                     continue
                 self._received = rest
-                if frame := self._frame(head):
+                if frame := frame_of(head):
                     return frame
-
-    def _frame(self, text: bytes) -> Frame | None:
-        assert b"\r" not in text, "frames end in LF only"
-        fields = dict(line.split(b": ", 1) for line in text.split(b"\n") if line[:1] != b":")
-        if not fields:
-            self.comments += 1
-            return None
-        assert text.count(b"data:") == 1, "one data line"
-        data = json.loads(fields[b"data"])
-        id = fields.get(b"id", b"").decode()
-        return Frame(id, data["type"], data["properties"], data.get("envelope", {}))
+                self.comments += 1
 
     async def until(self, type: str) -> list[Frame]:
         """Returns the frames up to the first one of that type."""
@@ -82,6 +72,24 @@ class Frames:
             if frame.type == type:
                 return frames
         raise AssertionError(f"the stream ended without {type}")
+
+
+def frame_of(text: bytes) -> Frame | None:
+    """Returns the frame that a client makes of a piece of a stream; None of a comment."""
+    assert b"\r" not in text, "frames end in LF only"
+    fields = dict(line.split(b": ", 1) for line in text.split(b"\n") if line[:1] != b":")
+    if not fields:
+        return None
+    assert text.count(b"\ndata:") + text.startswith(b"data:") == 1, "one data line"
+    data = json.loads(fields[b"data"])
+    id = fields.get(b"id", b"").decode()
+    return Frame(id, data["type"], data["properties"], data.get("envelope", {}))
+
+
+def frames_in(received: bytes) -> list[Frame]:
+    """Returns the frames that came whole; what follows the last of them is thrown away."""
+    *whole, _ = received.split(b"\n\n")
+    return [frame for text in whole if (frame := frame_of(text))]
 
 
 @dataclass
