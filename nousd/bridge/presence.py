@@ -1,8 +1,9 @@
 """Whether anybody is there who answers what the daemon asks.
 
 The daemon asks only while a client has declared that it answers. Over HTTP such a client is one that
-reads an event stream, or has just looked what waits; for as long, the bridge declares it. One
-subscription stands for all clients of the same session.
+reads an event stream, and for a while one that has just started a run, whose events it is about to read,
+or has looked what waits. For as long, the bridge declares it. One subscription stands for all clients of
+the same session.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from nousd.errors import ClientError
 from nousd.wire.subscribe import Subscribe
 
 LINGER_SECONDS: Final = 30.0
-"""For how long a client that looked what waits counts as one that answers."""
+"""For how long a client that looked what waits, or started a run, counts as one that answers."""
+
+DECLARING_SECONDS: Final = 1.0
+"""How long a run that is to be started waits until the daemon knows that there is somebody."""
 
 SESSIONS_MAX: Final = 256
 """Sessions for which it is declared one by one; past that it is declared for all."""
@@ -38,6 +42,7 @@ class _Watch:
 
     def __init__(self) -> None:
         self.readers = 0
+        self.is_declared = anyio.Event()
         self._until = -math.inf
         self._changed = anyio.Event()
 
@@ -100,6 +105,13 @@ class Presence:
         """Counts a client that looked what waits, for a while."""
         self._watch(None).linger(LINGER_SECONDS)
 
+    async def starts_run(self, session_id: str) -> None:
+        """Counts a client that is about to start a run, for a while; returns once that is declared."""
+        watch = self._watch(session_id)
+        watch.linger(LINGER_SECONDS)
+        with anyio.move_on_after(DECLARING_SECONDS):
+            await watch.is_declared.wait()
+
     def _watch(self, session_id: str | None) -> _Watch:
         if session_id not in self._watches and len(self._watches) >= SESSIONS_MAX:
             session_id = None
@@ -118,8 +130,10 @@ class Presence:
                     self._daemon.follow(wanted, retry=self._retry) as asked,
                     anyio.create_task_group() as listening,
                 ):
+                    watch.is_declared.set()
                     listening.start_soon(_listen, asked)
                     await watch.deserted()
+                    watch.is_declared = anyio.Event()
                     listening.cancel_scope.cancel()
         except ClientError as error:
             _logger.info("nobody answers what the daemon asks: %s", error)

@@ -123,6 +123,7 @@ def _sampling(body: SendMessage) -> Sampling | None:
 
 
 async def _prompt_async(call: Call) -> Response:
+    await call.services.presence.starts_run(call.path["id"])
     begun = await _begin(call)
     headers = {_RUN_ID: begun.run_id}
     if call.query.wanted is None and not begun.is_repeated:
@@ -132,10 +133,13 @@ async def _prompt_async(call: Call) -> Response:
 
 
 async def _prompt_sync(call: Call) -> Response:
+    streams = "text/event-stream" in call.request.headers.get("accept", "")
+    if streams:
+        await call.services.presence.starts_run(call.path["id"])
     begun = await _begin(call)
     headers = {_RUN_ID: begun.run_id}
     wanted = Wanted(begun.session_id, begun.run_id)
-    if "text/event-stream" in call.request.headers.get("accept", ""):
+    if streams:
         frames = told(call.services, wanted, begun.place, ends_with_run=True)
         return event_stream(frames, headers)
     with anyio.move_on_after(HTTP_PROMPT_SECONDS) as waiting:
