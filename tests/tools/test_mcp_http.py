@@ -15,7 +15,7 @@ import trio
 from nousd.errors import ToolError, ToolServerFailed
 from nousd.tools.mcp import server as server_module
 from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX
-from tests.tools.test_mcp_servers import Host, kept
+from tests.tools.test_mcp_servers import WAIT_SECONDS, Host, kept
 
 pytestmark = pytest.mark.filterwarnings(
     # The SDK leaves streams of events where it stops reading them; trio closes them and says so.
@@ -35,10 +35,21 @@ ANSWERS: dict[str, Any] = {
             for name in (
                 *("near", "too_large", "too_many", "too_many_in_a_stream", "stream"),
                 *("packed", "elsewhere", "broken", "drop"),
+                *("silent", "open", "resumable", "half"),
             )
         ]
     },
 }
+
+
+_OPEN = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 999\r\n\r\n"
+STAYING_OPEN = {
+    "silent": b"",
+    "open": _OPEN + b": it goes on\n\n",
+    "resumable": _OPEN + b"id: 7\ndata:\n\n",
+    "half": _OPEN.replace(b"text/event-stream", b"application/json") + b"{",
+}
+"""Tool -> how its answers begin, which have no end."""
 
 
 class Web:
@@ -47,16 +58,30 @@ class Web:
     def __init__(self) -> None:
         self.heads: list[str] = []
         self.url = ""
+        self.notified: list[str] = []
+        self.news = trio.Event()
+        """Set when something stays open, and when it was closed."""
 
     async def serve(self, stream: trio.SocketStream) -> None:
         async with stream:
             try:
                 while (request := await self._request(stream)) is not None:
+                    if request[1].get("params", {}).get("name") in STAYING_OPEN:
+                        await self._stay_open(stream, request[1])
+                        return
                     await stream.send_all(self._answer(*request))
                     if request[1].get("params", {}).get("name") == "drop":
                         return
             except trio.BrokenResourceError:
                 return
+
+    async def _stay_open(self, stream: trio.SocketStream, message: dict[str, Any]) -> None:
+        """Begins an answer, and ends it never; returns when the other side has closed it."""
+        await stream.send_all(STAYING_OPEN[message["params"]["name"]])
+        self.news.set()
+        while await stream.receive_some():
+            pass
+        self.news.set()
 
     async def _request(self, stream: trio.SocketStream) -> tuple[str, dict[str, Any]] | None:
         data = b""
@@ -78,6 +103,7 @@ class Web:
         if method != "POST":
             return _http(b"", "405 Method Not Allowed")
         if "id" not in message:
+            self.notified.append(message["method"])
             return _http(b"", "202 Accepted")
         called = message.get("params", {}).get("name")
         result = ANSWERS.get(message["method"]) or (RESULT if called else None)
@@ -173,3 +199,18 @@ async def test_what_cannot_be_borne_ends_the_connection_and_it_is_opened_again(
         assert words in failed.error
         await host.until(lambda status: status.state == "ready" and status.restarts > 0)
         assert (await host.call("near")).text == "from afar"
+
+
+@pytest.mark.parametrize("tool", STAYING_OPEN)
+async def test_nothing_of_a_call_that_is_cancelled_stays_open(tool: str, tmp_path: Path) -> None:
+    async with served(tmp_path) as (web, host), trio.open_nursery() as nursery:
+        nursery.start_soon(host.call, tool)
+        with trio.fail_after(WAIT_SECONDS):
+            await web.news.wait()
+            web.news = trio.Event()
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                await web.news.wait()
+                assert web.notified[-1] == "notifications/cancelled"
+                assert (await host.call("near")).text == "from afar"
+        assert [status.state for status in host.statuses].count("ready") == 1

@@ -16,12 +16,16 @@ import httpx2
 import trio
 from mcp.client.streamable_http import streamable_http_client
 
+from nousd.tools.mcp.awaited import Answers, Awaited
 from nousd.tools.mcp.pace import Pace
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.mcp.values import ValuesOfLines
 from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX
 
 _CONNECT_SECONDS: Final = 30.0
+
+_CLIENT_CLOSED_REQUEST: Final = 499
+"""What web servers call it when nobody waits any more."""
 
 
 @asynccontextmanager
@@ -59,16 +63,24 @@ class _Bounded(httpx2.AsyncBaseTransport):
     def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
         self._inner = inner
         self._pace = Pace()
+        self._answers = Answers()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         await self._pace.take(0)
-        response = await self._inner.handle_async_request(request)
+        with self._answers.sent(request) as awaited:
+            try:
+                response = await awaited.wait(self._inner.handle_async_request(request))
+            except httpx2.SSEError:
+                # An error would end the connection, which is as good as before.
+                return httpx2.Response(_CLIENT_CLOSED_REQUEST)
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
             raise httpx2.DecodingError("the answer is compressed, which was not asked for")
         is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-        response.stream = _BoundedStream(response.stream, self._pace, is_stream=is_stream)
+        response.stream = _BoundedStream(
+            response.stream, self._pace, awaited, self._answers, is_stream=is_stream
+        )
         return response
 
     async def aclose(self) -> None:
@@ -76,16 +88,28 @@ class _Bounded(httpx2.AsyncBaseTransport):
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream, pace: Pace, *, is_stream: bool) -> None:
+    def __init__(
+        self,
+        inner: httpx2.AsyncByteStream,
+        pace: Pace,
+        awaited: Awaited,
+        answers: Answers,
+        *,
+        is_stream: bool,
+    ) -> None:
         self._inner = inner
         self._pace = pace
+        self._awaited = awaited
+        self._answers = answers
+        self._is_stream = is_stream
         # The size of events of a stream is bounded one by one, by the SDK.
         self._bytes_max = math.inf if is_stream else MCP_MESSAGE_BYTES_MAX
         self._lines = ValuesOfLines(is_stream=is_stream)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
-        async for chunk in self._inner:
+        chunks = aiter(self._inner)
+        while (chunk := await self._next(chunks)) is not None:
             size += len(chunk)
             if size > self._bytes_max:
                 raise httpx2.ReadError(f"the answer has more than {self._bytes_max} bytes")
@@ -94,10 +118,20 @@ class _BoundedStream(httpx2.AsyncByteStream):
             yield chunk
         await self._pace.take(0, messages=0, values=self._bearable(self._lines.finish()))
 
+    async def _next(self, chunks: AsyncIterator[bytes]) -> bytes | None:
+        try:
+            return await self._awaited.wait(anext(chunks, None))
+        except httpx2.SSEError:
+            if self._is_stream:
+                raise
+            # What the SDK takes for the end of this answer, and not of the connection.
+            raise httpx2.StreamClosed from None
+
     def _bearable(self, values: int) -> int:
         if self._lines.most > MCP_MESSAGE_VALUES_MAX:
             raise httpx2.ReadError(f"a message has more than {MCP_MESSAGE_VALUES_MAX} values")
         return values
 
     async def aclose(self) -> None:
+        self._answers.forget(self._awaited)
         await self._inner.aclose()
