@@ -203,14 +203,19 @@ async def test_what_cannot_be_borne_ends_the_connection_and_it_is_opened_again(
 
 @pytest.mark.parametrize("tool", STAYING_OPEN)
 async def test_nothing_of_a_call_that_is_cancelled_stays_open(tool: str, tmp_path: Path) -> None:
+    cancelled = trio.CancelScope()
+
+    async def call(host: Host) -> None:
+        with cancelled:
+            await host.call(tool)
+
     async with served(tmp_path) as (web, host), trio.open_nursery() as nursery:
-        nursery.start_soon(host.call, tool)
+        nursery.start_soon(call, host)
         with trio.fail_after(WAIT_SECONDS):
             await web.news.wait()
             web.news = trio.Event()
-            nursery.cancel_scope.cancel()
-            with trio.CancelScope(shield=True):
-                await web.news.wait()
-                assert web.notified[-1] == "notifications/cancelled"
-                assert (await host.call("near")).text == "from afar"
+            cancelled.cancel()
+            await web.news.wait()
+        assert web.notified[-1] == "notifications/cancelled"
+        assert (await host.call("near")).text == "from afar"
         assert [status.state for status in host.statuses].count("ready") == 1
