@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 from pathlib import Path
 
@@ -127,6 +128,23 @@ def test_what_rules_deny_to_read_is_not_only_protected(tmp_path: Path) -> None:
     searched(search, tmp_path)
     found = search.closed_by(tmp_path, [re.compile("x")], (), NAMES)
     assert found == ClosedByRules((tmp_path / "x",), (), False)
+
+
+def test_a_folder_that_cannot_be_looked_into_is_closed_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "a/x", "b/x")
+    scandir = os.scandir
+
+    def refusing(path: Path) -> object:
+        if path.name == "a":
+            raise PermissionError
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    assert searched(Search(), tmp_path) == of("a", is_partial=False)
+    found = Search().closed_by(tmp_path, [re.compile("secret")], (), NAMES)
+    assert found == ClosedByRules((tmp_path / "a",), (), False)
 
 
 @pytest.mark.usefixtures("short")

@@ -13,6 +13,7 @@ from nousd.tools.sandbox import git_folders, places
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.places import places_of
 from nousd.tools.sandbox.rule_walk import Search
+from tests.tools.bench import SECRET
 from tests.tools.sandbox_bench import CHOSEN, SandboxBench
 
 
@@ -93,6 +94,33 @@ async def test_a_folder_that_becomes_a_link_before_it_is_opened_opens_nothing(
         )
     assert ended.returncode != 0
     assert ended.stdout == b""
+
+
+CLOSING = {"nothing": 0o000, "only listing": 0o444, "only passing": 0o111, "only writing": 0o333}
+
+
+@pytest.mark.parametrize("mode", CLOSING.values(), ids=CLOSING.keys())
+async def test_a_command_cannot_open_a_closed_place_by_closing_the_folder(
+    mode: int, held: SandboxBench
+) -> None:
+    """To a root all folders are open; for others this one is, whenever they say so."""
+    held.put("sub/deep/AGENTS.md", "good")
+    held.put("sub/deep/.env", SECRET)
+    held.close(reading=[r"(.*/)?\.env"])
+    for folder in ("sub/deep", "sub"):
+        await held.call("bash", command=f"chmod {mode:o} {folder}")
+        try:
+            outcomes = await held.attack(f"""
+tried("allow it", lambda: os.chmod({folder!r}, 0o755))
+tried("change what agents obey", lambda: open("sub/deep/AGENTS.md", "a").write("bad"))
+tried("read what is denied", lambda: open("sub/deep/.env").read() or open("/none"))
+""")
+        finally:
+            (held.work / folder).chmod(0o755)
+        assert set(outcomes.values()) - {"done"}
+        assert outcomes["change what agents obey"] != "done"
+        assert outcomes["read what is denied"] != "done"
+    assert (held.work / "sub" / "deep" / "AGENTS.md").read_text() == "good"
 
 
 async def test_of_many_repositories_below_all_of_git_is_closed_in_the_later(

@@ -7,6 +7,8 @@ import os
 import platform
 import socket
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -169,6 +171,41 @@ def test_another_machine_has_no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     assert platform.machine() not in seccomp.ARCHITECTURES or seccomp.why_not() is None
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     assert seccomp.why_not() == "there are no numbers of system calls for riscv64"
+
+
+LOADING = """
+import ctypes, os, signal, struct, sys
+signal.alarm(10)
+libc = ctypes.CDLL(None, use_errno=True)
+program = bytes.fromhex(sys.argv[1])
+steps = ctypes.create_string_buffer(program, len(program))
+described = struct.pack("@HP", len(program) // 8, ctypes.addressof(steps))
+libc.prctl(38, 1, 0, 0, 0)
+if libc.prctl(22, 2, described, 0, 0) != 0:
+    sys.exit(f"refused by the kernel: {os.strerror(ctypes.get_errno())}")
+if libc.syscall(ctypes.c_long(int(sys.argv[2])), 0x20000) == 0 or ctypes.get_errno() != 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+os._exit(0)
+"""
+
+
+@every_machine
+def test_the_kernel_takes_the_filter(machine: str) -> None:
+    """One for another machine refuses all that this one does, its own end included."""
+    if platform.machine() not in seccomp.ARCHITECTURES:
+        pytest.skip("there is no filter for this machine")
+    filter_ = seccomp.program(families=(), shares_machine=True, machine=machine).hex()
+    column = seccomp.ARCHITECTURES[platform.machine()][1]
+    unshare = str(CALLS["unshare"][column])
+    ended = subprocess.run(
+        [sys.executable, "-I", "-c", LOADING, filter_, unshare],
+        check=False,
+        capture_output=True,
+        timeout=30,
+    )
+    is_own = machine == platform.machine()
+    assert ended.stderr == b""
+    assert ended.returncode == 0 if is_own else ended.returncode < 0
 
 
 HEADERS = {

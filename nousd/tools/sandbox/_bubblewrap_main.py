@@ -19,6 +19,7 @@ A program of its own: standard library only.
 from __future__ import annotations
 
 import ctypes
+import errno
 import marshal
 import os
 import signal
@@ -61,6 +62,7 @@ NO_DEVICES = 4
 FOUND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 FAILED = 126
+TOO_OLD = "the kernel is older than Linux 5.12"
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -107,7 +109,10 @@ def _lay_out(roots: list[tuple[str, int, bool, dict[str, Any]]]) -> None:
 
 
 def _root(path: str, *, is_writable: bool) -> int:
-    tree = _tree(_walked(os.open("/", FOUND), path))
+    try:
+        tree = _tree(_walked(os.open("/", FOUND), path))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
     if not is_writable:
         _set(tree, READ_ONLY)
     return tree
@@ -135,7 +140,7 @@ def _walked(folder: int, path: str) -> int:
             os.close(folder)
             folder = found
     if stat.S_ISLNK(os.fstat(folder).st_mode):
-        raise OSError(0, "has become a symbolic link", path)
+        raise OSError(errno.ELOOP, "has become a symbolic link", path)
     return folder
 
 
@@ -143,7 +148,11 @@ def _close(folder: int, closed: dict[str, Any]) -> None:
     for name, (how, content, below) in closed.items():
         try:
             place = os.open(name, FOUND, dir_fd=folder)
-        except OSError:
+        except PermissionError:
+            # Who owns the folder could allow it to himself, and nothing would be closed any more.
+            _set(folder, READ_ONLY)
+            continue
+        except (FileNotFoundError, NotADirectoryError):
             if how == STAND:
                 raise
             continue
@@ -158,9 +167,15 @@ def _close(folder: int, closed: dict[str, Any]) -> None:
 
 def _closing(how: str, content: bytes | None, place: int, mode: int) -> int:
     """Returns what is mounted on a place to close it."""
-    tree = _tree(place if how in (ON_THE_WAY, KEEP) else _cover(content, mode))
-    if how != ON_THE_WAY:
-        _set(tree, READ_ONLY if how == KEEP else READ_ONLY | NO_DEVICES)
+    if how in (COVER, STAND):
+        cover = _cover(content, mode)
+        tree = _tree(cover)
+        os.close(cover)
+        _set(tree, READ_ONLY | NO_DEVICES)
+        return tree
+    tree = _tree(place)
+    if how == KEEP:
+        _set(tree, READ_ONLY)
     return tree
 
 
@@ -203,7 +218,8 @@ def _write(path: str, text: str) -> None:
 def _checked(result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+        reason = TOO_OLD if number == errno.ENOSYS else os.strerror(number)
+        raise OSError(number, reason)
     return result
 
 

@@ -174,7 +174,7 @@ def _resolved(places: Places) -> Places:
             path
             for path in found
             # What is still a link is one of a loop, and leads nowhere.
-            if not path.is_symlink() and any(path.is_relative_to(folder) for folder in within)
+            if not _is_link(path) and any(path.is_relative_to(folder) for folder in within)
         )
 
     return Places(
@@ -185,11 +185,16 @@ def _resolved(places: Places) -> Places:
     )
 
 
+def _is_link(path: Path) -> bool:
+    # Unlike Path.is_symlink, this bears folders that are closed to us.
+    return os.path.islink(path)  # noqa: PTH114
+
+
 def _links(places: Places) -> Iterator[Path]:
     """Yields the links by which a closed place is reached from a writable one."""
     closed = (*places.protected, *places.hidden)
     for path in dict.fromkeys([*_on_the_way(places.writable, closed), *closed]):
-        if path.is_symlink() and any(path.is_relative_to(root) for root in places.writable):
+        if _is_link(path) and any(path.is_relative_to(root) for root in places.writable):
             yield path
 
 

@@ -216,11 +216,12 @@ def _opened(path: Path, closed: Collection[Path]) -> Iterator[tuple[Path, bool]]
     if any(path.is_relative_to(place) for place in closed):
         return
     inside = [place for place in closed if place.is_relative_to(path)]
-    if not inside or not path.is_dir():
+    # Unlike Path.is_dir, this bears folders that are closed to us.
+    if not inside or not os.path.isdir(path):  # noqa: PTH112
         yield path, True
         return
     yield path, False
-    with os.scandir(path) as entries:
+    with suppress(PermissionError), os.scandir(path) as entries:
         for entry in entries:
             if not entry.is_symlink():
                 yield from _opened(Path(entry.path), inside)

@@ -17,12 +17,11 @@ from nousd.tools.sandbox.plain import opened_folder
 
 @contextmanager
 def kept(links: Iterable[Path]) -> Iterator[None]:
-    """Makes symbolic links what they were, once the block is left.
-
-    Raises:
-        OSError: one cannot be read.
-    """
-    targets = {link: str(link.readlink()) for link in links}
+    """Makes symbolic links what they were, once the block is left."""
+    targets: dict[Path, str] = {}
+    for link in links:
+        with suppress(OSError):  # it is gone, or no link any more
+            targets[link] = str(link.readlink())
     try:
         yield
     finally:

@@ -216,7 +216,8 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
 
 def _is_plain(path: Path) -> bool:
     """Whether something is there, and no link on the way."""
-    return path.exists() and os.path.realpath(path) == str(path)
+    # Unlike Path.exists, this bears folders that are closed to us.
+    return os.path.exists(path) and os.path.realpath(path) == str(path)  # noqa: PTH110
 
 
 def _hidden(hidden: Sequence[Path], shown: Sequence[Path]) -> Iterator[Path]:

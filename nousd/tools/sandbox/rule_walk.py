@@ -152,9 +152,15 @@ class _Walk:
         left = entries_max
         while self._ahead and left >= 0 and goes_on():
             folder = self._ahead.popleft()
-            for place, is_folder in _entries(workdir / folder, folder, left + 1):
-                left -= 1
-                self._look_at(place, is_folder=is_folder)
+            try:
+                for place, is_folder in _entries(workdir / folder, folder, left + 1):
+                    left -= 1
+                    self._look_at(place, is_folder=is_folder)
+            except PermissionError:
+                # Who owns it could allow it to himself: so it is closed with all that may be in it.
+                (self.hidden if wanted.reading else self.protected).append(folder)
+            except OSError:  # it is gone, or no folder any more
+                continue
         self.is_partial = left < 0 or bool(self._ahead)
 
     def _look_at(self, place: str, *, is_folder: bool) -> None:
@@ -169,19 +175,21 @@ class _Walk:
 def _entries(path: Path, folder: str, most: int) -> Collection[tuple[str, bool]]:
     """Returns so many places in a folder, and whether they are folders themselves."""
     prefix = f"{folder}/" if folder else ""
-    try:
-        with os.scandir(path) as entries:
-            return [
-                (prefix + entry.name, entry.is_dir(follow_symlinks=False))
-                for entry in islice(entries, most)
-            ]
-    except OSError:  # nobody else can list it either
-        return []
+    with os.scandir(path) as entries:
+        return [
+            (prefix + entry.name, entry.is_dir(follow_symlinks=False))
+            for entry in islice(entries, most)
+        ]
 
 
 def _is_still(workdir: Path, place: str, wanted: _Wanted) -> bool:
-    is_closed = wanted.protects(place) and not any(map(wanted.hides, _ways_to(place)))
-    return is_closed and os.path.lexists(workdir / place)
+    try:
+        os.lstat(workdir / place)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # perhaps
+        pass
+    return wanted.protects(place) and not any(map(wanted.hides, _ways_to(place)))
 
 
 def _ways_to(place: str) -> Iterator[str]:

@@ -97,8 +97,9 @@ class StandIns:
         raise OSError(errno.EBUSY, "what stands in for it is held by another program", str(path))
 
     def _tried(self, path: Path) -> _Standing | None:
-        with suppress(NotADirectoryError), closing(steps_to(path)) as steps:
-            for folder, part in steps:
+        with closing(steps_to(path)) as steps:
+            while (step := _next(steps)) is not None:
+                folder, part = step
                 if _is_missing(folder, part.name):
                     return self._stood(folder, part)
         return None
@@ -121,6 +122,14 @@ class StandIns:
                 _remove(standing)
             finally:
                 os.close(standing.descriptor)
+
+
+def _next(steps: Iterator[tuple[int, Path]]) -> tuple[int, Path] | None:
+    """Returns the next step, None at the end or where a part is no folder, or is closed to us."""
+    try:
+        return next(steps, None)
+    except (NotADirectoryError, PermissionError):
+        return None
 
 
 class _Removing(Exception):
