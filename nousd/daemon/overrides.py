@@ -93,6 +93,12 @@ class Overrides:
         expires_at, seconds = state.override_expires_at, state.override_seconds
         if expires_at is None or seconds is None:
             return None
+        term = self._terms.get(state.session_id)
+        # What is shown is committed; the term may be that of the next one already.
+        if term is None or term.expires_at != expires_at:
+            term = _Term(expires_at, math.inf)
+        if self._left_of(term) <= 0:
+            return None
         return OverrideInForce(ttl_seconds=seconds, expires_at=expires_at)
 
     def _root(self, state: SessionState) -> SessionState | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -19,6 +18,7 @@ from nousd.tools.arguments import struct_arguments
 from nousd.tools.function_tool import FunctionTool, touches
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.wire.access import Access
+from nousd.wire.limits import OVERRIDE_SECONDS_MAX
 from tests.daemon.asking_bench import naming
 from tests.daemon.workspaces_bench import Bench, Ended, Folders, several_folders
 from tests.daemon_harness import Event, Payload, of_type
@@ -121,9 +121,9 @@ class OverrideBench(Bench):
         return decision
 
     async def later(self, type: str, **fields: Any) -> Payload:
-        """Returns the next event of that type with those fields, however long that takes."""
+        """Returns the next event of that type with those fields; the clock must be one that jumps."""
         while True:
-            event = await self.events.next(seconds=math.inf)
+            event = await self.events.next(seconds=10 * OVERRIDE_SECONDS_MAX)
             if event["type"] == type and fields.items() <= event["payload"].items():
                 payload: Payload = event["payload"]
                 return payload

@@ -10,14 +10,25 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from nousd.daemon.live_session import LiveSession
 from nousd.daemon.permissions import RulePermissions
 from nousd.daemon.workspace_settings import workspaces_of_settings
+from nousd.errors import WriteFailed
 from nousd.machine.rules import RuleDecision, rules_of
 from nousd.store import memory
 from nousd.tools.interface import ToolContext, ToolResult
+from nousd.wire import events
+from nousd.wire.access import Access
 from nousd.wire.entries import PermissionMode
 from tests.daemon.asking_bench import calls
-from tests.daemon.overrides_bench import SECONDS, Looking, OverrideBench, WallClock, overriding
+from tests.daemon.overrides_bench import (
+    LOOK,
+    SECONDS,
+    Looking,
+    OverrideBench,
+    WallClock,
+    overriding,
+)
 from tests.daemon.scripted import says
 from tests.daemon.task_bench import PlannedModel, tasks
 from tests.daemon.workspaces_bench import Folders, folders_in
@@ -399,6 +410,54 @@ async def test_an_answer_that_comes_when_the_clock_has_passed_the_end_opens_noth
         assert (await bench.end_of(request["tool_call_id"])).is_error
 
 
+async def test_an_override_that_ends_between_the_judging_and_the_asking_asks_nobody(
+    folders: Folders,
+) -> None:
+    class _Late(Looking, frozen=True, kw_only=True):
+        async def access(self, args: Any, context: ToolContext) -> Access:
+            access = self.access_of(args, context)
+            live = await bench.daemon.core.sessions.get(session)
+            bench.daemon.core.runs.overrides.end(live, "ended")
+            return access
+
+    facts = {name: getattr(LOOK, name) for name in LOOK.__struct_fields__}
+    async with overriding(folders, tools=[_Late(**facts | {"name": "late"})]) as bench:
+        session = await bench.session()
+        await bench.override(session)
+        call_id = await bench.start(session, folders.outside / "name.txt", "late")
+        assert (await bench.end_of(call_id)).is_error
+        decision = await bench.decision(call_id)
+        assert decision["by"] == "policy"
+        assert decision["reason"].endswith("and the override of the workspace is over")
+        assert not await bench.log("permission_requested")
+
+
+async def test_an_end_that_cannot_be_written_is_an_end_and_is_told_when_it_can(
+    folders: Folders, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decide = LiveSession.decide
+    fails = True
+
+    def failing(live: LiveSession, decided: Any, **more: Any) -> Any:
+        if fails and isinstance(decided[0], events.WorkspaceOverrideExpired):
+            raise WriteFailed("the disk is gone")
+        return decide(live, decided, **more)
+
+    monkeypatch.setattr(LiveSession, "decide", failing)
+    async with overriding(folders, clock=WallClock()) as bench:
+        session = await bench.session()
+        await bench.override(session)
+        request = await bench.asked(session, folders.outside / "name.txt")
+        await trio.sleep(SECONDS + 1)
+        assert await bench.shown(session) is None
+        assert (await bench.end_of(request["tool_call_id"])).is_error
+        call_id = await bench.start(session, folders.outside / "name.txt")
+        assert "path_outside_workdir" in (await bench.end_of(call_id)).text
+        fails = False
+        await bench.later("workspace_override_expired", reason="expired")
+        assert await bench.shown(session) is None
+
+
 @pytest.mark.parametrize("reason", ["ended", "attached"])
 async def test_whatever_ends_an_override_denies_what_waits_under_it(
     reason: str, folders: Folders
@@ -444,8 +503,6 @@ async def test_a_call_that_has_started_is_finished_after_the_end(
             await trio.sleep(2 * SECONDS)
             with place.open_file() as file:
                 return ToolResult(file.read().decode())
-
-    from tests.daemon.overrides_bench import LOOK
 
     slow = Looking(
         name="slow",

@@ -13,6 +13,7 @@ from nousd.errors import ConfigError, ToolError
 from nousd.tools.confine import Confinement
 from nousd.tools.function_tool import real_path
 from nousd.tools.walk import open_tree
+from nousd.tools.way import Way
 from nousd.wire.limits import OUTSIDE_PLACES_MAX
 from tests.tools.bench import SECRET, Bench
 
@@ -559,6 +560,9 @@ async def test_the_kernels_folders_are_entered_nowhere_in_what_was_opened(
         device = beside.outside.stat().st_dev
         monkeypatch.setattr(opened, "_kernel_devices", frozenset({device}))
         assert {len(found.parts) for found in tree} == {1}
+    beside.open("../outside/secret.txt")
+    assert await beside.text("read", path="../outside/secret.txt") == SECRET
+    monkeypatch.setattr(beside.context.confinement, "_kernel_devices", frozenset({device}))
     with pytest.raises(ToolError, match="path_outside_workdir"):
         await beside.call("read", path="../outside/secret.txt")
 
@@ -605,6 +609,19 @@ async def test_folders_are_made_on_the_way_to_what_was_opened_and_nowhere_else(
     (beside.work / "link_to_folder").symlink_to(elsewhere)
     with pytest.raises(ToolError, match="path_outside_workdir"):
         await beside.call("write", path="link_to_folder/newer/file.txt", content="x")
+    assert not list(elsewhere.iterdir())
+
+
+def test_no_folder_is_made_on_a_way_that_turned_elsewhere_meanwhile(beside: Bench) -> None:
+    beside.open("../outside/new/file.txt")
+    elsewhere = beside.outside.parent / "elsewhere"
+    elsewhere.mkdir()
+    way = Way(beside.context.confinement, "given")
+    try:
+        with pytest.raises(ToolError, match="path_outside_workdir: given"):
+            way.to([*elsewhere.parts[1:], "new", "file.txt"], missing="create")
+    finally:
+        way.close()
     assert not list(elsewhere.iterdir())
 
 
