@@ -132,7 +132,8 @@ def violations(log: Log = KEPT, marks: tuple[str, ...] = ("MARK-1",), **answers:
         record.read(each)
     record.check(marks, head=answers.get("head", 260))
     record.inputs.check_queue("s", answers.get("queue", [STEER]))
-    record.inputs.check_resent(HANDED, answers.get("resent", {"input_id": "in-1", "run_id": "r"}))
+    again = {"input_id": "in-1", "run_id": "r", "repeated": True}
+    record.inputs.check_resent(HANDED, answers.get("resent", again))
     record.runs.check_run({"run_id": "r", "status": answers.get("status", "interrupted")})
     if "s" not in record.sessions.deleted:
         record.sessions.check_state("s", answers.get("state", STATE))
@@ -240,7 +241,8 @@ def test_a_changed_log_is_found(log: Log, found: str) -> None:
         ({"queue": [QUEUED]}, "queue of s"),
         ({"resent": None}, "and, sent again, None"),
         ({"resent": {"input_id": "in-9", "run_id": "r"}}, "and, sent again"),
-        ({"resent": {"input_id": "in-1", "run_id": "r9"}}, "and, sent again"),
+        ({"resent": {"input_id": "in-1", "run_id": "r9", "repeated": True}}, "and, sent again"),
+        ({"resent": {"input_id": "in-1", "run_id": "r"}}, "and, sent again"),
         ({"status": "completed"}, "by its events interrupted"),
         ({"state": {**STATE, "run_state": "running"}}, "s runs by itself"),
         ({"state": {**STATE, "name": "other"}}, "s: name other, by events first"),
