@@ -429,9 +429,22 @@ tried("chmod", lambda: os.chmod(name, 0o4755))
 tried("fchmod", lambda: os.fchmod(os.open(name, os.O_RDONLY), 0o6755))
 tried("open", lambda: os.open(name + "1", os.O_CREAT | os.O_WRONLY, 0o4755))
 tried("mknod", lambda: os.mknod(name + "2", 0o104755))
-os.chmod(name, 0o2755)
 """)
     assert set(outcomes.values()) == {errno.EPERM}
+
+
+async def test_a_folder_can_hand_down_its_group_and_so_a_file_can_be_setgid(
+    held: SandboxBench,
+) -> None:
+    """One call is for both: what refused it for files would refuse it for folders."""
+    outcomes = await held.attack("""
+name = os.environ["TMPDIR"] + "/shared"
+os.mkdir(name)
+tried("folder", lambda: os.chmod(name, 0o2755))
+open(name + "/file", "w").close()
+tried("file", lambda: os.chmod(name + "/file", 0o2755))
+""")
+    assert outcomes == {"folder": "done", "file": "done"}
 
 
 async def test_a_command_has_only_allowed_variables_and_a_home_of_its_own(

@@ -6,7 +6,8 @@ terminal, and sockets except those of the families that are named. Sockets betwe
 (AF_UNIX) are never among them: their names lie in folders that a program may see. ``socketpair`` stays.
 
 Nor can a file be made that runs as its owner whoever starts it: outside of the sandbox it would, for
-every user of the machine.
+every user of the machine. One that runs with its owner's group can: folders have the same bit, so that
+what is made in them belongs to their group, and a call does not say which of the two it is about.
 
 A call with the numbers of another architecture, such as 32-bit calls of a 64-bit machine, is refused
 whatever it is. ``clone3`` and ``openat2`` do not exist here: their flags lie in memory, where a filter
