@@ -20,12 +20,12 @@ from nousd.daemon.clock import Clock, later
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.daemon.sessions import Sessions
-from nousd.errors import SessionNotFound, StoreError
+from nousd.errors import CommandRejected, SessionNotFound, StoreError
 from nousd.machine.session import SessionState
 from nousd.store.interface import Store
 from nousd.tools.confine import Confinement
 from nousd.wire import events
-from nousd.wire.limits import TASK_DEPTH_MAX
+from nousd.wire.limits import OVERRIDES_MAX, TASK_DEPTH_MAX
 from nousd.wire.workspaces import OverrideEnd, OverrideInForce
 
 _LOOK_SECONDS: Final = 10.0
@@ -138,7 +138,13 @@ class Overrides:
     # --- changing ------------------------------------------------------------------------------
 
     def grant(self, live: LiveSession, seconds: int) -> Ticket:
-        """Lets a session ask for so many seconds from now on, however long it could before."""
+        """Lets a session ask for so many seconds from now on, however long it could before.
+
+        Raises:
+            CommandRejected: ``too_many_overrides``.
+        """
+        if live.state.override_expires_at is None and len(self._terms) >= OVERRIDES_MAX:
+            raise CommandRejected("too_many_overrides", details={"limit": OVERRIDES_MAX})
         expires_at = later(self._clock.now(), timedelta(seconds=seconds))
         granted = events.WorkspaceOverrideGranted(
             session_id=live.session_id, ttl_seconds=seconds, expires_at=expires_at
@@ -187,8 +193,8 @@ class Overrides:
     # --- in time -------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Ends, for as long as it runs itself, every override whose time is over; first of all those that
-        ran out before the daemon was started.
+        """Ends, for as long as it runs itself, every override whose time is over; first those that ran
+        out before the daemon was started.
         """
         await self._resume()
         while True:

@@ -244,6 +244,9 @@ REASON_CHARS_MAX: Final = 4096
 OUTSIDE_PLACES_MAX: Final = 16
 """Places outside of a workspace that one call may ask about while an override lets it."""
 
+OVERRIDES_MAX: Final = 1024
+"""Sessions whose workspace is overridden at once."""
+
 OVERRIDE_SECONDS_MIN: Final = 30
 """Seconds that an override lasts at least, unless it is to end at once."""
 
@@ -460,6 +463,7 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
         OUTSIDE_PLACES_MAX,
         "a result `path_outside_workdir: ...`; nobody is asked",
     ),
+    "overrides_max": (OVERRIDES_MAX, "command_rejected: too_many_overrides"),
     "override_seconds_min": (
         OVERRIDE_SECONDS_MIN,
         "invalid_payload: ttl_seconds must be 0 or from 30 to 86400",

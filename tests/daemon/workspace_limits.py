@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from nousd.daemon import overrides
 from nousd.wire.limits import LIMITS
 from tests.daemon.asking_limits import listening, requested, start, told
 from tests.daemon_harness import of_type
@@ -35,6 +36,19 @@ async def outside_places(kit: Kit, offset: int) -> None:
     await events.run()
 
 
+async def overrides_at_once(kit: Kit, offset: int) -> None:
+    most = kit.scale("overrides_max", overrides, "OVERRIDES_MAX", 2)
+    for number in range(most + offset):
+        await kit.client.request("new_session")
+        if number == most:
+            error = await kit.client.refusal("override_workspace", ttl_seconds=60)
+            assert told(error) == LIMITS["overrides_max"][1]
+        else:
+            # One that is replaced is no more than it was.
+            for _ in range(2):
+                await kit.client.request("override_workspace", ttl_seconds=60)
+
+
 async def override_seconds(kit: Kit, name: str, offset: int, beyond: int) -> None:
     seconds, words = LIMITS[name]
     await kit.client.request("new_session")
@@ -56,6 +70,7 @@ async def longest_override(kit: Kit, offset: int) -> None:
 
 WORKSPACE_PLAYS: dict[str, Callable[[Any, int], Awaitable[None]]] = {
     "outside_places_max": outside_places,
+    "overrides_max": overrides_at_once,
     "override_seconds_min": shortest_override,
     "override_seconds_max": longest_override,
 }
