@@ -1,0 +1,280 @@
+"""Sessions against a plain model of their list: made, changed, branched, moved and deleted in any order,
+with restarts in between; after each step every list, and each session alone, is what the model says.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nousd.providers.mock import MockProvider
+from nousd.store import sqlite
+from nousd.store.interface import Store
+from nousd.store.session_list import folded
+from tests.daemon_harness import Client, Daemon, FakeClock, Payload, memory_daemon
+
+Step = tuple[str, Payload]
+
+SAID: Final = ("name", "archived", "source", "source_metadata", "sampling", "rules")
+AUDIT: Final = ("origin_workspace", "attached_from", "attach_reason")
+
+places = st.integers(0, 5)
+names = st.sampled_from(["Straße", "STRASSE 2", "café", "100%", "plain"])
+sources = st.sampled_from(["chat", "cron"])
+folders = st.sampled_from([".", "one", "two/deeper"])
+metadata = st.sampled_from([{}, {"a": {"b": 1}}, {"a": {"c": None}}, {"é": [1, 2.5]}])
+samplings = st.sampled_from([{}, {"temperature": 0.5}, {"top_p": 1.0, "max_tokens": 5}])
+rules = st.sampled_from([{}, {"deny": ["bash"]}, {"allow": ["read"], "ask": ["write(a)"]}])
+
+
+def some(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[Payload]:
+    return st.fixed_dictionaries({}, optional=values)
+
+
+steps: st.SearchStrategy[Step] = st.one_of(
+    st.tuples(
+        st.just("new"),
+        some(
+            name=names,
+            source=sources,
+            source_metadata=metadata,
+            sampling=samplings,
+            rules=rules,
+            workspace=folders,
+            activate=st.booleans(),
+        ),
+    ),
+    st.tuples(
+        st.just("update"),
+        st.builds(
+            lambda place, values: {"place": place, **values},
+            places,
+            some(
+                name=names,
+                archived=st.booleans(),
+                source_metadata=st.none() | metadata,
+                sampling=st.none() | samplings,
+                rules=st.none() | rules,
+            ),
+        ),
+    ),
+    st.tuples(st.just("rename"), st.fixed_dictionaries({"place": places, "name": names})),
+    st.tuples(st.just("switch"), st.fixed_dictionaries({"place": places})),
+    st.tuples(
+        st.just("branch"),
+        st.fixed_dictionaries({"place": places, "activate": st.booleans()}),
+    ),
+    st.tuples(st.just("attach"), st.fixed_dictionaries({"place": places, "workspace": folders})),
+    st.tuples(st.just("delete"), st.fixed_dictionaries({"place": places})),
+    st.tuples(st.just("restart"), st.just({})),
+)
+lists = some(
+    q=st.sampled_from(["strasse", "CAFE", "%", "deeper", "nowhere"]),
+    archived=st.booleans(),
+    source=sources,
+    workspace=folders,
+    offset=st.integers(0, 3),
+    limit=st.integers(1, 3),
+)
+
+
+class Model:
+    """What the list of sessions should be, the one that was used last at its end."""
+
+    def __init__(self, workdir: Path) -> None:
+        self.workdir = workdir
+        self.sessions: list[Payload] = []
+        self.active: str | None = None
+
+    def folder(self, name: str) -> str:
+        return str((self.workdir / name).resolve())
+
+    def at(self, place: int) -> Payload | None:
+        return self.sessions[place % len(self.sessions)] if self.sessions else None
+
+    def used(self, session: Payload) -> None:
+        self.sessions = [each for each in self.sessions if each is not session] + [session]
+
+    def listed(self, wanted: Payload) -> list[Payload]:
+        return [session for session in reversed(self.sessions) if self._fits(session, wanted)]
+
+    def _fits(self, session: Payload, wanted: Payload) -> bool:
+        if "q" in wanted:
+            places = (session.get("name") or "", session["workspace"])
+            if not any(folded(wanted["q"]) in folded(place) for place in places):
+                return False
+        if "workspace" in wanted and self.folder(wanted["workspace"]) != session["workspace"]:
+            return False
+        return all(
+            session.get(key) == wanted[key] for key in ("archived", "source") if key in wanted
+        )
+
+
+class Game:
+    """A model and the daemon that should behave like it."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.client: Client
+
+    async def new(self, **said: Any) -> None:
+        model = self.model
+        folder = model.folder(said.pop("workspace", "."))
+        answer = await self.client.request("new_session", workspace=folder, **said)
+        is_active = said.pop("activate", True)
+        session = {"archived": False, "workspace": folder, **_kept(said)}
+        self._add(session, answer, is_active=is_active)
+
+    async def branch(self, place: int, *, activate: bool) -> None:
+        parent = self.model.at(place)
+        if parent is None:
+            return
+        answer = await self.client.request(
+            "branch_session", session_id=parent["session_id"], activate=activate
+        )
+        kept = ("source", "source_metadata", "sampling", "rules", "workspace")
+        session = {key: parent[key] for key in kept if key in parent}
+        session |= {"archived": False, "parent_id": parent["session_id"]}
+        self._add(session, answer, is_active=activate)
+
+    def _add(self, session: Payload, answer: Payload, *, is_active: bool) -> None:
+        session["session_id"] = answer["session_id"]
+        self.model.sessions.append(session)
+        if is_active:
+            self.model.active = session["session_id"]
+
+    async def update(self, place: int, **values: Any) -> None:
+        session = self.model.at(place)
+        if session is None:
+            return
+        await self.client.request("update_session", session_id=session["session_id"], **values)
+        before = dict(session)
+        for key, value in values.items():
+            session[key] = value
+            if _kept({key: value}) == {}:
+                session.pop(key)
+        if session != before:
+            self.model.used(session)
+
+    async def rename(self, place: int, name: str) -> None:
+        session = self.model.at(place)
+        if session is None:
+            return
+        await self.client.request("rename_session", session_id=session["session_id"], name=name)
+        if session.get("name") != name:
+            session["name"] = name
+            self.model.used(session)
+
+    async def switch(self, place: int) -> None:
+        session = self.model.at(place)
+        if session is None:
+            return
+        await self.client.request("switch_session", session_id=session["session_id"])
+        self.model.active = session["session_id"]
+        self.model.used(session)
+
+    async def attach(self, place: int, workspace: str) -> None:
+        session = self.model.at(place)
+        if session is None:
+            return
+        folder = self.model.folder(workspace)
+        await self.client.request(
+            "attach_session",
+            session_id=session["session_id"],
+            workspace=folder,
+            reason="a test",
+        )
+        before = session["workspace"]
+        session.setdefault("origin_workspace", before)
+        session |= {"workspace": folder, "attached_from": before, "attach_reason": "a test"}
+        # What allowed calls was said of another folder.
+        if "rules" in session:
+            left = {key: texts for key, texts in session["rules"].items() if key != "allow"}
+            session["rules"] = left
+        self.model.used(session)
+
+    async def delete(self, place: int) -> None:
+        session = self.model.at(place)
+        if session is None:
+            return
+        await self.client.request("delete_session", session_id=session["session_id"])
+        self.model.sessions.remove(session)
+        if self.model.active == session["session_id"]:
+            self.model.active = None
+
+    async def check(self, wanted: Payload) -> None:
+        """Looks at a list, and at each session of it alone."""
+        asked = dict(wanted)
+        if "workspace" in asked:
+            asked["workspace"] = self.model.folder(asked["workspace"])
+        answer = await self.client.request("list_sessions", **asked)
+        right = self.model.listed(wanted)
+        start = wanted.get("offset", 0)
+        shown = right[start : start + wanted.get("limit", 100)]
+        assert [row["session_id"] for row in answer["sessions"]] == [
+            session["session_id"] for session in shown
+        ]
+        assert answer["count"] == len(right)
+        assert answer["has_more"] == (start + len(shown) < len(right) and bool(shown))
+        for row, session in zip(answer["sessions"], shown, strict=True):
+            alone = await self.client.request("get_session", session_id=row["session_id"])
+            self._compare(row, alone["session"], session)
+
+    def _compare(self, row: Payload, alone: Payload, session: Payload) -> None:
+        assert {key: alone[key] for key in row} == row
+        assert row["active"] == (row["session_id"] == self.model.active)
+        for key in (*SAID, *AUDIT, "workspace", "parent_id"):
+            assert alone.get(key) == session.get(key), key
+        assert "rules" not in row
+        assert "sampling" not in row
+
+
+def _kept(said: Payload) -> Payload:
+    """What is kept of what was said: empty rules and samplings say nothing."""
+    return {
+        key: msgspec.to_builtins(value)
+        for key, value in said.items()
+        if value is not None and not (key in ("sampling", "rules") and not value)
+    }
+
+
+@asynccontextmanager
+async def running(store: Store, clock: FakeClock, workdir: Path) -> AsyncIterator[Daemon]:
+    async with memory_daemon(
+        workdir=workdir, provider=MockProvider(), store=store, clock=clock
+    ) as daemon:
+        yield daemon
+
+
+async def play(folder: Path, given_steps: list[tuple[Step, Payload]]) -> None:
+    workdir = folder / "work"
+    (workdir / "one").mkdir(parents=True)
+    (workdir / "two" / "deeper").mkdir(parents=True)
+    game, left, clock = Game(Model(workdir)), list(given_steps), FakeClock()
+    async with sqlite.open_store(folder / "log.db") as store:
+        while left:
+            async with running(store, clock, workdir) as daemon:
+                game.client = await daemon.connect()
+                await game.check({})
+                while left:
+                    (name, payload), wanted = left.pop(0)
+                    if name == "restart":
+                        break
+                    await getattr(game, name)(**payload)
+                    await game.check(wanted)
+                    await game.check({})
+
+
+@given(given_steps=st.lists(st.tuples(steps, lists), min_size=1, max_size=12))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_list_is_what_was_done(given_steps: list[tuple[Step, Payload]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        trio.run(play, Path(folder), given_steps)
