@@ -14,6 +14,7 @@ from nousd.daemon.live_session import LiveSession
 from nousd.daemon.permissions import RulePermissions
 from nousd.daemon.workspace_settings import workspaces_of_settings
 from nousd.errors import WriteFailed
+from nousd.extensions.api import ExtensionApi, Registered
 from nousd.machine.rules import RuleDecision, rules_of
 from nousd.store import memory
 from nousd.tools.interface import ToolContext, ToolResult
@@ -24,6 +25,7 @@ from tests.daemon.asking_bench import calls
 from tests.daemon.overrides_bench import (
     LOOK,
     SECONDS,
+    Look,
     Looking,
     OverrideBench,
     WallClock,
@@ -191,6 +193,23 @@ async def test_a_denial_of_a_name_holds_outside_as_well(folders: Folders) -> Non
         assert (await bench.decision(call_id))["reason"].startswith("tool_blocked: the rule")
         request = await bench.asked(session, folders.outside, tool="grep", pattern="KEY")
         assert (await bench.answer(request)).text == "No matches found."
+
+
+async def test_the_tool_of_an_extension_asks_by_the_same_means(folders: Folders) -> None:
+    def peek(args: Look, context: ToolContext) -> str:
+        with context.confinement.locate(args.path) as place, place.open_file() as file:
+            return file.read().decode()
+
+    registered = Registered()
+    ExtensionApi("e", registered).tool(
+        "peek", "Peeks.", Look, peek, classes=["read"], path_argument="path"
+    )
+    async with overriding(folders, tools=list(registered.tools.values())) as bench:
+        session = await bench.session()
+        await bench.override(session)
+        request = await bench.asked(session, "../outside/name.txt", tool="peek")
+        assert request["outside"] == [str(folders.outside / "name.txt")]
+        assert (await bench.answer(request)).text == "this is outside"
 
 
 async def test_bash_is_not_widened(folders: Folders) -> None:
