@@ -169,7 +169,7 @@ class LoadClient:
         self.record.inputs.told_accepted(handed, answer)
         if "output" in answer:
             self.record.runs.told_result(answer)
-        else:
+        elif "run_id" in answer:
             self.record.runs.told_started(answer["run_id"], handed.session_id)
 
     def _note_failed(self, handed: Handed, error: dict[str, Any]) -> None:

@@ -52,6 +52,7 @@ class _Input:
     session_id: str
     kind: str
     text: str
+    entry_id: str | None = None
     state: str = "pending"
     in_entry: bool = False
 
@@ -76,10 +77,11 @@ class InputRecord:
 
     def told_accepted(self, handed: Handed, answer: Payload) -> None:
         """Takes the acknowledgement of an input, or the result of a prompt that waited."""
-        if "input_id" in answer:
-            first = self._acknowledgements.setdefault(handed.key, answer)
+        if "input_id" in answer or "entry_id" in answer:
+            said = _first(answer)
+            first = self._acknowledgements.setdefault(handed.key, said)
             self.violations.unless(
-                first == answer, f"{handed} was acknowledged as {first} and {answer}"
+                first == said, f"{handed} was acknowledged as {first} and {answer}"
             )
         if handed.key not in self.accepted:
             self.accepted[handed.key] = handed
@@ -135,6 +137,8 @@ class InputRecord:
             for input_id, item in pending
             if item.kind == kind
         ]
+        waiting = [each for each, item in pending if item.kind == "message"]
+        self.violations.unless(not waiting, f"{waiting} of {session_id} have no place in its tree")
         good = told == expected
         self.violations.unless(good, f"queue of {session_id}: {told}, by its events {expected}")
 
@@ -145,8 +149,9 @@ class InputRecord:
             return
         input_id = self._ids.get(handed.key)
         first = self._acknowledgements.get(handed.key)
-        again = None if answer is None else answer.get("input_id")
-        good = again == input_id and (first is None or answer == {**first, "repeated": True})
+        again = {} if answer is None else answer
+        good = bool(again.get("repeated")) and first in (None, _first(again))
+        good = good and input_id is not None and self._is_told(input_id, again)
         told = input_id if first is None else first
         self.violations.unless(good, f"{handed} was {told} and, sent again, {answer}")
 
@@ -157,10 +162,18 @@ class InputRecord:
         if input_id is None:
             self.violations.append(f"{handed} was accepted and is not in the log")
             return
-        told = self._acknowledgements.get(key, {"input_id": input_id})["input_id"]
-        self.violations.unless(told == input_id, f"{handed} was told as {told} and is {input_id}")
+        told = self._acknowledgements.get(key)
+        good = told is None or self._is_told(input_id, told)
+        self.violations.unless(good, f"{handed} was told as {told} and is {input_id}")
         same = self._inputs[input_id].text == handed_as(handed.text)
         self.violations.unless(same, f"the text of {input_id} has changed")
+
+    def _is_told(self, input_id: str, answer: Payload) -> bool:
+        """Whether an acknowledgement is about an input: a message is known by its entry alone."""
+        item = self._inputs[input_id]
+        if item.kind == "message":
+            return item.entry_id == answer.get("entry_id")
+        return input_id == answer.get("input_id")
 
     # --- one rule per event ---
 
@@ -178,7 +191,9 @@ class InputRecord:
         key = (session_id, item.get("client_message_id", input_id))
         self.violations.unless(key not in self._ids, f"{key} was accepted twice")
         self._ids[key] = input_id
-        self._inputs[input_id] = _Input(session_id, item["kind"], told_as(item))
+        self._inputs[input_id] = _Input(
+            session_id, item["kind"], told_as(item), item.get("entry_id")
+        )
         self._queues.setdefault(session_id, []).append(input_id)
 
     def _changed(self, change: str, session_id: str, item: Payload) -> None:
@@ -201,6 +216,9 @@ class InputRecord:
         entry = payload["entry"]
         if entry.get("role") != "user":
             return
+        if entry.get("run_id") == "":
+            self._message_placed(entry)
+            return
         inputs = [self._inputs.get(input_id) for input_id in entry.get("input_ids", [])]
         found = [item for item in inputs if item is not None]
         whole = len(found) == len(inputs) and _is_joined(entry, [item.text for item in found])
@@ -208,6 +226,23 @@ class InputRecord:
         for item in found:
             self.violations.unless(not item.in_entry, f"an input is in two entries: {item}")
             item.in_entry = True
+
+    def _message_placed(self, entry: Payload) -> None:
+        messages = [item for item in self._inputs.values() if item.kind == "message"]
+        # A branch has an entry of its own for what waits in its parent.
+        found = [item for item in messages if item.entry_id == entry["id"]] or [
+            item for item in messages if item.text == told_as(entry)
+        ]
+        said = bool(found) and found[0].text == told_as(entry)
+        self.violations.unless(said, f"an entry is no message that was accepted: {entry}")
+        if said and found[0].entry_id == entry["id"]:
+            self.violations.unless(not found[0].in_entry, f"a message has two places: {found[0]}")
+            found[0].in_entry = True
+
+
+def _first(answer: Payload) -> Payload:
+    """Returns an acknowledgement as it was given the first time."""
+    return {key: value for key, value in answer.items() if key != "repeated"}
 
 
 def _is_joined(entry: Payload, texts: Sequence[str]) -> bool:

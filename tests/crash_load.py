@@ -64,6 +64,10 @@ async def _follow_up(client: LoadClient) -> None:
     await _hand_in(client, "follow_up")
 
 
+async def _append(client: LoadClient) -> None:
+    await _hand_in(client, "append_message")
+
+
 async def _send_again(client: LoadClient) -> None:
     handed = _some_accepted(client)
     if handed is not None:
@@ -327,6 +331,7 @@ _SHARES: Final[dict[Callable[[LoadClient], Awaitable[None]], int]] = {
     _prompt_and_wait: 4,
     _steer: 8,
     _follow_up: 12,
+    _append: 8,
     _send_again: 4,
     _promote: 5,
     _abort: 6,

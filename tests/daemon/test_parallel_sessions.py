@@ -153,7 +153,7 @@ async def test_what_would_pull_the_session_from_under_a_run_is_refused(
     ):
         error = await client.refusal(command, **payload)
         assert (error["code"], error["message"]) == ("command_rejected", "run_in_progress"), command
-        assert error["details"] == {"run_id": running.run_id}
+        assert error["details"]["run_id"] == running.run_id
     running.gate.open()
     await events.until("agent_end", run_id=running.run_id)
     await client.request("set_leaf", leaf_id=leaf_id)
