@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from nousd.tools.sandbox import git_folders, places
-from nousd.tools.sandbox.interface import Request
+from nousd.tools.sandbox.interface import Held, Request
 from nousd.tools.sandbox.places import places_of
 from nousd.tools.sandbox.rule_walk import Search
 from tests.tools.bench import SECRET
@@ -23,6 +23,18 @@ def git(folder: Path, *arguments: str) -> None:
 
 def shell(script: str, folder: Path) -> None:
     subprocess.run(["/bin/sh", "-c", script], cwd=folder, check=False, capture_output=True)
+
+
+async def run(started: Held) -> subprocess.CompletedProcess[bytes]:
+    with trio.fail_after(30):
+        return await trio.run_process(
+            started.argv,
+            env=dict(started.env),
+            pass_fds=started.descriptors,
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
 
 
 def test_a_config_of_gits_is_read_in_a_moment_whatever_it_holds(tmp_path: Path) -> None:
@@ -84,14 +96,7 @@ async def test_a_folder_that_becomes_a_link_before_it_is_opened_opens_nothing(
     assert sandbox is not None
     with sandbox.hold(request) as started:
         shell(f"rm -r sub/deep; ln -s {held.outside} sub/deep", held.work)
-        ended = await trio.run_process(
-            started.argv,
-            env=dict(started.env),
-            pass_fds=started.descriptors,
-            capture_stdout=True,
-            capture_stderr=True,
-            check=False,
-        )
+        ended = await run(started)
     assert ended.returncode != 0
     assert ended.stdout == b""
 
@@ -121,6 +126,22 @@ tried("read what is denied", lambda: open("sub/deep/.env").read() or open("/none
         assert outcomes["change what agents obey"] != "done"
         assert outcomes["read what is denied"] != "done"
     assert (held.work / "sub" / "deep" / "AGENTS.md").read_text() == "good"
+
+
+async def test_a_workdir_that_has_become_a_link_opens_nothing(held: SandboxBench) -> None:
+    """As one in the workdir of another command may, behind any look at it."""
+    secret = held.outside / "secret.txt"
+    held.work.rename(held.work.with_name("moved"))
+    held.work.symlink_to(held.outside)
+    command = f"cat secret.txt {secret} {held.work}/secret.txt; echo x >> {held.work}/secret.txt"
+    request = Request(argv=["/bin/sh", "-c", command], env={"PATH": "/bin"}, workdir=held.work)
+    sandbox = held.find()
+    assert sandbox is not None
+    with sandbox.hold(request) as started:
+        ended = await run(started)
+    assert ended.returncode != 0
+    assert ended.stdout == b""
+    assert secret.read_text() == SECRET
 
 
 async def test_of_many_repositories_below_all_of_git_is_closed_in_the_later(

@@ -25,10 +25,10 @@ from nousd.errors import ToolError
 from nousd.tools.sandbox import seccomp
 from nousd.tools.sandbox._bubblewrap_main import STAGING
 from nousd.tools.sandbox.interface import Held, Request
-from nousd.tools.sandbox.layout import Root, is_of_the_machine, laid_out
+from nousd.tools.sandbox.layout import Root, laid_out
 from nousd.tools.sandbox.limits import TEMPORARY_BYTES_MAX
 from nousd.tools.sandbox.links import kept
-from nousd.tools.sandbox.places import Chosen, Places, places_of
+from nousd.tools.sandbox.places import Chosen, Places, is_of_the_machine, places_of
 from nousd.tools.sandbox.rule_walk import Search
 from nousd.tools.sandbox.stand_ins import StandIns
 from nousd.wire.tool_events import SandboxFacts

@@ -33,7 +33,7 @@ from typing import Any, Final
 from nousd.errors import ToolError
 from nousd.tools.sandbox import seccomp
 from nousd.tools.sandbox.interface import Held, Request
-from nousd.tools.sandbox.places import Chosen, Places, places_of
+from nousd.tools.sandbox.places import Chosen, Places, is_of_the_machine, places_of
 from nousd.tools.sandbox.rule_walk import Search
 from nousd.wire.tool_events import SandboxFacts
 
@@ -187,15 +187,16 @@ def _rules(places: Places) -> list[Rule]:
     """Returns what may be used: nothing that is closed, and nothing that a new name could close in."""
     rules: list[Rule] = []
     shown = (*places.readable, *places.writable)
+    # A link on the way to what is not the machine's was made meanwhile, and by a program.
     for root in shown:
-        is_plain = _is_plain(root)
+        is_plain = not is_of_the_machine(root)
         for path, is_whole in _opened(root, places.hidden):
             rules.append((str(path), READ if is_whole else _READ_FOLDER, is_plain))
     # Rights are of what is really there: of a link, where it leads.
     closed = {path for given in places.protected for path in (given, Path(os.path.realpath(given)))}
     closed |= set(places.hidden)
     for root in places.writable:
-        is_plain = _is_plain(root)
+        is_plain = not is_of_the_machine(root)
         opened = _opened(root, closed)
         rules += [(str(path), WRITE, is_plain) for path, is_whole in opened if is_whole]
     if len(rules) > ENTRIES_MAX:
@@ -204,11 +205,6 @@ def _rules(places: Places) -> list[Rule]:
             " by one, because something closed lies beside them"
         )
     return rules
-
-
-def _is_plain(root: Path) -> bool:
-    """Whether there is no link on the way: then none is followed below, where programs can make some."""
-    return os.path.realpath(root) == str(root)
 
 
 def _opened(path: Path, closed: Collection[Path]) -> Iterator[tuple[Path, bool]]:

@@ -8,22 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from nousd.tools.sandbox._bubblewrap_main import COVER, KEEP, ON_THE_WAY, STAND
-from nousd.tools.sandbox.places import ETC, ETC_OF_A_NETWORK, SYSTEM_FOLDERS, Places
+from nousd.tools.sandbox.places import Places, is_of_the_machine
 from nousd.tools.sandbox.stand_ins import content_of
-
-_MACHINE: Final = frozenset(map(Path, (*SYSTEM_FOLDERS, *ETC, *ETC_OF_A_NETWORK)))
 
 Closed = dict[str, tuple[str, bytes | None, Any]]
 """Name -> how it is closed, what it says instead, what is closed below."""
-
-
-def is_of_the_machine(path: Path) -> bool:
-    return path in _MACHINE
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):

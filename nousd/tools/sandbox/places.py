@@ -87,6 +87,13 @@ SHOWN_MAX: Final = 64
 
 ETC_OF_A_NETWORK: Final = ("/etc/gai.conf", "/etc/resolv.conf")
 
+_MACHINE: Final = frozenset(map(Path, (*SYSTEM_FOLDERS, *ETC, *ETC_OF_A_NETWORK)))
+
+
+def is_of_the_machine(path: Path) -> bool:
+    """Whether it is one of the places above, which no program can change, and which may be links."""
+    return path in _MACHINE
+
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     """What the user chose for every sandbox.
