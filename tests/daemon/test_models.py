@@ -308,6 +308,11 @@ async def test_all_models_are_listed_with_what_is_known_of_them(
             {"provider": "other", "cause": "overloaded"},
             {"provider": "broken", "cause": "provider broken needs BROKEN_API_KEY"},
         ],
+        "providers": [
+            {"provider": "main", "is_default": True, "usable": True, "catalog": "server"},
+            {"provider": "other", "is_default": False, "usable": True, "catalog": "config"},
+            {"provider": "broken", "is_default": False, "usable": False, "catalog": "none"},
+        ],
     }
 
 
@@ -319,6 +324,7 @@ async def test_one_provider_is_asked_again_when_it_is_wanted(
     for refresh in (False, False, True):
         answer = await client.request("list_models", provider="other", refresh=refresh)
         listed.append([model["model"] for model in answer["models"]])
+        assert [each["provider"] for each in answer["providers"]] == ["other"]
     assert listed == [["small", "a"], ["small", "a"], ["small", "b"]]
     assert (len(stub.requests), len(other.requests)) == (0, 2)
 
