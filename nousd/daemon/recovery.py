@@ -94,9 +94,7 @@ async def _ends_of_run(run: RunRecord, store: Store, clock: Clock) -> tuple[Even
     row = await store.session(run.session_id)
     leaf_id = None if row is None else row.leaf_id
     *ends, end = owed_ends(ledger, "interrupted", leaf_id=leaf_id, now=clock.now())
-    left = SessionState(
-        session_id=run.session_id, queue=await store.pending_inputs(run.session_id)
-    )
+    left = SessionState(session_id=run.session_id, queue=await store.pending_inputs(run.session_id))
     appended = joined(left, run_id=run.run_id, leaf_id=leaf_after(ends, leaf_id))
     return (*owed_usage(ledger), *ends, *appended, end)
 

@@ -24,6 +24,7 @@ from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo
 from nousd.wire.workers import TaskOrigin, WorkerSpec
 
+
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The run that holds the session's run lock."""
 

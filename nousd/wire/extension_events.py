@@ -9,7 +9,6 @@ from msgspec import UNSET, UnsetType
 
 from nousd.wire.event_base import Event
 
-
 InputKind = Literal["prompt", "steer", "follow_up", "message"]
 """What a text was handed in as; a ``message`` was to be appended."""
 
