@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import anyio
@@ -77,8 +78,6 @@ class OpenBridge(NamedTuple):
             services = Services(daemon, window, Presence(daemon, following, retry))
             if not is_patient:
                 await window.begun()
-            for listener in self.listeners:
-                _logger.info("http on %s", listener.socket.getsockname())
             app = make_app(services, self.settings.safety)
             await server.serve(app, self.listeners, closing)
             following.cancel_scope.cancel()
@@ -92,4 +91,12 @@ async def open_bridge(settings: BridgeSettings) -> AsyncIterator[OpenBridge]:
         ConfigError: the place cannot be had.
     """
     async with server.open_listeners(settings.place) as listeners:
+        for listener in listeners:
+            _logger.info("listening on http at %s", _address(listener))
         yield OpenBridge(settings, listeners)
+
+
+def _address(listener: trio.SocketListener) -> HttpPlace:
+    """Returns where it listens; a port of 0 is by now a port."""
+    name = listener.socket.getsockname()
+    return HttpPlace(path=Path(name)) if isinstance(name, str) else HttpPlace(*name[:2])

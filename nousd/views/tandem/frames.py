@@ -18,12 +18,14 @@ _ID_DIGITS_MAX: Final = 18
 
 
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the bus of the engine says of an event. ``event_id`` is unique."""
+    """What the bus of the engine says of an event. ``event_id`` is unique; clients drop an event without
+    ``schema_version``.
+    """
 
     event_id: str
     seq: int
     occurred_at_ms: int
-    schema_version: int = msgspec.field(default=1)
+    schema_version: int = msgspec.field(default_factory=lambda: 1)
     session_id: str | None = None
     run_id: str | None = None
 
