@@ -67,6 +67,7 @@ class InputGiven(Told, frozen=True, kw_only=True):
     Args:
         session_id: "" if the text will begin the first session.
         run_id: of the run that the session has at this moment.
+        kind: a ``message`` is to be appended, without a run.
         attachments: how many files come with the text.
     """
 

@@ -180,6 +180,26 @@ async def test_a_steer_that_an_extension_dealt_with_is_not_queued(tmp_path: Path
     assert [given.run_id for given in seen] == ["", begun["run_id"], begun["run_id"]]
 
 
+async def test_a_message_that_is_appended_is_changed_or_answered_like_any_text(
+    tmp_path: Path,
+) -> None:
+    def change(given: InputGiven) -> HandleInput | ChangeInput:
+        if given.text.startswith("/"):
+            return HandleInput("done")
+        return ChangeInput(f"{given.text}!")
+
+    async with open_bench(tmp_path, on("input", change)) as bench:
+        answer = await bench.client.request("append_message", text="/rules")
+        assert (answer["command"], answer["handled_by"]) == ("append_message", "one")
+        appended = await bench.client.request("append_message", text="hello")
+        prompted = await bench.client.request(
+            "prompt", text="hello", wait=False, reuse_appended=True
+        )
+        assert prompted["entry_id"] == appended["entry_id"]
+        (entry,) = (await bench.client.request("get_messages"))["messages"]
+        assert entry["text"] == "hello!"
+
+
 async def test_a_text_that_is_sent_again_is_shown_to_no_hook_again(tmp_path: Path) -> None:
     seen: list[str] = []
 
