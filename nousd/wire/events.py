@@ -307,8 +307,8 @@ class ModelInput(Event, frozen=True, kw_only=True):
     ``omitted`` names the oldest of the ``omitted_count`` entries that it is not told, or not whole.
 
     A summary that was asked for by hand belongs to no run. Logs of earlier versions have none of the
-    keys that may be missing but ``omitted`` and ``leaf_id``. ``sampling`` is what was asked for; a family
-    of models that is known to refuse it is not told.
+    keys that may be missing but ``omitted`` and ``leaf_id``. ``sampling`` is what was asked for; a
+    family of models that is known to refuse it is not told.
     """
 
     model: str

@@ -245,20 +245,24 @@ SESSION_FAULTS: Faults = [
     ({"session_id": 4}, "session_id must be a string"),
     ({"session_id": LONG_NAME}, "session_id is too long: at most 256"),
 ]
+NO_OBJECTS: list[Any] = [4, []]
+NO_NUMBERS: list[Any] = [None, "1", []]
+NO_RULE_LISTS: list[Any] = [None, "bash", {}]
+NO_SOURCES: list[Any] = [4, [], "a b", "-a"]
 SAID_OF_SESSION_FAULTS: Faults = [
-    *[({"source_metadata": value}, "source_metadata must be an object") for value in (4, [])],
-    *[({"sampling": value}, "sampling must be an object") for value in (4, [])],
+    *[({"source_metadata": value}, "source_metadata must be an object") for value in NO_OBJECTS],
+    *[({"sampling": value}, "sampling must be an object") for value in NO_OBJECTS],
     *[
         ({"sampling": {"temperature": value}}, "sampling.temperature must be a number")
-        for value in (None, "1", [])
+        for value in NO_NUMBERS
     ],
     ({"sampling": {"temperature": -0.1}}, "sampling.temperature must be at least 0"),
     ({"sampling": {"top_p": 1.5}}, "sampling.top_p must be at most 1"),
     ({"sampling": {"max_tokens": 1.5}}, "sampling.max_tokens must be an integer"),
     ({"sampling": {"max_tokens": 0}}, "sampling.max_tokens must be at least 1"),
-    *[({"rules": value}, "rules must be an object") for value in (4, [])],
+    *[({"rules": value}, "rules must be an object") for value in NO_OBJECTS],
     ({"rules": {"denied": ["bash"]}}, "rules has an unknown key: denied"),
-    *[({"rules": {"deny": value}}, "rules.deny must be an array") for value in (None, "bash", {})],
+    *[({"rules": {"deny": value}}, "rules.deny must be an array") for value in NO_RULE_LISTS],
     ({"rules": {"deny": [4]}}, "an item of rules.deny must be a string"),
     ({"rules": {"deny": [None]}}, "an item of rules.deny must be a string"),
     ({"rules": {"ask": ["x"] * 65}}, "rules.ask is too long: at most 64"),
@@ -275,7 +279,7 @@ NEW_SESSION_FAULTS: Faults = [
     ({"name": 4}, "name must be a string"),
     *FOLDER_FAULTS,
     *[({"activate": value}, "activate must be a boolean") for value in NO_BOOLEANS],
-    *[({"source": value}, "source must be a string like chat") for value in (4, [], "a b", "-a")],
+    *[({"source": value}, "source must be a string like chat") for value in NO_SOURCES],
     ({"source": "a\n"}, "source must be a string like chat"),
     ({"model": 4}, "model must be a string"),
     ({"provider": 4}, "provider must be a string"),
