@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import trio
 
-from . import accepting, memory, ping, prompting, starting, streaming
+from . import accepting, bridging, memory, ping, prompting, starting, streaming
 from .report import Row, as_json, table
 
 GROUPS: Final[dict[str, Callable[[], Awaitable[list[Row]]]]] = {
@@ -30,6 +30,8 @@ GROUPS: Final[dict[str, Callable[[], Awaitable[list[Row]]]]] = {
     "start": starting.rows,
     "nousctl": starting.nousctl,
     "memory": memory.rows,
+    "http": bridging.requests,
+    "sse": bridging.streams,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
@@ -38,6 +39,13 @@ def folder() -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path)
+
+
+def free_port() -> int:
+    """Returns a port of loopback on which nobody listens at the moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 @contextmanager
