@@ -56,7 +56,9 @@ async def _place_of_prompt(core: Core, command: commands.Prompt, request_hash: s
         leaf_id = live.state.leaf_id if command.leaf_id is None else command.leaf_id
         tail = await appended_tail(core, live, leaf_id) if command.reuse_appended else ()
         known = await repeated(core, live, command, request_hash)
-        if not tail or leaf_id in (live.state.leaf_id, command.leaf_id):
+        # Something may have been appended meanwhile; a session with a run refuses the prompt anyway.
+        is_current = leaf_id in (live.state.leaf_id, command.leaf_id)
+        if is_current or not command.reuse_appended or live.state.run is not None:
             break
     if known is None and isinstance(workspace, CommandRejected):
         raise workspace
