@@ -29,7 +29,6 @@ from typing import Any, Final, Protocol
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
-from nousd.daemon.accept import serve_connections
 from nousd.daemon.agents import ReadAgents, no_agents
 from nousd.daemon.app import Parts, open_core, shut_down
 from nousd.daemon.clock import Clock, SystemClock
@@ -43,6 +42,7 @@ from nousd.daemon.project import Project
 from nousd.daemon.sockets import open_listeners
 from nousd.daemon.workspaces import Workspace, Workspaces
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
+from nousd.places.accept import serve_connections
 from nousd.providers.interface import Provider
 from nousd.providers.models import Models
 from nousd.runtimes.interface import Runtime
@@ -382,7 +382,9 @@ async def socket_daemon(
                 (listeners.command, serve_commands),
                 (listeners.events, serve_events),
             ):
-                accept = partial(serve_connections, connections_max=512, refusal=b"{}\n")
+                accept = partial(
+                    serve_connections, places=trio.CapacityLimiter(512), refusal=b"{}\n"
+                )
                 nursery.start_soon(accept, listener, partial(serve, core))
             daemon = _SocketDaemon(core, path)
             try:

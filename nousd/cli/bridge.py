@@ -51,14 +51,23 @@ def _bridge(values: dict[str, Any]) -> None:
     serve_alone(wanted, settings.socket)
 
 
+def check_installed() -> None:
+    """Makes sure that the libraries of the extra ``http`` are there.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    if any(importlib.util.find_spec(name) is None for name in ("hypercorn", "starlette")):
+        raise ConfigError("http needs the extra http: pip install 'nousd[http]'")
+
+
 def bridge_settings(settings: Settings) -> BridgeSettings:
     """Returns what the settings say of HTTP; the token is made if there is none yet.
 
     Raises:
         ConfigError: a setting does not fit, the token cannot be had, or the libraries are missing.
     """
-    if importlib.util.find_spec("hypercorn") is None:
-        raise ConfigError("http needs the extra http: pip install 'nousd[http]'")
+    check_installed()
     from nousd.bridge.place import place_of
     from nousd.bridge.run import BridgeSettings
     from nousd.places.locations import http_token_file

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_
 import typer
 
 from nousd.cli.arguments import Argument, function_of
-from nousd.cli.bridge import bridge_settings
+from nousd.cli.bridge import bridge_settings, check_installed
 
 if TYPE_CHECKING:
     from nousd.config.settings import Settings
@@ -102,14 +102,17 @@ def _http_door(settings: Settings) -> Door | None:
     """Returns what opens the HTTP server of the settings; None if they name none."""
     if settings.http is None:
         return None
+    check_installed()
     from nousd.bridge.embedded import embedded
     from nousd.bridge.run import open_bridge
     from nousd.daemon.connection import serve_commands
     from nousd.daemon.feed import serve_events
 
     @asynccontextmanager
-    async def door() -> AsyncIterator[ServeBeside]:
-        async with open_bridge(bridge_settings(settings)) as bridge:
+    async def door(tell_secret: Callable[[str], None]) -> AsyncIterator[ServeBeside]:
+        wanted = bridge_settings(settings)
+        tell_secret(wanted.token)
+        async with open_bridge(wanted) as bridge:
 
             async def serve_core(core: Core) -> None:
                 ways = partial(serve_commands, core), partial(serve_events, core)

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -25,7 +25,6 @@ from nousd.config.providers import MOCK
 from nousd.config.resolve import with_provider
 from nousd.config.settings import Settings
 from nousd.daemon import boundary
-from nousd.daemon.accept import serve_connections
 from nousd.daemon.app import Parts, open_core, shut_down
 from nousd.daemon.clock import SystemClock
 from nousd.daemon.connection import serve_commands
@@ -45,6 +44,7 @@ from nousd.daemon.systemd import (
 from nousd.daemon.workspace_settings import default_prompt, workspaces_of_settings
 from nousd.errors import CommandRejected
 from nousd.places import locations
+from nousd.places.accept import serve_connections
 from nousd.places.folders import prepare_chosen_folder, prepare_own_folder
 from nousd.places.locks import lock_socket, lock_state_folder
 from nousd.redaction import Redactor, secret_variables
@@ -64,8 +64,18 @@ ServeBeside = Callable[[Core], Awaitable[None]]
 """Serves a core until it closes, and returns once its clients have what they are owed or a grace is
 over."""
 
-Door = Callable[[], AbstractAsyncContextManager[ServeBeside]]
-"""Opens another way in: whoever comes waits there until the core is ready. Raises ConfigError."""
+Door = Callable[[Callable[[str], None]], AbstractAsyncContextManager[ServeBeside]]
+"""Opens another way in: whoever comes waits there until the core is ready. It is given what
+it is to tell its secrets to, so that they are in no log. Raises ConfigError."""
+
+
+class _Ways(NamedTuple):
+    """The ways in, and what closes them."""
+
+    listeners: Listeners
+    beside: ServeBeside | None
+    closing: AsyncExitStack
+
 
 _log: Final = logging.getLogger(__name__)
 
@@ -116,9 +126,10 @@ async def _serve(settings: Settings, door: Door | None) -> None:
         parts = await stack.enter_async_context(_opened_parts(settings, redactor))
         doors = await stack.enter_async_context(AsyncExitStack())
         listeners = await doors.enter_async_context(open_listeners(settings.socket, passed))
-        beside = None if door is None else await doors.enter_async_context(door())
+        beside = None if door is None else await doors.enter_async_context(door(redactor.add))
         core = await stack.enter_async_context(open_core(parts))
-        await _serve_until_told_to_stop(core, listeners, beside, doors, signals, notifier)
+        ways = _Ways(listeners, beside, doors)
+        await _serve_until_told_to_stop(core, ways, signals, notifier)
 
 
 async def _with_provider_found(settings: Settings) -> Settings:
@@ -219,25 +230,23 @@ def _native_settings(settings: Settings) -> NativeSettings:
 
 
 async def _serve_until_told_to_stop(
-    core: Core,
-    listeners: Listeners,
-    beside: ServeBeside | None,
-    doors: AsyncExitStack,
-    signals: AsyncIterator[int],
-    notifier: Notifier,
+    core: Core, ways: _Ways, signals: AsyncIterator[int], notifier: Notifier
 ) -> None:
     async with trio.open_nursery() as connections:
+        listeners, beside, _ = ways
         connections.start_soon(_accept, listeners.command, partial(serve_commands, core))
         connections.start_soon(_accept, listeners.events, partial(serve_events, core))
         if beside is not None:
-            connections.start_soon(beside, core)
+            # A fault of theirs costs their clients the way in, and nobody anything else.
+            served = partial(beside, core)
+            connections.start_soon(boundary.contained, served, "the way in beside the sockets")
         notifier.ready(f"pid {os.getpid()}")
         _log.info("listening on %s", listeners.command.socket.getsockname())
         told = await anext(signals)
         notifier.stopping()
         _log.info("stopping: %s", signal.Signals(told).name)
         await shut_down(core)
-        await doors.aclose()
+        await ways.closing.aclose()
         connections.cancel_scope.deadline = trio.current_time() + _GRACE_SECONDS
     _log.info("stopped")
 
@@ -251,6 +260,6 @@ async def _accept(
     await serve_connections(
         listener,
         served,
-        connections_max=CONNECTIONS_MAX,
+        places=trio.CapacityLimiter(CONNECTIONS_MAX),
         refusal=encode_error("", CommandRejected("too_many_connections")),
     )

@@ -21,7 +21,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """The settings of every daemon that would have been run; each ends with exit code 7."""
     served: list[Settings] = []
 
-    def serve(settings: Settings) -> int:
+    def serve(settings: Settings, _door: object) -> int:
         served.append(settings)
         return 7
 
@@ -92,7 +92,7 @@ def test_a_bad_setting_is_one_line_and_exit_code_2(nousd: Nousd, served: list[Se
 def test_what_keeps_the_daemon_from_running_is_one_line(
     nousd: Nousd, monkeypatch: pytest.MonkeyPatch, error: NousdError, code: int
 ) -> None:
-    def serve(_settings: Settings) -> int:
+    def serve(_settings: Settings, _door: object) -> int:
         raise error
 
     monkeypatch.setattr(serving, "serve", serve)

@@ -10,8 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from nousd.daemon.accept import Handler, serve_connections
 from nousd.daemon.sockets import open_listeners
+from nousd.places.accept import Handler, serve_connections
 
 REFUSAL = b'{"ok":false}\n'
 
@@ -74,7 +74,7 @@ def start(
         await serve_connections(
             listener,
             handler,
-            connections_max=connections_max,
+            places=trio.CapacityLimiter(connections_max),
             refusal=REFUSAL,
             admits=admits,
         )
@@ -86,7 +86,9 @@ async def test_our_own_user_is_served_by_default(socket_path: Path, nursery: tri
     async with open_listeners(socket_path) as listeners:
 
         async def serve() -> None:
-            await serve_connections(listeners.command, echo, connections_max=1, refusal=REFUSAL)
+            await serve_connections(
+                listeners.command, echo, places=trio.CapacityLimiter(1), refusal=REFUSAL
+            )
 
         nursery.start_soon(serve)
         async with await trio.open_unix_socket(socket_path) as client:
@@ -193,7 +195,10 @@ async def test_the_end_of_an_overload_is_followed_by_a_new_line_for_the_next(
 async def test_a_listener_that_fails_otherwise_is_not_served_on() -> None:
     with trio.fail_after(5), pytest.RaisesGroup(OSError):
         await serve_connections(
-            FakeListener(os_error(errno.EINVAL)), echo, connections_max=1, refusal=REFUSAL
+            FakeListener(os_error(errno.EINVAL)),
+            echo,
+            places=trio.CapacityLimiter(1),
+            refusal=REFUSAL,
         )
 
 
@@ -229,5 +234,7 @@ async def test_an_error_of_a_handler_is_left_to_the_caller() -> None:
     server, client = connected_pair()
     async with client:
         with trio.fail_after(5), pytest.RaisesGroup(Fault):
-            await serve_connections(FakeListener(server), fail, connections_max=1, refusal=REFUSAL)
+            await serve_connections(
+                FakeListener(server), fail, places=trio.CapacityLimiter(1), refusal=REFUSAL
+            )
         assert await read_to_end(client) == b""

@@ -1,7 +1,7 @@
-"""The accept loop of a Unix socket: who may come in, and how many at a time.
+"""The accept loop of a listener: who may come in, and how many at a time.
 
-It knows nothing of what is said on a connection. The loops of the two sockets share nothing, so
-that a crowd on the event socket does not close the command socket.
+It knows nothing of what is said on a connection. Loops share nothing but the places that they
+are given, so that a crowd on one socket does not close another one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from nousd.daemon.peers import is_own_or_root
+from nousd.places.peers import is_own_or_root
 
 Handler = Callable[[trio.SocketStream], Awaitable[None]]
 
@@ -35,9 +35,10 @@ async def serve_connections(
     listener: trio.abc.Listener[trio.SocketStream],
     handler: Handler,
     *,
-    connections_max: int,
+    places: trio.CapacityLimiter,
     refusal: bytes,
     admits: Callable[[trio.SocketStream], bool] = is_own_or_root,
+    handlers: trio.Nursery | None = None,
 ) -> None:
     """Runs ``handler(stream)`` in a task of its own for each connection.
 
@@ -45,17 +46,17 @@ async def serve_connections(
     handlers. A handler's stream is closed when the handler ends.
 
     Args:
-        connections_max: handlers at a time. A further client gets ``refusal`` and is closed.
-        refusal: one encoded error line.
+        places: as many handlers at a time. A further client gets ``refusal`` and is closed.
+        refusal: one encoded error.
         admits: whether a peer is served at all; one that is not is closed without a word.
+        handlers: where they run, if they are to outlive the loop.
 
     Error handling: an exception from a handler is not caught and ends the whole loop, as does an
     ``OSError`` of the listener (both in an exception group). What a fault on one connection means
     is the handler's matter, which knows how to answer it. Only want of descriptors or of memory is
     waited out, by trying again every 100 ms.
     """
-    places = trio.CapacityLimiter(connections_max)
-    async with trio.open_nursery() as nursery:
+    async with trio.open_nursery() as own:
         while True:
             try:
                 stream = await _accept(listener)
@@ -68,7 +69,7 @@ async def serve_connections(
                 await _refuse(stream, refusal)
             else:
                 places.acquire_on_behalf_of_nowait(stream)
-                nursery.start_soon(_serve_one, stream, handler, places)
+                (handlers or own).start_soon(_serve_one, stream, handler, places)
 
 
 async def _serve_one(

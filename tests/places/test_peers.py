@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from nousd.daemon import peers
-from nousd.daemon.peers import is_own_or_root, peer_uid
 from nousd.daemon.sockets import open_listeners
+from nousd.places import peers
+from nousd.places.peers import is_own_or_root, peer_uid
 
 SOMEBODY_ELSE = 65_534
 
