@@ -110,6 +110,7 @@ _COLUMNS: Final[dict[str, Types]] = {
     "next_seq": _NUMBER,
     "parent_id": _TEXT_OR_NULL,
     "position": _NUMBER,
+    "request": _TEXT,
     "role": _TEXT,
     "run_id": _TEXT,
     "runtime": _TEXT,
@@ -143,6 +144,16 @@ class RowReader:
         try:
             query = "SELECT 1 FROM sqlite_schema WHERE name = ?"
             return self._connection.execute(query, (name,)).get is not None
+        except _FAILURES:
+            return False
+
+    def has_column(self, table: str, name: str) -> bool:
+        """Whether a table, as far as the schema can be read, has a column of that name."""
+        if self._connection is None:
+            return False
+        try:
+            query = "SELECT 1 FROM pragma_table_info(?) WHERE name = ?"
+            return self._connection.execute(query, (table, name)).get is not None
         except _FAILURES:
             return False
 

@@ -30,10 +30,12 @@ from nousd.wire.events import EVENT_TYPES, Event
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION
 from nousd.wire.optional import or_unset
 from nousd.wire.responses import PendingCounts, QueuedInput
+from nousd.wire.run_options import NOTHING_ASKED, RunRequest
 
 _entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
 _input_decoder: Final = msgspec.json.Decoder(QueuedInput)
 _settings_decoder: Final = msgspec.json.Decoder(Settings)
+_request_decoder: Final = msgspec.json.Decoder(RunRequest)
 
 # --- lost events that rows tell ----------------------------------------------------------------
 
@@ -101,9 +103,18 @@ def _inputs(rows: RowReader) -> Restored:
 
 def _runs(rows: RowReader) -> Restored:
     columns = "seq, run_id, session_id, runtime, model, started_at"
-    for seq, run_id, session_id, runtime, model, started_at in rows.all("runs", columns, "rowid"):
+    # Stores of earlier versions do not tell how a run was asked for.
+    columns += ", request" if rows.has_column("runs", "request") else ""
+    for seq, run_id, session_id, runtime, model, started_at, *rest in rows.all(
+        "runs", columns, "rowid"
+    ):
+        asked = _decoded(_request_decoder, rest[0]) if rest else None
         start = events.AgentStart(
-            session_id=session_id, run_id=run_id, runtime=runtime, model=model
+            session_id=session_id,
+            run_id=run_id,
+            runtime=runtime,
+            model=model,
+            **msgspec.structs.asdict(asked or NOTHING_ASKED),
         )
         yield seq, start, started_at
 

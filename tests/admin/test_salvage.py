@@ -29,6 +29,7 @@ from nousd.daemon.recovery import close_what_is_open
 from nousd.errors import StoreError, StoreTooNew
 from nousd.places.locks import lock_state_folder
 from nousd.store import sqlite
+from nousd.wire.run_options import RunOptions
 from tests.admin.conftest import Change, untouched
 from tests.admin.logs import a_run, artifact, lines_in, write_log, write_recorded_log
 from tests.store.helpers import EVERYTHING, append, created, deleted, whole_log
@@ -363,6 +364,8 @@ async def test_what_a_branch_shares_with_a_deleted_parent_is_kept(log: Path) -> 
 
 async def test_lost_events_are_told_by_their_rows(log: Path, change: Change) -> None:
     before = lines_in(log)
+    asked = '{"client_id":"desktop","options":{"tools":[]}}'
+    change("UPDATE runs SET request = ? WHERE run_id = 'r1'", asked)
     for type_ in ("entry_appended", "agent_start"):
         change("DELETE FROM events WHERE type = ? AND run_id IN ('r1', 'r2')", type_)
     change("DELETE FROM events WHERE type = 'queue_update' AND CAST(line AS TEXT) LIKE '%\"i2\"%'")
@@ -375,6 +378,9 @@ async def test_lost_events_are_told_by_their_rows(log: Path, change: Change) -> 
     assert check(out).errors == 0
     async with sqlite.open_store(out) as store:
         assert [queued.input_id for queued in await store.pending_inputs("s1")] == ["i2"]
+        run = await store.run("r1")
+        assert run is not None
+        assert (run.client_id, run.options) == ("desktop", RunOptions(tools=()))
 
 
 def test_an_input_that_was_consumed_is_not_pending_again(log: Path, change: Change) -> None:
