@@ -37,6 +37,9 @@ from nousd.wire.limits import (
 GRACE_SECONDS: Final = 1.0
 """How long connections may take to write what they owe once the daemon stops."""
 
+_FINAL_STATUS: Final = tuple(b"HTTP/1.1 %d" % kind for kind in (2, 3, 4, 5))
+"""How the head of an answer begins. What tells to go on with a body is not held back."""
+
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -45,16 +48,28 @@ class _Guarded:
 
     A reader that takes nothing for ``HTTP_WRITE_SECONDS`` is cut off; it resumes by the id of the last
     frame it has seen.
+
+    The head of an answer waits for what follows it, so that both are one write: hypercorn writes them
+    apart, and ends each answer with a write of its own, which may be empty.
     """
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
+        self._head = b""
         self.socket = stream.socket
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         return await self._stream.receive_some(max_bytes)
 
     async def send_all(self, data: bytes) -> None:
+        if not self._head and data.startswith(_FINAL_STATUS):
+            self._head = data
+            return
+        data, self._head = self._head + data, b""
+        if data:
+            await self._write(data)
+
+    async def _write(self, data: bytes) -> None:
         with trio.move_on_after(HTTP_WRITE_SECONDS) as waiting:
             await self._stream.send_all(data)
         if waiting.cancelled_caught:
