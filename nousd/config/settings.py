@@ -188,8 +188,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Meta(
             max_length=4096,
-            description="Serve HTTP and server-sent events as well: at HOST:PORT of this machine (0: any "
-            "port that is free), or unix:PATH. Clients need the token of the file http-token in the "
+            description="Serve HTTP and server-sent events as well: at HOST:PORT of this machine (port "
+            "0: any that is free), or unix:PATH. Clients need the token of the file http-token in the "
             "state folder. [default: no HTTP]",
         ),
     ] = None
@@ -318,6 +318,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def events_socket(self) -> Path:
         """The socket that events are on."""
         return locations.events_socket(self.socket)
+
+    @property
+    def http_socket(self) -> Path | None:
+        """The Unix socket that HTTP is on; None if it is on none."""
+        if self.http is None or not self.http.startswith("unix:"):
+            return None
+        return Path(self.http.removeprefix("unix:"))
 
     @property
     def key_programs(self) -> tuple[Path, ...]:

@@ -116,11 +116,14 @@ def _out_of_reach(settings: Settings) -> tuple[Path, ...]:
     that a model wrote would be obeyed by the next start. So would the user's own instructions, a system
     prompt, an extension, and a program that prints a key.
     """
+    http_socket = settings.http_socket
     places = (
         settings.state_dir,
         settings.socket,
         settings.events_socket,
         socket_lock_file(settings.socket),
+        http_socket,
+        None if http_socket is None else socket_lock_file(http_socket),
         settings.config_file,
         locations.default_config_file(),
         locations.user_instructions_file(),

@@ -76,7 +76,8 @@ def _session_created(event: events.SessionCreated, seq: int, ts: str) -> Changes
         seq=seq,
         ts=ts,
     )
-    if session.parent_id is None:
+    if session.parent_id is None or session.leaf_id is None:
+        # A parent without a leaf has no entries, and a child without one is no branch.
         return (session,)
     return (session, CopyEntries(event.session_id, session.parent_id))
 

@@ -148,7 +148,8 @@ class Error(RunEvent, frozen=True, kw_only=True):
 
 
 class SessionCreated(Event, frozen=True, kw_only=True):
-    """A branch names its parent and holds, from the start, everything the parent held.
+    """A branch names its parent and holds, from the start, everything the parent held. One with a parent
+    and without ``leaf_id`` begins empty.
 
     ``contract_version`` is that of the protocol the session was created under. ``origin`` is of a
     session that a call of ``task`` made, ``worker`` who carries that task out. ``workspace`` is the real

@@ -52,9 +52,12 @@ async def test_what_guards_the_daemon_is_out_of_reach_of_tools_also_inside_the_w
 ) -> None:
     config = short_folder / "settings.toml"
     config.write_text('[providers.gemini]\napi_key_command = ["./print-key"]')
-    place.options = ("--workdir", str(short_folder), "--config", str(config))
+    http = short_folder / "http.sock"
+    flags = {"--workdir": short_folder, "--config": config, "--http": f"unix:{http}"}
+    place.options = tuple(str(word) for flag in flags.items() for word in flag)
     async with running(place):
         inside = (
+            "http.sock.lock",
             "run/nous.sock.lock",
             "run/new.txt",
             "state/new.txt",
@@ -68,6 +71,7 @@ async def test_what_guards_the_daemon_is_out_of_reach_of_tools_also_inside_the_w
         assert (await client.request("prompt", text=text))["status"] == "completed"
         ends = of_type(await events.run(), "tool_execution_end")
         assert [end["is_error"] for end in ends] == [
+            True,
             True,
             False,
             True,

@@ -369,6 +369,20 @@ async def _is_compared(
             assert await client.request("prompt", text=text, attachments=files, **more) == again
 
 
+@pytest.mark.behaviour("strict_resends_are_compared")
+@pytest.mark.parametrize(
+    "option", [{"tools": []}, {"tool_choice": "none"}, {"sampling": {"temperature": 1}}]
+)
+async def test_the_same_text_that_is_asked_otherwise_is_another_prompt_to_who_is_strict(
+    option: Payload, client: Client
+) -> None:
+    more: Payload = {"text": "a", "client_message_id": "m1", "strict_resend": True, "wait": False}
+    first = await client.request("prompt", **more, **option)
+    assert await client.request("prompt", **more, **option) == {**first, "repeated": True}
+    error = await client.refusal("prompt", **more)
+    assert error["message"] == "client_message_id_reused"
+
+
 # --- aborted by its run ----------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from nousd.machine.row_changes import (
 )
 from nousd.wire import events
 from nousd.wire.limits import SNIPPET_BYTES_MAX
+from nousd.wire.optional import or_unset
 
 TURN: events.TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
 
@@ -63,20 +64,29 @@ def test_a_durable_event_without_rows_of_its_own_touches_its_session(event: even
     assert row_changes(event, 7, "now") == (TouchSession("s1", 7, "now"),)
 
 
-def test_a_branch_is_put_first_and_then_gets_its_parent_s_entries() -> None:
+@pytest.mark.parametrize("leaf_id", ["e1", None])
+def test_a_branch_is_put_first_and_then_gets_its_parent_s_entries_and_one_without_a_leaf_none(
+    leaf_id: str | None,
+) -> None:
     event = events.SessionCreated(
-        session_id="c", created_at="then", contract_version="1", parent_id="p", model="m"
+        session_id="c",
+        created_at="then",
+        contract_version="1",
+        parent_id="p",
+        leaf_id=or_unset(leaf_id),
+        model="m",
     )
     put = PutSession(
         session_id="c",
         created_at="then",
         parent_id="p",
-        leaf_id=None,
+        leaf_id=leaf_id,
         settings=Settings(model="m"),
         seq=7,
         ts="now",
     )
-    assert row_changes(event, 7, "now") == (put, CopyEntries("c", "p"))
+    copied = () if leaf_id is None else (CopyEntries("c", "p"),)
+    assert row_changes(event, 7, "now") == (put, *copied)
 
 
 UPDATES: list[tuple[dict[str, Any], tuple[Any, ...]]] = [

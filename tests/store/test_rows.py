@@ -537,7 +537,7 @@ async def test_an_artifact_goes_with_the_last_session_that_refers_to_it(
         return appended("e1", session_id=session_id, artifact_id=ARTIFACT.id)
 
     await append(store, created("s1"), refer("s1"), artifacts=[ARTIFACT])
-    await append(store, created("branch", parent_id="s1"))
+    await append(store, created("branch", parent_id="s1", leaf_id="e1"))
     await append(store, created("s2"), refer("s2"))
     for session_id in ("s1", "s2"):
         await append(store, deleted(session_id))

@@ -194,8 +194,18 @@ async def _hash_of(command: HandedIn) -> str:
     return await trio.to_thread.run_sync(_hash, command)
 
 
+_OF_RUNS: Final = ("tools", "model", "sampling", "tool_choice")
+
+
+def _options_of(command: commands.Prompt) -> dict[str, Any]:
+    """Returns what a prompt says of its run; the same text with other options is another prompt."""
+    return {name: value for name in _OF_RUNS if (value := getattr(command, name)) is not None}
+
+
 def _hash(command: HandedIn) -> str:
     hashed = hashlib.sha256(encode_json([type(command).__name__, command.text]))
+    if isinstance(command, commands.Prompt) and (options := _options_of(command)):
+        hashed.update(encode_json(options))
     for each in command.attachments:
         data = each.data or b""
         hashed.update(encode_json([msgspec.structs.replace(each, data=None), len(data)]))
