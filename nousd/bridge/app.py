@@ -10,7 +10,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
+from nousd.bridge.callers import ClosingConnections
 from nousd.bridge.gate import Gate, Safety
 from nousd.bridge.handling import answered
 from nousd.bridge.replies import (
@@ -24,7 +26,7 @@ from nousd.bridge.routes import ROWS
 from nousd.bridge.table import Row, Services
 
 
-def make_app(services: Services, safety: Safety, rows: Iterable[Row] = ROWS) -> Gate:
+def make_app(services: Services, safety: Safety, rows: Iterable[Row] = ROWS) -> ASGIApp:
     """Returns what ``nousd.bridge.server`` serves."""
     app = Starlette(
         routes=[
@@ -34,7 +36,7 @@ def make_app(services: Services, safety: Safety, rows: Iterable[Row] = ROWS) -> 
         ],
         exception_handlers={404: _not_found, 405: _not_allowed, 500: _fault},
     )
-    return Gate(app, safety)
+    return ClosingConnections(Gate(app, safety))
 
 
 def _endpoint(row: Row, services: Services) -> Callable[[Request], Awaitable[Response]]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 
 class Caller(NamedTuple):
     """What is particular about a client.
@@ -38,3 +41,25 @@ def caller_of(user_agent: str) -> Caller:
         if user_agent.startswith(beginning):
             return caller
     return ENGINE
+
+
+class ClosingConnections:
+    """The ASGI application around all others: whatever a caller is answered, refusals of the gate
+    included, its connection ends with it if that is what it needs.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_closed = (
+            scope["type"] == "http"
+            and caller_of(Headers(scope=scope).get("user-agent", "")).closes_connections
+        )
+
+        async def closing(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["connection"] = "close"
+            await send(message)
+
+        await self._app(scope, receive, closing if is_closed else send)

@@ -47,8 +47,6 @@ async def answered(row: Row, services: Services, request: Request) -> Response:
         reply = await row.handler(call)
     except (HttpError, ClientError) as error:
         reply = error_reply(error)
-    if caller.closes_connections:
-        reply.headers["connection"] = "close"
     return reply
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from collections import deque
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 from starlette.responses import Response
 
 from nousd.bridge.replies import NOT_FOUND, HttpError, json_reply
@@ -33,9 +35,20 @@ class EventQuery(
 
 
 class RunEventQuery(msgspec.Struct, frozen=True):
-    """Behind which the events begin: the id of a frame, or a cursor."""
+    """Behind which the events begin: the id of a frame, or a cursor; ``since_seq`` is the ``seq`` of an
+    envelope, which is the same number. ``tail``: of a list only so many, the last ones.
+    """
 
     after: str | None = None
+    since_seq: Annotated[int, Meta(ge=0, le=2**62)] | None = None
+    tail: Annotated[int, Meta(ge=0, le=EVENTS_MAX)] | None = None
+
+    @property
+    def behind(self) -> str | None:
+        """Behind which the events begin."""
+        if self.after is None and self.since_seq is not None:
+            return str(self.since_seq)
+        return self.after
 
 
 async def _events(call: Call) -> Response:
@@ -68,8 +81,9 @@ async def _run_events(call: Call) -> Response:
     start = await _start_of(call.daemon, run_id)
     if start is None:
         raise HttpError(NOT_FOUND, "there is no such run")
-    head = call.window.head
-    place = place_asked_for(call.request.headers, call.query.after, head=head) or start
+    query: RunEventQuery = call.query
+    asked = place_asked_for(call.request.headers, query.behind, head=call.window.head)
+    place = max(asked or start, start)
     wanted = Wanted(None, run_id)
     if "text/event-stream" in call.request.headers.get("accept", ""):
         first = greeting((Frame("run.stream.connected", {"runID": run_id}),), None)
@@ -78,12 +92,15 @@ async def _run_events(call: Call) -> Response:
 
 
 async def _listed(call: Call, wanted: Wanted, place: Place) -> list[msgspec.Raw]:
-    listed: list[msgspec.Raw] = []
-    while place.after < call.window.head and len(listed) < EVENTS_MAX:
+    tail: int | None = call.query.tail
+    listed: deque[msgspec.Raw] = deque(maxlen=tail)
+    while place.after < call.window.head and (tail is not None or len(listed) < EVENTS_MAX):
         page = await call.window.page_behind(place, wanted)
         listed += map(msgspec.Raw, events_in(page.data))
         place = page.place
-    return listed
+        if page.has_end:
+            break
+    return list(listed)
 
 
 ROWS: Final = (

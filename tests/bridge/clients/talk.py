@@ -1,0 +1,73 @@
+"""What a driven client does and gets, one JSON line each, for the test that started it.
+
+A driver is a program of its own: the client that it drives has a loop of its own, and warnings of its
+own. ``Talk`` looks methods up by their dotted names, so that the test can compare what was driven with
+what the package has.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+from httpx_sse import SSEError
+
+REFUSALS = (httpx.HTTPStatusError, SSEError)
+"""How a client says that a route is not there: of an answer, and of a stream."""
+
+
+def tell(label: str, method: str, **outcome: Any) -> None:
+    """Prints a line: ``result`` or ``refused`` of what ``label`` stands for."""
+    line = {"label": label, "method": method, **outcome}
+    print(json.dumps(line, default=_plain), flush=True)
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    return vars(value)
+
+
+def refusal(error: httpx.HTTPStatusError | SSEError) -> dict[str, Any]:
+    """Returns what an error says: status and body; of a stream only that it is none."""
+    if isinstance(error, SSEError):
+        return {"stream": False}
+    return {"status": error.response.status_code, "body": error.response.json()}
+
+
+def methods(client: Any) -> Iterator[tuple[str, Any]]:
+    """Yields every public method of a client and of its namespaces, by its dotted name."""
+    for name, value in inspect.getmembers(client):
+        if name.startswith("_"):
+            continue
+        if inspect.ismethod(value):
+            yield name, value
+            continue
+        for inner, method in inspect.getmembers(value, inspect.ismethod):
+            if not inner.startswith("_"):
+                yield f"{name}.{inner}", method
+
+
+def made_up(method: Any) -> dict[str, Any]:
+    """Returns an argument for each parameter that a method must have."""
+    needed = [
+        parameter
+        for parameter in inspect.signature(method).parameters.values()
+        if parameter.default is parameter.empty
+    ]
+    return {parameter.name: _made_up(str(parameter.annotation)) for parameter in needed}
+
+
+def _made_up(annotation: str) -> Any:
+    beginnings = {"str": "x", "int": 1, "bool": False, "list": [], "Literal": "x"}
+    return next((v for k, v in beginnings.items() if annotation.startswith(k)), {})
+
+
+def found(client: Any, dotted: str) -> Any:
+    """Returns the method of that name."""
+    for name in dotted.split("."):
+        client = getattr(client, name)
+    return client
