@@ -314,9 +314,11 @@ async def test_a_run_asks_and_the_log_says_why(folders: Folders) -> None:
 # --- how long ------------------------------------------------------------------------------------
 
 in_time = pytest.mark.behaviour("an_override_ends_in_time")
+told = pytest.mark.behaviour("override_workspace_says_what_took_effect")
 
 
 @in_time
+@told
 async def test_the_answer_says_exactly_what_took_effect(
     folders: Folders, autojump_clock: MockClock
 ) -> None:
@@ -333,6 +335,7 @@ async def test_the_answer_says_exactly_what_took_effect(
         assert await bench.shown(session) is None
 
 
+@told
 @pytest.mark.parametrize("seconds", [30, 86_400])
 async def test_at_the_bounds_an_override_lasts_as_long_as_was_said(
     seconds: int, folders: Folders, autojump_clock: MockClock
@@ -347,6 +350,7 @@ async def test_at_the_bounds_an_override_lasts_as_long_as_was_said(
         assert trio.current_time() - before == pytest.approx(seconds, abs=0.1)
 
 
+@told
 @pytest.mark.parametrize("seconds", [-1, 1, 29, 86_401, "60", None, 60.5, True])
 async def test_beyond_the_bounds_nothing_is_granted(seconds: Any, folders: Folders) -> None:
     async with overriding(folders) as bench:

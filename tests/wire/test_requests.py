@@ -285,6 +285,22 @@ NEW_SESSION_FAULTS: Faults = [
     ({"provider": 4}, "provider must be a string"),
     *SAID_OF_SESSION_FAULTS,
 ]
+ATTACH_FAULTS: Faults = [
+    ({}, "workspace is required"),
+    *[({"workspace": value}, "workspace is required") for value in (None, 4, "")],
+    ({"workspace": "/" + "w" * 4096}, "workspace is too long: at most 4096"),
+    *[
+        ({"workspace": "/a", "reason": value}, "reason must be a string")
+        for value in (4, [], {}, True)
+    ],
+    ({"workspace": "/a", "reason": "r" * 4097}, "reason is too long: at most 4096"),
+]
+OVERRIDE_FAULTS: Faults = [
+    ({}, "ttl_seconds is required"),
+    *[({"ttl_seconds": value}, "ttl_seconds must be an integer") for value in NO_INTEGERS],
+    ({"ttl_seconds": -1}, "ttl_seconds must be at least 0"),
+    ({"ttl_seconds": 86401}, "ttl_seconds must be at most 86400"),
+]
 RUN_FAULTS: Faults = [({"expected_run_id": 4}, "expected_run_id must be a string")]
 RUN_REQUEST_FAULTS: Faults = [
     *[({"reuse_appended": value}, "reuse_appended must be a boolean") for value in NO_BOOLEANS],
@@ -587,6 +603,8 @@ FAULTS: dict[str, Faults] = {
             ],
         ),
     ],
+    "attach_session": [*ATTACH_FAULTS, *with_required("workspace", "/a", SESSION_FAULTS)],
+    "override_workspace": [*OVERRIDE_FAULTS, *with_required("ttl_seconds", 60, SESSION_FAULTS)],
     "list_runs": [*PAGE_FAULTS, *SESSION_FAULTS],
     "get_events": [
         *PAGE_FAULTS,
