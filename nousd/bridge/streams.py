@@ -7,13 +7,15 @@ anything can come back without a gap.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 from starlette.datastructures import Headers
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
 
 from nousd.bridge.replies import BAD_REQUEST, HttpError
 from nousd.bridge.table import Services
@@ -67,12 +69,22 @@ def events_in(data: bytes) -> list[bytes]:
 
 
 def event_stream(
-    chunks: AsyncIterator[bytes], headers: Mapping[str, str] | None = None
+    chunks: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None
 ) -> Response:
     """Returns the response that sends these chunks as they come."""
-    return StreamingResponse(
-        chunks, headers={**_HEADERS, **(headers or {})}, media_type="text/event-stream"
-    )
+    return _EventStream(chunks, {**_HEADERS, **(headers or {})})
+
+
+class _EventStream(StreamingResponse):
+    """A response that ends its chunks when its client has gone, not whenever they are collected."""
+
+    def __init__(self, chunks: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
+        super().__init__(chunks, headers=headers, media_type="text/event-stream")
+        self._chunks = chunks
+
+    async def stream_response(self, send: Send) -> None:
+        async with aclosing(self._chunks):
+            await super().stream_response(send)
 
 
 async def told(
@@ -82,12 +94,12 @@ async def told(
     greeting: bytes = b"",
     *,
     ends_with_run: bool = False,
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """Yields whole frames behind a place, and keep-alives while there are none. Its reader counts as one
     that answers what is asked.
 
     Args:
-        ends_with_run: whether the end of the run is the end of the stream.
+        ends_with_run: whether the end of the run, or of its session, is the end of the stream.
     """
     async with services.presence.of_reader(wanted.session_id):
         if greeting:
@@ -103,6 +115,7 @@ async def pages(
     window: Window, wanted: Wanted, place: Place, *, ends_with_run: bool
 ) -> AsyncGenerator[bytes, None]:
     """Yields what ``told`` does, of a reader that answers nothing."""
+    silent_until = _keepalive_at()
     while True:
         page = await window.page_behind(place, wanted)
         place = page.place
@@ -110,9 +123,19 @@ async def pages(
             yield page.data
             if ends_with_run and page.has_end:
                 return
-        elif place.after >= window.head:
-            with anyio.move_on_after(HTTP_KEEPALIVE_SECONDS) as waiting:
-                if not await window.wait_behind(place):
-                    return
-            if waiting.cancelled_caught:
-                yield _KEEPALIVE
+            silent_until = _keepalive_at()
+        elif (left := silent_until - anyio.current_time()) <= 0:
+            yield _KEEPALIVE
+            silent_until = _keepalive_at()
+        elif place.after < window.head:
+            # A long stretch without a match must not hold up the others.
+            await anyio.lowlevel.checkpoint()
+        elif window.has_ended:
+            return
+        else:
+            place = await window.wait_behind(place, wanted, left)
+
+
+def _keepalive_at() -> float:
+    """Returns when the next one is due. Who takes his time with what is written is owed none for it."""
+    return anyio.current_time() + HTTP_KEEPALIVE_SECONDS

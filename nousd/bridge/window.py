@@ -4,7 +4,8 @@ Theory of operation. One subscription follows the daemon's log. Each event becom
 bytes, in a window that all readers share. A reader is a place in the log, not a queue: it takes what is
 behind its place from the window, or, when it has fallen out of the window, a page from the log. So a
 reader that is slow costs nothing and hurts nobody, and where history ends and live begins is a
-comparison of numbers.
+comparison of numbers. Who waits is woken by what is for him: a thousand readers of quiet sessions cost a
+busy one nothing.
 
 It is the daemon's hub once more for another language; it knows nothing of HTTP.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import anyio
@@ -23,7 +24,7 @@ from nousd.client.answers import ReceivedEvent
 from nousd.client.client import Client
 from nousd.client.resuming import Backoff, Retry
 from nousd.errors import ClientError, Refused
-from nousd.views.tandem.events import Seen, frames, seen
+from nousd.views.tandem.events import Seen, frames, seen, told_again
 from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place, encoded, frame_id
 from nousd.views.tandem.runs import as_of_run
 from nousd.views.tandem.values import or_none
@@ -32,7 +33,7 @@ from nousd.wire.events import AgentEnd, SessionDeleted
 from nousd.wire.subscribe import Subscribe, cursor, cursor_seq
 
 WINDOW_EVENTS_MAX: Final = 8192
-WINDOW_BYTES_MAX: Final = 4 * 1024 * 1024
+WINDOW_BYTES_MAX: Final = 12 * 1024 * 1024
 """The window's bound; a reader that falls out of it reads from the log."""
 
 PAGE_EVENTS: Final = 1024
@@ -41,60 +42,90 @@ PAGE_EVENTS: Final = 1024
 PAGE_BYTES: Final = 64 * 1024
 """What a reader gets at once, at most, but for one event that is longer."""
 
+LOGGED_EVENTS: Final = 128
+"""Events of one read of the log: about as many as make a page, since what is left over is read again."""
+
 _logger: Final = logging.getLogger(__name__)
 
 
 class Wanted(NamedTuple):
-    """Which frames a reader is to have; with a run they are told as those of a run."""
+    """Which frames a reader is to have; with a run they are told as those of a run.
+
+    Args:
+        only_run: whether what belongs to no run is left out, but for the session's deletion.
+    """
 
     session_id: str | None = None
     run_id: str | None = None
+    only_run: bool = False
 
     def takes(self, told: Told) -> bool:
         """Whether an event is wanted. One of no run passes for a run's only if its session is named."""
         if self.session_id is not None and told.session_id != self.session_id:
             return False
-        if self.run_id is None:
+        if self.run_id is None or told.run_id == self.run_id:
             return True
-        return told.run_id == self.run_id or (told.run_id is None and self.session_id is not None)
+        is_of_session = told.run_id is None and self.session_id is not None
+        return is_of_session and (told.is_deletion or not self.only_run)
+
+    @property
+    def alarm(self) -> Alarm:
+        """What an event must belong to, to wake this reader."""
+        return (self.session_id, None) if self.session_id is not None else (None, self.run_id)
+
+
+Alarm = tuple[str | None, str | None]
+"""A session, or a run, or neither for all events."""
 
 
 class Told:
     """An event that is told, with its frames as bytes. Those for a run are made when first wanted."""
 
     __slots__ = (
-        "_frames",
+        "_line",
         "_of_run",
         "_plain",
         "ends_run",
         "is_deletion",
+        "joined_from",
         "run_id",
         "seq",
         "session_id",
     )
 
-    def __init__(self, seen: Seen, told: list[Frame]) -> None:
+    def __init__(self, line: bytes, seen: Seen, told: list[Frame]) -> None:
+        event = seen.event
         self.seq = seen.seq
-        self.session_id = seen.event.session_id
-        self.run_id = or_none(getattr(seen.event, "run_id", UNSET))
-        self.ends_run = isinstance(seen.event, AgentEnd)
-        self.is_deletion = isinstance(seen.event, SessionDeleted)
-        self._frames = told
+        self.session_id = event.session_id
+        self.run_id = or_none(getattr(event, "run_id", UNSET))
+        self.ends_run = isinstance(event, AgentEnd)
+        self.is_deletion = isinstance(event, SessionDeleted)
+        self.joined_from = seen.joined_from
+        self._line = line
         self._plain = _lines(seen.seq, told)
         self._of_run: list[bytes] | None = None
 
     @property
     def size(self) -> int:
-        """Its bytes, as far as they are made."""
-        return sum(map(len, self._plain))
+        """Its bytes, those for a run as if they were made."""
+        return len(self._line) + 2 * sum(map(len, self._plain))
 
     def lines(self, *, of_run: bool) -> list[bytes]:
         """Returns its frames as bytes of a stream."""
         if not of_run:
             return self._plain
         if self._of_run is None:
-            self._of_run = _lines(self.seq, map(as_of_run, self._frames))
+            self._of_run = _lines(self.seq, map(as_of_run, self._frames()))
         return self._of_run
+
+    def lines_again(self, *, of_run: bool) -> list[bytes]:
+        """Returns the same for a reader that had some of the deltas that this event stands for."""
+        told = map(told_again, self._frames())
+        return _lines(self.seq, map(as_of_run, told) if of_run else told)
+
+    def _frames(self) -> list[Frame]:
+        event = seen(self._line)
+        return [] if event is None else frames(event)
 
 
 def _lines(seq: int, told: Iterable[Frame]) -> list[bytes]:
@@ -104,12 +135,21 @@ def _lines(seq: int, told: Iterable[Frame]) -> list[bytes]:
 class Page(NamedTuple):
     """Bytes of whole frames, and the place behind them; none if nothing on that stretch is wanted.
 
-    ``has_end``: the end of a run is among them.
+    ``has_end``: the end of a run is among them, or that of its session.
     """
 
     data: bytes
     place: Place
     has_end: bool
+
+
+class _Waiting:
+    """Readers with the same alarm. ``woken_by``: the number of the event that woke them."""
+
+    def __init__(self) -> None:
+        self.readers = 0
+        self.woken = anyio.Event()
+        self.woken_by: int | None = None
 
 
 class Window:
@@ -121,7 +161,7 @@ class Window:
     Args:
         retry: for how long to come back to a daemon that is not there.
 
-    ``has_begun``: whether the daemon was reached.
+    ``has_begun``: whether the daemon was reached. ``has_ended``: nothing will be added any more.
     """
 
     def __init__(self, daemon: Client, retry: Retry) -> None:
@@ -132,9 +172,10 @@ class Window:
         self._bytes = 0
         self._before = 0
         self._head = 0
-        self._grown = anyio.Event()
-        self._has_ended = False
+        self._waiting: dict[Alarm, _Waiting] = {}
+        self._changed = anyio.Event()
         self.has_begun = False
+        self.has_ended = False
 
     @property
     def head(self) -> int:
@@ -158,8 +199,8 @@ class Window:
                         return
                     await anyio.sleep(seconds)
         finally:
-            self._has_ended = True
-            self._wake()
+            self.has_ended = True
+            self._wake_all()
 
     async def _follow_from_now(self, backoff: Backoff) -> None:
         async with self._daemon.follow(Subscribe(types="all"), retry=self._retry) as following:
@@ -172,14 +213,14 @@ class Window:
         self._told, self._seqs, self._bytes = [], [], 0
         self._head = self._before = head
         self.has_begun = True
-        self._wake()
+        self._wake_all()
 
     def _take(self, received: ReceivedEvent) -> None:
         self._head = cursor_seq(received.id)
         told = told_of(received.line)
         if told is not None:
             self._add(told)
-        self._wake()
+            self._wake(told)
 
     def _add(self, told: Told) -> None:
         if told.is_deletion:
@@ -204,22 +245,48 @@ class Window:
         del self._told[:count]
         del self._seqs[:count]
 
-    def _wake(self) -> None:
-        grown, self._grown = self._grown, anyio.Event()
-        grown.set()
+    def _wake(self, told: Told) -> None:
+        """Wakes whoever waits for what may be this."""
+        self._wake_one((None, None), told.seq)
+        self._wake_one((told.session_id, None), told.seq)
+        if told.run_id is not None:
+            self._wake_one((None, told.run_id), told.seq)
+
+    def _wake_one(self, alarm: Alarm, seq: int | None) -> None:
+        waiting = self._waiting.pop(alarm, None)
+        if waiting is not None:
+            waiting.woken_by = seq
+            waiting.woken.set()
+
+    def _wake_all(self) -> None:
+        for alarm in list(self._waiting):
+            self._wake_one(alarm, None)
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
 
     async def begun(self) -> None:
         """Returns once the daemon was reached, or never will be."""
-        while not (self.has_begun or self._has_ended):
-            await self._grown.wait()
+        while not (self.has_begun or self.has_ended):
+            await self._changed.wait()
 
-    async def wait_behind(self, place: Place) -> bool:
-        """Returns once there is an event behind ``place``; False if there will be none any more."""
-        while self._head <= place.after:
-            if self._has_ended:
-                return False
-            await self._grown.wait()
-        return True
+    async def wait_behind(self, place: Place, wanted: Wanted, seconds: float) -> Place:
+        """Waits for an event that may be wanted, at most so long, and not where some lie behind ``place``
+        already. Returns the place moved over what was not wanted meanwhile.
+        """
+        if self.has_ended or self._head > place.after:
+            return place
+        alarm = wanted.alarm
+        waiting = self._waiting.setdefault(alarm, _Waiting())
+        waiting.readers += 1
+        try:
+            with anyio.move_on_after(seconds):
+                await waiting.woken.wait()
+        finally:
+            waiting.readers -= 1
+            if not waiting.readers and self._waiting.get(alarm) is waiting:
+                del self._waiting[alarm]
+        seen = self._head if waiting.woken_by is None else waiting.woken_by - 1
+        return max(place, Place(seen, FRAMES_MAX))
 
     async def page_behind(self, place: Place, wanted: Wanted) -> Page:
         """Returns the wanted frames behind a place; the place moves also over what is not wanted.
@@ -227,6 +294,9 @@ class Window:
         Raises:
             ClientError: the log cannot be read.
         """
+        if place.after > self._head:
+            # The log is another one, as after a backup was restored: its reader goes on with what is new.
+            return Page(b"", Place(self._head, FRAMES_MAX), has_end=False)
         if place.after < self._before:
             return await self._logged_behind(place, wanted)
         start = bisect_right(self._seqs, place.after)
@@ -241,9 +311,10 @@ class Window:
                 session_id=wanted.session_id,
                 run_id=wanted.run_id if wanted.session_id is None else None,
                 types="all",
+                limit=LOGGED_EVENTS,
             ),
         )
-        told = [told for line in answer.events if (told := told_of(bytes(line))) is not None]
+        told = (event for line in answer.events if (event := told_of(bytes(line))) is not None)
         return _page(told, place, wanted, cursor_seq(answer.next))
 
 
@@ -251,10 +322,10 @@ def told_of(line: bytes) -> Told | None:
     """Returns what is told of an event line; None if nothing is."""
     event = seen(line)
     told = [] if event is None else frames(event)
-    return Told(event, told) if event is not None and told else None
+    return Told(line, event, told) if event is not None and told else None
 
 
-def _page(told: Sequence[Told], place: Place, wanted: Wanted, until: int) -> Page:
+def _page(told: Iterable[Told], place: Place, wanted: Wanted, until: int) -> Page:
     """Joins frames behind a place, up to the bound.
 
     Args:
@@ -266,14 +337,21 @@ def _page(told: Sequence[Told], place: Place, wanted: Wanted, until: int) -> Pag
     for event in told:
         if not wanted.takes(event):
             continue
-        seen = place.seen if event.seq == place.seq else 0
-        new = event.lines(of_run=wanted.run_id is not None)[seen:]
+        new = _lines_behind(place, event, of_run=wanted.run_id is not None)
         room -= sum(map(len, new))
         if room < 0 and lines:
             break
         lines += new
-        has_end |= event.ends_run
+        has_end |= event.ends_run or event.is_deletion
         place = Place(event.seq, FRAMES_MAX)
     else:
         place = max(place, Place(until, FRAMES_MAX))
     return Page(b"".join(lines), place, has_end)
+
+
+def _lines_behind(place: Place, event: Told, *, of_run: bool) -> list[bytes]:
+    if place.seq == event.seq:
+        return event.lines(of_run=of_run)[place.seen :]
+    if event.joined_from is not None and place.seq >= event.joined_from:
+        return event.lines_again(of_run=of_run)
+    return event.lines(of_run=of_run)

@@ -3,77 +3,133 @@
 from __future__ import annotations
 
 import random
-from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pytest
 import trio
 
-from nousd.providers.registry import make_provider
+from nousd.bridge import window
+from nousd.machine.model_input import ModelInput
+from nousd.providers.interface import NO_BLOBS, Blobs, Piece, Receive, TextDelta
+from nousd.providers.mock import MockProvider
 from tests.bridge.harness import Bridge, Frame, bridge_to, frames_in, text
 from tests.bridge.raw_http import opened
-from tests.daemon_harness import socket_daemon
+from tests.daemon_harness import WAIT_SECONDS, socket_daemon
 
 CUTS = 500
-DELTAS = 3000
+DELTAS = 2000
+BYTES_MAX = 4000
+FRAME_BYTES_MIN = 300
+
+
+class _PacedProvider(MockProvider):
+    """The mock, which says as many deltas as there is leave for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._leave = trio.Semaphore(0)
+
+    def let(self, deltas: int) -> None:
+        for _ in range(deltas):
+            self._leave.release()
+
+    async def generate(
+        self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
+    ) -> None:
+        async def receive_paced(piece: Piece) -> None:
+            if isinstance(piece, TextDelta):
+                await self._leave.acquire()
+            await receive(piece)
+
+        await super().generate(request, receive_paced, blobs)
 
 
 class _CutReader:
     """Reads an event stream in any number of connections, each cut after some bytes."""
 
-    def __init__(self, bridge: Bridge, **query: str) -> None:
+    def __init__(self, bridge: Bridge, path: str = "/event", **query: str) -> None:
         self.frames: list[Frame] = []
         self.connections = 0
         self._bridge = bridge
+        self._path = path
         self._query = query
+        self._fruitless = 0
 
     @property
     def has_end(self) -> bool:
         return self.frames[-1:] != [] and self.frames[-1].type == "session.run.finished"
 
+    async def greet(self) -> None:
+        """Reads the greeting, which says from where on it reads."""
+        async with self._bridge.events(self._path, **self._query) as frames:
+            self.frames += (await frames.until("engine.lifecycle.ready"))[-1:]
+
     async def read(self, bytes_wanted: int) -> None:
-        """Connects where it was, takes that many bytes, and keeps the whole frames among them."""
+        """Connects where it was, takes that many bytes, and keeps the whole frames among them.
+
+        A frame that is longer than that is asked for with twice as many the next time, and so on.
+        """
+        self.connections += 1
+        received = await self._cut_after(bytes_wanted << self._fruitless)
+        new = [frame for frame in frames_in(received) if frame.id]
+        self.frames += new
+        self._fruitless = 0 if new else self._fruitless + 1
+
+    async def _cut_after(self, bytes_wanted: int) -> bytes:
         headers = {"accept": "text/event-stream"}
-        last = next((frame.id for frame in reversed(self.frames) if frame.id), None)
-        if last is not None:
-            headers["last-event-id"] = last
+        if self.frames:
+            headers["last-event-id"] = self.frames[-1].id
         request = self._bridge.http.build_request(
-            "GET", "/event", params=self._query, headers=headers
+            "GET", self._path, params=self._query, headers=headers
         )
         received = b""
         async with opened(request) as reply:
-            self.connections += 1
             chunks = reply.chunks()
             while len(received) < bytes_wanted and b"run.finished" not in received:
                 received += await anext(chunks)
             await chunks.aclose()
-        # A frame that is longer than any of the pieces would never come whole.
-        new = frames_in(received[:bytes_wanted]) or frames_in(received)
-        self.frames += [frame for frame in new if frame.id]
+        return received[:bytes_wanted]
 
 
+@pytest.mark.parametrize("is_far_behind", [False, True])
 async def test_a_reader_that_is_cut_500_times_in_a_fast_run_has_every_event_once(
-    short_folder: Path,
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch, is_far_behind: bool
 ) -> None:
+    """Near the model it finds all in the window; far behind it reads the log until it has caught up."""
+    if is_far_behind:
+        monkeypatch.setattr(window, "WINDOW_EVENTS_MAX", 100)
+    model = _PacedProvider()
     async with (
-        socket_daemon(short_folder, provider=make_provider("mock")) as daemon,
+        socket_daemon(short_folder, provider=model) as daemon,
         bridge_to(daemon) as bridge,
     ):
         session = await bridge.new_session()
         reader = _CutReader(bridge, sessionID=session)
         dice = random.Random(20261121)
-        await reader.read(1)  # from here on
-        async with trio.open_nursery() as nursery:
-            words = text(f"[[say {DELTAS}]]")
-            nursery.start_soon(partial(bridge.post, f"/session/{session}/prompt_sync", parts=words))
+        await reader.greet()
+        await bridge.post(f"/session/{session}/prompt_async", parts=text(f"[[say {DELTAS}]]"))
+        with trio.fail_after(WAIT_SECONDS):
             while not reader.has_end:
-                await reader.read(dice.randrange(1, 6000))
+                size = dice.randrange(1, BYTES_MAX)
+                model.let(DELTAS if is_far_behind else size // FRAME_BYTES_MIN + 1)
+                await reader.read(size)
 
         told = [frame for frame in reader.frames if frame.envelope]
         ids = [int(frame.id) for frame in told]
         assert ids == sorted(set(ids)), "in order, and none twice"
-        listed = await bridge.get(f"/run/{told[0].properties['runID']}/events")
-        assert [frame.envelope["event_id"] for frame in told] == [
-            frame["envelope"]["event_id"] for frame in listed
+        whole = await _listed(bridge, told[0].properties["runID"])
+        assert [frame.envelope["event_id"] for frame in told if _is_of_run(frame)] == [
+            frame["envelope"]["event_id"] for frame in whole
         ], "and none is missing"
-        assert len([frame for frame in told if "delta" in frame.properties]) > DELTAS
+        assert len([frame for frame in told if "delta" in frame.properties]) == DELTAS + 1
         assert reader.connections > CUTS
+
+
+def _is_of_run(frame: Frame) -> bool:
+    return "run_id" in frame.envelope
+
+
+async def _listed(bridge: Bridge, run_id: str) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = await bridge.get(f"/run/{run_id}/events")
+    return listed

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.views.tandem.asking import answer_text, call_ref, question, request_id, todo_items
+from nousd.views.tandem.failures import engine_code
 from nousd.views.tandem.frames import FRAMES_MAX, Envelope, Frame
 from nousd.views.tandem.runs import RETRY_AFTER_MS, TENANT, attach_path
 from nousd.views.tandem.sessions import project_id
@@ -44,13 +45,6 @@ _ENDS: Final[dict[events.EndStatus, _End]] = {
     "interrupted": _End("error", "error", "runtime"),
 }
 
-_ERROR_CODES: Final = {
-    "context_too_large": "CONTEXT_LENGTH_EXCEEDED",
-    "provider_error": "PROVIDER_SERVER_ERROR",
-    "run_stale": "ENGINE_TIMEOUT",
-}
-"""code of an `error` event -> the contract's; any other is ENGINE_DISPATCH_FAILED."""
-
 
 class Seen(NamedTuple):
     """An event with what its line says beside the payload."""
@@ -58,6 +52,12 @@ class Seen(NamedTuple):
     seq: int
     ts: str
     event: events.Event
+
+    @property
+    def joined_from(self) -> int | None:
+        """The number of the first of the deltas that it stands for, if it does."""
+        first = getattr(self.event, "joined_from", UNSET)
+        return None if first is UNSET else cursor_seq(first)
 
 
 Told = tuple[str, dict[str, Any]]
@@ -75,6 +75,14 @@ def frames(seen: Seen) -> list[Frame]:
         Frame(type_, properties, _envelope(seen, index))
         for index, (type_, properties) in enumerate(told)
     ]
+
+
+def told_again(frame: Frame) -> Frame:
+    """Returns the frame of joined deltas for a reader that had some of them: not as one more piece of the
+    text, but as the text.
+    """
+    properties = {key: value for key, value in frame.properties.items() if key != "delta"}
+    return Frame(frame.type, properties, frame.envelope)
 
 
 def _envelope(seen: Seen, index: int) -> Envelope:
@@ -206,8 +214,7 @@ def _run_conflict(_seen: Seen, event: events.RunConflict) -> Iterator[Told]:
 
 
 def _error(_seen: Seen, event: events.Error) -> Iterator[Told]:
-    code = _ERROR_CODES.get(event.code, "ENGINE_DISPATCH_FAILED")
-    error = {"code": code, "message": event.message}
+    error = {"code": engine_code(event.code), "message": event.message}
     yield (
         "session.error",
         {"sessionID": event.session_id, "runID": event.run_id, "error": error},
@@ -247,8 +254,10 @@ def _message_update(seen: Seen, event: events.MessageUpdate) -> Iterator[Told]:
 
 
 def _message_end(seen: Seen, event: events.MessageEnd) -> Iterator[Told]:
-    """A part without ``delta`` is the whole text. Only an answer has a reason why it ended."""
-    if event.stop_reason is not UNSET and event.text:
+    """A part without ``delta`` is the whole text. Only an answer has a reason why it ended; of one that is
+    an artifact the event has not the whole, but its deltas were told.
+    """
+    if event.stop_reason is not UNSET and event.text and event.text_ref is UNSET:
         yield _text_part(seen, event, event.text)
 
 
