@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from nousd.cli import asked, call_lines, session_lines
+from nousd.cli import asked, call_lines, metric_lines, session_lines
 from nousd.cli.project_files import project_files
 from nousd.client.answers import Answer
 
@@ -315,6 +315,7 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "upload": _upload,
     "artifact": _artifact,
     "capabilities": _capabilities,
+    "metrics": metric_lines.metrics,
     "permissions": asked.permissions,
     "questions": asked.questions,
     "project_files": project_files,

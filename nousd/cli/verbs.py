@@ -352,6 +352,7 @@ VERBS: Final[dict[str, Verb]] = {
         ),
     ),
     "capabilities": Verb("get_capabilities", "Show what this daemon speaks."),
+    "metrics": Verb("get_metrics", "Show how much is open, waits and was written."),
     "ext": Verb(
         "extension_command",
         "Call a command of an extension.",

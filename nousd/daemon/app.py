@@ -27,6 +27,7 @@ from nousd.daemon.history import Contexts
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
 from nousd.daemon.mcp_servers import McpServers
+from nousd.daemon.meters import Meters
 from nousd.daemon.model_inputs import ModelInputs
 from nousd.daemon.overrides import Overrides
 from nousd.daemon.permissions import Permissions, RulePermissions
@@ -156,6 +157,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
             store=parts.store,
             hub=hub,
             clock=parts.clock,
+            meters=Meters(parts.clock.now()),
             sessions=shared.sessions,
             runs=runs,
             calls=ClientCalls(nursery=nursery, runs=runs, runner=shared.gate, tools=tools),

@@ -34,6 +34,11 @@ class Confirmers:
         """Forgets what a client has declared, if anything."""
         self._declared.pop(client, None)
 
+    @property
+    def count(self) -> int:
+        """How many clients have declared that they answer."""
+        return len(self._declared)
+
     def can_answer(self, places: Iterable[Place]) -> bool:
         """Whether anybody has declared that he answers what is asked in one of those places."""
         return any(

@@ -36,11 +36,12 @@ READ_BYTES: Final = 64 * 1024
 
 async def serve_commands(core: Core, stream: trio.abc.Stream) -> None:
     """Serves one client until it leaves or the daemon closes."""
-    if isinstance(stream, trio.SocketStream):
-        socket = UnixStream(stream)
-        await _Connection(core, socket, Outbox(socket.write_now)).serve()
-    else:
-        await _Connection(core, stream, Outbox()).serve()
+    with core.meters.commanding():
+        if isinstance(stream, trio.SocketStream):
+            socket = UnixStream(stream)
+            await _Connection(core, socket, Outbox(socket.write_now)).serve()
+        else:
+            await _Connection(core, stream, Outbox()).serve()
 
 
 class _Connection:

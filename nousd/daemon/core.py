@@ -17,6 +17,7 @@ from nousd.daemon.history import Contexts
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Ticket
 from nousd.daemon.mcp_servers import McpServers
+from nousd.daemon.meters import Meters
 from nousd.daemon.questions import Questions
 from nousd.daemon.runs import Runs
 from nousd.daemon.sessions import Sessions
@@ -52,6 +53,7 @@ class Core(msgspec.Struct, kw_only=True):
     store: Store
     hub: Hub
     clock: Clock
+    meters: Meters
     sessions: Sessions
     runs: Runs
     calls: ClientCalls

@@ -53,7 +53,8 @@ class _Heard(msgspec.Struct, frozen=True):
 
 async def serve_events(core: Core, stream: trio.abc.Stream) -> None:
     """Follows the log for one client until it leaves or the daemon closes."""
-    await _Feed(core, stream).serve()
+    with core.meters.subscribing():
+        await _Feed(core, stream).serve()
 
 
 class _Feed:

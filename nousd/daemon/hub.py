@@ -19,6 +19,7 @@ import trio
 
 from nousd.store.interface import EventFilter, Store, StoredEvent
 from nousd.wire.codec import decode_event
+from nousd.wire.metrics import WindowMetrics
 
 WINDOW_EVENTS_MAX: Final = 16_384
 WINDOW_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -61,6 +62,11 @@ class Hub:
     def window_start(self) -> int:
         """The number up to which events are read from the log; it only grows."""
         return self._before
+
+    @property
+    def window(self) -> WindowMetrics:
+        """How much the window holds."""
+        return WindowMetrics(events=len(self._events), bytes=self._bytes)
 
     def publish(self, events: Iterable[StoredEvent]) -> None:
         """Adds committed events and wakes whoever waits for them."""

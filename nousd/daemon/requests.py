@@ -93,6 +93,11 @@ class Requests(Generic[E, A]):
         """Returns every request that can still be answered, the oldest first."""
         return tuple(self._waiting.values())
 
+    @property
+    def count(self) -> int:
+        """How many can still be answered."""
+        return len(self._waiting)
+
     def ended(self, request_id: str) -> A | None:
         """Returns how a request ended, if that was a short while ago."""
         return self._ended.get(request_id)

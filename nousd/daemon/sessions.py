@@ -158,6 +158,11 @@ class Sessions:
             raise InvalidPayload("session_id is required")
         return live
 
+    @property
+    def count(self) -> int:
+        """How many are in memory."""
+        return len(self._live)
+
     def running(self) -> list[LiveSession]:
         """Returns the sessions with a run that takes commands, oldest run first."""
         running = [live for live in self._live.values() if live.state.run is not None]

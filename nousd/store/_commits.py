@@ -23,6 +23,7 @@ Nothing is known here of threads, or of who asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any, Final
 
 import apsw
@@ -34,6 +35,7 @@ from nousd.machine.row_changes import ForgetSession, RowChange, TouchSession
 from nousd.store import _artifacts_sqlite, _row_writes
 from nousd.store._database import BUSY_MS_MAX, WAL_PAGES, Opened, is_for_want_of_space
 from nousd.store._reserve import Reserve
+from nousd.store._tally import Tally
 from nousd.store.interface import Batch, StoredEvent, put_at
 from nousd.wire.codec import number_event
 from nousd.wire.events import DELTA_EVENTS
@@ -42,6 +44,9 @@ from nousd.wire.lifting import EVENT_SCHEMA_VERSION
 NUMBERS_PER_BLOCK: Final = 100_000
 """Numbers reserved with one fsync: a gap of at most this many after a crash, and one sync per this
 many deltas."""
+
+_SYNCED: Final = "FULL"
+"""The mode in which a commit is on the disk when it returns."""
 
 _INSERT_EVENT: Final = """
     INSERT INTO events (seq, type, session_id, run_id, line, schema_version)
@@ -55,9 +60,12 @@ class Commits:
     Invariants between commits: no event has the number ``_next`` or a larger one, nor ever had;
     unless a group is in doubt, ``_next <= _reserved``, and where they differ ``_reserved`` is on the
     disk as ``next_seq``.
+
+    ``tally`` counts what is done.
     """
 
     def __init__(self, opened: Opened, reserve: Reserve) -> None:
+        self.tally = Tally()
         self._connection = opened.connection
         self._reserve = reserve
         self._synchronous = ""
@@ -86,12 +94,13 @@ class Commits:
         except apsw.Error as error:
             raise self._undone(error) from error
         try:
-            self._connection.execute("COMMIT")
+            self._end()
         except apsw.Error as error:
             self._look_into(error, stored)
         else:
             self._reserved = reserved
             self._next = _behind(stored, self._next)
+        self.tally.wrote(stored)
         return stored
 
     def do(self, work: Callable[[apsw.Connection], Any], *, durable: bool) -> Any:
@@ -111,7 +120,7 @@ class Commits:
             self._synchronize(fully=durable)
             self._connection.execute("BEGIN")
             outcome = work(self._connection)
-            self._connection.execute("COMMIT")
+            self._end()
         except (apsw.Error, msgspec.MsgspecError, StoreError) as error:
             failure = self._failure_of_chore(error)
             self._try_to_roll_back()
@@ -137,6 +146,15 @@ class Commits:
             self._write_next(reserved)
         self._write(batches, stored)
         return stored, reserved
+
+    def _end(self) -> None:
+        """Commits what is open."""
+        begun = perf_counter()
+        self._connection.execute("COMMIT")
+        if self._synchronous == _SYNCED:
+            self.tally.synced(perf_counter() - begun)
+        else:
+            self.tally.unsynced()
 
     def _write(self, batches: Sequence[Batch], stored: list[tuple[StoredEvent, ...]]) -> None:
         self._connection.executemany(
@@ -166,7 +184,7 @@ class Commits:
 
     def _synchronize(self, *, fully: bool) -> None:
         """Sets whether commits from now on are on the disk when they return."""
-        wanted = "FULL" if fully else "NORMAL"
+        wanted = _SYNCED if fully else "NORMAL"
         if wanted != self._synchronous:
             # Not through `execute`: its cache would skip the preparing, which is what sets it.
             self._connection.pragma("synchronous", wanted)
@@ -272,6 +290,7 @@ class Commits:
 
     def _checkpointed(self, mode: int) -> bool:
         """Moves the WAL's content; returns whether that went well. Does not wait for readers."""
+        begun = perf_counter()
         self._connection.set_busy_timeout(0)
         try:
             self._connection.wal_checkpoint(mode=mode)
@@ -280,6 +299,7 @@ class Commits:
             return False
         finally:
             self._connection.set_busy_timeout(BUSY_MS_MAX)
+        self.tally.checkpointed(perf_counter() - begun)
         return True
 
     def _note_wal_pages(self, _: object, __: str, pages: int) -> int:

@@ -1,7 +1,7 @@
 """Batches between ``submit`` and their one callback: the event loop's side of every store.
 
-It keeps the order, the bytes, and what the loop may know of the log (``head``). How and where a batch
-is committed is not known here.
+It keeps the order, the bytes, what the loop may know of the log (``head``), and counts the artifacts
+that were put. How and where a batch is committed is not known here.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class PendingBatches:
     def __init__(self, head: int) -> None:
         self.head = head
         self.bytes = 0
+        self.artifacts = 0
+        self.artifact_bytes = 0
         self._batches: deque[tuple[Batch, int]] = deque()
         self._added = 0
         self._settled = 0
@@ -60,8 +62,15 @@ class PendingBatches:
                 continue
             if outcome:
                 self.head = outcome[-1].seq
+            for artifact in batch.artifacts:
+                self.put(len(artifact.data))
             batch.on_commit(outcome)
         self._progress.unpark_all()
+
+    def put(self, size_bytes: int) -> None:
+        """Counts an artifact that was put."""
+        self.artifacts += 1
+        self.artifact_bytes += size_bytes
 
     def fail_all(self, error: StoreError) -> None:
         """Settles everything that is here now as failed."""

@@ -21,6 +21,8 @@ from nousd.store.interface import (
 )
 from nousd.wire.entries import Entry, UsageTotals
 from nousd.wire.lifting import lift
+from nousd.wire.limits import PENDING_COUNTED_MAX
+from nousd.wire.metrics import PendingInputs
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
 from nousd.wire.run_options import RunRequest
 
@@ -173,6 +175,17 @@ def pending_inputs(connection: apsw.Connection, session_id: str) -> tuple[Queued
     return tuple(
         _input_decoder.decode(body) for (body,) in connection.execute(query, (session_id,))
     )
+
+
+def pending_counts(connection: apsw.Connection) -> PendingInputs:
+    query = """
+        SELECT kind, count(*) FROM (
+            SELECT CAST(body AS TEXT) ->> '$.kind' AS kind FROM inputs
+            WHERE state = 'pending' LIMIT ?
+        ) GROUP BY kind
+    """
+    counts: dict[str, int] = dict(connection.execute(query, (PENDING_COUNTED_MAX + 1,)))
+    return PendingInputs.of(counts, truncated=sum(counts.values()) > PENDING_COUNTED_MAX)
 
 
 def input_by_client_id(

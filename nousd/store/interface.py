@@ -29,6 +29,7 @@ from nousd.wire.commands import QueueMode
 from nousd.wire.entries import Entry, PermissionMode, Sampling, Thinking, UsageTotals
 from nousd.wire.events import Event
 from nousd.wire.mcp import McpServer
+from nousd.wire.metrics import LogMetrics, PendingInputs
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
 from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo
@@ -286,6 +287,10 @@ class Store(Protocol):
         """Waits until less is pending than ``PENDING_BYTES_MAX`` and ``PENDING_BATCHES_MAX``."""
         ...
 
+    async def figures(self) -> LogMetrics:
+        """Returns what was written since it was opened, and how much there is to write."""
+        ...
+
     def submit(self, batch: Batch) -> None:
         """Queues a batch for the next commit. Never waits; exactly one callback will be called,
         later and never inside this call, also when the caller is cancelled meanwhile. Batches that
@@ -378,6 +383,10 @@ class Store(Protocol):
 
     async def pending_inputs(self, session_id: str) -> tuple[QueuedInput, ...]:
         """In the order in which they were accepted; promoting accepts anew."""
+        ...
+
+    async def pending_counts(self) -> PendingInputs:
+        """Counts the pending inputs of all sessions, no more than one beyond ``PENDING_COUNTED_MAX``."""
         ...
 
     async def input_by_client_id(self, session_id: str, client_message_id: str) -> InputRow | None:

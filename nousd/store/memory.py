@@ -8,6 +8,7 @@ the same every time. It is unbounded, because it is a log; nothing here is durab
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import islice
@@ -19,6 +20,7 @@ from nousd.machine.projection import row_changes
 from nousd.store import _artifacts_memory, _pruning_memory
 from nousd.store._pending import Outcome, PendingBatches
 from nousd.store._rows import Rows
+from nousd.store._tally import Tally
 from nousd.store.interface import (
     Artifact,
     ArtifactInfo,
@@ -39,6 +41,8 @@ from nousd.store.interface import (
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage, is_wanted
 from nousd.wire.codec import number_event
 from nousd.wire.entries import Entry
+from nousd.wire.limits import PENDING_COUNTED_MAX
+from nousd.wire.metrics import LogMetrics, PendingInputs
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
 
 
@@ -65,6 +69,7 @@ class MemoryStore:
         self._before_commit = before_commit
         self._rows = Rows()
         self._pending = PendingBatches(head=0)
+        self._tally = Tally()
         self._queued: list[Batch] = []
         self._token = trio.lowlevel.current_trio_token()
         self._closing = False
@@ -79,6 +84,10 @@ class MemoryStore:
 
     async def wait_room(self) -> None:
         await self._pending.wait_room()
+
+    async def figures(self) -> LogMetrics:
+        await trio.lowlevel.checkpoint()
+        return self._tally.read(self._pending, database_bytes=0, wal_bytes=0)
 
     def submit(self, batch: Batch) -> None:
         if not self._queued:
@@ -118,9 +127,18 @@ class MemoryStore:
             if failure is not None and not _is_paid_for(batch, failure):
                 outcomes.append(failure)
                 continue
-            outcomes.append(self._stored(batch, seq))
+            stored = self._stored(batch, seq)
+            self._tally.wrote((stored,))
+            outcomes.append(stored)
             seq += len(batch.records)
+        self._count_commit(failure)
         return outcomes
+
+    def _count_commit(self, failure: StoreError | None) -> None:
+        if failure is None:
+            self._tally.unsynced()
+        else:
+            self._tally.failed()
 
     def _stored(self, batch: Batch, seq: int) -> tuple[StoredEvent, ...]:
         """Numbers a batch from behind ``seq`` on, and keeps it."""
@@ -146,6 +164,7 @@ class MemoryStore:
         _artifacts_memory.put_whole(self._rows, Artifact(source.artifact_id, media_type, data), now)
         put = _artifacts_memory.renew(self._rows, source.artifact_id, now)
         assert put is not None
+        self._pending.put(put.size_bytes)
         return put
 
     async def renew_artifact(self, artifact_id: str, *, now: str) -> ArtifactInfo | None:
@@ -281,6 +300,17 @@ class MemoryStore:
         await trio.lowlevel.checkpoint()
         rows = self._rows.inputs[session_id].values()
         return tuple(row.input for row in rows if row.state == "pending")
+
+    async def pending_counts(self) -> PendingInputs:
+        await trio.lowlevel.checkpoint()
+        pending = (
+            row.input.kind
+            for rows in self._rows.inputs.values()
+            for row in rows.values()
+            if row.state == "pending"
+        )
+        counts: Counter[str] = Counter(islice(pending, PENDING_COUNTED_MAX + 1))
+        return PendingInputs.of(counts, truncated=counts.total() > PENDING_COUNTED_MAX)
 
     async def input_by_client_id(self, session_id: str, client_message_id: str) -> InputRow | None:
         await trio.lowlevel.checkpoint()

@@ -48,6 +48,7 @@ from nousd.store.interface import (
 )
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage
 from nousd.wire.entries import Entry
+from nousd.wire.metrics import LogMetrics, PendingInputs
 from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
 
 READERS_MAX: Final = 4
@@ -73,7 +74,8 @@ async def open_store(
         StoreFull: the disk has not even the space to open it.
         StoreError: it is not ours, or cannot be opened.
     """
-    store = SqliteStore(await trio.to_thread.run_sync(_open, path, connect), _Readers(path))
+    opened = await trio.to_thread.run_sync(_open, path, connect)
+    store = SqliteStore(opened, _Readers(path), path)
     try:
         yield store
     finally:
@@ -152,6 +154,14 @@ class _Readers:
             self._limiter.release_on_behalf_of(holder)
 
 
+def _size_of(path: pathlib.Path) -> int:
+    """Returns how many bytes a file has; none if it is not there."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 class _End(Protocol):
     """How a thread ended, as trio tells it."""
 
@@ -180,8 +190,10 @@ class _Errand:
 class SqliteStore:
     """See ``interface.Store``."""
 
-    def __init__(self, opened: _Opened, readers: _Readers) -> None:
+    def __init__(self, opened: _Opened, readers: _Readers, path: pathlib.Path) -> None:
         self._pending = PendingBatches(opened.head)
+        self._tally = opened.commits.tally
+        self._path = path
         self._readers = readers
         self._token = trio.lowlevel.current_trio_token()
         self._epoch = 0
@@ -230,6 +242,13 @@ class SqliteStore:
     def pending_bytes(self) -> int:
         return self._pending.bytes
 
+    async def figures(self) -> LogMetrics:
+        database, wal = await trio.to_thread.run_sync(self._sizes)
+        return self._tally.read(self._pending, database_bytes=database, wal_bytes=wal)
+
+    def _sizes(self) -> tuple[int, int]:
+        return _size_of(self._path), _size_of(self._path.with_name(self._path.name + "-wal"))
+
     async def wait_room(self) -> None:
         await self._pending.wait_room()
 
@@ -249,7 +268,9 @@ class SqliteStore:
     async def put_artifact(
         self, source: ArtifactSource, media_type: str, *, now: str
     ) -> ArtifactInfo:
-        return await self._puts.put(source, media_type, now)
+        put = await self._puts.put(source, media_type, now)
+        self._pending.put(put.size_bytes)
+        return put
 
     async def renew_artifact(self, artifact_id: str, *, now: str) -> ArtifactInfo | None:
         return await self._do(lambda rows: _artifacts_sqlite.renew(rows, artifact_id, now))
@@ -358,6 +379,9 @@ class SqliteStore:
 
     async def pending_inputs(self, session_id: str) -> tuple[QueuedInput, ...]:
         return await self._readers.read(lambda rows: _queries.pending_inputs(rows, session_id))
+
+    async def pending_counts(self) -> PendingInputs:
+        return await self._readers.read(_queries.pending_counts)
 
     async def input_by_client_id(self, session_id: str, client_message_id: str) -> InputRow | None:
         return await self._readers.read(

@@ -42,6 +42,7 @@ from nousd.wire.limits import (
     TYPES_MAX,
 )
 from nousd.wire.mcp import AddMcp, ListMcp, RemoveMcp, RestartMcp
+from nousd.wire.metrics import GetMetrics
 from nousd.wire.run_options import ToolChoice
 from nousd.wire.session_settings import SessionRules, SourceMetadata, SourceName
 from nousd.wire.tool_commands import (
@@ -242,10 +243,12 @@ class GetTree(AnsweredBy["Tree"], frozen=True, kw_only=True):
 class NewSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
     """Creates a session and, unless ``activate`` is false, makes it the active one.
 
-    ``workspace`` is the folder that it works in, without it the daemon's workdir.
+    ``workspace`` is the folder that it works in, without it the daemon's workdir. ``parent_id``: whose
+    child it is in lists; it has nothing of that one.
     """
 
     name: Name | None = None
+    parent_id: Name | None = None
     workspace: Folder | None = None
     activate: bool = True
     source: SourceName | None = None
@@ -493,6 +496,7 @@ COMMANDS: Final[dict[str, type[Command]]] = {
     "list_mcp": ListMcp,
     "put_artifact": PutArtifact,
     "get_artifact": GetArtifact,
+    "get_metrics": GetMetrics,
 }
 """type on the wire -> payload struct; every command of the daemon is here and nowhere else."""
 

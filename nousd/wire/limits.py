@@ -308,6 +308,9 @@ OUTPUT_TOKENS_MAX: Final = 10_000_000
 SUMMARY_CHARS_MAX: Final = 16_000
 """Characters of a summary: a few pages, enough to go on from, small beside every context window."""
 
+PENDING_COUNTED_MAX: Final = 10_000
+"""Pending inputs that are counted for ``get_metrics``, so that asking for it is never felt."""
+
 LIMITS: Final[dict[str, tuple[int, str]]] = {
     "line_bytes_max": (
         LINE_BYTES_MAX,
@@ -550,5 +553,9 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
         "invalid_payload: sampling.max_tokens must be at most 10000000",
     ),
     "summary_chars_max": (SUMMARY_CHARS_MAX, "a summary that is cut"),
+    "pending_counted_max": (
+        PENDING_COUNTED_MAX,
+        "`pending_inputs.truncated` in `get_metrics`, where one more is counted",
+    ),
 }
 """name -> (value, what a client sees past it)."""

@@ -15,6 +15,7 @@ from nousd.wire.commands import QueueMode
 from nousd.wire.entries import Attachment, Entry, PermissionMode, Thinking, UsageTotals
 from nousd.wire.extension_events import Remark
 from nousd.wire.mcp import McpServers
+from nousd.wire.metrics import Metrics
 from nousd.wire.response_base import Response, RunState
 from nousd.wire.run_options import RunOptions
 from nousd.wire.session_responses import SessionNow, Sessions
@@ -365,7 +366,9 @@ class Models(Response, frozen=True, kw_only=True):
 
 
 class Capabilities(Response, frozen=True, kw_only=True):
-    """What this daemon speaks; ``limits`` names the bounds that are in force."""
+    """What this daemon speaks; ``limits`` names the bounds that are in force, ``workdir`` the folder of
+    sessions that name none.
+    """
 
     protocol: str
     version: str
@@ -374,6 +377,7 @@ class Capabilities(Response, frozen=True, kw_only=True):
     frozen_events: tuple[str, ...]
     provider: str
     model: str
+    workdir: str
     extension_commands: tuple[str, ...]
     limits: dict[str, int]
 
@@ -446,6 +450,7 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "capabilities": Capabilities,
     "upload": Upload,
     "artifact": Artifact,
+    "metrics": Metrics,
     "permissions": Permissions,
     "project_files": ProjectFiles,
     "questions": Questions,

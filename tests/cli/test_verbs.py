@@ -199,6 +199,7 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
         {"question_id": "ques-1", "reason": "no"},
     ),
     ("capabilities", "get_capabilities", {}),
+    ("metrics", "get_metrics", {}),
     ("ext echo", "extension_command", {"name": "echo"}),
     ('ext echo {"a":1}', "extension_command", {"name": "echo", "payload": {"a": 1}}),
 ]

@@ -33,6 +33,7 @@ from nousd.machine import asked, compaction, queue_updates
 from nousd.providers import answer_stream, listing
 from nousd.providers import tool_calls as calls_of_models
 from nousd.providers.interface import Provider
+from nousd.store import _queries
 from nousd.store.interface import EventFilter
 from nousd.tools import output, whole_output
 from nousd.tools.interface import Tool
@@ -332,6 +333,20 @@ async def queue_up(kit: Kit, name: str, offset: int, texts: list[str]) -> None:
     await refused_or_not(kit, name, offset, "follow_up", text=last)
     cleared = (await kit.client.request("abort"))["cleared"]
     assert [item["text"] for item in cleared] == (first if offset > 0 else texts)
+    await kit.events.run()
+
+
+async def pending_counted(kit: Kit, offset: int) -> None:
+    bound = kit.scale("pending_counted_max", _queries, "PENDING_COUNTED_MAX", 4)
+    kit.stub.script(hanging_reply())
+    await kit.client.request("prompt", text="go", wait=False)
+    await kit.stub.next_request()
+    for _ in range(bound + offset + 2 * max(0, offset)):
+        await kit.client.request("follow_up", text="later")
+    pending = (await kit.client.request("get_metrics"))["pending_inputs"]
+    assert pending["follow_up"] == bound + offset
+    assert pending["truncated"] is (offset > 0)
+    await kit.client.request("abort")
     await kit.events.run()
 
 
@@ -690,6 +705,7 @@ PLAYS: dict[str, Play] = {
     **WORKSPACE_PLAYS,
     **TASK_PLAYS,
     **SESSION_PLAYS,
+    "pending_counted_max": pending_counted,
     "summary_chars_max": summary_chars,
 }
 

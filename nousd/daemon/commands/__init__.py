@@ -15,6 +15,7 @@ from nousd.daemon.commands import (
     inputs,
     mcp,
     messages,
+    metrics,
     models,
     permissions,
     questions,
@@ -92,5 +93,6 @@ HANDLERS: Final[dict[str, Handler]] = {
     "list_mcp": mcp.list_mcp,
     "put_artifact": artifacts.put_artifact,
     "get_artifact": artifacts.get_artifact,
+    "get_metrics": metrics.get_metrics,
 }
 """type on the wire -> handler. A test compares its keys with ``wire.commands.COMMANDS``."""

@@ -1,0 +1,72 @@
+"""How the figures of a daemon's process are shown: a line for each thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Payload = Mapping[str, Any]
+
+
+def metrics(payload: Payload) -> Iterator[str]:
+    """Yields what is open, what waits and what was written."""
+    yield f"nousd        {payload['version']}, since {payload['started_at']}"
+    yield f"up           {payload['uptime_seconds']:,.0f} s"
+    yield f"cursor       {payload['cursor']}"
+    yield f"sessions     {payload['sessions']:,} in memory, {payload['runs']:,} with a run"
+    yield f"pending      {_pending(payload['pending_inputs'])}"
+    yield (
+        f"waiting      {payload['waiting_permissions']:,} permissions,"
+        f" {payload['waiting_questions']:,} questions"
+    )
+    yield (
+        f"clients      {payload['command_connections']:,} on the command socket,"
+        f" {payload['subscribers']:,} on the event socket ({payload['confirmers']:,} that answer)"
+    )
+    if payload["mcp_servers"]:
+        yield f"MCP servers  {_counts(payload['mcp_servers'])}"
+    yield from _log(payload["log"])
+    window = payload["window"]
+    yield f"window       {window['events']:,} events, {window['bytes']:,} bytes"
+
+
+def _pending(pending: Payload) -> str:
+    counts = {kind: count for kind, count in pending.items() if kind != "truncated"}
+    return _counts(counts) + (", and more" if pending["truncated"] else "")
+
+
+def _counts(counts: Payload) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items())
+
+
+def _log(log: Payload) -> Iterator[str]:
+    yield f"written      {log['events']:,} events, {log['bytes']:,} bytes"
+    yield (
+        f"commits      {log['synced_commits']:,} synced, {log['unsynced_commits']:,} not,"
+        f" {log['failed_commits']:,} failed"
+    )
+    yield f"synced in    {durations(log['sync_seconds'])}"
+    yield f"artifacts    {log['artifacts']:,}, {log['artifact_bytes']:,} bytes"
+    yield f"queued       {log['queued_batches']:,} batches, {log['queued_bytes']:,} bytes"
+    yield f"files        {log['database_bytes']:,} bytes, and {log['wal_bytes']:,} ahead of them"
+    yield f"checkpoints  {log['checkpoints']:,} in {log['checkpoint_seconds']:.3f} s"
+
+
+def durations(given: Payload) -> str:
+    """Returns how long something took: the mean, and within which bounds most of it was."""
+    count = sum(given["counts"])
+    if not count:
+        return "-"
+    mean = f"{1000 * given['sum'] / count:.2f} ms on average"
+    return f"{mean}, half within {_within(given, 0.5)}, 99 % within {_within(given, 0.99)}"
+
+
+def _within(given: Payload, share: float) -> str:
+    """Returns the first bound that so many have kept."""
+    wanted = share * sum(given["counts"])
+    kept = 0
+    for bound, count in zip(given["bounds"], given["counts"], strict=False):
+        kept += count
+        if kept >= wanted:
+            return f"{1000 * bound:g} ms"
+    return f"more than {1000 * given['bounds'][-1]:g} ms"

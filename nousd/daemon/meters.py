@@ -1,0 +1,45 @@
+"""Who is connected and since when we run: the figures that nobody else keeps anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+
+
+class Meters:
+    """Counts of what is open now.
+
+    Args:
+        started_at: when the daemon started, RFC 3339 UTC.
+    """
+
+    def __init__(self, started_at: str) -> None:
+        self.started_at = started_at
+        self.command_connections = 0
+        self.subscribers = 0
+        self._started = trio.current_time()
+
+    @property
+    def uptime_seconds(self) -> float:
+        """For how long the daemon has been running."""
+        return trio.current_time() - self._started
+
+    @contextmanager
+    def commanding(self) -> Iterator[None]:
+        """Counts a connection to the command socket while the block lasts."""
+        self.command_connections += 1
+        try:
+            yield
+        finally:
+            self.command_connections -= 1
+
+    @contextmanager
+    def subscribing(self) -> Iterator[None]:
+        """Counts a connection to the event socket while the block lasts."""
+        self.subscribers += 1
+        try:
+            yield
+        finally:
+            self.subscribers -= 1

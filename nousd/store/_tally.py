@@ -1,0 +1,85 @@
+"""What a store has written since it was opened, counted where it is written.
+
+One thread counts, in plain numbers; the event loop reads them without a lock. So a reading may stand
+between two numbers of one commit, and each of them is right.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Final
+
+from nousd.store._pending import PendingBatches
+from nousd.store.interface import StoredEvent
+from nousd.wire.metrics import Durations, LogMetrics
+
+SYNC_BOUNDS: Final = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+"""Seconds: from a disk that promises more than it holds to one that is in trouble."""
+
+
+class Tally:
+    """The counts. Only who writes calls anything but ``read``."""
+
+    __slots__ = (
+        "_bytes",
+        "_checkpoint_seconds",
+        "_checkpoints",
+        "_events",
+        "_failures",
+        "_sync_seconds",
+        "_synced",
+        "_unsynced",
+    )
+
+    def __init__(self) -> None:
+        self._synced = [0] * (len(SYNC_BOUNDS) + 1)
+        self._sync_seconds = 0.0
+        self._unsynced = self._failures = 0
+        self._events = self._bytes = 0
+        self._checkpoints = 0
+        self._checkpoint_seconds = 0.0
+
+    def synced(self, seconds: float) -> None:
+        """Counts a commit that waited so long for the disk."""
+        self._synced[bisect_left(SYNC_BOUNDS, seconds)] += 1
+        self._sync_seconds += seconds
+
+    def unsynced(self) -> None:
+        """Counts a commit that did not wait for the disk."""
+        self._unsynced += 1
+
+    def failed(self) -> None:
+        """Counts a commit that failed."""
+        self._failures += 1
+
+    def wrote(self, stored: Iterable[tuple[StoredEvent, ...]]) -> None:
+        """Counts the events of a commit."""
+        for events in stored:
+            self._events += len(events)
+            self._bytes += sum([len(event.line) for event in events])
+
+    def checkpointed(self, seconds: float) -> None:
+        """Counts a move of content from the WAL into the database."""
+        self._checkpoints += 1
+        self._checkpoint_seconds += seconds
+
+    def read(self, pending: PendingBatches, *, database_bytes: int, wal_bytes: int) -> LogMetrics:
+        """Returns the counts beside what is true now."""
+        counts = tuple(self._synced)
+        return LogMetrics(
+            synced_commits=sum(counts),
+            unsynced_commits=self._unsynced,
+            failed_commits=self._failures,
+            sync_seconds=Durations(bounds=SYNC_BOUNDS, counts=counts, sum=self._sync_seconds),
+            events=self._events,
+            bytes=self._bytes,
+            artifacts=pending.artifacts,
+            artifact_bytes=pending.artifact_bytes,
+            checkpoints=self._checkpoints,
+            checkpoint_seconds=self._checkpoint_seconds,
+            queued_batches=len(pending),
+            queued_bytes=pending.bytes,
+            database_bytes=database_bytes,
+            wal_bytes=wal_bytes,
+        )

@@ -1,0 +1,98 @@
+"""The figures of a daemon's process: the command that reads them, and what it answers.
+
+All of them are of this process alone: what counts begins at 0 with each start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from nousd.wire.command_base import AnsweredBy
+from nousd.wire.response_base import Response
+
+
+class GetMetrics(AnsweredBy["Metrics"], frozen=True, kw_only=True):
+    """Reads the figures of the daemon's process: how much is open, waits and was written."""
+
+
+class Durations(msgspec.Struct, frozen=True, kw_only=True):
+    """How long something took, in seconds. ``counts`` has one more than ``bounds``: how many took at
+    most that bound and more than the one before; the last count is of those above all bounds.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+
+class LogMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written. A commit is a transaction, and one that is synced waited for the disk
+    (``sync_seconds``, its last step); ``checkpoints`` moved content into the database.
+    ``queued_batches`` and ``queued_bytes`` wait for a commit now. ``artifacts`` counts again what was
+    there already.
+    """
+
+    synced_commits: int
+    unsynced_commits: int
+    failed_commits: int
+    sync_seconds: Durations
+    events: int
+    bytes: int
+    artifacts: int
+    artifact_bytes: int
+    checkpoints: int
+    checkpoint_seconds: float
+    queued_batches: int
+    queued_bytes: int
+    database_bytes: int
+    wal_bytes: int
+
+
+class PendingInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """Inputs of all sessions that were accepted and not yet consumed; ``truncated``: there are more."""
+
+    prompt: int
+    steer: int
+    follow_up: int
+    message: int
+    truncated: bool
+
+    @classmethod
+    def of(cls, counts: Mapping[str, int], *, truncated: bool) -> PendingInputs:
+        """Returns what was counted; a kind that is not named is 0."""
+        kinds = {kind: counts.get(kind, 0) for kind in cls.__struct_fields__[:-1]}
+        return cls(**kinds, truncated=truncated)
+
+
+class WindowMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest events, as they are kept for subscribers."""
+
+    events: int
+    bytes: int
+
+
+class Metrics(Response, frozen=True, kw_only=True):
+    """The figures of the daemon's process; what is counted counts from ``started_at`` on.
+
+    ``sessions`` are those in memory, ``runs`` the active ones. ``waiting_permissions`` and
+    ``waiting_questions`` wait for a word of the user, ``confirmers`` are subscribers that have declared
+    that they answer. ``mcp_servers`` counts them by their state.
+    """
+
+    version: str
+    started_at: str
+    uptime_seconds: float
+    cursor: str
+    sessions: int
+    runs: int
+    pending_inputs: PendingInputs
+    waiting_permissions: int
+    waiting_questions: int
+    command_connections: int
+    subscribers: int
+    confirmers: int
+    mcp_servers: dict[str, int]
+    log: LogMetrics
+    window: WindowMetrics
