@@ -1,4 +1,4 @@
-"""Who may come in: token, Host, Origin, and how much may be sent.
+"""Who may come in: Host, Origin, token, and how much may be sent.
 
 It stands before every route. Only ``GET /global/health`` needs no token. Browsers are told nothing that
 they could hand to another page: CORS is off unless origins are named, a foreign ``Origin`` is refused,
@@ -8,12 +8,13 @@ and so is a ``Host`` that is not ours, which is how a name that was bound anew w
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+import re
 from typing import Final, NamedTuple
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nousd.bridge.cors import is_preflight, preflight_reply, shown_to
 from nousd.bridge.replies import (
     BAD_REQUEST,
     BODY_TOO_LARGE,
@@ -27,13 +28,17 @@ from nousd.wire.limits import HTTP_BODY_BYTES_MAX
 _PUBLIC: Final = frozenset({("GET", "/global/health"), ("HEAD", "/global/health")})
 LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
+_HOST: Final = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?")
+_SCHEMES: Final = ("http://", "https://")
+"""Of a page that we are the host of: https where something of the user's stands before us."""
+
 
 class Safety(NamedTuple):
     """What the gate asks for.
 
     Args:
         token: what a client has to know.
-        hosts: names in ``Host`` that are ours, without a port; None: any (a Unix socket).
+        hosts: names in ``Host`` that are ours, in lower case without a port; None: any (a Unix socket).
         origins: pages that may ask, as browsers write them in ``Origin``.
     """
 
@@ -50,23 +55,30 @@ class Gate:
         self._safety = safety
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin", "")
+        is_named = origin in self._safety.origins
+        answering = _Answering(shown_to(origin, send) if is_named else send)
         try:
-            self._admit(scope, Headers(scope=scope))
+            self._check_target(scope)
+            self._check_host(headers)
+            self._check_origin(headers)
+            if is_named and is_preflight(scope, headers):
+                await preflight_reply(headers)(scope, receive, answering)
+                return
+            if (scope["method"], scope["path"]) not in _PUBLIC:
+                self._check_token(headers)
+            _check_length(headers)
         except HttpError as error:
-            await error_reply(error)(scope, receive, send)
+            await error_reply(error)(scope, receive, answering)
             return
-        await self._app(scope, _Bounded(receive), send)
+        await self._app(scope, _Bounded(receive, answering), answering)
 
-    def _admit(self, scope: Scope, headers: Headers) -> None:
-        self._check_host(headers)
-        self._check_origin(headers)
-        length = headers.get("content-length", "")
-        if length.isdecimal() and int(length) > HTTP_BODY_BYTES_MAX:
-            raise _too_large()
-        if (scope["method"], scope["path"]) not in _PUBLIC:
-            self._check_token(headers)
+    @staticmethod
+    def _check_target(scope: Scope) -> None:
+        if not scope["raw_path"].startswith(b"/"):
+            # Of a whole URL the host would count, and not the Host that was looked at.
+            raise HttpError(BAD_REQUEST, "the target is to be a path")
 
     def _check_host(self, headers: Headers) -> None:
         if self._safety.hosts is None:
@@ -74,35 +86,65 @@ class Gate:
         given = headers.getlist("host")
         if len(given) != 1:
             raise HttpError(BAD_REQUEST, "exactly one Host header")
-        if _name(given[0]) not in self._safety.hosts:
+        host = _HOST.fullmatch(given[0].lower())
+        if host is None or host["name"] not in self._safety.hosts:
             raise HttpError(FORBIDDEN, "this Host is not served here")
 
     def _check_origin(self, headers: Headers) -> None:
-        origin = headers.get("origin")
-        if origin is None or origin in self._safety.origins:
-            return
-        if origin.partition("://")[2] != headers.get("host"):
+        given = headers.getlist("origin")
+        own = [scheme + headers.get("host", "").lower() for scheme in _SCHEMES]
+        if not all(origin in self._safety.origins or origin in own for origin in given):
             raise HttpError(FORBIDDEN, "this Origin may not ask here")
+        if len(given) > 1:
+            raise HttpError(BAD_REQUEST, "at most one Origin header")
 
-    def _check_token(self, headers: Mapping[str, str]) -> None:
+    def _check_token(self, headers: Headers) -> None:
         given = headers.get("x-agent-token") or headers.get("x-tandem-token") or _bearer(headers)
         if not hmac.compare_digest(given.encode(), self._safety.token.encode()):
-            raise HttpError(UNAUTHORIZED, "Unauthorized: missing or invalid API token")
+            raise HttpError(
+                UNAUTHORIZED,
+                "Unauthorized: missing or invalid API token",
+                headers={"www-authenticate": "Bearer"},
+            )
+
+
+class _Answering:
+    """What is answered, and whether that has begun."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.has_begun = False
+
+    async def __call__(self, message: Message) -> None:
+        self.has_begun = True
+        await self._send(message)
 
 
 class _Bounded:
-    """A request's body, of which no more than the bound is taken."""
+    """A request's body, of which no more than the bound is taken.
 
-    def __init__(self, receive: Receive) -> None:
+    Past it, who has not been answered is refused, and who is being answered is done with.
+    """
+
+    def __init__(self, receive: Receive, answering: _Answering) -> None:
         self._receive = receive
+        self._answering = answering
         self._left = HTTP_BODY_BYTES_MAX
 
     async def __call__(self) -> Message:
         message = await self._receive()
         self._left -= len(message.get("body", b""))
-        if self._left < 0:
-            raise _too_large()
-        return message
+        if self._left >= 0:
+            return message
+        if self._answering.has_begun:
+            return {"type": "http.disconnect"}
+        raise _too_large()
+
+
+def _check_length(headers: Headers) -> None:
+    length = headers.get("content-length", "")
+    if length.isdecimal() and int(length) > HTTP_BODY_BYTES_MAX:
+        raise _too_large()
 
 
 def _too_large() -> HttpError:
@@ -113,13 +155,6 @@ def _too_large() -> HttpError:
     )
 
 
-def _bearer(headers: Mapping[str, str]) -> str:
+def _bearer(headers: Headers) -> str:
     kind, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else ""
-
-
-def _name(host: str) -> str:
-    """Returns a Host's name without its port."""
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0].lower()

@@ -67,6 +67,10 @@ RUN_CONFLICT: Final = Failure(409, "SESSION_RUN_CONFLICT", retryable=True)
 BODY_TOO_LARGE: Final = Failure(413, "BODY_TOO_LARGE")
 NOT_JSON: Final = Failure(415, "UNSUPPORTED_MEDIA_TYPE")
 UNPROCESSABLE: Final = Failure(422, "INVALID_REQUEST")
+HEADERS_TOO_LARGE: Final = Failure(431, "HEADERS_TOO_LARGE")
+NOT_IMPLEMENTED: Final = Failure(501, "NOT_IMPLEMENTED")
+VERSION_NOT_SUPPORTED: Final = Failure(505, "HTTP_VERSION_NOT_SUPPORTED")
+TOO_MANY_CONNECTIONS: Final = Failure(503, "TOO_MANY_CONNECTIONS", retryable=True)
 TOO_SLOW: Final = Failure(408, "REQUEST_TIMEOUT", retryable=True)
 INTERNAL: Final = Failure(500, "INTERNAL_ERROR")
 UPSTREAM: Final = Failure(502, "PROVIDER_ERROR", retryable=True)
@@ -92,10 +96,21 @@ _BY_MESSAGE: Final[dict[str, Failure]] = {
     "workspace_not_allowed": Failure(403, "WORKSPACE_NOT_ALLOWED"),
     "workspace_not_found": Failure(404, "WORKSPACE_NOT_FOUND"),
     "queue_full": Failure(429, "QUEUE_FULL", retryable=True),
-    "too_many_connections": Failure(503, "TOO_MANY_CONNECTIONS", retryable=True),
+    "too_many_connections": TOO_MANY_CONNECTIONS,
     "unknown_run": Failure(404, "RUN_NOT_FOUND"),
+    "model_unknown": Failure(422, "MODEL_NOT_FOUND"),
+    "provider_not_configured": Failure(422, "PROVIDER_NOT_FOUND"),
+    "provider_not_usable": Failure(422, "PROVIDER_NOT_USABLE"),
+    "tool_not_registered": Failure(422, "TOOL_NOT_FOUND"),
+    "attachment_not_supported": Failure(422, "ATTACHMENT_NOT_SUPPORTED"),
+    "line_too_long": BODY_TOO_LARGE,
+    "invalid_json": UNPROCESSABLE,
+    "no_room_for_line": Failure(503, "ENGINE_BUSY", retryable=True),
 }
-"""machine word of a rejected command -> what it becomes, where that is not a plain conflict."""
+"""machine word of a refusal -> what it becomes, where its code alone does not say."""
+
+_WITH_WORDS: Final = frozenset({"command_rejected", "invalid_command"})
+"""Codes of refusals whose message begins with a machine word."""
 
 _BY_ERROR: Final[dict[type[ClientError], Failure]] = {
     DaemonUnreachable: UNAVAILABLE,
@@ -118,8 +133,9 @@ def empty_reply(status: int, headers: Mapping[str, str] | None = None) -> Respon
 def failure_of(error: ClientError) -> Failure:
     """Returns what an error of the client package becomes."""
     if isinstance(error, Refused):
-        if error.code == "command_rejected" and error.message in _BY_MESSAGE:
-            return _BY_MESSAGE[error.message]
+        word = error.message.partition(":")[0]
+        if error.code in _WITH_WORDS and word in _BY_MESSAGE:
+            return _BY_MESSAGE[word]
         return _BY_CODE.get(error.code, INTERNAL)
     return _BY_ERROR.get(type(error), INTERNAL)
 
@@ -128,13 +144,15 @@ def error_reply(error: HttpError | ClientError) -> Response:
     """Returns the one reply that an error becomes."""
     if isinstance(error, HttpError):
         failure = error.failure
-        body = error.body or _envelope(failure, error.message)
+        body = error.body or envelope(failure, error.message)
         return json_reply(body, failure.status, error.headers)
     failure = failure_of(error)
     if isinstance(error, Refused):
-        return json_reply(_envelope(failure, error.message, error.details or None), failure.status)
-    return json_reply(_envelope(failure, str(error)), failure.status)
+        words = f"{error.message}: {error.cause}" if error.cause else error.message
+        return json_reply(envelope(failure, words, error.details or None), failure.status)
+    return json_reply(envelope(failure, str(error)), failure.status)
 
 
-def _envelope(failure: Failure, message: str, details: dict[str, Any] | None = None) -> ErrorBody:
+def envelope(failure: Failure, message: str, details: dict[str, Any] | None = None) -> ErrorBody:
+    """Returns what a failure is told as."""
     return ErrorBody(error=message, code=failure.code, retryable=failure.retryable, details=details)

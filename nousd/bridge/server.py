@@ -10,22 +10,26 @@ It knows no routes: what is served is an ASGI application.
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
+import msgspec
 import trio
-from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
-from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ASGIFramework, ConnectionState, LifespanState
+from hypercorn.typing import ConnectionState, LifespanState
 from starlette.types import ASGIApp
 
+from nousd.bridge.http11 import Connection
 from nousd.bridge.place import HttpPlace
+from nousd.bridge.replies import TOO_MANY_CONNECTIONS, envelope
 from nousd.errors import ConfigError
+from nousd.places.accept import serve_connections
 from nousd.places.locks import lock_socket
+from nousd.places.peers import is_own_or_root
 from nousd.places.unix_sockets import check_length, listen, remove_stale
 from nousd.wire.limits import (
     HTTP_CONNECTIONS_MAX,
@@ -37,9 +41,6 @@ from nousd.wire.limits import (
 GRACE_SECONDS: Final = 1.0
 """How long connections may take to write what they owe once the daemon stops."""
 
-_FINAL_STATUS: Final = tuple(b"HTTP/1.1 %d" % kind for kind in (2, 3, 4, 5))
-"""How the head of an answer begins. What tells to go on with a body is not held back."""
-
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -48,28 +49,16 @@ class _Guarded:
 
     A reader that takes nothing for ``HTTP_WRITE_SECONDS`` is cut off; it resumes by the id of the last
     frame it has seen.
-
-    The head of an answer waits for what follows it, so that both are one write: hypercorn writes them
-    apart, and ends each answer with a write of its own, which may be empty.
     """
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
-        self._head = b""
         self.socket = stream.socket
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         return await self._stream.receive_some(max_bytes)
 
     async def send_all(self, data: bytes) -> None:
-        if not self._head and data.startswith(_FINAL_STATUS):
-            self._head = data
-            return
-        data, self._head = self._head + data, b""
-        if data:
-            await self._write(data)
-
-    async def _write(self, data: bytes) -> None:
         with trio.move_on_after(HTTP_WRITE_SECONDS) as waiting:
             await self._stream.send_all(data)
         if waiting.cancelled_caught:
@@ -106,7 +95,7 @@ async def open_listeners(place: HttpPlace) -> AsyncIterator[Sequence[trio.Socket
         yield listeners
     finally:
         for listener in listeners:
-            await listener.aclose()
+            listener.socket.close()
 
 
 @contextmanager
@@ -126,66 +115,100 @@ def _unix_listener(path: Path) -> Iterator[trio.SocketListener]:
 async def serve(
     app: ASGIApp, listeners: Sequence[trio.SocketListener], closing: trio.Event
 ) -> None:
-    """Serves until ``closing`` is set, and the grace after it is over."""
-    await _Server(app).serve(listeners, closing)
+    """Serves until ``closing`` is set, and the grace after it is over.
+
+    A fault on one connection ends that one and is logged. However this ends, nobody waits at the
+    listeners for what does not come any more.
+    """
+    try:
+        await _Server(app).serve(listeners, closing)
+    finally:
+        for listener in listeners:
+            listener.socket.close()
 
 
 class _Server:
     def __init__(self, app: ASGIApp) -> None:
-        # Both libraries type the same protocol, each in its own words.
-        self._app = ASGIWrapper(cast("ASGIFramework", app))
+        self._app = app
         self._config = _config()
         self._context = WorkerContext(None)
         self._places = trio.CapacityLimiter(HTTP_CONNECTIONS_MAX)
         self._open: set[_Guarded] = set()
-        self._all_gone = trio.Event()
+        self._left = trio.Event()
 
     async def serve(self, listeners: Sequence[trio.SocketListener], closing: trio.Event) -> None:
         async with trio.open_nursery() as connections:
-            async with trio.open_nursery() as accepting:
-                for listener in listeners:
-                    accepting.start_soon(self._accept, listener, connections)
-                await closing.wait()
-                accepting.cancel_scope.cancel()
-            await self._context.terminated.set()
-            connections.cancel_scope.deadline = trio.current_time() + GRACE_SECONDS
-            connections.start_soon(self._cut_what_is_left)
+            try:
+                async with trio.open_nursery() as accepting:
+                    for listener in listeners:
+                        accepting.start_soon(self._accept, listener, connections)
+                    await closing.wait()
+                    accepting.cancel_scope.cancel()
+                await self._context.terminated.set()
+                with trio.move_on_after(GRACE_SECONDS):
+                    await self._all_gone()
+            finally:
+                # A write is shielded from cancellation; nothing but this ends it before its deadline.
+                for guarded in list(self._open):
+                    guarded.cut()
+                connections.cancel_scope.cancel()
 
     async def _accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
-        await trio.serve_listeners(self._serve_one, [listener], handler_nursery=connections)
+        is_unix = listener.socket.family == socket.AF_UNIX
+        await serve_connections(
+            listener,
+            self._serve_one,
+            places=self._places,
+            refusal=_REFUSAL,
+            admits=is_own_or_root if is_unix else _anyone,
+            handlers=connections,
+        )
 
     async def _serve_one(self, stream: trio.SocketStream) -> None:
         guarded = _Guarded(stream)
         self._open.add(guarded)
+        state = ConnectionState(LifespanState({}))
         try:
-            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                await TCPServer(
-                    self._app,
-                    self._config,
-                    self._context,
-                    ConnectionState(LifespanState({})),
-                    guarded,  # type: ignore[arg-type]
-                )
+            await Connection(self._app, self._config, self._context, state, guarded)  # type: ignore[arg-type]
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            _logger.debug("a client has gone")
+        except (
+            Exception
+        ):  # foreign code: what it raises on one connection is no matter of the others
+            _logger.exception("a fault on a connection")
         finally:
             self._open.discard(guarded)
-            if not self._open:
-                self._all_gone.set()
+            self._left.set()
 
-    async def _cut_what_is_left(self) -> None:
-        """Waits until all have gone, or the grace is over."""
-        with trio.CancelScope(shield=True):
-            if self._open:
-                self._all_gone = trio.Event()
-                with trio.move_on_after(GRACE_SECONDS):
-                    await self._all_gone.wait()
-            for guarded in list(self._open):
-                guarded.cut()
+    async def _all_gone(self) -> None:
+        while self._open:
+            self._left = trio.Event()
+            await self._left.wait()
+
+
+def _anyone(_stream: trio.SocketStream) -> bool:
+    """Whoever reaches an address may knock; the gate asks who it is."""
+    return True
+
+
+def _refusal() -> bytes:
+    """Returns what one connection too many is told, whatever it would have asked."""
+    words = f"{HTTP_CONNECTIONS_MAX} connections are open already"
+    body = msgspec.json.encode(envelope(TOO_MANY_CONNECTIONS, words))
+    head = (
+        f"HTTP/1.1 {TOO_MANY_CONNECTIONS.status} Service Unavailable\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+_REFUSAL: Final = _refusal()
 
 
 def _config() -> Config:
     config = Config()
     config.accesslog = None
-    config.errorlog = None
+    config.errorlog = _logger
     config.keep_alive_timeout = HTTP_IDLE_SECONDS
     config.h11_max_incomplete_size = HTTP_HEADERS_BYTES_MAX
     config.include_server_header = False

@@ -1,0 +1,214 @@
+"""One connection of HTTP/1.1: hypercorn's, and where we say otherwise.
+
+- No other protocol. hypercorn would take up HTTP/2 and WebSockets; who asks for them is answered in
+  HTTP/1.1, as the standard allows.
+- What is ambiguous is refused, and the connection closed, before a route sees it.
+- A body is asked for (``100 Continue``) once somebody wants it.
+- Who is answered before his body was read is answered, however long the body is.
+
+It knows no routes and no tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import h11
+import msgspec
+import trio
+from hypercorn.events import Closed, RawData
+from hypercorn.protocol.events import Event, Response
+from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.trio.task_group import TaskGroup
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.typing import H11SendableEvent
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nousd.bridge.replies import (
+    BAD_REQUEST,
+    HEADERS_TOO_LARGE,
+    NOT_IMPLEMENTED,
+    VERSION_NOT_SUPPORTED,
+    Failure,
+    envelope,
+)
+from nousd.wire.limits import HTTP_HEADERS_BYTES_MAX
+
+_VERSIONS: Final = frozenset({b"1.0", b"1.1"})
+_OTHER_PROTOCOLS: Final = frozenset({b"upgrade", b"http2-settings"})
+
+_UNREADABLE: Final[dict[int, tuple[Failure, str]]] = {
+    431: (HEADERS_TOO_LARGE, f"the head has more than {HTTP_HEADERS_BYTES_MAX} bytes"),
+    501: (NOT_IMPLEMENTED, "no transfer coding but chunked"),
+}
+"""status with which h11 gives up on what it reads -> what is said; anything else is no request."""
+
+
+def fault_of(request: h11.Request) -> tuple[Failure, str] | None:
+    """Returns why a request's head is not taken; None if it is."""
+    names = {name for name, _ in request.headers}
+    if request.http_version not in _VERSIONS:
+        return VERSION_NOT_SUPPORTED, "HTTP/1.1 is spoken here"
+    if _head_bytes(request) > HTTP_HEADERS_BYTES_MAX:
+        return _UNREADABLE[431]
+    if b"transfer-encoding" in names and b"content-length" in names:
+        return BAD_REQUEST, "Content-Length and Transfer-Encoding contradict each other"
+    if b"transfer-encoding" in names and request.http_version == b"1.0":
+        return BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding"
+    return None
+
+
+def _head_bytes(request: h11.Request) -> int:
+    """Returns how long the head is, written without spare spaces."""
+    first = len(request.method) + len(request.target) + len(b"  HTTP/1.1\r\n\r\n")
+    return first + sum(len(name) + len(value) + len(b": \r\n") for name, value in request.headers)
+
+
+class Http11(H11Protocol):
+    """What is said on a connection.
+
+    Args:
+        asgi: the application.
+        parts: what hypercorn's own takes after the application.
+    """
+
+    def __init__(self, asgi: ASGIApp, *parts: Any) -> None:
+        super().__init__(self._answer, *parts)  # type: ignore[arg-type]
+        self._asgi = asgi
+        self._has_body = False
+        self._head = b""
+        self._decided = trio.Event()
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """Takes up no other protocol."""
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        fault = fault_of(request)
+        if fault is not None:
+            await self._send_refusal(*fault, has_body=request.method != b"HEAD")
+            await self.send(Closed())
+            return
+        headers = [(name, value) for name, value in request.headers if name not in _OTHER_PROTOCOLS]
+        self._has_body = self.connection.their_state is h11.SEND_BODY
+        self._decided = trio.Event()
+        await super()._create_stream(
+            h11.Request(
+                method=request.method,
+                target=request.target,
+                headers=headers,
+                http_version=request.http_version,
+            )
+        )
+        if self.connection.they_are_waiting_for_100_continue:
+            await self._decided.wait()
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, *_threads: Callable[..., Any]
+    ) -> None:
+        decided, has_body = self._decided, self._has_body
+
+        async def wanted() -> Message:
+            decided.set()
+            return await receive()
+
+        async def answering(message: Message) -> None:
+            if has_body and _is_last(message):
+                await _while_dropping(receive, send(message))
+            else:
+                await send(message)
+            decided.set()
+
+        try:
+            await self._asgi(scope, wanted, answering)
+        finally:
+            decided.set()
+
+    async def _send_h11_event(self, event: H11SendableEvent) -> None:
+        """Writes; the head of a short answer together with what follows it."""
+        try:
+            data = self._head + (self.connection.send(event) or b"")
+        except h11.LocalProtocolError:
+            if self.connection.their_state is h11.ERROR:
+                return
+            raise
+        is_head = isinstance(event, h11.Response) and b"content-length" in dict(event.headers)
+        self._head = data if is_head else b""
+        if data and not is_head:
+            await self.send(RawData(data=data))
+
+    async def stream_send(self, event: Event) -> None:
+        """Takes what the application says; what closes the connection says so."""
+        if isinstance(event, Response) and self._ends_with_answer():
+            event = Response(
+                event.stream_id, [*event.headers, (b"connection", b"close")], event.status_code
+            )
+        await super().stream_send(event)
+
+    def _ends_with_answer(self) -> bool:
+        return self.connection.their_state is h11.SEND_BODY or self.context.terminated.is_set()
+
+    async def _send_error_response(self, status_code: int) -> None:
+        unreadable = BAD_REQUEST, "this is no request of HTTP/1.1"
+        await self._send_refusal(*_UNREADABLE.get(status_code, unreadable))
+
+    async def _send_refusal(self, failure: Failure, words: str, *, has_body: bool = True) -> None:
+        body = msgspec.json.encode(envelope(failure, words))
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+            *self.config.response_headers("h11"),
+        ]
+        response = h11.Response(status_code=failure.status, headers=headers)
+        await self._send_h11_event(response)
+        if has_body:
+            await self._send_h11_event(h11.Data(data=body))
+        await self._send_h11_event(h11.EndOfMessage())
+
+
+def _is_last(message: Message) -> bool:
+    return message["type"] == "http.response.body" and not message.get("more_body", False)
+
+
+async def _while_dropping(receive: Receive, sent: Awaitable[None]) -> None:
+    """Sends the end of an answer. hypercorn tells its application then that this was the end, which it
+    could not while the pieces of a body that nobody wants stand in the way.
+    """
+
+    async def drop() -> None:
+        while True:
+            await receive()
+
+    async with trio.open_nursery() as dropping:
+        dropping.start_soon(drop)
+        await sent
+        dropping.cancel_scope.cancel()
+
+
+class Connection(TCPServer):
+    """A connection from its first byte to its end; awaited, it is served."""
+
+    async def run(self) -> None:
+        """Serves it. Raises what is a fault of ours."""
+        try:
+            async with TaskGroup() as tasks:
+                self._task_group = tasks
+                self.protocol = Http11(  # type: ignore[assignment]
+                    self.app,  # type: ignore[arg-type]
+                    self.config,
+                    self.context,
+                    tasks,
+                    self.state,
+                    False,
+                    None,
+                    None,
+                    self.protocol_send,
+                )
+                await self.idle_task.restart(tasks, self._idle_timeout)
+                await self._read_data()
+        except OSError:
+            # The peer has gone while we looked who it is.
+            pass
+        finally:
+            await self._close()
