@@ -87,6 +87,11 @@ class _EventStream(StreamingResponse):
             await super().stream_response(send)
 
 
+async def only(chunk: bytes) -> AsyncGenerator[bytes, None]:
+    """Yields it, as the chunks of a stream that has nothing more."""
+    yield chunk
+
+
 async def told(
     services: Services,
     wanted: Wanted,

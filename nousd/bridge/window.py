@@ -270,7 +270,7 @@ class Window:
             await self._changed.wait()
 
     async def wait_behind(self, place: Place, wanted: Wanted, seconds: float) -> Place:
-        """Waits for an event that may be wanted, at most so long, and not where some lie behind ``place``
+        """Waits for an event that may be wanted, at most so long, and not if one lies behind ``place``
         already. Returns the place moved over what was not wanted meanwhile.
         """
         if self.has_ended or self._head > place.after:
@@ -295,7 +295,7 @@ class Window:
             ClientError: the log cannot be read.
         """
         if place.after > self._head:
-            # The log is another one, as after a backup was restored: its reader goes on with what is new.
+            # The log is another one, such as a restored backup: the reader goes on with what is new.
             return Page(b"", Place(self._head, FRAMES_MAX), has_end=False)
         if place.after < self._before:
             return await self._logged_behind(place, wanted)

@@ -53,7 +53,7 @@ async def _request_rate(server: Server, target: str) -> float:
 
 
 async def requests() -> list[Row]:
-    """Reads of a session's state over 8 connections; beside a server of the same kind that says hello."""
+    """Reads of a session's state over 8 connections; beside a bare server that says hello."""
     with folder() as place, helper("hello_server") as port:
         async with _served(place) as (_, server):
             session = await new_session(server)
@@ -100,19 +100,20 @@ async def _socket_rate(running: Daemon, text: str, readers: int, *, joined_ok: b
 
 
 async def streams() -> list[Row]:
-    """5,000 deltas as fast as the model sends them, to 1 and to 32 readers of ``/event``, from the prompt
-    until the last of them has the end of the run; beside the same run to as many subscribers of the
-    event socket. "As events" each delta is an event of its own, every other one of reasoning, which is
-    no frame.
+    """5,000 deltas as fast as the model sends them, to 1 and to 32 readers of ``/event``, from the
+    prompt until the last of them has the end of the run; beside the same run to as many subscribers
+    of the event socket, at a daemon without HTTP. "As events" each delta is an event
+    of its own, every other one of reasoning, which is no frame.
     """
     burst, mixed = f"burst {_BURST}", f"mixed {_BURST}"
     deltas = list(numbered(_BURST))
     rows = []
-    with folder() as place, helper("model_stub") as api_base:
-        async with _served(place, *model_flags(api_base)) as (running, server):
+    with folder() as place, folder() as other, helper("model_stub") as api_base:
+        flags = model_flags(api_base)
+        async with _served(place, *flags) as (running, server), daemon(other, *flags) as bare:
             for readers in (1, _READERS):
                 over_http = partial(_sse_rate, running, server, readers=readers)
-                over_socket = partial(_socket_rate, running, readers=readers)
+                over_socket = partial(_socket_rate, bare, readers=readers)
                 figures = await in_turns(
                     _ROUNDS,
                     partial(over_http, burst, "".join(deltas)),

@@ -62,7 +62,7 @@ class _CutReader:
 
     async def greet(self) -> None:
         """Reads the greeting, which says from where on it reads."""
-        async with self._bridge.events(self._path, **self._query) as frames:
+        async with self._bridge.stream_of("GET", self._path, params=self._query) as frames:
             self.frames += (await frames.until("engine.lifecycle.ready"))[-1:]
 
     async def read(self, bytes_wanted: int) -> None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
 from nousd.bridge.replies import NOT_FOUND, HttpError, json_reply
-from nousd.bridge.streams import event_stream, events_in, greeting, place_asked_for, told
+from nousd.bridge.streams import event_stream, events_in, greeting, only, place_asked_for, told
 from nousd.bridge.table import Call, Row
 from nousd.bridge.window import Wanted
 from nousd.client.client import Client
 from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place
 from nousd.wire.codec import decode_event
+from nousd.wire.command_base import EventTypes
 from nousd.wire.commands import GetEvents
 from nousd.wire.subscribe import cursor_seq
 
@@ -60,35 +61,54 @@ async def _events(call: Call) -> Response:
     head = call.window.head
     place = place_asked_for(call.request.headers, query.after, head=head)
     if place is None and wanted.run_id is not None:
-        place = await _start_of(call.daemon, wanted.run_id)
+        start = await _first(call.daemon, wanted.run_id)
+        place = None if start is None else Place(start.seq, 0)
     ready = {"status": "ready", "transport": "sse", "timestamp_ms": int(time.time() * 1000)}
     hello = (Frame("server.connected", {}), Frame("engine.lifecycle.ready", ready))
     first = greeting(hello, head if place is None else None)
     return event_stream(told(call.services, wanted, place or Place(head, FRAMES_MAX), first))
 
 
-async def _start_of(daemon: Client, run_id: str) -> Place | None:
-    """Returns the place before a run; None if there is no such run."""
-    page = await daemon.ask(GetEvents(run_id=run_id, types="all", limit=1))
+class _Owner(msgspec.Struct):
+    session_id: str
+
+
+class _First(NamedTuple):
+    """The first event of its kind."""
+
+    seq: int
+    session_id: str
+
+
+async def _first(daemon: Client, run_id: str, types: EventTypes = "all") -> _First | None:
+    """Returns a run's first event of these types; None if there is none."""
+    page = await daemon.ask(GetEvents(run_id=run_id, types=types, limit=1))
     if not page.events:
         return None
-    return Place(cursor_seq(decode_event(bytes(page.events[0])).id), 0)
+    event = decode_event(bytes(page.events[0]))
+    owner = msgspec.json.decode(event.payload, type=_Owner)
+    return _First(cursor_seq(event.id), owner.session_id)
 
 
 async def _run_events(call: Call) -> Response:
     """A list of what was told so far, or a stream that ends with the run."""
     run_id = call.path["run_id"]
-    start = await _start_of(call.daemon, run_id)
-    if start is None:
+    first = await _first(call.daemon, run_id)
+    if first is None:
         raise HttpError(NOT_FOUND, "there is no such run")
+    start = Place(first.seq, 0)
     query: RunEventQuery = call.query
     asked = place_asked_for(call.request.headers, query.behind, head=call.window.head)
     place = max(asked or start, start)
-    wanted = Wanted(None, run_id)
-    if "text/event-stream" in call.request.headers.get("accept", ""):
-        first = greeting((Frame("run.stream.connected", {"runID": run_id}),), None)
-        return event_stream(told(call.services, wanted, place, first, ends_with_run=True))
-    return json_reply(await _listed(call, wanted, place))
+    wanted = Wanted(first.session_id, run_id, only_run=True)
+    if "text/event-stream" not in call.request.headers.get("accept", ""):
+        return json_reply(await _listed(call, wanted, place))
+    hello = greeting((Frame("run.stream.connected", {"runID": run_id}),), None)
+    end = await _first(call.daemon, run_id, ("agent_end",))
+    if end is not None and end.seq <= place.after:
+        # Whoever has the end and comes back, as browsers do by themselves, would wait for ever.
+        return event_stream(only(hello))
+    return event_stream(told(call.services, wanted, place, hello, ends_with_run=True))
 
 
 async def _listed(call: Call, wanted: Wanted, place: Place) -> list[msgspec.Raw]:

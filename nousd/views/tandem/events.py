@@ -78,8 +78,8 @@ def frames(seen: Seen) -> list[Frame]:
 
 
 def told_again(frame: Frame) -> Frame:
-    """Returns the frame of joined deltas for a reader that had some of them: not as one more piece of the
-    text, but as the text.
+    """Returns the frame of joined deltas for a reader that had some of them: not as one more piece of
+    the text, but as the text.
     """
     properties = {key: value for key, value in frame.properties.items() if key != "delta"}
     return Frame(frame.type, properties, frame.envelope)
@@ -254,8 +254,8 @@ def _message_update(seen: Seen, event: events.MessageUpdate) -> Iterator[Told]:
 
 
 def _message_end(seen: Seen, event: events.MessageEnd) -> Iterator[Told]:
-    """A part without ``delta`` is the whole text. Only an answer has a reason why it ended; of one that is
-    an artifact the event has not the whole, but its deltas were told.
+    """A part without ``delta`` is the whole text. Only an answer has a reason why it ended; of one that
+    is an artifact the event has not the whole, but its deltas were told.
     """
     if event.stop_reason is not UNSET and event.text and event.text_ref is UNSET:
         yield _text_part(seen, event, event.text)
