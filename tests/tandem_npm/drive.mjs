@@ -1,7 +1,7 @@
 // Drives the client of npm and prints what it gets, one JSON line each, as the drivers of
 // tests/bridge/clients do: `node drive.mjs BASE TOKEN WORKDIR NOT_SERVED`, the last as JSON.
 
-import { TandemClient, TandemValidationError, filterByType, isRunTerminalEvent, on } from "@frumu/tandem-client";
+import { TandemClient, TandemValidationError, filterByType, isRunTerminalEvent } from "@frumu/tandem-client";
 
 const CALL_MS = 20000;
 
@@ -14,9 +14,8 @@ function tell(label, method, outcome) {
 
 // The client says status and body in one text; a reply that its schemas refuse is no refusal of ours.
 function refusal(error) {
-  if (error instanceof TandemValidationError) throw error;
   const match = /\((\d{3})[^)]*\): (.*)$/s.exec(error.message);
-  if (!match) throw error;
+  if (error instanceof TandemValidationError || !match) throw error;
   return { status: Number(match[1]), body: JSON.parse(match[2]) };
 }
 
@@ -211,14 +210,16 @@ async function callNotServed(names) {
       const result = await (typeof started.next === "function" ? started.next() : started);
       tell("not served", name, { result: result ?? null });
     } catch (error) {
-      tell("not served", name, { refused: refusal(error) });
+      const isSent = /\(\d{3}/.test(error.message);
+      tell("not served", name, isSent ? { refused: refusal(error) } : { unsent: error.message });
     }
   }
 }
 
+// An argument that passes for a text, for a list and for an object without keys.
 function anything() {
-  const made = (_, key) => (key === Symbol.toPrimitive || key === "toString" ? () => "x" : undefined);
-  return new Proxy({}, { get: made });
+  const made = { toString: () => "x", [Symbol.toPrimitive]: () => "x", map: () => [] };
+  return new Proxy({}, { get: (_, key) => made[key] });
 }
 
 await call("wrong token", "sessions.list");

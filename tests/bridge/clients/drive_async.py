@@ -1,4 +1,7 @@
-"""Drives ``TandemClient`` of PyPI: ``drive_async.py BASE TOKEN WORKDIR NOT_SERVED``, the last as JSON."""
+"""Drives ``TandemClient`` of PyPI: ``drive_async BASE TOKEN WORKDIR NOT_SERVED``.
+
+The last is a list of methods as JSON.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +52,12 @@ class Driver:
         await self.call(
             "list some",
             "sessions.list",
-            **{"q": "fir", "page": 1, "page_size": 5, "archived": False},
-            **{"scope": "workspace", "workspace": self.workdir},
+            q="fir",
+            page=1,
+            page_size=5,
+            archived=False,
+            scope="workspace",
+            workspace=self.workdir,
         )
         await self.call("get", "sessions.get", first)
         await self.call("update", "sessions.update", first, title="Renamed")
@@ -147,6 +154,8 @@ class Driver:
                 result = await (anext(started) if inspect.isasyncgen(started) else started)
             except REFUSALS as error:
                 tell("not served", name, refused=refusal(error))
+            except (ValueError, TypeError) as error:
+                tell("not served", name, unsent=str(error))
             else:
                 tell("not served", name, result=result)
 

@@ -1,4 +1,4 @@
-"""Drives ``SyncTandemClient`` of PyPI: ``drive_sync.py BASE TOKEN WORKDIR``.
+"""Drives ``SyncTandemClient`` of PyPI: ``drive_sync BASE TOKEN WORKDIR``.
 
 It has no streams: what waits is looked for by asking again.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 from tandem_client import SyncTandemClient
 
-from tests.bridge.clients.talk import REFUSALS, found, refusal, tell
+from tests.bridge.clients.talk import REFUSALS, found, methods, refusal, tell
 
 CALL_SECONDS = 20
 
@@ -47,8 +47,12 @@ class Driver:
         self.call(
             "list some",
             "sessions.list",
-            **{"q": "fir", "page": 1, "page_size": 5, "archived": False},
-            **{"scope": "workspace", "workspace": self.workdir},
+            q="fir",
+            page=1,
+            page_size=5,
+            archived=False,
+            scope="workspace",
+            workspace=self.workdir,
         )
         self.call("get", "sessions.get", first)
         self.call("update", "sessions.update", first, title="Renamed")
@@ -70,12 +74,11 @@ class Driver:
         self.call("active_run", "sessions.active_run", self.session)
         self.call("conflict", "sessions.prompt_async", self.session, "Me too")
         self.call("cancel_run other", "sessions.cancel_run", self.session, "run-other")
-        # The reply is not sent before the model was asked: else the next run took its answer.
-        self.until(lambda: "Hel" in str(self.client.run_events(run.run_id)))
+        self.until_it_speaks(run.run_id)
         self.call("cancel_run", "sessions.cancel_run", self.session, run.run_id)
         for method in ("cancel", "abort"):
             run = self.call("prompt_async", "sessions.prompt_async", self.session, method)
-            self.until(lambda id=run.run_id: "Hel" in str(self.client.run_events(id)))
+            self.until_it_speaks(run.run_id)
             self.call(method, f"sessions.{method}", self.session)
         self.call("cancel nothing", "sessions.cancel", self.session)
 
@@ -112,6 +115,10 @@ class Driver:
     def until_idle(self) -> None:
         self.until(lambda: self.client.sessions.active_run(self.session).active is None)
 
+    def until_it_speaks(self, run_id: str) -> None:
+        """Waits for the model: had it not been asked yet, the next run would get this one's answer."""
+        self.until(lambda: "Hel" in str(self.client.run_events(run_id)))
+
     def until(self, is_there: Any) -> None:
         """Asks again until there is something."""
         end = time.monotonic() + CALL_SECONDS
@@ -121,6 +128,8 @@ class Driver:
 
 def main(base: str, token: str, workdir: str) -> None:
     client = SyncTandemClient(base, token, timeout=CALL_SECONDS)
+    for name, _ in methods(client._async):
+        tell("known", name)
     Driver(client, workdir).drive()
     client.close()
     tell("closed", "aclose", result=None)

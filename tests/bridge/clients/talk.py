@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,9 +21,13 @@ REFUSALS = (httpx.HTTPStatusError, SSEError)
 
 
 def tell(label: str, method: str, **outcome: Any) -> None:
-    """Prints a line: ``result`` or ``refused`` of what ``label`` stands for."""
+    """Prints a line: what came of a call of that method.
+
+    Args:
+        outcome: ``result``, ``refused``, or ``unsent`` where the client did not take the arguments.
+    """
     line = {"label": label, "method": method, **outcome}
-    print(json.dumps(line, default=_plain), flush=True)
+    sys.stdout.write(json.dumps(line, default=_plain) + "\n")
 
 
 def _plain(value: Any) -> Any:
@@ -62,8 +67,9 @@ def made_up(method: Any) -> dict[str, Any]:
 
 
 def _made_up(annotation: str) -> Any:
-    beginnings = {"str": "x", "int": 1, "bool": False, "list": [], "Literal": "x"}
-    return next((v for k, v in beginnings.items() if annotation.startswith(k)), {})
+    made = {"str": "x", "int": 1, "bool": False, "list": [], "Literal": "x"}
+    an_object = {"destination_id": "x", "route_id": "x"}
+    return next((made[type] for type in made if annotation.startswith(type)), an_object)
 
 
 def found(client: Any, dotted: str) -> Any:

@@ -1,0 +1,286 @@
+"""Clients that others wrote, against a daemon of its own: every method they have.
+
+Each is driven by a program (``tests/bridge/clients``, ``tests/tandem_npm``) that goes through the same
+story and prints what it gets. Methods without a route here are listed in ``not_served.toml`` and called
+as well, so that a version with a new method fails until somebody has looked at it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import tomllib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+import trio
+
+from tests.daemon.process_harness import REPOSITORY, Place, running
+from tests.stub_model import DEFAULT_REPLY, Gate, Reply, StubModel, text_reply, tool_reply
+
+CLIENTS: Final = REPOSITORY / "tests/bridge/clients"
+NPM: Final = REPOSITORY / "tests/tandem_npm"
+SECONDS: Final = 60
+"""For all calls of one client."""
+
+KNOWN: Final = tomllib.loads((CLIENTS / "not_served.toml").read_text(encoding="utf-8"))
+
+_STREAMS: Final = {"stream", "global_stream"}
+"""What the synchronous client does not have."""
+
+_SENDING_NOTHING: Final = {"sessions.setToken"}
+
+_OF_MCP: Final = {"mcp.add", "mcp.list"}
+"""Their path is where an MCP client finds our tools, which speaks JSON-RPC."""
+
+_MODELS: Final = Reply((b'{"data": [{"id": "gpt-5-mini"}]}',), content_type="application/json")
+_WRITES: Final = tool_reply(("write", {"path": "a.txt", "content": "x"}))
+_COLOURS: Final = [{"label": "blue"}, {"label": "red"}]
+_ASKS: Final = tool_reply(
+    ("question", {"questions": [{"question": "Which colour?", "options": _COLOURS}]})
+)
+
+
+class Line(NamedTuple):
+    """What came of one call."""
+
+    label: str
+    method: str
+    outcome: dict[str, Any]
+
+
+class Told:
+    """What a driver printed."""
+
+    def __init__(self, printed: bytes) -> None:
+        given = [json.loads(line) for line in printed.splitlines()]
+        self.lines = [Line(line.pop("label"), line.pop("method"), line) for line in given]
+
+    def result(self, label: str) -> Any:
+        """Returns what the last call of that label gave."""
+        return self._last(label)["result"]
+
+    def refusal(self, label: str) -> tuple[int, str]:
+        """Returns status and code with which the last call of that label was refused."""
+        refused = self._last(label)["refused"]
+        return refused["status"], refused["body"]["code"]
+
+    def methods(self, label: str) -> set[str]:
+        return {line.method for line in self.lines if line.label == label}
+
+    def driven(self) -> set[str]:
+        return {line.method for line in self.lines if line.label not in ("known", "not served")}
+
+    def not_served(self) -> Iterator[Line]:
+        return (line for line in self.lines if line.label == "not served")
+
+    def _last(self, label: str) -> dict[str, Any]:
+        return [line.outcome for line in self.lines if line.label == label][-1]
+
+
+def story() -> Iterator[Reply]:
+    """What the model says, in the order in which every driver asks."""
+    yield from (_MODELS, DEFAULT_REPLY, text_reply("Hel", "lo"))
+    for _ in ("cancel_run", "cancel", "abort"):
+        yield text_reply("Hel", Gate(), "lo")
+    for call in (_WRITES, _WRITES, tool_reply(("bash", {"command": "rm x"})), _ASKS, _ASKS):
+        yield from (call, text_reply("done"))
+    yield from (tool_reply(("todo", {"todos": [{"content": "Think"}]})), text_reply("noted"))
+    yield text_reply("A summary")
+
+
+@pytest.fixture
+async def place(short_folder: Path, stub: StubModel) -> AsyncIterator[Place]:
+    """A running daemon with HTTP, which asks before each tool call."""
+    stub.script(*story())
+    place = Place(short_folder, stub, options=("--http", "127.0.0.1:0"), permission_mode="ask")
+    (place.work / "inner").mkdir()
+    async with running(place):
+        yield place
+
+
+async def drive(place: Place, *program: str | Path, not_served: str | None = None) -> Told:
+    """Runs a driver to its end; it must succeed and say nothing beside its lines."""
+    log = (place.folder / "daemon.log").read_text(encoding="utf-8")
+    port = re.search(r"listening on http at 127\.0\.0\.1:(\d+)", log)
+    assert port, log
+    token = (place.state / "http-token").read_text(encoding="utf-8").strip()
+    arguments = [f"http://127.0.0.1:{port[1]}", token, str(place.work)]
+    if not_served is not None:
+        arguments.append(json.dumps(sorted(listed(not_served))))
+    with trio.fail_after(SECONDS):
+        ended = await trio.run_process(
+            [*program, *arguments],
+            cwd=REPOSITORY,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY)},
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
+    said = ended.stderr.decode()
+    assert (ended.returncode, said) == (0, ""), said
+    return Told(ended.stdout)
+
+
+def listed(package: str) -> set[str]:
+    """Returns the methods of a package that have no route here."""
+    return {
+        f"{space}.{name}" if space else name
+        for space, names in KNOWN[package].items()
+        for name in names.split()
+    }
+
+
+def python(script: str) -> tuple[str, ...]:
+    # Warnings are errors there, too.
+    return (sys.executable, "-W", "error", "-m", f"tests.bridge.clients.{script}")
+
+
+async def test_the_async_client_of_pypi_gets_what_it_wants(place: Place) -> None:
+    told = await drive(place, *python("drive_async"), not_served="python")
+    the_story_was_told(told, place)
+    streams_were_told(told)
+    everything_is_known(told, "python")
+
+
+async def test_the_synchronous_client_of_pypi_gets_what_it_wants(place: Place) -> None:
+    told = await drive(place, *python("drive_sync"))
+    the_story_was_told(told, place)
+    assert told.driven() == told.methods("known") - listed("python") - _STREAMS
+
+
+async def test_the_client_of_npm_gets_what_it_wants(place: Place) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("Node is not installed, which the npm client runs on")
+    if not (NPM / "node_modules").exists():
+        pytest.skip("the npm client is missing: npm ci --prefix tests/tandem_npm")
+    told = await drive(place, "node", NPM / "drive.mjs", not_served="npm")
+    the_story_was_told(told, place)
+    streams_were_told(told)
+    everything_is_known(told, "npm")
+
+
+# --- what is expected of each ----------------------------------------------------------------
+
+
+def the_story_was_told(told: Told, place: Place) -> None:
+    reading_is_right(told, place)
+    running_is_right(told)
+    asking_is_right(told)
+    refusing_is_right(told)
+
+
+def reading_is_right(told: Told, place: Place) -> None:
+    assert told.result("health")["ready"] is True
+    catalog = told.result("catalog")
+    assert (catalog["connected"], catalog["default"]) == (["openai"], "openai")
+    assert "gpt-5-mini" in catalog["all"][0]["models"]
+    assert [one["title"] for one in told.result("list")["sessions"]] == ["Second", "First"]
+    assert [one["title"] for one in told.result("list some")["sessions"]] == ["First"]
+    got = told.result("get")
+    assert got["directory"] == str(place.work)
+    assert told.result("update") | {"title": "First"} == got
+    assert told.result("archive")["archived"] is True
+    assert [one["id"] for one in told.result("list archived")["sessions"]] == [got["id"]]
+    said = [(one["info"]["role"], texts(one)) for one in told.result("messages")]
+    assert said == [("user", "Hello"), ("assistant", "stub-reply")]
+    assert [one["content"] for one in told.result("todos")] == ["Think"]
+    assert [one["id"] for one in told.result("children")] == [told.result("fork")["id"]]
+    assert told.result("summarize") == {"ok": True, "summary": "A summary"}
+    attached = told.result("attach")
+    assert attached["ok"] is True
+    assert attached["workspaceRoot"] == str(place.work / "inner")
+
+
+def texts(message: dict[str, Any]) -> str:
+    return "".join(part["text"] for part in message["parts"])
+
+
+def running_is_right(told: Told) -> None:
+    assert told.result("prompt_sync") == "stub-reply"
+    stored = told.result("run_events")
+    assert [stored[0]["type"], stored[-1]["type"]] == [
+        "session.run.started",
+        "session.run.finished",
+    ]
+    assert told.result("run_events tail") == stored[-1:]
+    assert told.result("run_events rest") == stored
+    run = told.result("prompt_async_parts")
+    assert told.result("conflict") == run, "the run that goes on is what a conflict names"
+    active = told.result("active_run")["active"]
+    assert (active.get("run_id") or active["runId"]) == next(iter(run.values()))
+    assert told.result("cancel_run other") == {"ok": True, "cancelled": False}
+    for label in ("cancel_run", "cancel", "abort"):
+        assert told.result(label)["cancelled"] is True
+    assert told.result("cancel nothing")["cancelled"] is False
+
+
+def asking_is_right(told: Told) -> None:
+    for reply in ("once", "always", "reject"):
+        [request] = told.result(f"permissions {reply}")["requests"]
+        assert request["status"] == "pending"
+        assert told.result(f"reply {reply}")["ok"] is True
+    [question] = told.result("questions")["questions"]
+    assert (question["text"], question["choices"]) == ("Which colour?", ["blue", "red"])
+    assert told.result("answer") == told.result("reject") == {"ok": True}
+
+
+def refusing_is_right(told: Told) -> None:
+    assert told.refusal("missing session") == (404, "SESSION_NOT_FOUND")
+    assert told.refusal("missing request") == (404, "APPROVAL_REQUEST_NOT_FOUND")
+    assert told.refusal("wrong word") == (400, "APPROVAL_REPLY_INVALID")
+    assert told.refusal("outside") == (403, "WORKSPACE_NOT_ALLOWED")
+    assert told.refusal("wrong token") == (401, "AUTH_REQUIRED")
+
+
+def streams_were_told(told: Told) -> None:
+    assert told.result("global_stream")[-1]["type"] == "session.created"
+    whole = told.result("stream")
+    assert deltas(whole) == "GoHello"
+    assert ended(whole) == "completed"
+    at_work, again = told.result("stream at work"), told.result("stream again")
+    assert deltas(at_work).endswith("Hel"), "what is said is told while the model is still at it"
+    assert deltas(again) == deltas(at_work), "who comes back to a run has it from its beginning"
+    assert ended(again) == "cancelled"
+    for reply, state in (("once", "completed"), ("always", "completed"), ("reject", "failed")):
+        after = told.result(f"after {reply}")
+        assert tool_states(after)[-1] == state
+        assert ended(after) == "completed"
+    for label, ok in (("after answer", True), ("after rejection", False)):
+        [replied] = [e for e in told.result(label) if e["type"] == "question.replied"]
+        assert replied["properties"]["ok"] is ok
+
+
+def deltas(events: list[dict[str, Any]]) -> str:
+    return "".join(event["properties"].get("delta", "") for event in events)
+
+
+def ended(events: list[dict[str, Any]]) -> str:
+    [end] = [e for e in events if e["type"] == "session.run.finished"]
+    return str(end["properties"]["status"])
+
+
+def tool_states(events: list[dict[str, Any]]) -> list[str]:
+    parts = [event["properties"].get("part", {}) for event in events]
+    return [part["state"] for part in parts if part.get("type") == "tool"]
+
+
+def everything_is_known(told: Told, package: str) -> None:
+    """Every method was driven or is listed, and what is listed gets the one answer for it."""
+    known, absent = told.methods("known"), listed(package)
+    assert known - absent - _SENDING_NOTHING == told.driven(), "classify what is new"
+    assert told.methods("not served") == absent
+    unsent = {line.method for line in told.not_served() if "unsent" in line.outcome}
+    assert unsent == set(KNOWN["unsent"][package].split())
+    for line in told.not_served():
+        if line.method not in unsent | _OF_MCP:
+            refused = line.outcome["refused"]
+            no_stream = {"stream": False}
+            assert refused == no_stream or (
+                (refused["status"], refused["body"]["code"]) == (404, "NOT_FOUND")
+            ), line
