@@ -5,7 +5,8 @@ The one place of the bridge where an exception becomes a reply.
 
 from __future__ import annotations
 
-import logging
+import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import anyio
@@ -16,7 +17,9 @@ from starlette.responses import Response
 from nousd.bridge.callers import caller_of
 from nousd.bridge.replies import (
     BAD_REQUEST,
+    NOT_FOUND,
     NOT_JSON,
+    SESSION_NOT_FOUND,
     STARTING,
     TOO_SLOW,
     UNPROCESSABLE,
@@ -24,10 +27,10 @@ from nousd.bridge.replies import (
     error_reply,
 )
 from nousd.bridge.table import Call, Row, Services
-from nousd.errors import ClientError
-from nousd.wire.limits import HTTP_BODY_SECONDS
+from nousd.errors import ClientError, Refused
+from nousd.wire.limits import HTTP_BODY_SECONDS, NAME_CHARS_MAX
 
-_logger: Final = logging.getLogger(__name__)
+_FIELD: Final = re.compile(r"[a-z_]+")
 
 
 async def answered(row: Row, services: Services, request: Request) -> Response:
@@ -38,16 +41,39 @@ async def answered(row: Row, services: Services, request: Request) -> Response:
             raise HttpError(STARTING, "the daemon cannot be reached yet")
         call = Call(
             services=services,
-            path=request.path_params,
+            path=_path(request),
             query=_query(row, request),
             body=await _body(row, request),
             caller=caller,
             request=request,
         )
         reply = await row.handler(call)
+    except Refused as refused:
+        reply = error_reply(_in_words_of(row, refused))
     except (HttpError, ClientError) as error:
         reply = error_reply(error)
     return reply
+
+
+def _path(request: Request) -> Mapping[str, str]:
+    """Returns the parameters of the path: names, of which none that is too long for one is there."""
+    for name, value in request.path_params.items():
+        if len(value) > NAME_CHARS_MAX:
+            failure = SESSION_NOT_FOUND if name == "id" else NOT_FOUND
+            raise HttpError(failure, f"there is no {value[:20]}...")
+    return request.path_params
+
+
+def _in_words_of(row: Row, refused: Refused) -> Refused | HttpError:
+    """Returns a refusal of what a field says under the name that the field has in the request."""
+    if refused.code != "invalid_payload":
+        return refused
+    ours = _FIELD.match(refused.message)
+    name = ours[0] if ours else ""
+    words = (row.spells.get(name, name) + refused.message[len(name) :]).removeprefix(".")
+    if row.body is None:
+        return HttpError(BAD_REQUEST, f"query: {words}")
+    return HttpError(UNPROCESSABLE, f"body: {words}")
 
 
 def _query(row: Row, request: Request) -> Any:
@@ -63,7 +89,7 @@ def _query(row: Row, request: Request) -> Any:
 async def _body(row: Row, request: Request) -> Any:
     if row.body is None:
         return None
-    data = await _read(request)
+    data = await read_body(request)
     if not data and row.is_body_optional:
         data = b"{}"
     elif not _is_json(request.headers.get("content-type", "")):
@@ -76,7 +102,12 @@ async def _body(row: Row, request: Request) -> Any:
         raise HttpError(BAD_REQUEST, "the body is not JSON") from None
 
 
-async def _read(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
+    """Returns the body of a request.
+
+    Raises:
+        HttpError: it is too long, too slow, or not whole.
+    """
     try:
         with anyio.fail_after(HTTP_BODY_SECONDS):
             return await request.body()

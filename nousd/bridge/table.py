@@ -72,6 +72,8 @@ OF_BODIES: Final = frozenset({415, 422})
 OF_CHANGES: Final = frozenset({409, 422, 429, 502})
 """Statuses of refusals: of any request; of those that name, have a body, or change something."""
 
+_AS_WE_DO: Final[Mapping[str, str]] = {}
+
 _READING: Final = ("subscribe", "get_", "list_")
 
 
@@ -87,6 +89,7 @@ class Row(NamedTuple):
         aliases: further paths of the same route.
         is_public: no token is needed.
         streams: the reply is a stream of events where the client accepts one.
+        spells: field of a command -> how it is called in a request; "" where its parts stand alone.
     """
 
     method: Method
@@ -101,6 +104,7 @@ class Row(NamedTuple):
     aliases: tuple[str, ...] = ()
     is_public: bool = False
     streams: bool = False
+    spells: Mapping[str, str] = _AS_WE_DO
 
     @property
     def refusals(self) -> frozenset[int]:

@@ -55,6 +55,27 @@ def said_in(session: Payload) -> Payload:
 
 
 @pytest.mark.behaviour("a_session_is_made_as_it_is_to_be")
+async def test_a_session_that_is_made_for_another_is_found_with_it_and_has_nothing_of_it(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    stub.script(text_reply("said in the first"))
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client = await daemon.connect()
+        parent = await made(client, name="parent")
+        await client.request("prompt", text="go", session_id=parent)
+        child = await made(client, parent_id=parent)
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client = await daemon.connect()
+        found = await client.request("list_sessions", parent_id=parent)
+        assert [row["session_id"] for row in found["sessions"]] == [child]
+        assert (await record(client, child))["parent_id"] == parent
+        assert (await client.request("get_messages", session_id=child))["messages"] == []
+        assert (await client.request("get_tree", session_id=child))["nodes"] == []
+        error = await client.refusal("new_session", parent_id="sess-none")
+        assert error["code"] == "session_not_found"
+
+
+@pytest.mark.behaviour("a_session_is_made_as_it_is_to_be")
 async def test_what_a_session_is_made_with_holds_over_a_restart_and_for_no_other(
     short_folder: Path, provider: Provider
 ) -> None:

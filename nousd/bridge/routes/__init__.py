@@ -6,12 +6,14 @@ from typing import Final
 
 from nousd.bridge.routes import (
     asking,
+    contents,
     documents,
     health,
     messages,
     prompts,
     providers,
     runs,
+    session_lists,
     sessions,
     streams,
     workspaces,
@@ -22,6 +24,8 @@ ROWS: Final[tuple[Row, ...]] = (
     *health.ROWS,
     *documents.ROWS,
     *sessions.ROWS,
+    *session_lists.ROWS,
+    *contents.ROWS,
     *messages.ROWS,
     *prompts.ROWS,
     *runs.ROWS,

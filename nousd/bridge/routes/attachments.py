@@ -16,6 +16,7 @@ from nousd.bridge.replies import UNPROCESSABLE, HttpError
 from nousd.bridge.routes.bodies import PartGiven
 from nousd.client.client import Client
 from nousd.wire.commands import AttachmentGiven, PutArtifact
+from nousd.wire.limits import NAME_CHARS_MAX
 from nousd.wire.responses import Artifact, Upload
 
 IN_LINE_BYTES_MAX: Final = 1024 * 1024
@@ -38,7 +39,7 @@ class _File(NamedTuple):
 
 
 async def handed_in(daemon: Client, parts: Iterable[PartGiven]) -> Handed:
-    """Returns the texts of a message, joined with LF, and its files.
+    """Returns the texts of a message, joined with LF, and its files; of files alone the names.
 
     Raises:
         HttpError: a part is not what its type says, or no data.
@@ -48,17 +49,22 @@ async def handed_in(daemon: Client, parts: Iterable[PartGiven]) -> Handed:
     files: list[_File] = []
     for index, part in enumerate(parts):
         if part.type == "file":
-            files.append(_file(part, f"parts[{index}]"))
+            files.append(_file(part, f"body: parts[{index}]"))
         elif part.text is None:
-            raise HttpError(UNPROCESSABLE, f"parts[{index}].text is required")
+            raise HttpError(UNPROCESSABLE, f"body: parts[{index}].text is required")
         else:
             texts.append(part.text)
     left = IN_LINE_BYTES_MAX
     attachments = []
     for file in files:
-        left -= len(file.data)
-        attachments.append(await _attached(daemon, file, in_line=left >= 0))
-    return Handed("\n".join(texts), tuple(attachments))
+        in_line = len(file.data) <= left
+        left -= len(file.data) if in_line else 0
+        attachments.append(await _attached(daemon, file, in_line=in_line))
+    text = "\n".join(texts)
+    if files and not text.strip():
+        # No text is blank with us: files alone are called by their names.
+        text = "\n".join(file.name or file.media_type for file in files)
+    return Handed(text, tuple(attachments))
 
 
 async def _attached(daemon: Client, file: _File, *, in_line: bool) -> AttachmentGiven:
@@ -94,5 +100,9 @@ def _file(part: PartGiven, where: str) -> _File:
             data = b64decode(data, validate=True)
         except binascii.Error:
             raise HttpError(UNPROCESSABLE, f"{where}.url is not base64") from None
+    if len(part.filename or "") > NAME_CHARS_MAX:
+        raise HttpError(
+            UNPROCESSABLE, f"{where}.filename is too long: at most {NAME_CHARS_MAX} characters"
+        )
     named = part.mime or (media_type if is_base64 else essence) or "text/plain"
     return _File(named, part.filename or None, data)

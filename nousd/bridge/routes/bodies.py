@@ -6,6 +6,9 @@ from typing import Literal
 
 import msgspec
 
+from nousd.wire.entries import Sampling
+from nousd.wire.optional import or_unset
+
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
     """Base of what a client sends: keys that are not known are passed over, as the engine does."""
@@ -32,12 +35,27 @@ class ModelGiven(Given, frozen=True, kw_only=True):
         return self.modelID or self.modelId or self.model_id
 
 
-class RuleGiven(Given, frozen=True, kw_only=True):
-    """A rule about tool calls; ``action`` is allow or always, ask or once, deny or reject."""
+class SampledGiven(Given, frozen=True, kw_only=True):
+    """How a model is to pick its words, in any of the spellings that clients use."""
 
-    permission: str
-    action: str
-    pattern: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    topP: float | None = None  # noqa: N815
+    max_tokens: int | None = None
+    maxTokens: int | None = None  # noqa: N815
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """That as ours; None if nothing is said."""
+        top_p = self.topP if self.top_p is None else self.top_p
+        max_tokens = self.maxTokens if self.max_tokens is None else self.max_tokens
+        if self.temperature is None and top_p is None and max_tokens is None:
+            return None
+        return Sampling(
+            temperature=or_unset(self.temperature),
+            top_p=or_unset(top_p),
+            max_tokens=or_unset(max_tokens),
+        )
 
 
 class PartGiven(Given, frozen=True, kw_only=True):

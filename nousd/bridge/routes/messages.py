@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
+from msgspec import UNSET
 from starlette.responses import Response
 
-from nousd.bridge.replies import json_reply
+from nousd.bridge.replies import Failure, HttpError, json_reply
 from nousd.bridge.routes.attachments import handed_in
-from nousd.bridge.routes.bodies import Given, ModelGiven, PartGiven
-from nousd.bridge.routes.transcripts import transcript
+from nousd.bridge.routes.bodies import ModelGiven, PartGiven, SampledGiven
+from nousd.bridge.routes.transcripts import message_of, transcript
 from nousd.bridge.table import Call, Row
 from nousd.views.tandem.messages import Message
+from nousd.views.tandem.sessions import DEFAULT_TITLE
 from nousd.wire.commands import AppendMessage, GetSession, UpdateSession
+from nousd.wire.responses import Accepted
+from nousd.wire.run_options import ToolChoice
+
+SPELLS: Final[Mapping[str, str]] = {
+    "text": "parts",
+    "attachments": "files",
+    "tools": "toolAllowlist",
+    "tool_choice": "toolMode",
+    "sampling": "",
+    "agent_profile": "agent",
+    "client_id": "x-tandem-client-id",
+    "agent_id": "x-tandem-agent-id",
+}
+"""field of our commands about texts -> how the contract calls it; ``files`` are the parts that are."""
 
 _TITLE_CHARS: Final = 60
 
+_HANDLED: Final = Failure(409, "HANDLED_BY_EXTENSION")
 
-class SendMessage(Given, frozen=True, kw_only=True):
-    """A message, and for a prompt what holds for its run alone.
+
+class SendMessage(SampledGiven, frozen=True, kw_only=True):
+    """A message, and for a prompt what holds for its run alone. ``toolAllowlist`` names the only tools
+    that the run has; each of them has to be there.
 
     ``contextMode``, ``writeRequired``, ``prewriteRequirements`` and ``strictKbGrounding`` are of the
     engine's own planner; they are taken and mean nothing here.
@@ -27,14 +47,23 @@ class SendMessage(Given, frozen=True, kw_only=True):
     parts: list[PartGiven] = []  # noqa: RUF012  msgspec copies it
     model: ModelGiven | None = None
     agent: str | None = None
-    toolMode: str | None = None  # noqa: N815
-    tool_mode: str | None = None
+    toolMode: ToolChoice | None = None  # noqa: N815
+    tool_mode: ToolChoice | None = None
     toolAllowlist: list[str] | None = None  # noqa: N815
     tool_allowlist: list[str] | None = None
-    contextMode: Any = None  # noqa: N815
-    temperature: float | None = None
-    top_p: float | None = None
-    max_tokens: int | None = None
+    contextMode: Literal["auto", "compact", "full"] | None = None  # noqa: N815
+    context_mode: Literal["auto", "compact", "full"] | None = None
+    writeRequired: bool | None = None  # noqa: N815
+    prewriteRequirements: Any = None  # noqa: N815
+    strictKbGrounding: bool | None = None  # noqa: N815
+
+
+def require_not_handled(accepted: Accepted) -> None:
+    """Raises HttpError for a text that an extension dealt with: it is no message, and has no run."""
+    if accepted.handled_by is UNSET:
+        return
+    said = f": {accepted.reply}" if accepted.reply else ""
+    raise HttpError(_HANDLED, f"the extension {accepted.handled_by} dealt with the text{said}")
 
 
 async def _append(call: Call) -> Response:
@@ -44,16 +73,16 @@ async def _append(call: Call) -> Response:
     accepted = await call.daemon.ask(
         AppendMessage(session_id=session_id, text=handed.text, attachments=handed.attachments)
     )
+    require_not_handled(accepted)
     await _name_session(call, handed.text)
-    told = await transcript(call.daemon, session_id)
-    return json_reply(next(message for message in told if message.info.id == accepted.entry_id))
+    return json_reply(await message_of(call.daemon, session_id, accepted.entry_id or ""))
 
 
 async def _name_session(call: Call, text: str) -> None:
     """Calls a session that has no name after what is first said in it."""
     record = (await call.daemon.ask(GetSession(session_id=call.path["id"]))).session
-    title = " ".join(text.split())[:_TITLE_CHARS]
-    if not record.name and title:
+    title = " ".join(text.split())[:_TITLE_CHARS].rstrip()
+    if record.name in (UNSET, DEFAULT_TITLE):
         await call.daemon.ask(UpdateSession(session_id=record.session_id, name=title))
 
 
@@ -67,17 +96,18 @@ ROWS: Final = (
         path="/session/{id}/message",
         handler=_append,
         summary="Stores a message of the user; no run is started, and one that goes on does not mind.",
-        sends=("append_message", "get_session", "update_session", "get_messages"),
+        sends=("put_artifact", "append_message", "get_session", "update_session", "get_messages"),
         replies={200: Message},
         body=SendMessage,
         aliases=("/api/session/{id}/message",),
+        spells=SPELLS,
     ),
     Row(
         method="GET",
         path="/session/{id}/message",
         handler=_messages,
         summary="Reads the messages of a session.",
-        sends=("get_messages",),
+        sends=("get_messages", "list_runs", "get_events"),
         replies={200: list[Message]},
         aliases=("/api/session/{id}/message",),
     ),

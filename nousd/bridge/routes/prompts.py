@@ -8,10 +8,20 @@ import anyio
 import msgspec
 from starlette.responses import Response
 
-from nousd.bridge.replies import RUN_CONFLICT, TIMED_OUT, HttpError, empty_reply, json_reply
+from nousd.bridge.replies import (
+    BAD_REQUEST,
+    RUN_CONFLICT,
+    TIMED_OUT,
+    UNPROCESSABLE,
+    ErrorBody,
+    HttpError,
+    empty_reply,
+    json_reply,
+)
 from nousd.bridge.routes.attachments import handed_in
 from nousd.bridge.routes.bodies import ModelGiven
-from nousd.bridge.routes.messages import SendMessage
+from nousd.bridge.routes.messages import SPELLS, SendMessage, require_not_handled
+from nousd.bridge.routes.runs import told_as_conflict
 from nousd.bridge.routes.transcripts import transcript
 from nousd.bridge.streams import event_stream, pages, told
 from nousd.bridge.table import Call, Row
@@ -19,21 +29,17 @@ from nousd.bridge.window import Wanted
 from nousd.errors import Refused
 from nousd.views.tandem.frames import FRAMES_MAX, Place
 from nousd.views.tandem.messages import Message, reply
-from nousd.views.tandem.runs import Conflict, Started, conflict, started
+from nousd.views.tandem.runs import Conflict, Started, started
 from nousd.views.tandem.values import or_none
 from nousd.wire.commands import Prompt
-from nousd.wire.entries import Sampling
-from nousd.wire.limits import HTTP_PROMPT_SECONDS
-from nousd.wire.optional import or_unset
+from nousd.wire.limits import HTTP_PROMPT_SECONDS, NAME_CHARS_MAX
 from nousd.wire.responses import Accepted
-from nousd.wire.run_options import ToolChoice
 
-_TOOL_CHOICES: Final[dict[str | None, ToolChoice | None]] = {
-    None: None,
-    "auto": "auto",
-    "none": "none",
-    "required": "required",
-}
+_KEYS: Final = ("idempotency-key", "x-tandem-idempotency-key")
+_KEY_PREFIX: Final = "idempotency-key:"
+"""Keeps the keys of HTTP clients apart from the ids that others choose."""
+
+_KEY_CHARS_MAX: Final = NAME_CHARS_MAX - len(_KEY_PREFIX)
 
 _RUN_ID: Final = "x-tandem-run-id"
 
@@ -60,39 +66,36 @@ class _Begun(NamedTuple):
 
 
 async def _begin(call: Call) -> _Begun:
-    """Starts a run.
+    """Starts a run, unless one was started with the same idempotency key.
 
     Raises:
-        HttpError: another one goes on, or the idempotency key was used for another body.
+        HttpError: another one goes on, or the key was used for another body.
         Refused: it cannot be started.
     """
-    session_id = call.path["id"]
     place = Place(call.window.head, FRAMES_MAX)
+    prompt = await _prompt(call)
     try:
-        accepted = await call.daemon.ask(await _prompt(call), Accepted)
+        async with told_as_conflict(call):
+            accepted = await call.daemon.ask(prompt, Accepted)
     except Refused as refused:
-        if refused.message == "run_in_progress":
-            body = conflict(refused.details)
-            raise HttpError(RUN_CONFLICT, body.error, body=body) from None
         if refused.message == "client_message_id_reused":
             words = "the idempotency key was used for another request"
             raise HttpError(RUN_CONFLICT._replace(retryable=False), words) from None
         raise
+    require_not_handled(accepted)
     run_id = or_none(accepted.run_id) or ""
-    return _Begun(session_id, run_id, place, accepted.repeated is True)
+    return _Begun(call.path["id"], run_id, place, accepted.repeated is True)
 
 
 async def _prompt(call: Call) -> Prompt:
     body: SendMessage = call.body
     handed = await handed_in(call.daemon, body.parts)
-    key = call.header("idempotency-key") or call.header("x-tandem-idempotency-key")
-    model = body.model or ModelGiven()
     tools = body.toolAllowlist if body.tool_allowlist is None else body.tool_allowlist
     return Prompt(
         text=handed.text,
         wait=False,
         session_id=call.path["id"],
-        client_message_id=None if key is None else f"idempotency-key:{key}",
+        client_message_id=_message_id(call),
         attachments=handed.attachments,
         reuse_appended=True,
         strict_resend=True,
@@ -100,43 +103,53 @@ async def _prompt(call: Call) -> Prompt:
         agent_id=call.header("x-tandem-agent-id"),
         agent_profile=body.agent or None,
         tools=None if tools is None else tuple(tools),
-        model=_model(model),
-        sampling=_sampling(body),
-        tool_choice=_TOOL_CHOICES.get(body.tool_mode or body.toolMode),
+        model=_model(body.model),
+        sampling=body.sampling,
+        tool_choice=body.tool_mode or body.toolMode,
     )
 
 
-def _model(given: ModelGiven) -> str | None:
-    if given.model is None or given.provider is None:
-        return given.model
-    return f"{given.provider}/{given.model}"
-
-
-def _sampling(body: SendMessage) -> Sampling | None:
-    if body.temperature is None and body.top_p is None and body.max_tokens is None:
+def _message_id(call: Call) -> str | None:
+    """Returns the id by which the daemon knows a request again; None if it has no idempotency key."""
+    key = next((key for name in _KEYS if (key := call.header(name))), None)
+    if key is None:
         return None
-    return Sampling(
-        temperature=or_unset(body.temperature),
-        top_p=or_unset(body.top_p),
-        max_tokens=or_unset(body.max_tokens),
-    )
+    if len(key) > _KEY_CHARS_MAX:
+        words = f"Idempotency-Key is too long: at most {_KEY_CHARS_MAX} characters"
+        raise HttpError(BAD_REQUEST, words)
+    return f"{_KEY_PREFIX}{key}"
+
+
+def _model(given: ModelGiven | None) -> str | None:
+    if given is None or (given.model is None and given.provider is None):
+        return None
+    if given.model is None:
+        raise HttpError(UNPROCESSABLE, "body: model.modelID is required")
+    return given.model if given.provider is None else f"{given.provider}/{given.model}"
+
+
+def _answer_of(begun: _Begun) -> Response:
+    """Returns the answer that says which run it is; so is answered whatever was repeated."""
+    body = started(begun.session_id, begun.run_id, is_repeated=begun.is_repeated)
+    return json_reply(body, 202, {_RUN_ID: begun.run_id})
 
 
 async def _prompt_async(call: Call) -> Response:
     await call.services.presence.starts_run(call.path["id"])
     begun = await _begin(call)
-    headers = {_RUN_ID: begun.run_id}
     if call.query.wanted is None and not begun.is_repeated:
-        return empty_reply(204, headers)
-    body = started(begun.session_id, begun.run_id, is_repeated=begun.is_repeated)
-    return json_reply(body, 202, headers)
+        return empty_reply(204, {_RUN_ID: begun.run_id})
+    return _answer_of(begun)
 
 
 async def _prompt_sync(call: Call) -> Response:
-    streams = "text/event-stream" in call.request.headers.get("accept", "")
+    streams = "text/event-stream" in call.request.headers.get("accept", "").lower()
     if streams:
         await call.services.presence.starts_run(call.path["id"])
     begun = await _begin(call)
+    if begun.is_repeated:
+        # Its end may be long over: whoever comes back attaches to the run.
+        return _answer_of(begun)
     headers = {_RUN_ID: begun.run_id}
     wanted = Wanted(begun.session_id, begun.run_id)
     if streams:
@@ -146,13 +159,14 @@ async def _prompt_sync(call: Call) -> Response:
         async for _ in pages(call.window, wanted, begun.place, ends_with_run=True):
             pass
     if waiting.cancelled_caught:
-        raise HttpError(TIMED_OUT, "the run goes on, but is not waited for any longer")
+        words = "the run goes on, but is not waited for any longer"
+        raise HttpError(TIMED_OUT, words, headers=headers)
     messages = await transcript(call.daemon, begun.session_id)
     answer = Reply(reply(messages)) if call.caller.takes_reply_object else messages
     return json_reply(answer, headers=headers)
 
 
-_REFUSALS: Final = {409: Conflict}
+_REFUSALS: Final = {409: Conflict | ErrorBody}
 
 ROWS: Final = (
     Row(
@@ -160,10 +174,11 @@ ROWS: Final = (
         path="/session/{id}/prompt_async",
         handler=_prompt_async,
         summary="Starts a run; its id is in the header, or in the body with return=run.",
-        sends=("prompt",),
+        sends=("put_artifact", "prompt"),
         replies={204: None, 202: Started, **_REFUSALS},
         query=PromptQuery,
         body=SendMessage,
+        spells=SPELLS,
         aliases=("/api/session/{id}/prompt_async",),
     ),
     Row(
@@ -171,9 +186,10 @@ ROWS: Final = (
         path="/session/{id}/prompt_sync",
         handler=_prompt_sync,
         summary="Starts a run; answers with all messages at its end, or with events as they come.",
-        sends=("prompt", "get_messages"),
-        replies={200: list[Message] | Reply, **_REFUSALS},
+        sends=("put_artifact", "prompt", "get_messages", "list_runs", "get_events"),
+        replies={200: list[Message] | Reply, 202: Started, **_REFUSALS},
         body=SendMessage,
+        spells=SPELLS,
         streams=True,
         aliases=("/api/session/{id}/prompt_sync",),
     ),

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
 from starlette.responses import Response
 
-from nousd.bridge.replies import json_reply
+from nousd.bridge.replies import RUN_CONFLICT, HttpError, json_reply
 from nousd.bridge.table import Call, Row
 from nousd.client.client import Client
 from nousd.errors import Refused
-from nousd.views.tandem.runs import Idle, RunNow, run_now
+from nousd.views.tandem.runs import Idle, RunNow, conflict, run_now
 from nousd.wire.commands import Abort, GetState
 from nousd.wire.responses import ActiveRun
 
@@ -34,6 +36,30 @@ async def active_run(daemon: Client, session_id: str) -> ActiveRun | None:
     """
     state = await daemon.ask(GetState(session_id=session_id))
     return next((run for run in state.runs if run.session_id == session_id), None)
+
+
+@asynccontextmanager
+async def told_as_conflict(call: Call) -> AsyncIterator[None]:
+    """Words the refusal of what cannot be done during a run as the one of a second run.
+
+    Raises:
+        HttpError: a run goes on.
+        Refused: as what is in the block.
+    """
+    try:
+        yield
+    except Refused as refused:
+        if refused.message != "run_in_progress":
+            raise
+        session_id = call.path["id"]
+        details = refused.details
+        if "started_at" not in details:
+            run = await active_run(call.daemon, session_id)
+            if run is None:
+                raise
+            details = msgspec.to_builtins(run)
+        body = conflict({"last_activity_at": details["started_at"], **details})
+        raise HttpError(RUN_CONFLICT, body.error, body=body) from None
 
 
 async def _run(call: Call) -> Response:

@@ -8,11 +8,13 @@ import msgspec
 from msgspec import UNSET, Meta
 from starlette.responses import Response
 
-from nousd.bridge.replies import INTERNAL, NOT_FOUND, HttpError, json_reply
+from nousd.bridge.replies import INTERNAL, NOT_FOUND, ErrorBody, HttpError, json_reply
 from nousd.bridge.routes.bodies import Given
+from nousd.bridge.routes.runs import told_as_conflict
 from nousd.bridge.routes.sessions import record_of
 from nousd.bridge.routes.transcripts import transcript
 from nousd.bridge.table import Call, Row
+from nousd.views.tandem.runs import Conflict
 from nousd.views.tandem.sessions import Session, session
 from nousd.views.tandem.spelling import Body
 from nousd.views.tandem.values import milliseconds
@@ -49,11 +51,11 @@ async def _attach(call: Call) -> Response:
     if not target:
         raise HttpError(NOT_FOUND, "target_workspace: is blank")
     session_id = call.path["id"]
-    await call.daemon.ask(
-        AttachSession(
-            session_id=session_id, workspace=target, reason=body.reason_tag.strip() or None
-        )
+    attach = AttachSession(
+        session_id=session_id, workspace=target, reason=body.reason_tag.strip() or None
     )
+    async with told_as_conflict(call):
+        await call.daemon.ask(attach)
     record = await record_of(call)
     told = await transcript(call.daemon, session_id)
     return json_reply(session(record, told, ok=True))
@@ -80,8 +82,9 @@ ROWS: Final = (
         handler=_attach,
         summary="Moves a session to another folder; not while it has a run.",
         sends=("attach_session", "get_session", "get_messages"),
-        replies={200: Session},
+        replies={200: Session, 409: Conflict | ErrorBody},
         body=Attach,
+        spells={"workspace": "target_workspace", "reason": "reason_tag"},
         aliases=("/api/session/{id}/attach",),
     ),
     Row(

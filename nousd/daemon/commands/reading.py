@@ -155,6 +155,7 @@ async def get_capabilities(core: Core, _command: commands.GetCapabilities) -> Re
         frozen_events=tuple(FROZEN_EVENTS),
         provider=choice.provider,
         model=choice.model,
+        workdir=core.workspaces.default.path,
         extension_commands=tuple(sorted(core.extension_commands)),
         limits={**limits, "line_bytes_max": core.line_bytes_max},
     )

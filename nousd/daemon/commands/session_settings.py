@@ -35,6 +35,7 @@ def said_of_new(core: Core, command: commands.NewSession) -> dict[str, Any]:
     choice = given_model(core, command.model, command.provider)
     said = {
         "name": command.name,
+        "parent_id": command.parent_id,
         "source": command.source,
         "source_metadata": command.source_metadata,
         "sampling": command.sampling,

@@ -36,6 +36,8 @@ async def new_session(core: Core, command: commands.NewSession) -> Reply:
     """Creates a session."""
     said = said_of_new(core, command)
     workspace = await core.workspaces.named(command.workspace)
+    if command.parent_id is not None:
+        await core.sessions.get(command.parent_id)
     warnings = await ask_switch(core, None) if command.activate else UNSET
     live, ticket = core.sessions.create(activate=command.activate, workspace=workspace.path, **said)
     return Deferred(ticket, _selected(live, is_active=command.activate, warnings=warnings))

@@ -1,16 +1,18 @@
 """The transcript as the contract has it: messages made of parts.
 
-A tool's result is an entry of its own with us; here it stands in the part of its call.
+A tool's result is an entry of its own with us; here it stands in the part of its call. What a run failed
+with is no entry with us; here it is the last text of that run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET
 
+from nousd.views.tandem.failures import Failure, engine_code, error_text
 from nousd.views.tandem.spelling import Body
 from nousd.views.tandem.values import or_none, seconds
 from nousd.wire.entries import Attachment, Entry, MessageEntry, ToolCall
@@ -51,43 +53,74 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     parts: list[Part]
 
 
-def messages(session_id: str, entries: Iterable[Entry]) -> list[Message]:
-    """Returns the messages of a transcript, oldest first. What was compacted is still among them."""
+def messages(
+    session_id: str, entries: Iterable[Entry], failures: Mapping[str, Failure] | None = None
+) -> list[Message]:
+    """Returns the messages of a transcript, oldest first. What was compacted is still among them.
+
+    Args:
+        failures: run -> what it failed with.
+    """
     told = [entry for entry in entries if isinstance(entry, MessageEntry)]
     results = {or_none(entry.tool_call_id): entry for entry in told if entry.role == "tool"}
-    return [_message(session_id, entry, results) for entry in told if entry.role != "tool"]
+    last_of_run = {entry.run_id: entry.id for entry in told if entry.run_id}
+    messages: list[Message] = []
+    for entry in told:
+        if entry.role != "tool":
+            messages.append(_message(session_id, entry, results))
+        failure = (failures or {}).get(entry.run_id)
+        if failure is not None and last_of_run.get(entry.run_id) == entry.id:
+            _tell_failure(messages, session_id, entry, failure)
+    return messages
 
 
-def reply(told: Iterable[Message]) -> str:
+def reply(told: Sequence[Message]) -> str:
     """Returns the text of the last answer, "" if there is none."""
-    for message in reversed(list(told)):
+    for message in reversed(told):
         if message.info.role == "assistant":
-            return "".join(part.text or "" for part in message.parts if part.type == "text")
+            return "\n".join(part.text or "" for part in message.parts if part.type == "text")
     return ""
+
+
+def _tell_failure(
+    messages: list[Message], session_id: str, last: MessageEntry, failure: Failure
+) -> None:
+    """Makes a failure the last text of its run: of the answer that was cut off, else a message."""
+    part = Part(type="text", text=failure.text)
+    if last.role == "assistant" and last.error is not UNSET:
+        messages[-1].parts[-1] = part
+    elif last.role == "assistant" and last.stop_reason != "tool_use":
+        messages[-1].parts.append(part)
+    else:
+        info = _info(session_id, last.run_id, "assistant", failure.ended_at)
+        messages.append(Message(info=info, parts=[part]))
 
 
 def _message(
     session_id: str, entry: MessageEntry, results: dict[str | None, MessageEntry]
 ) -> Message:
     role: Literal["user", "assistant"] = "user" if entry.role == "user" else "assistant"
-    info = MessageInfo(
-        id=entry.id,
-        session_id=session_id,
-        role=role,
-        time=MessageTime(seconds(entry.created_at)),
-    )
+    info = _info(session_id, entry.id, role, entry.created_at)
     return Message(info=info, parts=list(_parts(entry, results)))
 
 
+def _info(
+    session_id: str, id: str, role: Literal["user", "assistant"], created_at: str
+) -> MessageInfo:
+    time = MessageTime(seconds(created_at))
+    return MessageInfo(id=id, session_id=session_id, role=role, time=time)
+
+
 def _parts(entry: MessageEntry, results: dict[str | None, MessageEntry]) -> Iterator[Part]:
+    """An error comes last: ``_tell_failure`` counts on it."""
     if entry.reasoning is not UNSET:
         yield Part(type="reasoning", text=entry.reasoning)
     if text := "\n".join(_texts(entry)):
         yield Part(type="text", text=text)
-    if entry.error is not UNSET:
-        yield Part(type="text", text=f"ENGINE_ERROR: ENGINE_DISPATCH_FAILED: {entry.error}")
     for call in () if entry.tool_calls is UNSET else entry.tool_calls:
         yield _tool_part(call, results.get(call.tool_call_id))
+    if entry.error is not UNSET:
+        yield Part(type="text", text=error_text(engine_code(None), entry.error))
 
 
 def _texts(entry: MessageEntry) -> Iterator[str]:

@@ -75,6 +75,41 @@ class Session(Body, frozen=True, kw_only=True):
     ok: bool = False
 
 
+class ChangedSession(Session, frozen=True, kw_only=True):
+    """A session that was changed, which the engine spells in another way: here it has both. Only of
+    ``time`` and ``model`` there are not two.
+    """
+
+    project: str = msgspec.field(name="project_id")
+    workspace: str = msgspec.field(name="workspace_root")
+    kind_of_source: str | None = msgspec.field(name="source_kind", default=None)
+    metadata_of_source: dict[str, Any] | None = msgspec.field(name="source_metadata", default=None)
+    parent: str | None = msgspec.field(name="parent_id", default=None)
+    origin: str | None = msgspec.field(name="origin_workspace_root", default=None)
+    moved_from: str | None = msgspec.field(name="attached_from_workspace", default=None)
+    moved_to: str | None = msgspec.field(name="attached_to_workspace", default=None)
+    moved_at_ms: int | None = msgspec.field(name="attach_timestamp_ms", default=None)
+    moved_because: str | None = msgspec.field(name="attach_reason", default=None)
+
+
+def changed_session(record: SessionRecord) -> ChangedSession:
+    """Returns a session as the answer to a change has it."""
+    told = session(record)
+    return ChangedSession(
+        **msgspec.structs.asdict(told),
+        project=told.project_id,
+        workspace=told.workspace_root,
+        kind_of_source=told.source_kind,
+        metadata_of_source=told.source_metadata,
+        parent=told.parent_id,
+        origin=told.origin_workspace_root,
+        moved_from=told.attached_from_workspace,
+        moved_to=told.attached_to_workspace,
+        moved_at_ms=told.attach_timestamp_ms,
+        moved_because=told.attach_reason,
+    )
+
+
 def session(
     record: SessionSummary, messages: Sequence[Message] = (), *, ok: bool = False
 ) -> Session:

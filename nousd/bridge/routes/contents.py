@@ -1,0 +1,82 @@
+"""What a session holds: copied into another, shortened for its model, and what that means to do."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from starlette.responses import Response
+
+from nousd.bridge.replies import ErrorBody, json_reply
+from nousd.bridge.routes.runs import told_as_conflict
+from nousd.bridge.routes.transcripts import transcript
+from nousd.bridge.table import Call, Row
+from nousd.views.tandem.asking import TodoItem, todo_items
+from nousd.views.tandem.runs import Conflict
+from nousd.views.tandem.sessions import Session, session
+from nousd.wire.commands import BranchSession, CompactSession, GetSession, GetTodos
+from nousd.wire.limits import HTTP_PROMPT_SECONDS
+
+
+class Forked(Session, frozen=True, kw_only=True):
+    """A copy of a session: as itself, and once more under ``session``, where the engine puts it."""
+
+    session: Session
+
+
+class Summarized(msgspec.Struct, frozen=True):
+    """A session whose older part was replaced by a summary."""
+
+    ok: bool
+    summary: str
+
+
+async def _todo(call: Call) -> Response:
+    now = await call.daemon.ask(GetTodos(session_id=call.path["id"]))
+    return json_reply(todo_items(now.todos))
+
+
+async def _fork(call: Call) -> Response:
+    made = await call.daemon.ask(BranchSession(session_id=call.path["id"], activate=False))
+    record = (await call.daemon.ask(GetSession(session_id=made.session_id))).session
+    copy = session(record, await transcript(call.daemon, record.session_id))
+    return json_reply(Forked(**msgspec.structs.asdict(copy) | {"ok": True}, session=copy))
+
+
+async def _summarize(call: Call) -> Response:
+    async with told_as_conflict(call):
+        done = await call.daemon.ask(
+            CompactSession(session_id=call.path["id"]), timeout_seconds=HTTP_PROMPT_SECONDS
+        )
+    return json_reply(Summarized(ok=True, summary=done.summary))
+
+
+ROWS: Final = (
+    Row(
+        method="GET",
+        path="/session/{id}/todo",
+        handler=_todo,
+        summary="Reads what the session's model means to do.",
+        sends=("get_todos",),
+        replies={200: list[TodoItem]},
+        aliases=("/api/session/{id}/todo",),
+    ),
+    Row(
+        method="POST",
+        path="/session/{id}/fork",
+        handler=_fork,
+        summary="Copies what a session holds now into a new one.",
+        sends=("branch_session", "get_session", "get_messages"),
+        replies={200: Forked},
+        aliases=("/api/session/{id}/fork",),
+    ),
+    Row(
+        method="POST",
+        path="/session/{id}/summarize",
+        handler=_summarize,
+        summary="Replaces the older part of what models see by a summary.",
+        sends=("compact_session",),
+        replies={200: Summarized, 409: Conflict | ErrorBody},
+        aliases=("/api/session/{id}/summarize",),
+    ),
+)

@@ -1,0 +1,40 @@
+"""Why a run failed, in the contract's words."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+_CODES: Final = {
+    "context_too_large": "CONTEXT_LENGTH_EXCEEDED",
+    "provider_error": "PROVIDER_SERVER_ERROR",
+    "run_stale": "ENGINE_TIMEOUT",
+}
+"""code of an ``error`` event -> the contract's; any other is ENGINE_DISPATCH_FAILED."""
+
+
+class Failure(NamedTuple):
+    """What a run failed with.
+
+    Args:
+        code: of the contract.
+        ended_at: RFC 3339, UTC.
+    """
+
+    code: str
+    message: str
+    ended_at: str
+
+    @property
+    def text(self) -> str:
+        """What stands in the place of an answer."""
+        return error_text(self.code, self.message)
+
+
+def engine_code(code: str | None) -> str:
+    """Returns the contract's code for one of ours; None is not known."""
+    return _CODES.get(code or "", "ENGINE_DISPATCH_FAILED")
+
+
+def error_text(code: str, message: str) -> str:
+    """Returns what stands in the place of an answer."""
+    return f"ENGINE_ERROR: {code}: {message}"
