@@ -59,7 +59,8 @@ ROOMS: dict[str, Room] = {
         "msgspec apsw trio httpx2",
     ),
     "client": room("wire errors places", "anyio msgspec"),
-    "mcp_host": room("client wire errors", "mcp mcp_types anyio"),
+    # Over HTTP it is an ASGI application.
+    "mcp_host": room("client wire errors", "mcp mcp_types anyio starlette"),
     "bridge": room(
         "client views wire errors places",
         "starlette hypercorn anyio trio msgspec prometheus_client",
@@ -73,8 +74,10 @@ ROOMS: dict[str, Room] = {
 ALONE: dict[str, frozenset[str]] = {
     "nousd.cli.serve": frozenset({"daemon", "bridge"}),
     "nousd.cli.bridge": frozenset({"bridge"}),
+    # What is served at one of the bridge's paths, if it is installed.
+    "nousd.bridge.mcp": frozenset({"mcp_host"}),
 }
-"""The modules that may start the daemon and the bridge, and only inside of their functions."""
+"""The modules that may start another program's part, and only inside of their functions."""
 
 LAZY = frozenset({"admin", "daemon", "mcp_host", "bridge", "config", "replay"})
 """Rooms that ``cli`` may only import inside of functions, so that ``nousctl ping`` starts fast."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -25,15 +26,27 @@ from nousd.bridge.replies import (
 from nousd.bridge.routes import ROWS
 from nousd.bridge.table import Row, Services
 
+_NO_APPS: Final[Mapping[str, ASGIApp]] = MappingProxyType({})
 
-def make_app(services: Services, safety: Safety, rows: Iterable[Row] = ROWS) -> ASGIApp:
-    """Returns what ``nousd.bridge.server`` serves."""
+
+def make_app(
+    services: Services,
+    safety: Safety,
+    rows: Iterable[Row] = ROWS,
+    apps: Mapping[str, ASGIApp] = _NO_APPS,
+) -> ASGIApp:
+    """Returns what ``nousd.bridge.server`` serves.
+
+    Args:
+        apps: path -> what answers there in a language of its own.
+    """
+    ours = [
+        Route(path, _endpoint(row, services), methods=[row.method])
+        for row in rows
+        for path in (row.path, *row.aliases)
+    ]
     app = Starlette(
-        routes=[
-            Route(path, _endpoint(row, services), methods=[row.method])
-            for row in rows
-            for path in (row.path, *row.aliases)
-        ],
+        routes=[*ours, *(Route(path, app) for path, app in apps.items())],
         exception_handlers={404: _not_found, 405: _not_allowed, 500: _fault},
     )
     return ClosingConnections(Gate(app, safety))

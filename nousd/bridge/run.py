@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import anyio
 import trio
 
-from nousd.bridge import server
+from nousd.bridge import mcp, server
 from nousd.bridge.app import make_app
 from nousd.bridge.gate import LOCAL_HOSTS, Safety
 from nousd.bridge.place import HttpPlace
@@ -78,7 +78,8 @@ class OpenBridge(NamedTuple):
             services = Services(daemon, window, Presence(daemon, following, retry))
             if not is_patient:
                 await window.begun()
-            app = make_app(services, self.settings.safety)
+            apps = {mcp.PATH: mcp.McpDoor(where, following, closing)}
+            app = make_app(services, self.settings.safety, apps=apps)
             await server.serve(app, self.listeners, closing)
             following.cancel_scope.cancel()
 

@@ -1,4 +1,4 @@
-"""Tools of the daemon, listed and called over its sockets: what came of a call is a ``CallEnd``.
+"""Tools of the daemon, listed and called wherever it is: what came of a call is a ``CallEnd``.
 
 Each call has connections of its own, so nothing has to be kept in step with a daemon that was restarted.
 What an MCP client is told is not known here.
@@ -9,17 +9,19 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import anyio
+import anyio.lowlevel
 
 from nousd.client.connection import Connection, connect
+from nousd.client.dial import Where
 from nousd.client.subscription import subscribe
 from nousd.errors import ClientError, Refused
 from nousd.wire.subscribe import Subscribe
 
 _SESSION_NAME: Final = "mcp"
+_SOURCE: Final = "mcp"
 _EVENTS: Final = ("tool_call_output", "tool_call_completed", "tool_call_denied")
 _FOREIGN: Final = "mcp:"
 """How the source of a tool begins that is not ours to pass on."""
@@ -36,36 +38,81 @@ class CallEnd(NamedTuple):
     policy: dict[str, Any] | None = None
 
 
+class CallSession:
+    """The session that calls are made in: the one that is named, or one that the first call makes.
+
+    Args:
+        session_id: its name, if it has one.
+    """
+
+    def __init__(self, session_id: str | None = None) -> None:
+        self._named = session_id
+        self._made: str | None = None
+        self._making = anyio.Lock()
+
+    @property
+    def known(self) -> str | None:
+        """Its id, if there is one by now."""
+        return self._named or self._made
+
+    async def state(self, daemon: Connection) -> dict[str, Any]:
+        """Returns its state. One that was made here and is gone meanwhile is made anew.
+
+        Raises:
+            ClientError: the daemon is gone, or there is no session of that name.
+        """
+        async with self._making:
+            state = None if self.known is None else await self.of_known(daemon, "get_state")
+            if state is None:
+                # The active session is other clients' affair.
+                wanted = {"name": _SESSION_NAME, "source": _SOURCE, "activate": False}
+                made = await daemon.request("new_session", wanted)
+                self._made = made.payload["session_id"]
+                state = await self.of_known(daemon, "get_state")
+                assert state is not None
+        return state
+
+    async def of_known(self, daemon: Connection, command: str) -> dict[str, Any] | None:
+        """Returns the answer to a command about it; None if it was made here and is gone."""
+        try:
+            return (await daemon.request(command, {"session_id": self.known})).payload
+        except Refused as refused:
+            if self._named is not None or refused.code != "session_not_found":
+                raise
+            return None
+
+
 class DaemonTools:
     """The tools of a daemon, in one session.
 
     Args:
-        session_id: where calls are made; None makes a session with the first call.
         names: the tools that are offered; None: all that are active and not another server's.
         ensure: called before the daemon is asked; starts one if that is necessary.
     """
 
     def __init__(
         self,
-        socket_path: Path,
+        daemon: Where,
         *,
-        session_id: str | None,
+        session: CallSession,
         names: Sequence[str] | None,
-        ensure: Callable[[], Awaitable[None]],
+        ensure: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
     ) -> None:
-        self._socket_path = socket_path
-        self._session_id = session_id
+        self._daemon = daemon
+        self._session = session
         self._names = names
         self._ensure = ensure
-        self._creating = anyio.Lock()
 
     async def listed(self) -> list[dict[str, Any]]:
         """Returns the tools that are offered, as ``list_tools`` has them. Raises ClientError."""
         await self._ensure()
-        wanted = {} if self._session_id is None else {"session_id": self._session_id}
-        async with connect(self._socket_path) as daemon:
-            tools = (await daemon.request("list_tools", wanted)).payload["tools"]
-        return [tool for tool in tools if self._is_offered(tool)]
+        async with connect(self._daemon) as daemon:
+            listed = None
+            if self._session.known is not None:
+                listed = await self._session.of_known(daemon, "list_tools")
+            if listed is None:
+                listed = (await daemon.request("list_tools", {})).payload
+        return [tool for tool in listed["tools"] if self._is_offered(tool)]
 
     def _is_offered(self, tool: Mapping[str, Any]) -> bool:
         if self._names is not None:
@@ -81,11 +128,12 @@ class DaemonTools:
         """
         if tool not in {offered["name"] for offered in await self.listed()}:
             return CallEnd(f"tool_not_found: {tool}", is_error=True)
-        async with connect(self._socket_path) as daemon:
-            session_id = await self._session(daemon)
-            before = (await daemon.request("get_state", {"session_id": session_id})).payload
-            asked = {"tool": tool, "args": dict(args), "session_id": session_id}
-            call_id = (await daemon.request("call_tool", asked)).payload["tool_call_id"]
+        async with connect(self._daemon) as daemon:
+            before = await self._session.state(daemon)
+            asked = {"tool": tool, "args": dict(args), "session_id": before["session_id"]}
+            # Given up in the middle, it would run without anybody who can stop it.
+            with anyio.CancelScope(shield=True):
+                call_id = (await daemon.request("call_tool", asked)).payload["tool_call_id"]
             try:
                 await self._followed(call_id, before["cursor"], show)
             except anyio.get_cancelled_exc_class():
@@ -93,21 +141,10 @@ class DaemonTools:
                 raise
             return await _end(daemon, call_id)
 
-    async def _session(self, daemon: Connection) -> str:
-        async with self._creating:
-            if self._session_id is None:
-                # A session that is made becomes the active one, which is other clients' affair.
-                active = (await daemon.request("get_state", {})).payload["session_id"]
-                made = await daemon.request("new_session", {"name": _SESSION_NAME})
-                self._session_id = made.payload["session_id"]
-                if active:
-                    await daemon.request("switch_session", {"session_id": active})
-        return self._session_id
-
     async def _followed(self, call_id: str, after: str, show: Show) -> None:
         """Returns when the call is over."""
         wanted = Subscribe(after=after, run_id=call_id, types=_EVENTS)
-        async with subscribe(self._socket_path, wanted) as events:
+        async with subscribe(self._daemon, wanted) as events:
             async for event in events:
                 if event.type != "tool_call_output":
                     return

@@ -1,4 +1,4 @@
-"""``nousd mcp``: the daemon's own tools for any MCP client, over standard input and output.
+"""The daemon's own tools for any MCP client, and ``nousd mcp``: over standard input and output.
 
 It is a client of the daemon like any other: each call goes through the daemon's gate, is in its log, and
 is confined as it says. A client of MCP cannot be asked; where somebody has to be, another client of the
@@ -7,7 +7,8 @@ daemon answers, and where there is none the call is refused at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,7 @@ from mcp.server.stdio import stdio_server
 
 from nousd import __version__
 from nousd.errors import ClientError
-from nousd.mcp_host.calls import CallEnd, DaemonTools
+from nousd.mcp_host.calls import CallEnd, CallSession, DaemonTools
 from nousd.mcp_host.daemon_process import running_daemon
 
 _SHOWN_CHARS_MAX: Final = 2000
@@ -55,19 +56,27 @@ async def _serve(
         running_daemon(socket_path, serve_options) as ensure,
         stdio_server() as (incoming, outgoing),
     ):
-        served = DaemonTools(socket_path, session_id=session_id, names=tools, ensure=ensure)
-        server = make_server(served)
+        session = CallSession(session_id)
+        served = DaemonTools(socket_path, session=session, names=tools, ensure=ensure)
+        server = make_server(lambda _context: nullcontext(served))
         await server.run(incoming, outgoing, server.create_initialization_options())
 
 
-def make_server(tools: DaemonTools) -> Server[dict[str, Any]]:
+ToolsFor = Callable[[Context], AbstractAsyncContextManager[DaemonTools]]
+"""Gives the tools that are served to whoever makes a request, for as long as that takes; it may cut that
+short, and then absorbs the cancellation."""
+
+
+def make_server(tools_for: ToolsFor) -> Server[dict[str, Any]]:
     """Returns the server that offers these tools."""
 
     async def list_tools(
-        _context: Context, _params: types.PaginatedRequestParams | None
+        context: Context, _params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
+        listed: list[dict[str, Any]] = []
         try:
-            listed = await tools.listed()
+            async with tools_for(context) as tools:
+                listed = await tools.listed()
         except ClientError as error:
             raise MCPError(code=types.INTERNAL_ERROR, message=str(error)) from None
         return types.ListToolsResult(tools=[_tool(tool) for tool in listed])
@@ -76,13 +85,22 @@ def make_server(tools: DaemonTools) -> Server[dict[str, Any]]:
         context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         progress = _Progress(context)
+        end = CallEnd("the call was stopped", is_error=True)
         try:
-            end = await tools.call(params.name, params.arguments or {}, progress.show)
+            async with tools_for(context) as tools:
+                end = await tools.call(params.name, params.arguments or {}, progress.show)
         except ClientError as error:
             end = CallEnd(str(error), is_error=True)
         return _result(end)
 
-    return Server("nousd", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
+    return Server(
+        "nousd",
+        version=__version__,
+        # None of our tools wants arguments in headers, so nobody need look for one that does.
+        get_tool_input_schema=lambda _name: None,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
 
 
 def _tool(tool: dict[str, Any]) -> types.Tool:

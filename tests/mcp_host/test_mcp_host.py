@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from typing import Any, Final, Literal
@@ -20,7 +20,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from nousd.client.connection import connect
 from nousd.daemon.permissions import RulePermissions
 from nousd.errors import DaemonUnreachable
-from nousd.mcp_host.calls import DaemonTools
+from nousd.mcp_host.calls import CallSession, DaemonTools
 from nousd.mcp_host.host import make_server
 from nousd.providers.registry import make_provider
 from nousd.tools.mcp.spec import ServerSpec
@@ -46,12 +46,11 @@ async def host(
     folder: Path, *, mode: Literal["auto", "legacy"] = "auto", **options: Any
 ) -> AsyncIterator[tuple[Client, Daemon]]:
     """A daemon, and a client of a host that serves its tools."""
-    chosen = {key: options.pop(key, None) for key in ("session_id", "names")}
+    session, names = CallSession(options.pop("session_id", None)), options.pop("names", None)
     with trio.fail_after(WAIT_SECONDS):
         async with socket_daemon(folder, provider=make_provider("mock"), **options) as daemon:
-            server = make_server(
-                DaemonTools(folder / "nous.sock", ensure=trio.lowlevel.checkpoint, **chosen)
-            )
+            tools = DaemonTools(folder / "nous.sock", session=session, names=names)
+            server = make_server(lambda _: nullcontext(tools))
             async with Client(server, mode=mode, cache=None) as client:
                 yield client, daemon
 
@@ -191,11 +190,8 @@ async def test_only_the_named_tools_are_served_and_never_those_of_other_servers(
 
 
 async def test_a_daemon_that_went_away_is_an_error_of_the_call(folder: Path) -> None:
-    server = make_server(
-        DaemonTools(
-            folder / "nous.sock", session_id=None, names=None, ensure=trio.lowlevel.checkpoint
-        )
-    )
+    tools = DaemonTools(folder / "nous.sock", session=CallSession(), names=None)
+    server = make_server(lambda _: nullcontext(tools))
     async with Client(server, cache=None) as client:
         result = await client.call_tool("read", {"path": "a"})
         assert result.is_error

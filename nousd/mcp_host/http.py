@@ -1,0 +1,173 @@
+"""The same server over streamable HTTP, as an ASGI application.
+
+Who may come in is decided before it: it knows no tokens and checks no names of hosts. The generation of
+the protocol that has sessions gets a session of the daemon for each of its own; whoever speaks the one
+without makes its calls in one that all such clients share. ``?session=`` names another one, ``?tools=``
+those tools that are offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+
+import anyio
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from nousd.client.dial import Where
+from nousd.mcp_host.calls import CallSession, DaemonTools
+from nousd.mcp_host.host import Context, make_server
+from nousd.wire.limits import HTTP_BODY_BYTES_MAX
+
+SESSIONS_MAX: Final = 256
+"""Sessions of the protocol that are open at a time; a further one is refused."""
+
+IDLE_SECONDS: Final = 15 * 60.0
+"""How long such a session may have no request under way, an open stream included."""
+
+CALLS_MAX: Final = 24
+"""Requests about tools that are under way at the daemon; further ones wait. Fewer than the calls that it
+takes from clients, so that others have room."""
+
+_STOP_SECONDS: Final = 0.5
+"""How long requests may take to be answered once everything ends."""
+
+_SESSION_HEADER: Final = "mcp-session-id"
+_SCOPE: Final = "nousd.cancel_scope"
+"""Where a request carries what stops the call that it makes."""
+
+
+@asynccontextmanager
+async def open_host(daemon: Where) -> AsyncIterator[ASGIApp]:
+    """Gives the application for as long as the block lasts, whose end ends all calls and streams."""
+    host = _Host(daemon)
+    async with host.manager.run():
+        try:
+            yield host
+        finally:
+            await host.stop()
+
+
+class _Client:
+    """A session of the protocol: the session of the daemon in which its calls are made.
+
+    Args:
+        last_seen: when its last request ended.
+    """
+
+    def __init__(self) -> None:
+        self.session = CallSession()
+        self.requests = 0
+        self.last_seen = anyio.current_time()
+
+
+class _Clients:
+    """The sessions of the protocol, by their ids; "" is that of all who have none.
+
+    One is forgotten by the rule by which the library ends it: no request for ``IDLE_SECONDS``.
+    """
+
+    def __init__(self) -> None:
+        self._clients: dict[str, _Client] = {}
+
+    @contextmanager
+    def heard(self, id: str) -> Iterator[None]:
+        """Counts a request as under way while the block lasts."""
+        self._forget_idle()
+        client = self._clients.setdefault(id, _Client())
+        client.requests += 1
+        try:
+            yield
+        finally:
+            client.requests -= 1
+            client.last_seen = anyio.current_time()
+            if client.session.known is None and not client.requests:
+                # So that ids that were made up take no room.
+                self._clients.pop(id, None)
+
+    def session(self, id: str) -> CallSession:
+        """Returns where its calls are made."""
+        return self._clients.setdefault(id, _Client()).session
+
+    def forget(self, id: str) -> None:
+        """Forgets one that has ended."""
+        if id:
+            self._clients.pop(id, None)
+
+    def _forget_idle(self) -> None:
+        before = anyio.current_time() - IDLE_SECONDS
+        idle = [
+            id
+            for id, client in self._clients.items()
+            if id and not client.requests and client.last_seen < before
+        ]
+        for id in idle:
+            del self._clients[id]
+
+
+class _Host:
+    """The application. ``manager`` is the library's, which has to run."""
+
+    def __init__(self, daemon: Where) -> None:
+        self._daemon = daemon
+        self._clients = _Clients()
+        self._answering: set[anyio.CancelScope] = set()
+        self._answered = anyio.Event()
+        self._room = anyio.CapacityLimiter(CALLS_MAX)
+        self.manager = StreamableHTTPSessionManager(
+            make_server(self._tools_for),
+            security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+            max_request_body_size=HTTP_BODY_BYTES_MAX,
+            session_idle_timeout=IDLE_SECONDS,
+            max_sessions=SESSIONS_MAX,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        id = _session_of(scope)
+        with self._clients.heard(id):
+            if scope["method"] == "POST":
+                await self._answer(scope, receive, send)
+            else:
+                await self.manager.handle_request(scope, receive, send)
+        if scope["method"] == "DELETE":
+            self._clients.forget(id)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers what may be a call. Nobody can come back for its result: it ends with its client."""
+        scope[_SCOPE] = call = anyio.CancelScope()
+        self._answering.add(call)
+        try:
+            await self.manager.handle_request(scope, receive, send)
+        finally:
+            call.cancel()
+            self._answering.discard(call)
+            self._answered.set()
+
+    async def stop(self) -> None:
+        """Stops all calls, and waits a moment for their answers to be written."""
+        for call in self._answering:
+            call.cancel()
+        with anyio.move_on_after(_STOP_SECONDS, shield=True):
+            while self._answering:
+                self._answered = anyio.Event()
+                await self._answered.wait()
+
+    @asynccontextmanager
+    async def _tools_for(self, context: Context) -> AsyncIterator[DaemonTools]:
+        request = context.request
+        assert isinstance(request, Request)
+        named, tools = (request.query_params.get(key) for key in ("session", "tools"))
+        session = CallSession(named) if named else self._clients.session(_session_of(request.scope))
+        with request.scope[_SCOPE]:
+            async with self._room:
+                names = tools.split(",") if tools else None
+                yield DaemonTools(self._daemon, session=session, names=names)
+
+
+def _session_of(scope: Scope) -> str:
+    return Headers(scope=scope).get(_SESSION_HEADER, "")
