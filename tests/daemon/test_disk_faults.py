@@ -92,9 +92,10 @@ class Rig:
 
 
 class Bench:
-    """What outlives the daemon: the clock, the model, the tool, and what was told."""
+    """What outlives the daemon: its workdir, the clock, the model, the tool, and what was told."""
 
-    def __init__(self) -> None:
+    def __init__(self, workdir: Path) -> None:
+        self.workdir = workdir
         self.run_id: str | None = None
         self.reason: str | None = None
         self.newest_seen = 0
@@ -135,7 +136,7 @@ async def rig(path: Path, disk: FaultyDisk, bench: Bench) -> AsyncIterator[Rig]:
     async with (
         sqlite.open_store(path, connect=disk.connect) as store,
         memory_daemon(
-            workdir=path.parent,
+            workdir=bench.workdir,
             provider=bench.provider,
             store=store,
             clock=bench.clock,
@@ -156,7 +157,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def steps_of_a_run(folder: Path) -> int:
-    bench = Bench()
+    bench = Bench(folder)
     with faulty_disk() as disk:
         async with rig(folder / "counted.db", disk, bench) as counted:
             bench.script()
@@ -179,7 +180,7 @@ async def test_the_promises_hold_wherever_in_a_run_the_disk_fails(
     assert steps > 2 * STEPS_SKIPPED
     first = list(Fault).index(fault)
     for at in (*range(0, 4, 2), *range(4 + 3 * first, steps, STEPS_SKIPPED)):
-        bench = Bench()
+        bench = Bench(tmp_path)
         with faulty_disk(seed=at) as disk, TemporaryDirectory(dir=tmp_path) as name:
             path = Path(name) / "log.db"
             async with rig(path, disk, bench) as failing:
@@ -205,7 +206,7 @@ async def test_a_power_cut_while_a_run_streams_costs_at_most_deltas(
     tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
-    bench = Bench()
+    bench = Bench(tmp_path)
     path = tmp_path / "log.db"
     with faulty_disk(seed) as disk:
         async with rig(path, disk, bench) as running:
