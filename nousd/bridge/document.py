@@ -10,10 +10,18 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from nousd.bridge.replies import ErrorBody
+from nousd.bridge.examples import EXAMPLES
+from nousd.bridge.refusals import refusals
+from nousd.bridge.replies import FAILURES, ErrorBody
 from nousd.bridge.table import Row
+from nousd.wire.descriptions import first_paragraph, tidied
 
 VERSION: Final = "3.1.0"
+
+_ABOUT: Final = (
+    "Sessions and runs of a nousd daemon in the vocabulary of Tandem. What is not said here stands in "
+    "protocol/http.md."
+)
 
 _COMPONENTS: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
@@ -42,11 +50,14 @@ def openapi(rows: Iterable[Row], *, version: str) -> Json:
         "info": {
             "title": "nousd over HTTP",
             "version": version,
-            "description": "Sessions and runs of a nousd daemon in the vocabulary of Tandem.",
+            "description": _ABOUT,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
+        "servers": [{"url": "/", "description": "Where this document was read."}],
         "security": [{name: []} for name in _SECURITY],
+        "tags": [{"name": name} for name in dict.fromkeys(map(_tag, rows))],
         "paths": paths,
-        "components": {"schemas": shapes.components, "securitySchemes": _SECURITY},
+        "components": {"schemas": tidied(shapes.components), "securitySchemes": _SECURITY},
     }
 
 
@@ -88,26 +99,57 @@ def _members(shape: Any) -> tuple[Any, ...]:
     return get_args(shape) if isinstance(shape, UnionType) else (shape,)
 
 
+_OF_PROMPTS: Final = (
+    ("idempotency-key", "The same key with the same body starts no second run."),
+    ("x-tandem-idempotency-key", "The same, for who cannot send the other."),
+    ("x-tandem-client-id", "Who asks, shown with the run."),
+    ("x-tandem-agent-id", "Which of its agents, shown with the run."),
+)
+
+_TAKEN: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
+    "prompt": _OF_PROMPTS,
+    "subscribe": (("last-event-id", "The id of the last frame that was seen."),),
+}
+"""command -> the headers that a route which sends it looks at, and what they say."""
+
+_RUN_ID: Final[Json] = {
+    "x-tandem-run-id": {"description": "The run's id.", "schema": {"type": "string"}}
+}
+
+
 def _operation(row: Row, shapes: _Shapes, *, is_alias: bool) -> Json:
     operation: Json = {
+        "tags": [_tag(row)],
         "summary": row.summary,
-        "description": _sends(row),
+        "description": _description(row),
         "operationId": _operation_id(row) + ("_alias" if is_alias else ""),
-        "parameters": [*_path_parameters(row), *_query_parameters(row, shapes)],
+        "parameters": [
+            *_path_parameters(row),
+            *_query_parameters(row, shapes),
+            *_header_parameters(row),
+        ],
         "responses": _responses(row, shapes),
     }
     if row.body is not None:
+        content: Json = {"schema": shapes.of(row.body)}
+        if (example := EXAMPLES.get((row.method, row.path))) is not None:
+            content["example"] = example
         operation["requestBody"] = {
             "required": not row.is_body_optional,
-            "content": {"application/json": {"schema": shapes.of(row.body)}},
+            "content": {"application/json": content},
         }
     if row.is_public:
         operation["security"] = []
     return operation
 
 
-def _sends(row: Row) -> str:
-    return f"Sends: {', '.join(row.sends)}." if row.sends else "Asks the daemon nothing."
+def _tag(row: Row) -> str:
+    return row.path.strip("/").partition("/")[0]
+
+
+def _description(row: Row) -> str:
+    sends = f"Sends: {', '.join(row.sends)}." if row.sends else "Asks the daemon nothing."
+    return " ".join(filter(None, (first_paragraph(row.handler.__doc__), sends)))
 
 
 def _operation_id(row: Row) -> str:
@@ -127,32 +169,63 @@ def _query_parameters(row: Row, shapes: _Shapes) -> list[Json]:
         return []
     fields, required = shapes.properties_of(row.query)
     return [
-        {"name": name, "in": "query", "required": name in required, "schema": schema}
-        for name, schema in fields.items()
+        {"name": name, "in": "query", "required": name in required, "schema": _sent(schema)}
+        for name, schema in tidied(dict(fields)).items()
+    ]
+
+
+def _sent(schema: Json) -> Json:
+    """Returns the schema of a parameter: one that may be left out is never sent as null."""
+    kinds: list[Json] = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+    if len(kinds) != 1:
+        return schema
+    return {key: value for key, value in schema.items() if key != "anyOf"} | kinds[0]
+
+
+def _header_parameters(row: Row) -> list[Json]:
+    taken = [header for command in row.sends for header in _TAKEN.get(command, ())]
+    return [
+        {"name": name, "in": "header", "description": words, "schema": {"type": "string"}}
+        for name, words in taken
     ]
 
 
 def _responses(row: Row, shapes: _Shapes) -> Json:
     told = {status: _reply(status, shape, row, shapes) for status, shape in row.replies.items()}
-    refused = {status: _refusal(status, shapes) for status in row.refusals if status not in told}
+    refused = {status: _refusal(status, shapes) for status in refusals(row) if status not in told}
     return {str(status): reply for status, reply in sorted({**told, **refused}.items())}
 
 
 def _reply(status: int, shape: Any, row: Row, shapes: _Shapes) -> Json:
+    is_good = status < HTTPStatus.BAD_REQUEST
     content: Json = {}
     if shape is bytes:
         content |= _PAGE
     elif shape is str:
         content |= _TEXT_STREAM
     elif shape is not None:
-        content["application/json"] = {"schema": shapes.of(shape)}
-    if row.streams:
-        content |= _TEXT_STREAM if status < HTTPStatus.BAD_REQUEST else {}
-    return {"description": HTTPStatus(status).phrase, **({"content": content} if content else {})}
+        schema = shapes.of(shape)
+        # A status that a route words in its own way may be another refusal, too.
+        told = schema if is_good else {"anyOf": [schema, shapes.of(ErrorBody)]}
+        content["application/json"] = {"schema": told}
+    if row.streams and is_good:
+        content |= _TEXT_STREAM
+    reply: Json = {"description": _phrase(status)}
+    if content:
+        reply["content"] = content
+    if is_good and "prompt" in row.sends:
+        reply["headers"] = _RUN_ID
+    return reply
 
 
 def _refusal(status: int, shapes: _Shapes) -> Json:
     return {
-        "description": HTTPStatus(status).phrase,
+        "description": _phrase(status),
         "content": {"application/json": {"schema": shapes.of(ErrorBody)}},
     }
+
+
+def _phrase(status: int) -> str:
+    """Returns what a status is called, and the codes that come with it."""
+    codes = dict.fromkeys(failure.code for failure in FAILURES if failure.status == status)
+    return HTTPStatus(status).phrase + (f": {', '.join(codes)}" if codes else "")

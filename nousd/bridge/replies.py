@@ -119,6 +119,17 @@ _BY_ERROR: Final[dict[type[ClientError], Failure]] = {
 }
 """what the client raises -> what it becomes; anything else is a fault of ours."""
 
+FAILURES: Final = tuple(
+    dict.fromkeys(
+        (
+            *(BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND, METHOD_NOT_ALLOWED, NOT_JSON),
+            *(HEADERS_TOO_LARGE, NOT_IMPLEMENTED, VERSION_NOT_SUPPORTED, TOO_SLOW, STARTING),
+            *(*_BY_CODE.values(), *_BY_MESSAGE.values(), *_BY_ERROR.values()),
+        )
+    )
+)
+"""Whatever a request can fail with, beside what single routes say of what they are about."""
+
 
 def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Returns ``value``, a struct or what JSON is made of, as the reply."""

@@ -66,15 +66,7 @@ class Call(NamedTuple):
 
 Handler = Callable[[Call], Awaitable[Response]]
 
-EVERYWHERE: Final = frozenset({400, 401, 403, 404, 408, 413, 500, 503, 504})
-OF_SOMETHING_NAMED: Final = frozenset({404})
-OF_BODIES: Final = frozenset({415, 422})
-OF_CHANGES: Final = frozenset({409, 422, 429, 502})
-"""Statuses of refusals: of any request; of those that name, have a body, or change something."""
-
 _AS_WE_DO: Final[Mapping[str, str]] = {}
-
-_READING: Final = ("subscribe", "get_", "list_")
 
 
 class Row(NamedTuple):
@@ -84,7 +76,7 @@ class Row(NamedTuple):
         sends: the commands that it sends, or ``subscribe``.
         query, body: the structs that they are checked against; a ``body`` of None is not read.
         replies: status -> the type of the reply's body; None for no body, ``str`` for a stream of
-            events, ``bytes`` for a page. What follows from the row is not repeated here: ``refusals``.
+            events, ``bytes`` for a page. Refusals follow from the row: ``bridge.refusals``.
         is_body_optional: an absent body then counts as an empty object.
         aliases: further paths of the same route.
         is_public: no token is needed.
@@ -105,15 +97,3 @@ class Row(NamedTuple):
     is_public: bool = False
     streams: bool = False
     spells: Mapping[str, str] = _AS_WE_DO
-
-    @property
-    def refusals(self) -> frozenset[int]:
-        """The statuses with which a request to this route can be refused."""
-        ways = [EVERYWHERE]
-        if "{" in self.path:
-            ways.append(OF_SOMETHING_NAMED)
-        if self.body is not None:
-            ways.append(OF_BODIES)
-        if not all(command.startswith(_READING) for command in self.sends):
-            ways.append(OF_CHANGES)
-        return frozenset().union(*ways)

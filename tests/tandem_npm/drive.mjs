@@ -205,8 +205,8 @@ async function refusals(session) {
 async function callNotServed(names) {
   for (const name of names) {
     const method = found(name);
-    const started = method(...Array(method.length || 1).fill(anything()));
     try {
+      const started = method(...Array(method.length || 1).fill(anything()));
       const result = await (typeof started.next === "function" ? started.next() : started);
       tell("not served", name, { result: result ?? null });
     } catch (error) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any, Final
 
@@ -20,24 +21,29 @@ _PAGE: Final = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>nousd over HTTP</title>
 <style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem }}
+:root {{ color-scheme: light dark }}
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
 code, pre {{ font: 14px/1.4 ui-monospace, monospace }}
-details {{ border-top: 1px solid #ccc; padding: .4rem 0 }}
-pre {{ overflow: auto; background: #f4f4f4; padding: .6rem }}
+details {{ border-top: 1px solid #8884; padding: .4rem 0 }}
+summary {{ cursor: pointer }}
+table {{ border-collapse: collapse; margin: .6rem 0 }}
+td, th {{ text-align: left; vertical-align: top; padding: .1rem .8rem .1rem 0 }}
+pre {{ overflow: auto; background: #8882; padding: .6rem }}
 </style>
 </head>
 <body>
 <h1>nousd over HTTP</h1>
 <p>Version {version}. Clients send the token of the file <code>http-token</code> as
-<code>Authorization: Bearer</code>. For programs: <code>/openapi.json</code>.</p>
-{operations}
+<code>Authorization: Bearer</code>. For programs: <a href="/openapi.json">/openapi.json</a>, which wants
+the token, too. Paths under <code>/api</code> are other names of the same routes.</p>
+{groups}
+<h2>Objects</h2>
+{objects}
 </body>
 </html>
 """
 
-_OPERATION: Final = """<details><summary><code>{method} {path}</code> {summary}</summary>
-<p>{description}</p><pre>{details}</pre></details>
-"""
+_HEADERS: Final = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
 
 async def _openapi(_call: Call) -> Response:
@@ -46,29 +52,85 @@ async def _openapi(_call: Call) -> Response:
 
 async def _page(_call: Call) -> Response:
     document = _document()
-    operations = [
-        _OPERATION.format(
-            method=method.upper(),
-            path=escape(path),
-            summary=escape(operation["summary"]),
-            description=escape(operation["description"]),
-            details=escape(_details(operation)),
-        )
-        for path, methods in document["paths"].items()
-        for method, operation in methods.items()
+    page = _PAGE.format(
+        version=escape(nousd.__version__),
+        groups="\n".join(_groups(document)),
+        objects="\n".join(
+            f'<details id="{escape(name)}"><summary><code>{escape(name)}</code></summary>'
+            f"<pre>{_pretty(schema)}</pre></details>"
+            for name, schema in document["components"]["schemas"].items()
+        ),
+    )
+    return HTMLResponse(page, headers=_HEADERS)
+
+
+def _groups(document: dict[str, Any]) -> Iterator[str]:
+    """Yields a section for each tag, with the routes that are not a second name of another."""
+    for tag in document["tags"]:
+        yield f"<h2>{escape(tag['name'])}</h2>"
+        for path, methods in document["paths"].items():
+            for method, operation in methods.items():
+                if operation["tags"] == [tag["name"]] and not _is_alias(operation):
+                    yield _operation(method, path, operation)
+
+
+def _is_alias(operation: dict[str, Any]) -> bool:
+    return bool(operation["operationId"].endswith("_alias"))
+
+
+def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
+    name, summary = f"{method.upper()} {escape(path)}", escape(operation["summary"])
+    parts = [
+        f"<details><summary><code>{name}</code> {summary}</summary>",
+        f"<p>{escape(operation['description'])}</p>",
     ]
-    page = _PAGE.format(version=escape(nousd.__version__), operations="\\n".join(operations))
-    headers = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
-    return HTMLResponse(page, headers=headers)
+    if operation["parameters"]:
+        parts.append(_table("Parameters", map(_parameter, operation["parameters"])))
+    for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
+        parts.append(f"<p>Body ({escape(media_type)}): {_shape(content['schema'])}</p>")
+        if "example" in content:
+            parts.append(f"<pre>{_pretty(content['example'])}</pre>")
+    parts.append(
+        _table("Answers", map(_response, *zip(*operation["responses"].items(), strict=True)))
+    )
+    return "\n".join((*parts, "</details>"))
 
 
-def _details(operation: dict[str, Any]) -> str:
-    shown = {
-        key: operation[key]
-        for key in ("parameters", "requestBody", "responses")
-        if key in operation
-    }
-    return msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()
+def _table(title: str, rows: Iterable[tuple[str, ...]]) -> str:
+    lines = ("".join(f"<td>{cell}</td>" for cell in row) for row in rows)
+    return (
+        f"<table><tr><th>{title}</th></tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+    )
+
+
+def _parameter(parameter: dict[str, Any]) -> tuple[str, ...]:
+    must = "must be there" if parameter.get("required") else ""
+    words = escape(parameter.get("description", ""))
+    return f"<code>{escape(parameter['name'])}</code>", parameter["in"], must, words
+
+
+def _response(status: str, response: dict[str, Any]) -> tuple[str, ...]:
+    content = response.get("content", {})
+    shapes = [
+        f"{escape(media_type)}: {_shape(given['schema'])}" for media_type, given in content.items()
+    ]
+    return f"<code>{status}</code>", escape(response["description"]), "<br>".join(shapes)
+
+
+def _shape(schema: dict[str, Any]) -> str:
+    """Returns a schema in a few words, with links to what has a name."""
+    if "$ref" in schema:
+        name = escape(schema["$ref"].rpartition("/")[2])
+        return f'<a href="#{name}">{name}</a>'
+    if "anyOf" in schema:
+        return " or ".join(map(_shape, schema["anyOf"]))
+    if schema.get("type") == "array" and "items" in schema:
+        return f"a list of {_shape(schema['items'])}"
+    return escape(str(schema.get("type", "anything")))
+
+
+def _pretty(value: Any) -> str:
+    return escape(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def _document() -> dict[str, Any]:
