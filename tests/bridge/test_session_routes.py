@@ -1,0 +1,439 @@
+"""Sessions over HTTP: made, read, changed, deleted, and what is refused of them."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nousd.daemon.workspace_roots import Roots
+from nousd.daemon.workspaces import Workspace, Workspaces
+from nousd.providers.interface import Provider
+from nousd.tools.confine import Confinement
+from tests.bridge.harness import Bridge, bridge_to, text
+from tests.daemon_harness import Client, Daemon, socket_daemon
+from tests.stub_model import Gate, StubModel, text_reply
+
+ID_ROUTES = [
+    ("GET", "/session/{id}", None),
+    ("PATCH", "/session/{id}", {"title": "x"}),
+    ("DELETE", "/session/{id}", None),
+    ("GET", "/session/{id}/message", None),
+    ("POST", "/session/{id}/message", {"parts": text("x")}),
+    ("POST", "/session/{id}/prompt_async", {"parts": text("x")}),
+    ("POST", "/session/{id}/prompt_sync", {"parts": text("x")}),
+    ("GET", "/session/{id}/run", None),
+    ("POST", "/session/{id}/cancel", None),
+    ("POST", "/session/{id}/abort", {}),
+    ("POST", "/session/{id}/run/run-1/cancel", None),
+    ("POST", "/session/{id}/attach", {"target_workspace": "/"}),
+    ("POST", "/session/{id}/workspace/override", {}),
+    ("GET", "/session/{id}/todo", None),
+    ("GET", "/session/{id}/children", None),
+    ("POST", "/session/{id}/fork", {}),
+    ("POST", "/session/{id}/summarize", {}),
+]
+
+
+@pytest.mark.parametrize("prefix", ["", "/api"])
+async def test_an_unknown_session_is_404_with_an_envelope_on_every_route(
+    prefix: str, bridge: Bridge
+) -> None:
+    for id in ("sess-none", "x" * 1000, "%20", "%00", "%F0%9F%98%80"):
+        for method, path, body in ID_ROUTES:
+            url = prefix + path.replace("{id}", id)
+            reply = await bridge.http.request(method, url, json=body)
+            assert reply.status_code == 404, (method, url, reply.text)
+            told = reply.json()
+            assert (told["code"], told["retryable"]) == ("SESSION_NOT_FOUND", False), (method, path)
+            assert told["error"]
+
+
+async def test_a_new_session_is_told_as_the_engine_does(bridge: Bridge, short_folder: Path) -> None:
+    workdir = str((short_folder / "work").resolve())
+    made = await bridge.http.post("/session")
+    assert made.status_code == 200
+    told = made.json()
+    digest = hashlib.sha256(workdir.lower().encode()).hexdigest()[:12]
+    created = told["time"]["created"]
+    assert told.pop("environment").keys() == {"os", "arch", "shell_family", "path_style"}
+    assert told.pop("id")
+    assert told == {
+        "version": "v1",
+        "projectID": f"workspace-{digest}",
+        "directory": workdir,
+        "workspaceRoot": workdir,
+        "title": "New session",
+        "time": {"created": created, "updated": created},
+        "model": {"providerID": "openai", "modelID": "stub-model"},
+        "provider": "openai",
+        "archived": False,
+        "createdAtMs": told["createdAtMs"],
+        "messages": [],
+    }
+    assert told["createdAtMs"] // 1000 == created
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"top_p": 0.5, "max_tokens": 7, "source_kind": "chat", "source_metadata": {"a": 1}},
+        {"topP": 0.5, "maxTokens": 7, "sourceKind": "chat", "sourceMetadata": {"a": 1}},
+    ],
+)
+@pytest.mark.parametrize(
+    "spelling", ["provider_id/model_id", "providerID/modelID", "providerId/modelId"]
+)
+async def test_a_session_is_made_of_every_key_in_every_spelling(
+    body: dict[str, Any], spelling: str, bridge: Bridge, client: Client
+) -> None:
+    provider, model = spelling.split("/")
+    parent = await bridge.new_session()
+    made = await bridge.post(
+        "/session",
+        title="Named",
+        parent_id=parent,
+        directory=".",
+        project_id="mine",
+        pinned_workspace_id="pinned",
+        model={provider: "openai", model: "stub-2"},
+        temperature=0.25,
+        unknown="passed over",
+        **body,
+    )
+    assert made["title"] == "Named"
+    assert made["parentID"] == parent
+    assert made["model"] == {"providerID": "openai", "modelID": "stub-2"}
+    assert (made["sourceKind"], made["sourceMetadata"]) == ("chat", {"a": 1})
+    ours = (await client.request("get_session", session_id=made["id"]))["session"]
+    assert ours["sampling"] == {"temperature": 0.25, "top_p": 0.5, "max_tokens": 7}
+    assert not ours["active"], "the active session of other clients stays what it is"
+    children = await bridge.get(f"/session/{parent}/children")
+    assert [child["id"] for child in children] == [made["id"]]
+
+
+async def test_rules_are_of_the_session_and_one_that_is_none_is_refused(
+    bridge: Bridge, client: Client
+) -> None:
+    rules = [
+        {"permission": "read", "action": "allow"},
+        {"permission": "write", "pattern": "src/**", "action": "always"},
+        {"permission": "bash", "pattern": "*", "action": "ask"},
+        {"permission": "edit", "pattern": "", "action": "once"},
+        {"permission": "*", "action": "deny"},
+        {"permission": "bash", "pattern": "rm *", "action": "Reject"},
+    ]
+    session = await bridge.new_session(permission=rules)
+    ours = (await client.request("get_session", session_id=session))["session"]
+    assert ours["rules"] == {
+        "allow": ["read", "write(src/**)"],
+        "ask": ["bash", "edit"],
+        "deny": ["*", "bash(rm *)"],
+    }
+    for rule, words in (
+        ({"permission": "read", "action": "forbid"}, "permission[0].action must be one of"),
+        ({"permission": "no rule", "action": "deny"}, "permission.deny[0]"),
+        ({"permission": "", "action": "deny"}, "permission.deny[0]"),
+        ({"action": "deny"}, "permission"),
+    ):
+        refused = await bridge.http.post("/session", json={"permission": [rule]})
+        assert refused.status_code == 422
+        assert words in refused.json()["error"]
+        refused = await bridge.http.patch(f"/session/{session}", json={"permission": [rule]})
+        assert refused.status_code == 422
+    await bridge.http.patch(f"/session/{session}", json={"permission": []})
+    ours = (await client.request("get_session", session_id=session))["session"]
+    assert "rules" not in ours
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "words"),
+    [
+        ({"title": 7}, 422, "INVALID_REQUEST", "$.title"),
+        ({"title": "x" * 257}, 422, "INVALID_REQUEST", "title is too long: at most 256"),
+        (
+            {"workspace_root": "a/b"},
+            422,
+            "INVALID_REQUEST",
+            "workspace_root (or directory) must be",
+        ),
+        ({"directory": "~/x"}, 422, "INVALID_REQUEST", "(or directory) must be an absolute path"),
+        ({"directory": "/"}, 403, "WORKSPACE_NOT_ALLOWED", "workspace_not_allowed: "),
+        ({"temperature": 2.5}, 422, "INVALID_REQUEST", "temperature"),
+        ({"temperature": "hot"}, 422, "INVALID_REQUEST", "$.temperature"),
+        ({"topP": -1}, 422, "INVALID_REQUEST", "top_p"),
+        ({"maxTokens": 0}, 422, "INVALID_REQUEST", "max_tokens"),
+        ({"source_kind": "no word"}, 422, "INVALID_REQUEST", "source_kind"),
+        ({"source_metadata": {"a": "x" * 5000}}, 422, "INVALID_REQUEST", "source_metadata is too"),
+        ({"provider": "nobody"}, 422, "PROVIDER_NOT_FOUND", "provider_not_configured"),
+        ({"parent_id": "sess-none"}, 404, "SESSION_NOT_FOUND", ""),
+        ([], 422, "INVALID_REQUEST", "Expected `object`"),
+    ],
+)
+async def test_a_session_that_cannot_be_is_refused_with_its_field(
+    body: Any, status: int, code: str, words: str, bridge: Bridge
+) -> None:
+    refused = await bridge.http.post("/session", json=body)
+    told = refused.json()
+    assert (refused.status_code, told["code"]) == (status, code), told
+    assert words in told["error"]
+    assert await bridge.get("/session", scope="global") == []
+
+
+async def test_metadata_that_is_nested_too_deep_is_refused_and_no_fault(bridge: Bridge) -> None:
+    deep = b'{"source_metadata":{"a":' + b"[" * 300 + b"]" * 300 + b"}}"
+    json = {"content-type": "application/json"}
+    refused = await bridge.http.post("/session", content=deep, headers=json)
+    assert refused.status_code == 422, refused.text
+    deep = b'{"source_metadata":{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}}"
+    refused = await bridge.http.post("/session", content=deep, headers=json)
+    assert refused.status_code == 400, refused.text
+
+
+@pytest.mark.parametrize(
+    ("content", "type", "status", "code"),
+    [
+        (b"{", "application/json", 400, "BAD_REQUEST"),
+        (b'{"title":"\xff"}', "application/json", 400, "BAD_REQUEST"),
+        (b"{}", "text/plain", 415, "UNSUPPORTED_MEDIA_TYPE"),
+        (b"{}", "application/json; charset=utf-8", 200, ""),
+        (b"{}", "application/merge-patch+json", 200, ""),
+    ],
+)
+async def test_a_body_that_is_no_json_is_refused(
+    content: bytes, type: str, status: int, code: str, bridge: Bridge
+) -> None:
+    session = await bridge.new_session()
+    for method, path in (("POST", "/session"), ("PATCH", f"/session/{session}")):
+        reply = await bridge.http.request(
+            method, path, content=content, headers={"content-type": type}
+        )
+        assert reply.status_code == status, reply.text
+        assert reply.json().get("code", "") == code
+
+
+# --- changed -------------------------------------------------------------------------------------
+
+
+async def test_a_change_is_answered_in_both_spellings(bridge: Bridge) -> None:
+    made = await bridge.post("/session", source_kind="chat", source_metadata={"a": 1})
+    reply = await bridge.http.patch(
+        f"/session/{made['id']}", json={"title": "Renamed", "archived": True}
+    )
+    told = reply.json()
+    assert reply.status_code == 200
+    assert (told["id"], told["title"], told["archived"]) == (made["id"], "Renamed", True)
+    assert told["workspace_root"] == told["workspaceRoot"] == made["workspaceRoot"]
+    assert told["project_id"] == told["projectID"] == made["projectID"]
+    assert told["source_kind"] == told["sourceKind"] == "chat"
+    assert told["source_metadata"] == told["sourceMetadata"] == {"a": 1}
+    assert told["time"]["created"] == made["time"]["created"]
+    again = await bridge.get(f"/session/{made['id']}")
+    assert (again["title"], again["archived"]) == ("Renamed", True)
+    untouched = await bridge.http.patch(f"/session/{made['id']}", json={"title": None})
+    assert untouched.json()["title"] == "Renamed"
+
+
+@pytest.mark.parametrize("title", ["", "  ", "x" * 257])
+async def test_a_title_that_is_none_is_refused(title: str, bridge: Bridge) -> None:
+    session = await bridge.new_session(title="Kept")
+    reply = await bridge.http.patch(f"/session/{session}", json={"title": title})
+    assert reply.status_code == 422
+    assert "title" in reply.json()["error"]
+    assert (await bridge.get(f"/session/{session}"))["title"] == "Kept"
+
+
+# --- deleted -------------------------------------------------------------------------------------
+
+
+async def test_a_session_without_a_run_is_deleted_and_one_with_a_run_is_asked_to_stop_it(
+    bridge: Bridge, stub: StubModel
+) -> None:
+    gate = Gate()
+    stub.script(text_reply("Hel", gate, "lo"))
+    session = await bridge.new_session()
+    async with bridge.events(sessionID=session) as frames:
+        begun = await bridge.http.post(
+            f"/session/{session}/prompt_async", json={"parts": text("go")}
+        )
+        await gate.reached()
+        reply = await bridge.http.delete(f"/session/{session}")
+        assert reply.status_code == 200
+        told = reply.json()
+        assert told["activeRun"].pop("startedAtMs") <= told["activeRun"].pop("lastActivityAtMs")
+        assert told == {
+            "deleted": False,
+            "cancelRequested": True,
+            "activeRun": {"runID": begun.headers["x-tandem-run-id"]},
+            "reason": "active_run",
+        }
+        end = (await frames.until("session.run.finished"))[-1]
+        assert end.properties["status"] == "cancelled"
+    assert (await bridge.http.delete(f"/session/{session}")).json() == {"deleted": True}
+    assert (await bridge.http.get(f"/session/{session}")).status_code == 404
+    assert (await bridge.http.delete(f"/session/{session}")).status_code == 404
+
+
+# --- lists ---------------------------------------------------------------------------------------
+
+
+async def test_a_list_is_of_the_daemons_own_folder_unless_another_or_all_are_asked_for(
+    short_folder: Path, provider: Provider
+) -> None:
+    folders = {name: short_folder / name for name in ("work", "other")}
+    for folder in folders.values():
+        folder.mkdir(exist_ok=True)
+    (short_folder / "link").symlink_to(folders["other"])
+    own = Workspace(confinement=Confinement(folders["work"]))
+    workspaces = Workspaces(own, Roots((folders["work"], folders["other"])))
+    async with (
+        socket_daemon(
+            short_folder, provider=provider, workdir=folders["work"], workspaces=workspaces
+        ) as daemon,
+        bridge_to(daemon) as bridge,
+    ):
+        mine = await bridge.new_session(workspace_root=str(folders["work"]))
+        dot = await bridge.new_session(directory=".")
+        other = await bridge.new_session(workspace_root=str(short_folder / "link"), directory=".")
+        made = await bridge.get(f"/session/{other}")
+        assert made["workspaceRoot"] == made["directory"] == str(folders["other"].resolve())
+
+        async def listed(**query: str) -> list[str]:
+            told = await bridge.get("/session", **query)
+            assert all(session["messages"] == [] for session in told)
+            return [session["id"] for session in told]
+
+        assert await listed() == [dot, mine]
+        assert await listed(scope="workspace") == [dot, mine]
+        assert await listed(workspace=".") == [dot, mine]
+        assert await listed(scope="global") == [other, dot, mine]
+        for spelling in ("link", "other", "other/", "work/../other", "./other"):
+            path = f"{short_folder}/{spelling}"
+            assert await listed(workspace=path) == [other], spelling
+            assert await listed(scope="workspace", workspace=path) == [other], spelling
+        assert await listed(workspace="/nowhere") == []
+        gone = await bridge.http.post(
+            "/session", json={"workspace_root": str(folders["other"] / "gone")}
+        )
+        assert (gone.status_code, gone.json()["code"]) == (404, "WORKSPACE_NOT_FOUND")
+
+
+async def test_a_list_is_paged_filtered_and_newest_first(bridge: Bridge) -> None:
+    made = [
+        await bridge.new_session(title=f"Number {n}", source_kind="even" if n % 2 == 0 else "odd")
+        for n in range(5)
+    ]
+    await bridge.http.patch(f"/session/{made[0]}", json={"archived": True})
+
+    async def listed(**query: Any) -> list[int]:
+        return [made.index(session["id"]) for session in await bridge.get("/session", **query)]
+
+    assert await listed() == [0, 4, 3, 2, 1]
+    assert await listed(page_size=2) == [0, 4]
+    assert await listed(page_size=2, page=3) == [1]
+    assert await listed(page=9) == []
+    assert await listed(archived="true") == [0]
+    assert await listed(archived="false") == [4, 3, 2, 1]
+    assert await listed(source="odd") == [3, 1]
+    assert await listed(q="NUMBER 3") == [3]
+    assert await listed(q="", source="", workspace="") == [0, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"scope": "mine"},
+        {"page": "0"},
+        {"page": "one"},
+        {"page_size": "0"},
+        {"page_size": "1001"},
+        {"archived": "maybe"},
+        {"workspace": "a/b"},
+        {"workspace": "~"},
+        {"source": "no word"},
+        {"q": "x" * 257},
+    ],
+)
+async def test_a_query_that_says_nothing_known_is_400(
+    query: dict[str, str], bridge: Bridge
+) -> None:
+    reply = await bridge.http.get("/session", params=query)
+    assert (reply.status_code, reply.json()["code"]) == (400, "BAD_REQUEST"), reply.text
+    assert next(iter(query)) in reply.json()["error"]
+
+
+async def test_a_page_of_rows_that_are_long_is_as_long_as_it_was_asked_for(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nousd.daemon.requests.PAGE_BYTES_MAX", 2000)
+    made = [await bridge.new_session(source_metadata={"a": "x" * 500}) for _ in range(9)]
+    told = await bridge.get("/session", page_size=7)
+    assert [session["id"] for session in told] == made[:1:-1]
+    told = await bridge.get("/session", page_size=7, page=2)
+    assert [session["id"] for session in told] == made[1::-1]
+
+
+# --- what hangs on one ---------------------------------------------------------------------------
+
+
+async def test_a_fork_is_told_at_the_top_and_as_a_session_and_is_not_made_active(
+    bridge: Bridge, stub: StubModel, client: Client
+) -> None:
+    stub.script(text_reply("an answer"))
+    session = await bridge.new_session(title="First")
+    await bridge.post(f"/session/{session}/prompt_sync", parts=text("go"))
+    fork = await bridge.post(f"/session/{session}/fork")
+    assert fork["ok"] is True
+    assert fork["id"] == fork["session"]["id"] != session
+    assert fork["title"] == fork["session"]["title"]
+    assert fork["parentID"] == session
+    words = [message["parts"][0]["text"] for message in fork["messages"]]
+    assert words == ["go", "an answer"]
+    assert [child["id"] for child in await bridge.get(f"/session/{session}/children")] == [
+        fork["id"]
+    ]
+    ours = (await client.request("get_session", session_id=fork["id"]))["session"]
+    assert not ours["active"]
+
+
+async def test_what_cannot_be_summarized_is_a_conflict_and_what_a_run_holds_is_one_with_that_run(
+    bridge: Bridge, stub: StubModel
+) -> None:
+    session = await bridge.new_session()
+    reply = await bridge.http.post(f"/session/{session}/summarize")
+    assert (reply.status_code, reply.json()["code"]) == (409, "CONFLICT")
+    gate = Gate()
+    stub.script(text_reply("Hel", gate, "lo"))
+    async with bridge.events(sessionID=session) as frames:
+        begun = await bridge.http.post(
+            f"/session/{session}/prompt_async", json={"parts": text("go")}
+        )
+        await gate.reached()
+        reply = await bridge.http.post(f"/session/{session}/summarize")
+        assert reply.status_code == 409
+        told = reply.json()
+        assert told["code"] == "SESSION_RUN_CONFLICT"
+        assert told["activeRun"]["runID"] == begun.headers["x-tandem-run-id"]
+        gate.open()
+        await frames.until("session.run.finished")
+
+
+async def test_todos_are_a_list(bridge: Bridge) -> None:
+    session = await bridge.new_session()
+    assert await bridge.get(f"/session/{session}/todo") == []
+
+
+async def test_sessions_are_there_after_a_restart(short_folder: Path, provider: Provider) -> None:
+    async def served(daemon: Daemon) -> list[Any]:
+        async with bridge_to(daemon) as bridge:
+            if not await bridge.get("/session"):
+                await bridge.new_session(title="Kept", source_kind="chat")
+            told: list[Any] = await bridge.get("/session")
+            return told
+
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        before = await served(daemon)
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        assert await served(daemon) == before
