@@ -60,7 +60,6 @@ class Gate:
         is_named = origin in self._safety.origins
         answering = _Answering(shown_to(origin, send) if is_named else send)
         try:
-            self._check_target(scope)
             self._check_host(headers)
             self._check_origin(headers)
             if is_named and is_preflight(scope, headers):
@@ -73,12 +72,6 @@ class Gate:
             await error_reply(error)(scope, receive, answering)
             return
         await self._app(scope, _Bounded(receive, answering), answering)
-
-    @staticmethod
-    def _check_target(scope: Scope) -> None:
-        if not scope["raw_path"].startswith(b"/"):
-            # Of a whole URL the host would count, and not the Host that was looked at.
-            raise HttpError(BAD_REQUEST, "the target is to be a path")
 
     def _check_host(self, headers: Headers) -> None:
         if self._safety.hosts is None:

@@ -50,6 +50,9 @@ def fault_of(request: h11.Request) -> tuple[Failure, str] | None:
     names = {name for name, _ in request.headers}
     if request.http_version not in _VERSIONS:
         return VERSION_NOT_SUPPORTED, "HTTP/1.1 is spoken here"
+    if not request.target.startswith(b"/"):
+        # In a whole URL there is a second host, and it would count.
+        return BAD_REQUEST, "the target is to be a path"
     if _head_bytes(request) > HTTP_HEADERS_BYTES_MAX:
         return _UNREADABLE[431]
     if b"transfer-encoding" in names and b"content-length" in names:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
 
 import h11
 import httpx2
 import trio
 
 from tests.daemon_harness import WAIT_SECONDS
+
+Address = int | Path
+"""A port of this machine, or the path of a Unix socket."""
 
 
 class RawReply:
@@ -62,3 +68,99 @@ async def opened(request: httpx2.Request) -> AsyncIterator[RawReply]:
         reply = RawReply(stream, machine)
         await reply.begin()
         yield reply
+
+
+async def said(
+    place: Address, request: bytes, *, half_close: bool = False, then: bytes = b""
+) -> bytes:
+    """Sends bytes on a connection of its own and returns all that comes until the server closes it.
+
+    Args:
+        half_close: says that nothing more will be sent.
+        then: sent after the first bytes of an answer.
+    """
+    with trio.fail_after(WAIT_SECONDS):
+        stream = await connected(place)
+        async with stream:
+            with suppress(trio.BrokenResourceError):
+                await stream.send_all(request)
+                if half_close:
+                    await stream.send_eof()
+            received = await _some(stream)
+            if then:
+                await stream.send_all(then)
+            while more := await _some(stream):
+                received += more
+            return received
+
+
+async def connected(place: Address) -> trio.SocketStream:
+    """Returns a connection to a port of this machine, or to a Unix socket."""
+    if isinstance(place, Path):
+        return await trio.open_unix_socket(place)
+    return await trio.open_tcp_stream("127.0.0.1", place)
+
+
+async def _some(stream: trio.SocketStream) -> bytes:
+    try:
+        return bytes(await stream.receive_some())
+    except trio.BrokenResourceError:
+        return b""  # closed while something of ours was not read
+
+
+def request(
+    method: str = "GET",
+    target: str = "/global/health",
+    *lines: str,
+    host: str = "localhost",
+    token: str = "",
+    body: bytes = b"",
+) -> bytes:
+    """Returns a request that the server closes the connection after."""
+    head = [f"{method} {target} HTTP/1.1", f"host: {host}", "connection: close", *lines]
+    if token:
+        head.append(f"authorization: Bearer {token}")
+    return "\r\n".join([*head, "", ""]).encode("latin-1") + body
+
+
+class Answer(NamedTuple):
+    """One whole answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def code(self) -> str:
+        """The code of the envelope of errors."""
+        envelope = json.loads(self.body)
+        assert set(envelope) >= {"error", "code", "retryable"}, envelope
+        return str(envelope["code"])
+
+
+def answer_in(received: bytes, method: str = "GET") -> Answer:
+    """Returns the one answer that the bytes are."""
+    answers = answers_in(received, method)
+    assert len(answers) == 1, received
+    return answers[0]
+
+
+def answers_in(received: bytes, method: str = "GET") -> list[Answer]:
+    """Returns the answers to requests of this method, without those that tell to go on."""
+    answers = []
+    while received:
+        machine = h11.Connection(h11.CLIENT)
+        machine.send(h11.Request(method=method, target="/", headers=[("host", "h")]))
+        machine.send(h11.EndOfMessage())
+        machine.receive_data(received)
+        machine.receive_data(b"")
+        while isinstance(head := machine.next_event(), h11.InformationalResponse):
+            pass
+        assert isinstance(head, h11.Response), received
+        body = b""
+        while isinstance(event := machine.next_event(), h11.Data):
+            body += event.data
+        headers = {name.decode(): value.decode() for name, value in head.headers}
+        answers.append(Answer(head.status_code, headers, body))
+        received = machine.trailing_data[0]
+    return answers

@@ -1,0 +1,101 @@
+"""The HTTP server and the gate before a small application, without a daemon behind it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import trio
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from nousd.bridge import server
+from nousd.bridge.gate import Gate, Safety
+from nousd.bridge.place import HttpPlace
+from nousd.bridge.replies import HttpError, error_reply
+from nousd.bridge.streams import event_stream
+from tests.bridge.raw_http import Address, Answer, answer_in, request, said
+
+TOKEN: Final = "a-token-that-only-tests-know"
+FLOOD: Final = b"x" * 65_536
+
+
+@dataclass
+class SmallServer:
+    """``/global/health`` is public; ``/echo`` repeats a body, ``/quiet`` and ``/flood`` are streams that
+    do not end, ``/deaf`` reads no body, ``/fault`` fails.
+    """
+
+    address: Address
+    closing: trio.Event = field(default_factory=trio.Event)
+    ended: trio.Event = field(default_factory=trio.Event)
+    seen: list[str] = field(default_factory=list)
+    streams: int = 0
+
+    async def ask(
+        self, *words: str, token: str = TOKEN, method: str = "GET", **more: str
+    ) -> Answer:
+        """Asks for a target with some header lines."""
+        target, *lines = words
+        sent = request(method, target, *lines, token=token, **more)
+        return answer_in(await said(self.address, sent), method)
+
+    async def _serve(self, request: Request) -> Response:
+        self.seen.append(request.url.path)
+        if request.url.path == "/fault":
+            raise RuntimeError("planted")
+        try:
+            text = await request.body() if request.url.path == "/echo" else b"well"
+        except HttpError as error:
+            return error_reply(error)
+        return PlainTextResponse(text, headers={"x-tandem-run-id": "run-1"})
+
+    async def _stream(self, request: Request) -> Response:
+        async def chunks() -> AsyncGenerator[bytes, None]:
+            self.streams += 1
+            try:
+                yield b": hello\n\n"
+                while True:
+                    if request.url.path == "/flood":
+                        yield FLOOD
+                    else:
+                        await trio.sleep_forever()
+            finally:
+                self.streams -= 1
+
+        return event_stream(chunks())
+
+    def app(self) -> Starlette:
+        """Returns the application."""
+        plain = [
+            Route(path, self._serve, methods=["GET", "POST"])
+            for path in ("/global/health", "/echo", "/deaf", "/fault", "/a/{name}")
+        ]
+        streams = [Route(path, self._stream, methods=["GET"]) for path in ("/quiet", "/flood")]
+        return Starlette(routes=[*plain, *streams])
+
+
+@asynccontextmanager
+async def small_server(
+    path: Path | None = None, safety: Safety | None = None
+) -> AsyncIterator[SmallServer]:
+    """Serves until the block ends, and its grace is over."""
+    place = HttpPlace("127.0.0.1", 0) if path is None else HttpPlace(path=path)
+    async with server.open_listeners(place) as listeners:
+        small = SmallServer(path or listeners[0].socket.getsockname()[1])
+        hosts = None if path else Safety(TOKEN).hosts
+        gate = Gate(small.app(), safety or Safety(TOKEN, hosts))
+
+        async def serve() -> None:
+            await server.serve(gate, listeners, small.closing)
+            small.ended.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve)
+            yield small
+            small.closing.set()

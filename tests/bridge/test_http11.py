@@ -1,0 +1,262 @@
+"""What the server does with bytes that are no proper request, or one that could be read in two ways."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+from nousd.wire.limits import HTTP_BODY_BYTES_MAX, HTTP_HEADERS_BYTES_MAX
+from tests.bridge.raw_http import Answer, answer_in, answers_in, connected, request, said
+from tests.bridge.small_server import TOKEN, SmallServer, small_server
+from tests.daemon_harness import WAIT_SECONDS
+
+OK = b"GET /global/health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+
+
+@pytest.fixture
+async def small() -> AsyncIterator[SmallServer]:
+    async with small_server() as small:
+        yield small
+
+
+def post(*lines: bytes, version: bytes = b"1.1") -> bytes:
+    """Returns the head of a ``POST /echo`` with these header lines, as they are."""
+    own = (b"host: localhost", b"authorization: Bearer " + TOKEN.encode())
+    return b"\r\n".join([b"POST /echo HTTP/" + version, *own, *lines, b"", b""])
+
+
+SMUGGLED = b"GET /a/smuggled HTTP/1.1\r\nhost: localhost\r\nx-tandem-token: " + TOKEN.encode()
+
+REFUSED = {
+    "a length and a coding": (
+        post(b"content-length: 5", b"transfer-encoding: chunked") + b"0\r\n\r\n",
+        400,
+    ),
+    "a coding and a length": (
+        post(b"transfer-encoding: chunked", b"content-length: 5") + b"0\r\n\r\n",
+        400,
+    ),
+    "two lengths": (post(b"content-length: 5", b"content-length: 6") + b"hello!", 400),
+    "two lengths in one": (post(b"content-length: 5, 6") + b"hello!", 400),
+    "a length with a sign": (post(b"content-length: +5") + b"hello", 400),
+    "a length below zero": (post(b"content-length: -5") + b"hello", 400),
+    "a length in hex": (post(b"content-length: 0x5") + b"hello", 400),
+    "a length of too many digits": (post(b"content-length: " + b"9" * 30) + b"hello", 400),
+    "an unknown coding": (post(b"transfer-encoding: xchunked") + b"0\r\n\r\n", 501),
+    "two codings in one": (post(b"transfer-encoding: gzip, chunked") + b"0\r\n\r\n", 501),
+    "two codings": (
+        post(b"transfer-encoding: chunked", b"transfer-encoding: identity") + b"0\r\n\r\n",
+        501,
+    ),
+    "a coding in quotes": (post(b'transfer-encoding: "chunked"') + b"0\r\n\r\n", 501),
+    "a space before the colon": (post(b"transfer-encoding : chunked") + b"0\r\n\r\n", 400),
+    "a vertical tab before a value": (post(b"transfer-encoding: \x0bchunked") + b"0\r\n\r\n", 400),
+    "a coding in HTTP/1.0": (
+        post(b"transfer-encoding: chunked", version=b"1.0") + b"0\r\n\r\n",
+        400,
+    ),
+    "a first line that is folded": (
+        b"GET / HTTP/1.1\r\n folded: yes\r\nhost: localhost\r\n\r\n",
+        400,
+    ),
+    "a NUL in a value": (post(b"x-a: b\x00c"), 400),
+    "a NUL in a name": (post(b"x-\x00a: b"), 400),
+    "a CR in a value": (post(b"x-a: b\rc: d"), 400),
+    "a name that is not ASCII": (post("x-ä: b".encode()), 400),
+    "a line without a colon": (post(b"x-a"), 400),
+    "no name": (post(b": b"), 400),
+    "a NUL in the target": (b"GET /a\x00b HTTP/1.1\r\nhost: localhost\r\n\r\n", 400),
+    "a target that is not ASCII": (b"GET /\xc3\xa4 HTTP/1.1\r\nhost: localhost\r\n\r\n", 400),
+    "a space in the target": (b"GET /a b HTTP/1.1\r\nhost: localhost\r\n\r\n", 400),
+    "no version": (b"GET /global/health\r\n\r\n", 400),
+    "a version to come": (b"GET / HTTP/3.0\r\nhost: localhost\r\n\r\n", 505),
+    "the beginning of HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+    "the beginning of TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
+    "a command of ours": (b'{"id":"1","type":"ping"}\n\n', 400),
+    "a whole URL": (b"GET http://evil.example/a/b HTTP/1.1\r\nhost: localhost\r\n\r\n", 400),
+    "a tunnel": (b"CONNECT evil.example:443 HTTP/1.1\r\nhost: localhost\r\n\r\n", 400),
+    "an asterisk": (b"OPTIONS * HTTP/1.1\r\nhost: localhost\r\n\r\n", 400),
+    "a chunk size that is none": (post(b"transfer-encoding: chunked") + b"zz\r\n\r\n", None),
+    "a chunk that is longer": (post(b"transfer-encoding: chunked") + b"2\r\nabcd\r\n", None),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_what_could_be_read_in_two_ways_is_refused_and_the_connection_closed(
+    name: str, small: SmallServer
+) -> None:
+    """``None``: the head was good, so the application may have the body's beginning."""
+    sent, status = REFUSED[name]
+    received = await said(small.address, sent + SMUGGLED + b"\r\n\r\n", half_close=True)
+    if status is not None:
+        answer = answer_in(received)
+        assert (answer.status, answer.headers["connection"]) == (status, "close")
+        assert answer.code
+    assert "/a/smuggled" not in small.seen
+    assert status is None or small.seen == []
+    assert (await small.ask("/global/health")).status == 200
+
+
+async def test_a_chunked_body_and_its_trailers_are_one_body(small: SmallServer) -> None:
+    lines = (b"transfer-encoding: chunked", b"trailer: x-a", b"connection: close")
+    chunks = b"2;of=mine\r\nab\r\n3\r\ncde\r\n0\r\nx-tandem-token: other\r\nx-a: b\r\n\r\n"
+    answer = answer_in(await said(small.address, post(*lines) + chunks))
+    assert (answer.status, answer.body) == (200, b"abcde")
+
+
+async def test_what_the_standard_lets_be_read_leniently_is_read_in_one_way(
+    small: SmallServer,
+) -> None:
+    """Lines that end in LF alone, folded values, and a length that is said twice alike."""
+    bare = OK.replace(b"\r\n", b"\n")
+    assert answer_in(await said(small.address, bare)).status == 200
+    folded = post(b"transfer-encoding:\r\n chunked", b"connection: close") + b"2\r\nab\r\n0\r\n\r\n"
+    assert answer_in(await said(small.address, folded)).body == b"ab"
+    twice = post(b"content-length: 2", b"content-length: 2", b"connection: close") + b"ab"
+    assert answer_in(await said(small.address, twice)).body == b"ab"
+
+
+async def test_requests_one_after_another_in_one_packet_are_answered_in_order(
+    small: SmallServer,
+) -> None:
+    first = post(b"content-length: 3") + b"one"
+    second = post(b"content-length: 3") + b"two"
+    received = await said(small.address, first + second + OK)
+    assert [answer.body for answer in answers_in(received)] == [b"one", b"two", b"well"]
+
+
+UPGRADES = {
+    "HTTP/2": "connection: upgrade, http2-settings|upgrade: h2c|http2-settings: AAMAAABkAAQAAP__",
+    "WebSocket": "connection: Upgrade|upgrade: websocket|sec-websocket-version: 13"
+    "|sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
+    "TLS": "connection: upgrade|upgrade: TLS/1.0",
+}
+
+
+@pytest.mark.parametrize("protocol", UPGRADES)
+async def test_no_other_protocol_is_taken_up(small: SmallServer, protocol: str) -> None:
+    """The request is answered as what it is; then the connection is as good as any."""
+    lines = UPGRADES[protocol].split("|")
+    asked = request("GET", "/a/b", *lines, token=TOKEN).replace(b"connection: close\r\n", b"", 1)
+    received = await said(small.address, asked + OK)
+    assert [answer.status for answer in answers_in(received)] == [200, 200]
+    assert b" 101 " not in received
+
+
+async def test_a_body_is_asked_for_only_once_it_is_wanted(small: SmallServer) -> None:
+    wait = b"expect: 100-continue"
+    wanted = post(wait, b"content-length: 2", b"connection: close")
+    received = await said(small.address, wanted, then=b"ab")
+    assert received.startswith(b"HTTP/1.1 100 ")
+    assert answer_in(received).body == b"ab"
+    refused = wanted.replace(TOKEN.encode(), b"wrong-token-of-somebody")
+    assert (await said(small.address, refused)).startswith(b"HTTP/1.1 401 ")
+    large = post(wait, b"content-length: %d" % (HTTP_BODY_BYTES_MAX + 1))
+    assert (await said(small.address, large)).startswith(b"HTTP/1.1 413 ")
+
+
+async def test_one_who_is_answered_before_his_body_was_read_has_the_answer_and_the_end(
+    small: SmallServer,
+) -> None:
+    """However much of it there is: more than fits between the server and its application."""
+    long = b"x" * 4_000_000
+    for sent, status in (
+        (post(b"content-length: %d" % len(long)).replace(b"/echo", b"/deaf") + long, 200),
+        (post(b"content-length: %d" % len(long)).replace(b"Bearer a", b"Bearer b") + long, 401),
+    ):
+        answer = answer_in(await said(small.address, sent))
+        assert (answer.status, answer.headers["connection"]) == (status, "close")
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+async def test_a_body_that_does_not_say_its_length_has_the_same_bound(
+    small: SmallServer, offset: int
+) -> None:
+    size = HTTP_BODY_BYTES_MAX + offset
+    body = b"%x\r\n" % size + b"x" * size + b"\r\n0\r\n\r\n"
+    head = post(b"transfer-encoding: chunked", b"connection: close")
+    answer = answer_in(await said(small.address, head + body))
+    assert answer.status == (413 if offset else 200)
+    assert answer.headers["connection"] == "close"
+
+
+async def test_a_body_past_the_bound_that_nobody_reads_ends_the_stream_that_was_asked_for(
+    small: SmallServer,
+) -> None:
+    size = HTTP_BODY_BYTES_MAX + 1
+    head = post(b"transfer-encoding: chunked").replace(b"POST /echo", b"GET /quiet")
+    received = await said(small.address, head + b"%x\r\n" % size + b"x" * size + b"\r\n")
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert small.streams == 0
+
+
+async def test_a_head_that_is_too_long_is_refused_however_it_comes(small: SmallServer) -> None:
+    for sent in (
+        request("GET", "/" + "a" * HTTP_HEADERS_BYTES_MAX),
+        request("GET", "/global/health", "x-a: " + "b" * 100_000),
+        request("GET", "/global/health", *["a: b"] * 20_000),
+        b"GET /" + b"a" * 200_000,
+        post(b"transfer-encoding: chunked") + b"0\r\n" + b"x-a: b\r\n" * 20_000,
+    ):
+        answer = answer_in(await said(small.address, sent))
+        assert (answer.status, answer.headers["connection"]) == (431, "close")
+        assert answer.code == "HEADERS_TOO_LARGE"
+
+
+PATHS = {
+    "/a/%2e%2e": "/a/..",
+    "/a/..": "/a/..",
+    "/%61/b": "/a/b",
+    "/global%2fhealth": "/global/health",
+    "/a/%00": "/a/\0",
+    "/a/%ff%fe": "/a/\ufffd\ufffd",
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_the_path_that_is_checked_is_the_path_that_is_served(
+    small: SmallServer, path: str
+) -> None:
+    assert (await small.ask(path)).status == 200
+    assert small.seen == [PATHS[path]]
+    is_public = PATHS[path] == "/global/health"
+    assert (await small.ask(path, token="")).status == (200 if is_public else 401)
+
+
+async def test_dots_and_slashes_lead_to_no_public_path(small: SmallServer) -> None:
+    for path in ("//global/health", "/a/../global/health", "/global/health/", "/global/health/x"):
+        assert (await small.ask(path, token="")).status == 401, path
+    assert small.seen == []
+
+
+async def test_a_fault_of_the_application_is_logged_and_costs_one_answer(
+    small: SmallServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert (await small.ask("/fault")).status == 500
+    assert (await small.ask("/echo")).status == 200
+    assert "planted" in caplog.text
+
+
+async def test_head_is_answered_without_a_body(small: SmallServer) -> None:
+    received = await said(small.address, request("HEAD", "/global/health"))
+    answer = answer_in(received, "HEAD")
+    assert (answer.status, answer.body) == (200, b"")
+    received = await said(small.address, request("HEAD", "/a/b"))
+    assert answer_in(received, "HEAD").status == 401
+    head = request("HEAD", "/global/health", *["a: b"] * 20_000)
+    assert (await said(small.address, head)).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_a_peer_that_goes_in_mid_request_leaves_nothing(small: SmallServer) -> None:
+    for part in (b"", b"GET", OK[:-2], post(b"content-length: 9") + b"four"):
+        async with await connected(small.address) as stream:
+            await stream.send_all(part)
+    with trio.fail_after(WAIT_SECONDS):
+        assert (await small.ask("/global/health")).status == 200
+
+
+def test_an_answer_is_read_whole() -> None:
+    two = b"HTTP/1.1 200 \r\ncontent-length: 1\r\n\r\na" * 2
+    assert answers_in(two) == [Answer(200, {"content-length": "1"}, b"a")] * 2
