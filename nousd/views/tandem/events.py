@@ -424,6 +424,10 @@ _VIEWS: Final[dict[type[events.Event], Callable[[Seen, Any], Iterator[Told]]]] =
 _DECODERS: Final = {events.EVENT_TYPES[struct]: msgspec.json.Decoder(struct) for struct in _VIEWS}
 
 
+TELLING: Final = frozenset(_VIEWS)
+"""The events that can become frames."""
+
+
 def seen(line: bytes) -> Seen | None:
     """Returns an event line as what can be told of it; None if nothing of its type is."""
     logged = decode_event(line)

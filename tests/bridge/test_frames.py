@@ -1,0 +1,231 @@
+"""What each event of the log becomes in a stream, and the numbers by which a client comes back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nousd.bridge.window import told_of
+from nousd.views.tandem.events import TELLING, frames, seen
+from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place, encoded, frame_id, place_of
+from nousd.views.tandem.runs import as_of_run
+from nousd.wire import events
+from nousd.wire.codec import encode_event_tail
+from nousd.wire.event_base import EndStatus
+from nousd.wire.events import EVENTS, AgentEnd, Event
+from tests.bridge.harness import frame_of
+from tests.wire.strategies import structs
+
+TS = "2026-11-21T19:22:01.123456Z"
+WHERE: dict[str, Any] = {"session_id": "sess-1", "run_id": "run-1"}
+TURN: dict[str, Any] = {**WHERE, "turn_id": "turn-1"}
+
+seqs = st.integers(0, 2**50)
+
+
+def line_of(event: Event, seq: int = 7) -> bytes:
+    return b'{"v":"1","id":"evt-%d%b' % (seq, encode_event_tail(event, TS)[:-1])
+
+
+def told(event: Event, seq: int = 7) -> list[dict[str, Any]]:
+    """Returns what clients of a stream of everything get of an event."""
+    made = told_of(line_of(event, seq))
+    if made is None:
+        return []
+    found = [frame_of(text.removesuffix(b"\n\n")) for text in made.lines(of_run=False)]
+    return [{"type": frame.type, **frame.properties} for frame in found if frame]
+
+
+# --- numbers ---------------------------------------------------------------------------------
+
+
+@given(seq=seqs, index=st.integers(0, FRAMES_MAX - 1))
+def test_from_an_id_follow_the_event_and_the_frame_within_it(seq: int, index: int) -> None:
+    assert place_of(str(frame_id(seq, index))) == Place(seq, index + 1)
+
+
+@given(seq=st.integers(1, 2**50), index=st.integers(0, FRAMES_MAX - 1))
+def test_a_place_within_an_event_is_read_from_before_it_and_one_behind_it_after_it(
+    seq: int, index: int
+) -> None:
+    after = Place(seq, index + 1).after
+    assert after == (seq if index == FRAMES_MAX - 1 else seq - 1)
+
+
+@given(first=st.tuples(seqs, st.integers(0, 7)), second=st.tuples(seqs, st.integers(0, 7)))
+def test_ids_are_ordered_as_their_frames_are(
+    first: tuple[int, int], second: tuple[int, int]
+) -> None:
+    assert (frame_id(*first) < frame_id(*second)) == (first < second)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "evt-3", "\u0663", "1" * 19, " 1", "1e3", "0x1"])
+def test_what_is_no_id_of_ours_is_no_place(text: str) -> None:
+    assert place_of(text) is None
+
+
+@given(st.text())
+def test_any_text_is_a_place_or_none(text: str) -> None:
+    place = place_of(text)
+    assert place is None or frame_id(place.seq, place.seen - 1) == int(text)
+
+
+# --- frames ----------------------------------------------------------------------------------
+
+
+@given(
+    event=st.sampled_from(sorted(EVENTS)).flatmap(lambda name: structs(EVENTS[name])),
+    seq=st.integers(1, 2**50),
+)
+def test_any_event_becomes_whole_frames_of_valid_json_or_none(event: Event, seq: int) -> None:
+    try:
+        line = line_of(event, seq)
+        made = told_of(line)
+    except (ValueError, UnicodeEncodeError):
+        return  # a time that is none, or a text that cannot be in the log
+    if made is None:
+        return
+    for of_run in (False, True):
+        lines = made.lines(of_run=of_run)
+        assert 1 <= len(lines) <= FRAMES_MAX
+        for index, text in enumerate(lines):
+            assert text.endswith(b"\n\n")
+            assert text.count(b"\n") == 3
+            assert b"\r" not in text
+            frame = frame_of(text[:-2])
+            assert frame is not None
+            assert frame.id == str(frame_id(seq, index))
+            assert frame.envelope["seq"] == frame_id(seq, index)
+            assert frame.envelope["event_id"] == f"evt-{seq}.{index}"
+            assert frame.envelope.get("session_id", "") == event.session_id
+
+
+def test_line_breaks_in_a_text_stay_within_the_one_data_line() -> None:
+    words = "a\nb\r\nc\u2028d\x85e\0"
+    (part,) = told(events.MessageUpdate(**TURN, message_id="msg-1", delta=words))
+    assert part["delta"] == words
+
+
+def test_a_huge_delta_is_one_frame_and_not_cut() -> None:
+    words = "\u00e9x" * 500_000
+    (part,) = told(events.MessageUpdate(**TURN, message_id="msg-1", delta=words))
+    assert part["delta"] == part["part"]["text"] == words
+
+
+NOT_TOLD = {
+    "entry_appended",
+    "input_handled",
+    "mcp_server_status",
+    "model_input",
+    "queue_update",
+    "reasoning_update",
+    "run_aborting",
+    "session_activated",
+    "status",
+    "tool_call_completed",
+    "tool_call_output",
+    "tool_call_policy_evaluated",
+    "tool_call_requested",
+    "tool_call_started",
+    "tool_execution_update",
+    "trust_updated",
+    "turn_end",
+    "turn_start",
+    "warning",
+}
+"""Types that have no counterpart in the contract."""
+
+
+@pytest.mark.parametrize("name", sorted(EVENTS))
+def test_each_type_is_told_or_is_known_to_have_no_counterpart(name: str) -> None:
+    assert (EVENTS[name] in TELLING) == (name not in NOT_TOLD)
+
+
+TOLD: list[tuple[Event, list[str]]] = [
+    (
+        events.SessionCreated(session_id="sess-1", created_at=TS, contract_version="1"),
+        ["session.created"],
+    ),
+    (events.SessionUpdated(session_id="sess-1", name="n"), ["session.updated"]),
+    (events.SessionUpdated(session_id=""), []),
+    (events.SessionDeleted(session_id="sess-1"), ["session.deleted"]),
+    (events.MessageStart(**TURN, message_id="m", role="assistant"), []),
+    (
+        events.MessageStart(**TURN, message_id="m", role="user", text="hello"),
+        ["message.part.updated"],
+    ),
+    (events.MessageUpdate(**TURN, message_id="m", delta="d"), ["message.part.updated"]),
+    (
+        events.MessageEnd(**TURN, message_id="m", text="d", stop_reason="stop"),
+        ["message.part.updated"],
+    ),
+    (events.MessageEnd(**TURN, message_id="m", text="", stop_reason="stop"), []),
+    (events.MessageEnd(**TURN, message_id="m", text="the user's own"), []),
+    (
+        events.MessageEnd(
+            **TURN, message_id="m", text="the beginning", stop_reason="stop", text_ref="sha256:a"
+        ),
+        [],
+    ),
+    (events.ReasoningUpdate(**TURN, message_id="m", delta="hm"), []),
+    (events.Error(**WHERE, code="provider_error", message="m", cause="c"), ["session.error"]),
+    (events.UsageReported(session_id="sess-1", model="m"), []),
+]
+
+
+@pytest.mark.parametrize(("event", "types"), TOLD)
+def test_an_event_becomes_these_frames(event: Event, types: list[str]) -> None:
+    assert [frame["type"] for frame in told(event)] == types
+
+
+@pytest.mark.parametrize("status", get_args(EndStatus))
+def test_however_a_run_ends_its_end_is_told_once_and_last(status: EndStatus) -> None:
+    *others, last = told(AgentEnd(**WHERE, status=status))
+    assert last["type"] == "session.run.finished"
+    assert last["status"] in {"completed", "cancelled", "error", "timeout"}
+    assert last["status"] == (status if status != "interrupted" else "error")
+    assert last["finishedAtMs"] == 1795288921123
+    assert all(frame["type"] != "session.run.finished" for frame in others)
+
+
+def test_nothing_but_the_end_of_a_run_is_told_as_one() -> None:
+    ends = [event for event, _ in TOLD if any("finished" in f["type"] for f in told(event))]
+    assert ends == []
+
+
+# --- as those of a run -----------------------------------------------------------------------
+
+
+def test_a_frame_of_a_run_says_session_run_and_channel() -> None:
+    event = seen(line_of(events.MessageUpdate(**TURN, message_id="m", delta="d")))
+    assert event is not None
+    (frame,) = map(as_of_run, frames(event))
+    assert frame.properties["sessionID"] == "sess-1"
+    assert frame.properties["runID"] == "run-1"
+    assert frame.properties["channel"] == "assistant"
+    assert frame.properties["agentID"] is None
+    assert frame.properties["tenantContext"]["org_id"] == "local"
+
+
+def test_joined_deltas_are_a_piece_for_who_has_none_of_them_and_the_text_for_who_has_some() -> None:
+    event = events.MessageUpdate(**TURN, message_id="m", delta="abc", joined_from="evt-5")
+    made = told_of(line_of(event, 7))
+    assert made is not None
+    assert made.joined_from == 5
+    (piece,) = made.lines(of_run=False)
+    (again,) = made.lines_again(of_run=True)
+    assert b'"delta":"abc"' in piece
+    whole = json.loads(again.partition(b"data: ")[2])["properties"]
+    assert "delta" not in whole
+    assert whole["part"]["text"] == "abc"
+    assert whole["channel"] == "assistant"
+
+
+def test_a_frame_without_an_id_has_no_id_line() -> None:
+    assert encoded(Frame("server.connected", {})) == (
+        b'data: {"type":"server.connected","properties":{}}\n\n'
+    )

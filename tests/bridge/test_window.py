@@ -1,0 +1,368 @@
+"""The window that readers share, before a daemon of which the test writes the log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import msgspec
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from nousd.bridge import window as window_module
+from nousd.bridge.streams import pages
+from nousd.bridge.window import Wanted, Window, told_of
+from nousd.client.answers import ReceivedEvent, decode_subscription_line
+from nousd.client.client import Client
+from nousd.client.resuming import Retry
+from nousd.errors import ConnectionLost, Refused
+from nousd.views.tandem.frames import FRAMES_MAX, Place, place_of
+from nousd.wire import events
+from nousd.wire.commands import GetEvents
+from nousd.wire.events import Event, thread_of
+from nousd.wire.responses import Events
+from nousd.wire.subscribe import Subscribe, cursor, cursor_seq
+from tests.bridge.harness import Frame, frames_in
+from tests.bridge.test_frames import line_of
+
+FOREVER = Retry(give_up=0.0)
+ALL = Wanted()
+
+
+class Log:
+    """A daemon's log as the window's client sees it. Its end is an exception for who follows it."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[int, Event, bytes]] = []
+        self.head = 0
+        self.reads = 0
+        self._following: trio.MemorySendChannel[bytes | Exception] | None = None
+
+    def append(self, event: Event, *, gap: int = 0) -> int:
+        self.head += 1 + gap
+        line = line_of(event, self.head)
+        if isinstance(event, events.SessionDeleted):
+            self.lines = [entry for entry in self.lines if entry[1].session_id != event.session_id]
+        self.lines.append((self.head, event, line))
+        self._tell(line)
+        return self.head
+
+    def end(self, error: Exception) -> None:
+        self._tell(error)
+
+    def _tell(self, told: bytes | Exception) -> None:
+        if self._following is not None:
+            self._following.send_nowait(told)
+
+    @asynccontextmanager
+    async def follow(self, wanted: Subscribe, retry: Retry) -> AsyncIterator[Any]:
+        send, receive = trio.open_memory_channel[bytes | Exception](10_000)
+        self._following = send
+        yield _Following(cursor(self.head), receive)
+
+    async def ask(self, command: GetEvents) -> Events:
+        await trio.lowlevel.checkpoint()
+        self.reads += 1
+        after = cursor_seq(command.after or "evt-0")
+        found = [
+            (seq, line)
+            for seq, event, line in self.lines
+            if seq > after
+            and command.session_id in (None, event.session_id)
+            and command.run_id in (None, thread_of(event))
+        ][: command.limit]
+        reached = found[-1][0] if found else self.head
+        return Events(
+            events=tuple(msgspec.Raw(line) for _, line in found),
+            next=cursor(reached),
+            head=cursor(self.head),
+        )
+
+
+class _Following:
+    def __init__(self, cursor: str, told: trio.MemoryReceiveChannel[bytes | Exception]) -> None:
+        self.cursor = cursor
+        self._told = told
+
+    def __aiter__(self) -> _Following:
+        return self
+
+    async def __anext__(self) -> ReceivedEvent:
+        told = await self._told.receive()
+        if isinstance(told, Exception):
+            raise told
+        event = decode_subscription_line(told)
+        assert isinstance(event, ReceivedEvent)
+        return event
+
+
+@asynccontextmanager
+async def following(log: Log) -> AsyncIterator[Window]:
+    window = Window(cast("Client", log), FOREVER)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(window.follow)
+        await window.begun()
+        yield window
+        nursery.cancel_scope.cancel()
+
+
+def delta(session: str = "sess-1", run: str = "run-1", words: str = "d") -> Event:
+    return events.MessageUpdate(
+        session_id=session, run_id=run, turn_id="turn-1", message_id="msg-1", delta=words
+    )
+
+
+def started(session: str = "sess-1", run: str = "run-1") -> Event:
+    return events.AgentStart(session_id=session, run_id=run, runtime="native", model="m")
+
+
+def ended(session: str = "sess-1", run: str = "run-1") -> Event:
+    return events.AgentEnd(session_id=session, run_id=run, status="completed")
+
+
+def quiet(session: str = "sess-1", run: str = "run-1") -> Event:
+    """An event that becomes no frame."""
+    return events.RunAborting(session_id=session, run_id=run)
+
+
+async def read(window: Window, place: Place, wanted: Wanted = ALL) -> tuple[list[Frame], Place]:
+    """Reads up to the newest event."""
+    frames: list[Frame] = []
+    while place.after < window.head:
+        page = await window.page_behind(place, wanted)
+        frames += frames_in(page.data)
+        place = page.place
+    return frames, place
+
+
+def told(log: Log, wanted: Wanted = ALL) -> list[str]:
+    """Returns the ids of all the frames that the log becomes."""
+    made = [event for _, _, line in log.lines if (event := told_of(line))]
+    lines = [line for event in made if wanted.takes(event) for line in event.lines(of_run=False)]
+    return [frame.id for frame in frames_in(b"".join(lines))]
+
+
+MAKERS = (delta, started, ended, quiet)
+sessions = st.sampled_from(["sess-1", "sess-2"])
+runs = st.sampled_from(["run-1", "run-2"])
+made_events = st.builds(
+    lambda make, s, r: make(s, f"{s}-{r}"), st.sampled_from(MAKERS), sessions, runs
+)
+renamings = st.builds(lambda session: events.SessionUpdated(session_id=session, name="n"), sessions)
+wishes = st.sampled_from(
+    [
+        ALL,
+        Wanted("sess-1"),
+        Wanted(None, "sess-1-run-1"),
+        Wanted("sess-1", "sess-1-run-1"),
+        Wanted("sess-1", "sess-1-run-1", only_run=True),
+    ]
+)
+
+
+@given(data=st.data(), wanted=wishes, first=st.lists(st.tuples(made_events, st.integers(0, 3))))
+def test_a_reader_that_is_cut_anywhere_has_each_frame_once_through_log_and_window(
+    data: st.DataObject, wanted: Wanted, first: list[tuple[Event, int]]
+) -> None:
+    """Bounds are so small that it changes between them all the time; pages are cut after any frame."""
+
+    async def play() -> None:
+        log = Log()
+        for event, gap in first:
+            log.append(event, gap=gap)
+        async with following(log) as window:
+            place, seen = Place(0, FRAMES_MAX), list[str]()
+            for event in data.draw(st.lists(st.one_of(made_events, renamings))):
+                log.append(event)
+                await wait_all_tasks_blocked()
+                if not data.draw(st.booleans()):
+                    continue
+                page = await window.page_behind(place, wanted)
+                got = frames_in(page.data)
+                kept = got[: data.draw(st.integers(0, len(got)))]
+                seen += [frame.id for frame in kept]
+                if len(kept) == len(got):
+                    place = page.place
+                elif kept:
+                    place = place_of(kept[-1].id) or place
+            rest, _ = await read(window, place, wanted)
+            assert seen + [frame.id for frame in rest] == told(log, wanted)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window_module, "WINDOW_EVENTS_MAX", 6)
+        patch.setattr(window_module, "LOGGED_EVENTS", 2)
+        patch.setattr(window_module, "PAGE_EVENTS", 2)
+        patch.setattr(window_module, "PAGE_BYTES", 900)
+        trio.run(play, clock=MockClock(autojump_threshold=0))
+
+
+async def test_what_is_in_the_window_is_not_asked_of_the_log() -> None:
+    log = Log()
+    async with following(log) as window:
+        for _ in range(100):
+            log.append(delta())
+        await wait_all_tasks_blocked()
+        for _ in range(50):
+            frames, _ = await read(window, Place(0, FRAMES_MAX))
+            assert len(frames) == 100
+    assert log.reads == 0
+
+
+async def test_of_a_deleted_session_only_that_it_was_deleted_is_told() -> None:
+    log = Log()
+    async with following(log) as window:
+        log.append(delta("sess-1"))
+        log.append(delta("sess-2"))
+        log.append(events.SessionDeleted(session_id="sess-1"))
+        await wait_all_tasks_blocked()
+        frames, _ = await read(window, Place(0, FRAMES_MAX))
+    assert [(f.type, f.properties["sessionID"]) for f in frames] == [
+        ("message.part.updated", "sess-2"),
+        ("session.deleted", "sess-1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "wanted", [Wanted("sess-1", "run-1"), Wanted("sess-1", "run-1", only_run=True)]
+)
+async def test_a_stream_of_a_run_ends_with_its_session(wanted: Wanted) -> None:
+    log = Log()
+    async with following(log) as window:
+        log.append(started())
+        log.append(events.SessionDeleted(session_id="sess-1"))
+        await wait_all_tasks_blocked()
+        with trio.fail_after(5):
+            stream = pages(window, wanted, Place(0, FRAMES_MAX), ends_with_run=True)
+            chunks = [chunk async for chunk in stream]
+    assert [frame.type for frame in frames_in(b"".join(chunks))] == ["session.deleted"]
+
+
+async def test_a_reader_is_woken_by_what_is_for_it_alone() -> None:
+    log = Log()
+    async with following(log) as window:
+        woken = []
+
+        async def wait(wanted: Wanted) -> None:
+            place = await window.wait_behind(Place(window.head, FRAMES_MAX), wanted, 1e9)
+            woken.append((wanted, place.seq))
+
+        async with trio.open_nursery() as nursery:
+            for wanted in (ALL, Wanted("sess-1"), Wanted("sess-2"), Wanted(None, "run-2")):
+                nursery.start_soon(wait, wanted)
+            await wait_all_tasks_blocked()
+            log.append(quiet())
+            await wait_all_tasks_blocked()
+            assert woken == []
+            log.append(delta("sess-1", "run-1"))
+            await wait_all_tasks_blocked()
+            assert {wanted for wanted, _ in woken} == {ALL, Wanted("sess-1")}
+            log.append(delta("sess-2", "run-2"))
+            await wait_all_tasks_blocked()
+        # What came before was not for them, and need not be looked through.
+        assert woken[2:] in (
+            [(Wanted("sess-2"), 2), (Wanted(None, "run-2"), 2)],
+            [(Wanted(None, "run-2"), 2), (Wanted("sess-2"), 2)],
+        )
+
+
+async def test_nothing_is_kept_of_readers_that_have_gone(autojump_clock: MockClock) -> None:
+    log = Log()
+    async with following(log) as window:
+        for number in range(50):
+            await window.wait_behind(Place(0, FRAMES_MAX), Wanted(f"sess-{number}"), 1)
+        assert window._waiting == {}
+
+
+async def test_a_silent_stream_has_a_keepalive_every_ten_seconds(
+    autojump_clock: MockClock,
+) -> None:
+    log = Log()
+    async with following(log) as window:
+        stream = pages(window, Wanted("sess-1"), Place(0, FRAMES_MAX), ends_with_run=False)
+        start = trio.current_time()
+        for count in (1, 2):
+            assert await anext(stream) == b":\n\n"
+            assert trio.current_time() - start == pytest.approx(10 * count)
+        # Events of others are no sign of life for it.
+        async with trio.open_nursery() as nursery:
+
+            async def be_busy() -> None:
+                while True:
+                    await trio.sleep(3)
+                    log.append(delta("sess-2"))
+
+            nursery.start_soon(be_busy)
+            assert await anext(stream) == b":\n\n"
+            assert trio.current_time() - start == pytest.approx(30)
+            nursery.cancel_scope.cancel()
+        await trio.sleep(100)  # a reader that stalls is owed none for that time
+        log.append(delta("sess-1"))
+        await wait_all_tasks_blocked()
+        assert [frame.type for frame in frames_in(await anext(stream))] == ["message.part.updated"]
+        before = trio.current_time()
+        assert await anext(stream) == b":\n\n"
+        assert trio.current_time() - before == pytest.approx(10)
+        await stream.aclose()
+
+
+async def test_readers_end_when_the_daemon_has(autojump_clock: MockClock) -> None:
+    log = Log()
+    async with following(log) as window:
+        log.append(delta())
+        await wait_all_tasks_blocked()
+        log.end(ConnectionLost("gone"))
+        with trio.fail_after(60):
+            stream = pages(window, ALL, Place(0, FRAMES_MAX), ends_with_run=False)
+            chunks = [chunk async for chunk in stream]
+    assert len(frames_in(b"".join(chunks))) == 1
+
+
+async def test_readers_of_a_log_that_was_replaced_go_on_with_the_new_one(
+    autojump_clock: MockClock,
+) -> None:
+    log = Log()
+    async with following(log) as window:
+        for _ in range(10):
+            log.append(delta())
+        await wait_all_tasks_blocked()
+        stream = pages(window, ALL, Place(10, FRAMES_MAX), ends_with_run=False)
+        assert await anext(stream) == b":\n\n"
+        log.lines, log.head = [], 3
+        log.end(Refused("command_rejected", "cursor_beyond_head", None, None))
+        await wait_all_tasks_blocked()
+        log.append(started())
+        with trio.fail_after(60):
+            chunk = await anext(stream)
+        assert [frame.id for frame in frames_in(chunk)] == ["32", "33"]
+        await stream.aclose()
+
+
+async def test_the_window_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window_module, "WINDOW_BYTES_MAX", 100_000)
+    log = Log()
+    async with following(log) as window:
+        for _ in range(100):
+            log.append(delta(words="x" * 5000))
+            await wait_all_tasks_blocked()
+            assert sum(told.size for told in window._told) == window._bytes <= 120_000
+        frames, _ = await read(window, Place(0, FRAMES_MAX))
+    assert len(frames) == 100
+    assert log.reads > 0
+
+
+async def test_a_page_is_bounded_but_an_event_is_never_cut() -> None:
+    log = Log()
+    async with following(log) as window:
+        for size in (10, 200_000, 10):
+            log.append(delta(words="x" * size))
+        await wait_all_tasks_blocked()
+        place, sizes = Place(0, FRAMES_MAX), []
+        while place.after < window.head:
+            page = await window.page_behind(place, ALL)
+            sizes.append([len(frame.properties["delta"]) for frame in frames_in(page.data)])
+            place = page.place
+    assert sizes == [[10], [200_000], [10]]
