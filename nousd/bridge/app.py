@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from nousd.bridge.callers import ClosingConnections
 from nousd.bridge.gate import Gate, Safety
 from nousd.bridge.handling import answered
+from nousd.bridge.metrics.requests import ROUTE, Measured
 from nousd.bridge.replies import (
     INTERNAL,
     METHOD_NOT_ALLOWED,
@@ -49,11 +50,12 @@ def make_app(
         routes=[*ours, *(Route(path, app) for path, app in apps.items())],
         exception_handlers={404: _not_found, 405: _not_allowed, 500: _fault},
     )
-    return ClosingConnections(Gate(app, safety))
+    return Measured(ClosingConnections(Gate(app, safety)), services.meters.requests, apps)
 
 
 def _endpoint(row: Row, services: Services) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
+        request.scope[ROUTE] = row.path
         return await answered(row, services, request)
 
     return endpoint

@@ -13,7 +13,7 @@ import msgspec
 from nousd.bridge.examples import EXAMPLES
 from nousd.bridge.refusals import refusals
 from nousd.bridge.replies import FAILURES, ErrorBody
-from nousd.bridge.table import Row
+from nousd.bridge.table import Exposed, Row
 from nousd.wire.descriptions import first_paragraph, tidied
 
 VERSION: Final = "3.1.0"
@@ -28,6 +28,12 @@ _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 
 _TEXT_STREAM: Final = {"text/event-stream": {"schema": {"type": "string"}}}
 _PAGE: Final = {"text/html": {"schema": {"type": "string"}}}
+_FIGURES: Final = {
+    media_type: {"schema": {"type": "string"}}
+    for media_type in ("text/plain", "application/openmetrics-text")
+}
+_TEXTS: Final[Mapping[Any, Json]] = {bytes: _PAGE, str: _TEXT_STREAM, Exposed: _FIGURES}
+"""what a row names where a reply is no JSON -> its kinds of content"""
 
 Json = dict[str, Any]
 
@@ -75,7 +81,7 @@ class _Shapes:
         types: list[Any] = [ErrorBody]
         for row in rows:
             given = (row.query, row.body, *row.replies.values())
-            named = (shape for shape in given if shape not in (None, str, bytes))
+            named = (shape for shape in given if not (shape is None or shape in _TEXTS))
             types += [member for shape in named for member in _members(shape)]
         schemas, self.components = msgspec.json.schema_components(types, ref_template=_COMPONENTS)
         self._schemas = list(zip(types, schemas, strict=True))
@@ -199,10 +205,8 @@ def _responses(row: Row, shapes: _Shapes) -> Json:
 def _reply(status: int, shape: Any, row: Row, shapes: _Shapes) -> Json:
     is_good = status < HTTPStatus.BAD_REQUEST
     content: Json = {}
-    if shape is bytes:
-        content |= _PAGE
-    elif shape is str:
-        content |= _TEXT_STREAM
+    if shape in _TEXTS:
+        content |= _TEXTS[shape]
     elif shape is not None:
         schema = shapes.of(shape)
         # A status that a route words in its own way may be another refusal, too.

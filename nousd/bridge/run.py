@@ -14,6 +14,7 @@ import trio
 from nousd.bridge import mcp, server
 from nousd.bridge.app import make_app
 from nousd.bridge.gate import LOCAL_HOSTS, Safety
+from nousd.bridge.metrics.meters import Meters
 from nousd.bridge.place import HttpPlace
 from nousd.bridge.presence import Presence
 from nousd.bridge.table import Services
@@ -73,9 +74,10 @@ class OpenBridge(NamedTuple):
             Client(where, patience_seconds=patience, connections_max=REQUESTS_MAX) as daemon,
             anyio.create_task_group() as following,
         ):
-            window = Window(daemon, retry)
+            meters = Meters()
+            window = Window(daemon, retry, meters.happened.see)
             following.start_soon(window.follow)
-            services = Services(daemon, window, Presence(daemon, following, retry))
+            services = Services(daemon, window, Presence(daemon, following, retry), meters)
             if not is_patient:
                 await window.begun()
             apps = {mcp.PATH: mcp.McpDoor(where, following, closing)}

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nousd.bridge.callers import Caller
+from nousd.bridge.metrics.meters import Meters
 from nousd.bridge.presence import Presence
 from nousd.bridge.window import Window
 from nousd.client.client import Client
@@ -24,11 +25,13 @@ class Services(NamedTuple):
         daemon: whom to ask.
         window: the newest events.
         presence: who is there to answer what is asked.
+        meters: what is counted.
     """
 
     daemon: Client
     window: Window
     presence: Presence
+    meters: Meters
 
 
 class Call(NamedTuple):
@@ -69,6 +72,10 @@ Handler = Callable[[Call], Awaitable[Response]]
 _AS_WE_DO: Final[Mapping[str, str]] = {}
 
 
+class Exposed:
+    """Figures as Prometheus reads them, in ``Row.replies``."""
+
+
 class Row(NamedTuple):
     """One route.
 
@@ -76,7 +83,8 @@ class Row(NamedTuple):
         sends: the commands that it sends, or ``subscribe``.
         query, body: the structs that they are checked against; a ``body`` of None is not read.
         replies: status -> the type of the reply's body; None for no body, ``str`` for a stream of
-            events, ``bytes`` for a page. Refusals follow from the row: ``bridge.refusals``.
+            events, ``bytes`` for a page, ``Exposed`` for figures. Refusals follow from the row:
+            ``bridge.refusals``.
         is_body_optional: an absent body then counts as an empty object.
         aliases: further paths of the same route.
         is_public: no token is needed.

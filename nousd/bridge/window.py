@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 import anyio
@@ -160,13 +160,20 @@ class Window:
 
     Args:
         retry: for how long to come back to a daemon that is not there.
+        observe: is shown every event once, in order; it must not raise.
 
     ``has_begun``: whether the daemon was reached. ``has_ended``: nothing will be added any more.
     """
 
-    def __init__(self, daemon: Client, retry: Retry) -> None:
+    def __init__(
+        self,
+        daemon: Client,
+        retry: Retry,
+        observe: Callable[[ReceivedEvent], None] = lambda _received: None,
+    ) -> None:
         self._daemon = daemon
         self._retry = retry
+        self._observe = observe
         self._told: list[Told] = []
         self._seqs: list[int] = []
         self._bytes = 0
@@ -217,6 +224,7 @@ class Window:
 
     def _take(self, received: ReceivedEvent) -> None:
         self._head = cursor_seq(received.id)
+        self._observe(received)
         told = told_of(received.line)
         if told is not None:
             self._add(told)

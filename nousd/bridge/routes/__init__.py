@@ -10,6 +10,7 @@ from nousd.bridge.routes import (
     documents,
     health,
     messages,
+    metrics,
     prompts,
     providers,
     runs,
@@ -23,6 +24,7 @@ from nousd.bridge.table import Row
 ROWS: Final[tuple[Row, ...]] = (
     *health.ROWS,
     *documents.ROWS,
+    *metrics.ROWS,
     *sessions.ROWS,
     *session_lists.ROWS,
     *contents.ROWS,

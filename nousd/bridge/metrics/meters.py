@@ -1,0 +1,65 @@
+"""All figures of a bridge in one registry, and what a scrape is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+import nousd
+from nousd.bridge.metrics.happened import Happened
+from nousd.bridge.metrics.process import families
+from nousd.bridge.metrics.requests import Requests
+from nousd.wire.metrics import Metrics
+
+
+class Exposition(NamedTuple):
+    """What a scrape is answered."""
+
+    data: bytes
+    content_type: str
+
+
+class Meters:
+    """The figures. ``happened`` is to be shown every event, ``requests`` every request."""
+
+    def __init__(self) -> None:
+        # One of our own: that of the library is the whole process's, tests and other bridges included.
+        self._registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self._registry)
+        version = Gauge(
+            "nousd_build_info",
+            "Always 1; which version this is.",
+            ("version",),
+            registry=self._registry,
+        )
+        version.labels(nousd.__version__).set(1)
+        self.happened = Happened(self._registry)
+        self.requests = Requests(self._registry)
+
+    def exposed(self, figures: Metrics | None, accept: str) -> Exposition:
+        """Returns all figures as text. It may be called in a thread.
+
+        Args:
+            figures: of the daemon; None if it does not answer.
+            accept: which kinds of text the client takes, as HTTP has it.
+        """
+        try:
+            encode, content_type = choose_encoder(accept)
+        except TypeError:  # it names a version that is no number
+            encode, content_type = choose_encoder("")
+        return Exposition(encode(_All(self._registry, families(figures))), content_type)
+
+
+class _All(Collector):
+    def __init__(self, registry: CollectorRegistry, more: Iterable[Metric]) -> None:
+        self._registry = registry
+        self._more = more
+
+    def collect(self) -> Iterator[Metric]:
+        return chain(self._registry.collect(), self._more)

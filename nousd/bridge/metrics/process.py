@@ -1,0 +1,124 @@
+"""The figures of a daemon's process, as it answers them, in the form of Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from itertools import accumulate
+
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.utils import floatToGoString
+
+from nousd.wire.metrics import Durations, LogMetrics, Metrics
+from nousd.wire.subscribe import cursor_seq
+
+
+def families(figures: Metrics | None) -> Iterator[Metric]:
+    """Yields all there is to say of a daemon; of one that does not answer, only that."""
+    yield _gauge("nousd_up", "Whether the daemon answers.", int(figures is not None))
+    if figures is None:
+        return
+    yield from _open(figures)
+    yield from _waiting(figures)
+    yield from _written(figures.log)
+
+
+def _open(figures: Metrics) -> Iterator[Metric]:
+    started = datetime.fromisoformat(figures.started_at).timestamp()
+    yield _gauge("nousd_start_time_seconds", "When the daemon started, as Unix time.", started)
+    yield _gauge("nousd_uptime_seconds", "For how long it has run.", figures.uptime_seconds)
+    yield _gauge("nousd_sessions_loaded", "Sessions in memory.", figures.sessions)
+    yield _gauge("nousd_runs_active", "Runs that are going on.", figures.runs)
+    yield _gauge(
+        "nousd_command_connections",
+        "Connections for commands, those of this bridge among them.",
+        figures.command_connections,
+    )
+    yield _gauge(
+        "nousd_subscribers",
+        "Connections for events, those of this bridge among them.",
+        figures.subscribers,
+    )
+    yield _gauge("nousd_confirmers", "Subscribers that answer what is asked.", figures.confirmers)
+    yield _gauges("nousd_mcp_servers", "MCP servers, by state.", "state", figures.mcp_servers)
+    window = figures.window
+    yield _gauge("nousd_window_events", "Events kept in memory for subscribers.", window.events)
+    yield _gauge("nousd_window_bytes", "Bytes of their lines.", window.bytes)
+
+
+def _waiting(figures: Metrics) -> Iterator[Metric]:
+    pending = figures.pending_inputs
+    kinds = {
+        "prompt": pending.prompt,
+        "steer": pending.steer,
+        "follow_up": pending.follow_up,
+        "message": pending.message,
+    }
+    yield _gauges("nousd_inputs_pending", "Inputs that wait for their turn.", "kind", kinds)
+    yield _gauge(
+        "nousd_permissions_waiting",
+        "Calls of tools that wait for the user.",
+        figures.waiting_permissions,
+    )
+    yield _gauge(
+        "nousd_questions_waiting",
+        "Questions of tools that wait for the user.",
+        figures.waiting_questions,
+    )
+    yield _gauge("nousd_log_head", "The number of the newest event.", cursor_seq(figures.cursor))
+
+
+def _written(log: LogMetrics) -> Iterator[Metric]:
+    commits = CounterMetricFamily(
+        "nousd_log_commits", "Commits, by what they waited for.", labels=["durability"]
+    )
+    commits.add_metric(["synced"], log.synced_commits)
+    commits.add_metric(["unsynced"], log.unsynced_commits)
+    yield commits
+    for name, help, value in (
+        ("nousd_log_commit_failures", "Commits that came to nothing.", log.failed_commits),
+        ("nousd_log_events", "Events that were written.", log.events),
+        ("nousd_log_bytes", "Bytes of the lines of events that were written.", log.bytes),
+        ("nousd_log_artifacts", "Artifacts that were put.", log.artifacts),
+        ("nousd_log_artifact_bytes", "Bytes of artifacts that were put.", log.artifact_bytes),
+        ("nousd_log_checkpoints", "Moves of the write-ahead file's content.", log.checkpoints),
+        ("nousd_log_checkpoint_seconds", "What those took.", log.checkpoint_seconds),
+    ):
+        yield CounterMetricFamily(name, help, value)
+    yield _histogram(
+        "nousd_log_sync_seconds", "What synced commits waited for the disk.", log.sync_seconds
+    )
+    for name, help, value in (
+        (
+            "nousd_log_queue_batches",
+            "Groups of events that wait to be written.",
+            log.queued_batches,
+        ),
+        ("nousd_log_queue_bytes", "Bytes of what waits to be written.", log.queued_bytes),
+        ("nousd_log_database_bytes", "The size of the database.", log.database_bytes),
+        ("nousd_log_wal_bytes", "The size of its write-ahead file.", log.wal_bytes),
+    ):
+        yield _gauge(name, help, value)
+
+
+def _gauge(name: str, help: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, help, value)
+
+
+def _gauges(name: str, help: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily(name, help, labels=[label])
+    for word, value in values.items():
+        family.add_metric([word], value)
+    return family
+
+
+def _histogram(name: str, help: str, durations: Durations) -> Metric:
+    bounds = [*map(floatToGoString, durations.bounds), "+Inf"]
+    counts = map(float, accumulate(durations.counts))
+    buckets = list(zip(bounds, counts, strict=True))
+    return HistogramMetricFamily(name, help, buckets=buckets, sum_value=durations.sum)

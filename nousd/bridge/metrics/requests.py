@@ -1,0 +1,139 @@
+"""HTTP itself, counted: requests by route and status, streams that are open, bytes and seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from time import perf_counter
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nousd.bridge.metrics.labels import OTHER
+
+ROUTE: Final = "nousd.route"
+"""Where a route says in the scope of a request which one it is."""
+
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 30)
+
+_CUT_OFF: Final = "none"
+"""The status of a request whose client was gone before there was one."""
+
+
+class Requests:
+    """The counters."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.ended = Counter(
+            "nousd_http_requests",
+            "Requests, by route and status; a refusal before any route is told as other.",
+            ("method", "route", "status"),
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "nousd_http_request_seconds",
+            "From a request to the end of its reply; to its beginning, if that is a stream.",
+            ("route",),
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self.streams = Gauge(
+            "nousd_http_streams",
+            "Streams of events that are being read.",
+            ("route",),
+            registry=registry,
+        )
+        self.received = Counter(
+            "nousd_http_received_bytes", "Bytes of bodies of requests.", registry=registry
+        )
+        self.sent = Counter(
+            "nousd_http_sent_bytes", "Bytes of bodies of replies.", registry=registry
+        )
+
+
+class Measured:
+    """The ASGI application around all others.
+
+    Args:
+        paths: those that are routes by themselves, beside the ones that say so in ``ROUTE``.
+    """
+
+    def __init__(self, app: ASGIApp, requests: Requests, paths: Iterable[str] = ()) -> None:
+        self._app = app
+        self._requests = requests
+        self._paths = frozenset(paths)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = _Request(self._requests, scope, receive, send, self._paths)
+        try:
+            await self._app(scope, request.receive, request.send)
+        finally:
+            request.end()
+
+
+class _Request:
+    """One request on its way."""
+
+    def __init__(
+        self,
+        requests: Requests,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        paths: frozenset[str],
+    ) -> None:
+        self._requests = requests
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._paths = paths
+        self._begun = perf_counter()
+        self._status = _CUT_OFF
+        self._is_stream = False
+
+    @property
+    def _route(self) -> str:
+        path = self._scope["path"]
+        route: str = self._scope.get(ROUTE, path if path in self._paths else OTHER)
+        return route
+
+    async def receive(self) -> Message:
+        """Counts what the client sends."""
+        message = await self._receive()
+        self._requests.received.inc(len(message.get("body", b"")))
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Counts what the client is sent."""
+        if message["type"] == "http.response.start":
+            self._start(message)
+        elif message["type"] == "http.response.body":
+            self._requests.sent.inc(len(message.get("body", b"")))
+        await self._send(message)
+
+    def _start(self, message: Message) -> None:
+        self._status = str(message["status"])
+        content_type = Headers(raw=message["headers"]).get("content-type", "")
+        if content_type.startswith("text/event-stream"):
+            self._is_stream = True
+            self._took_its_time()
+            self._requests.streams.labels(self._route).inc()
+
+    def end(self) -> None:
+        """Counts the request."""
+        method = self._scope["method"]
+        labels = (method if method in _METHODS else OTHER, self._route, self._status)
+        self._requests.ended.labels(*labels).inc()
+        if self._is_stream:
+            self._requests.streams.labels(self._route).dec()
+        else:
+            self._took_its_time()
+
+    def _took_its_time(self) -> None:
+        self._requests.seconds.labels(self._route).observe(perf_counter() - self._begun)

@@ -1,0 +1,50 @@
+"""The figures of the daemon and of the bridge, for Prometheus."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import anyio
+from starlette.responses import Response
+
+from nousd.bridge.table import Call, Exposed, Row
+from nousd.client.client import Client
+from nousd.errors import ClientError
+from nousd.wire.metrics import GetMetrics, Metrics
+
+PATIENCE_SECONDS: Final = 5.0
+"""How long the daemon has to answer: half of what Prometheus gives a scrape by default."""
+
+_logger: Final = logging.getLogger(__name__)
+
+
+async def _metrics(call: Call) -> Response:
+    """The bridge's own figures are told also while the daemon does not answer."""
+    figures = await _of_daemon(call.daemon)
+    accept = call.header("accept") or ""
+    meters = call.services.meters
+    # Writing out thousands of lines takes longer than the event loop is to be held up.
+    told = await anyio.to_thread.run_sync(meters.exposed, figures, accept)
+    return Response(told.data, headers={"content-type": told.content_type})
+
+
+async def _of_daemon(daemon: Client) -> Metrics | None:
+    try:
+        with anyio.fail_after(PATIENCE_SECONDS):
+            return await daemon.ask(GetMetrics())
+    except (ClientError, TimeoutError) as error:
+        _logger.info("the daemon's figures are missing: %s", error)
+        return None
+
+
+ROWS: Final = (
+    Row(
+        method="GET",
+        path="/metrics",
+        handler=_metrics,
+        summary="The figures of the daemon and of this server, for Prometheus.",
+        sends=("get_metrics",),
+        replies={200: Exposed},
+    ),
+)
