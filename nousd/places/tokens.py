@@ -35,6 +35,7 @@ def _make(path: Path) -> None:
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(temporary, flags, 0o600), "w") as file:
+        os.fchmod(file.fileno(), 0o600)  # a umask may have taken our own bits
         file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -48,13 +49,17 @@ def _make(path: Path) -> None:
 
 
 def _read(path: Path) -> str:
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+    # What is no plain file is opened without waiting for it, and then refused.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(path, "rb", opener=lambda name, _flags: os.open(name, flags)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
             raise ConfigError(f"http: {path} is no file of yours")
         if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise ConfigError(f"http: others may read {path}; set its mode to 0600")
-        text = file.read(_FILE_BYTES_MAX).decode("ascii", "replace").strip()
-    if len(text) < _CHARS_MIN or not (text.isascii() and text.isprintable()) or " " in text:
+        data = file.read(_FILE_BYTES_MAX + 1)
+    text = data.decode("ascii", "replace").strip()
+    is_token = text.isascii() and text.isprintable() and " " not in text
+    if len(text) < _CHARS_MIN or len(data) > _FILE_BYTES_MAX or not is_token:
         raise ConfigError(f"http: {path} holds no token of {_CHARS_MIN} or more letters")
     return text

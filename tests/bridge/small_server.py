@@ -38,11 +38,11 @@ class SmallServer:
     streams: int = 0
 
     async def ask(
-        self, *words: str, token: str = TOKEN, method: str = "GET", **more: str
+        self, *words: str, token: str = TOKEN, method: str = "GET", host: str = "localhost"
     ) -> Answer:
         """Asks for a target with some header lines."""
         target, *lines = words
-        sent = request(method, target, *lines, token=token, **more)
+        sent = request(method, target, *lines, token=token, host=host)
         return answer_in(await said(self.address, sent), method)
 
     async def _serve(self, request: Request) -> Response:

@@ -17,6 +17,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from nousd.bridge import server
 from nousd.bridge.gate import Gate, Safety
+from nousd.bridge.http11 import Connection
 from nousd.bridge.place import HttpPlace
 from nousd.errors import ConfigError
 from nousd.wire.limits import HTTP_CONNECTIONS_MAX, HTTP_IDLE_SECONDS, HTTP_WRITE_SECONDS
@@ -112,12 +113,12 @@ async def test_want_of_descriptors_is_waited_out(
 async def test_a_fault_on_one_connection_is_logged_and_harms_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def fault(_connection: server.Connection) -> None:
+    async def fault(_connection: Connection) -> None:
         raise ExceptionGroup("of a nursery", [RuntimeError("planted")])
 
     async with small_server() as small, stream_of(small.address, "/quiet"):
         with monkeypatch.context() as patch:
-            patch.setattr(server.Connection, "run", fault)
+            patch.setattr(Connection, "run", fault)
             assert await said(small.address, OPEN) == b""
         assert "planted" in caplog.text
         assert small.streams == 1
