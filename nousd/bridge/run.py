@@ -77,7 +77,7 @@ class OpenBridge(NamedTuple):
             meters = Meters()
             window = Window(daemon, retry, meters.happened.see)
             following.start_soon(window.follow)
-            services = Services(daemon, window, Presence(daemon, following, retry), meters)
+            services = Services(daemon, window, Presence(daemon, following), meters)
             if not is_patient:
                 await window.begun()
             apps = {mcp.PATH: mcp.McpDoor(where, following, closing)}
