@@ -462,19 +462,6 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
         "invalid_payload: rule is too long: at most 4096; a request without `rule`",
     ),
     "reason_chars_max": (REASON_CHARS_MAX, "invalid_payload: reason is too long: at most 4096"),
-    "outside_places_max": (
-        OUTSIDE_PLACES_MAX,
-        "a result `path_outside_workdir: ...`; nobody is asked",
-    ),
-    "overrides_max": (OVERRIDES_MAX, "command_rejected: too_many_overrides"),
-    "override_seconds_min": (
-        OVERRIDE_SECONDS_MIN,
-        "invalid_payload: ttl_seconds must be 0 or from 30 to 86400",
-    ),
-    "override_seconds_max": (
-        OVERRIDE_SECONDS_MAX,
-        "invalid_payload: ttl_seconds must be at most 86400",
-    ),
     "expired_listed_max": (EXPIRED_LISTED_MAX, "the older ones are not listed"),
     "answers_max": (ANSWERS_MAX, "invalid_payload: answers is too long: at most 4"),
     "choices_max": (
@@ -503,6 +490,19 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
     "todo_chars_max": (
         TODO_CHARS_MAX,
         "a result `validation_failed: todo: ...`; the list stays as it was",
+    ),
+    "outside_places_max": (
+        OUTSIDE_PLACES_MAX,
+        "a result `path_outside_workdir: ...`; nobody is asked",
+    ),
+    "overrides_max": (OVERRIDES_MAX, "command_rejected: too_many_overrides"),
+    "override_seconds_min": (
+        OVERRIDE_SECONDS_MIN,
+        "invalid_payload: ttl_seconds must be 0 or from 30 to 86400",
+    ),
+    "override_seconds_max": (
+        OVERRIDE_SECONDS_MAX,
+        "invalid_payload: ttl_seconds must be at most 86400",
     ),
     "tasks_per_call_max": (
         TASKS_PER_CALL_MAX,

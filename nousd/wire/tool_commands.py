@@ -75,8 +75,8 @@ class RevokePermission(AnsweredBy["Accepted"], frozen=True, kw_only=True):
 class Trust(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Trusts a file of the project as it is: ``hash`` is that of the bytes that the user has looked at.
 
-    Without ``path`` the project's own settings are meant. The project is that of ``workspace``, or of the
-    daemon's workdir.
+    Without ``path`` the project's own settings are meant. The project is that of ``workspace``, or of
+    the daemon's workdir.
     """
 
     hash: Name

@@ -121,6 +121,8 @@ SAMPLES: dict[str, Any] = {
     "level": "low",
     "tool": "ls",
     "rule": "ls",
+    "workspace": "/home/me/project",
+    "ttl_seconds": 60,
 }
 MODES = {"set_permission_mode": "auto"}
 """Command -> the mode that it takes, if it is another than that of a queue."""

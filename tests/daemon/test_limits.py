@@ -705,8 +705,8 @@ PLAYS: dict[str, Play] = {
     **WORKSPACE_PLAYS,
     **TASK_PLAYS,
     **SESSION_PLAYS,
-    "pending_counted_max": pending_counted,
     "summary_chars_max": summary_chars,
+    "pending_counted_max": pending_counted,
 }
 
 

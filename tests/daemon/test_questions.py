@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
 
+from nousd.wire.tool_events import ToolCallEvent
 from tests.daemon.asking_bench import Bench, asking_daemon, calls
 from tests.daemon.scripted import Outcome
 from tests.daemon_harness import Event, Payload, of_type, types
@@ -54,7 +56,9 @@ def result(run: list[Event]) -> Payload:
 async def test_a_question_is_shown_and_its_answer_is_what_the_model_is_told(bench: Bench) -> None:
     shown = await asked(bench, COLOUR, SIZES, NAME)
     [started] = of_type(bench.events.seen, "tool_call_started")
-    assert {key: shown[key] for key in started} == started
+    of_call = {field.name for field in msgspec.structs.fields(ToolCallEvent)} & started.keys()
+    assert {key: shown[key] for key in of_call} == {key: started[key] for key in of_call}
+    assert {"session_id", "run_id", "turn_id", "tool_call_id", "attempt", "input_hash"} <= of_call
     assert shown["questions"] == [COLOUR, SIZES, NAME]
     status = (await bench.events.until("status"))["payload"]["message"]
     assert json.loads(status.removeprefix("question_asked: ")) == shown

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from nousd.daemon import requests
 from nousd.daemon.permissions import RulePermissions
@@ -372,9 +371,7 @@ async def test_a_sessions_own_permission_spares_a_question_and_overrules_no_deni
         assert "the rule write(secret) of the settings" in await result(client, session_id, secret)
 
 
-async def test_rules_that_come_within_a_run_judge_its_next_call(
-    tmp_path: Path, autojump_clock: trio.abc.Clock
-) -> None:
+async def test_rules_that_come_within_a_run_judge_its_next_call(tmp_path: Path) -> None:
     provider = ScriptedProvider()
     async with memory_daemon(workdir=tmp_path, provider=provider) as daemon:
         client, events = await daemon.connect(), await daemon.watch()
