@@ -1,0 +1,463 @@
+"""Prompts over HTTP: runs that are started once, under their own options, and waited for or watched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import trio
+
+from nousd.bridge.routes import prompts
+from nousd.extensions.hooks import HandleInput
+from nousd.providers.interface import Provider
+from tests.bridge.harness import Bridge, bridge_to, text
+from tests.daemon.test_hooks import hooks, on
+from tests.daemon_harness import Client, socket_daemon
+from tests.stub_model import Gate, StubModel, text_reply, tool_reply
+
+CONTEXT = ("contextRunID", "linked_context_run_id")
+
+
+async def ended(bridge: Bridge, session: str) -> None:
+    """Waits for the end of the session's run."""
+    async with bridge.events(sessionID=session) as frames:
+        if (await bridge.get(f"/session/{session}/run"))["active"] is not None:
+            await frames.until("session.run.finished")
+
+
+async def prompted(
+    bridge: Bridge, session: str, *, wanted: str | None = None, key: str | None = None, **body: Any
+) -> httpx2.Response:
+    """Asks for a run of "go", unless the body says otherwise."""
+    return await bridge.http.post(
+        f"/session/{session}/prompt_async",
+        params={} if wanted is None else {"return": wanted},
+        headers={} if key is None else {"idempotency-key": key},
+        json={"parts": text("go"), **body},
+    )
+
+
+async def asked(bridge: Bridge, session: str) -> list[str]:
+    """Returns the user's texts of a transcript."""
+    told = await bridge.get(f"/session/{session}/message")
+    return [message["parts"][0]["text"] for message in told if message["info"]["role"] == "user"]
+
+
+# --- started -------------------------------------------------------------------------------------
+
+
+async def test_a_run_is_started_with_nothing_but_its_id_or_told_as_asked_for(
+    bridge: Bridge,
+) -> None:
+    session = await bridge.new_session()
+    reply = await prompted(bridge, session)
+    assert (reply.status_code, reply.content) == (204, b"")
+    first = reply.headers["x-tandem-run-id"]
+    await ended(bridge, session)
+    reply = await prompted(bridge, session, wanted="run")
+    second = reply.headers["x-tandem-run-id"]
+    assert second != first
+    assert reply.status_code == 202
+    assert reply.json() == {
+        "runID": second,
+        **dict.fromkeys(CONTEXT, f"session-{session}"),
+        "attachEventStream": f"/event?sessionID={session}&runID={second}",
+    }
+    await ended(bridge, session)
+    assert (await prompted(bridge, session, wanted="all")).status_code == 400
+
+
+async def test_who_asked_is_told_with_the_run_and_to_who_comes_second(
+    bridge: Bridge, stub: StubModel
+) -> None:
+    gate = Gate()
+    stub.script(text_reply("Hel", gate, "lo"))
+    session = await bridge.new_session()
+    who = {"x-tandem-client-id": "tui-1", "x-tandem-agent-id": "agent-1"}
+    body = {"parts": text("go"), "agent": "build"}
+    begun = await bridge.http.post(f"/session/{session}/prompt_async", json=body, headers=who)
+    await gate.reached()
+    now = await bridge.get(f"/session/{session}/run")
+    run = now.pop("active")
+    assert now == dict.fromkeys(CONTEXT, f"session-{session}")
+    times = {name: run.pop(name) for name in ("startedAtMs", "lastActivityAtMs")}
+    names = {"clientID": "tui-1", "agentID": "agent-1", "agentProfile": "build"}
+    assert run == {"runID": begun.headers["x-tandem-run-id"], **names}
+    for path in ("prompt_async", "prompt_async?return=run", "prompt_sync"):
+        for accept in ("*/*", "text/event-stream"):
+            refused = await bridge.http.post(
+                f"/session/{session}/{path}",
+                json={"parts": text("me too")},
+                headers={"accept": accept},
+            )
+            told = refused.json()
+            assert refused.status_code == 409
+            assert told["activeRun"].pop("lastActivityAtMs") >= times["lastActivityAtMs"]
+            assert told == {
+                "error": "Session already has an active run",
+                "code": "SESSION_RUN_CONFLICT",
+                "retryable": True,
+                "sessionID": session,
+                "activeRun": {**run, "startedAtMs": times["startedAtMs"]},
+                "retryAfterMs": 500,
+                "attachEventStream": f"/event?sessionID={session}&runID={run['runID']}",
+            }
+    gate.open()
+    await ended(bridge, session)
+    assert await asked(bridge, session) == ["go"]
+
+
+async def test_who_is_unknown_is_null_in_a_conflict_and_left_out_of_the_run(
+    bridge: Bridge, stub: StubModel
+) -> None:
+    gate = Gate()
+    stub.script(text_reply("Hel", gate, "lo"))
+    session = await bridge.new_session()
+    await prompted(bridge, session)
+    await gate.reached()
+    run = (await bridge.get(f"/session/{session}/run"))["active"]
+    assert run.keys() == {"runID", "startedAtMs", "lastActivityAtMs"}
+    told = (await prompted(bridge, session)).json()["activeRun"]
+    assert (told["clientID"], told["agentID"], told["agentProfile"]) == (None, None, None)
+    gate.open()
+    await ended(bridge, session)
+
+
+# --- of this run alone ---------------------------------------------------------------------------
+
+
+async def test_options_hold_for_one_run(bridge: Bridge, stub: StubModel) -> None:
+    session = await bridge.new_session(temperature=1)
+    options = {
+        "model": {"providerID": "openai", "modelID": "stub-2"},
+        "toolAllowlist": ["read"],
+        "toolMode": "required",
+        "temperature": 0.5,
+        "top_p": 0.25,
+        "max_tokens": 99,
+        "contextMode": "full",
+        "writeRequired": True,
+        "prewriteRequirements": {"any": "thing"},
+        "strictKbGrounding": False,
+    }
+    await bridge.post(f"/session/{session}/prompt_sync", parts=text("go"), **options)
+    body = (await stub.next_request()).json
+    assert (body["model"], body["temperature"], body["top_p"]) == ("stub-2", 0.5, 0.25)
+    assert 99 in (body.get("max_tokens"), body.get("max_completion_tokens"))
+    assert [tool["function"]["name"] for tool in body["tools"]] == ["read"]
+    assert body["tool_choice"] == "required"
+    await bridge.post(f"/session/{session}/prompt_sync", parts=text("again"))
+    body = (await stub.next_request()).json
+    assert (body["model"], body["temperature"]) == ("stub-model", 1)
+    assert len(body["tools"]) > 1
+    assert "tool_choice" not in body
+
+
+@pytest.mark.parametrize("option", [{"tool_mode": "none"}, {"tool_allowlist": []}])
+async def test_a_run_may_be_without_tools(
+    option: dict[str, Any], bridge: Bridge, stub: StubModel
+) -> None:
+    session = await bridge.new_session()
+    await bridge.post(f"/session/{session}/prompt_sync", parts=text("go"), **option)
+    body = (await stub.next_request()).json
+    assert not body.get("tools") or body["tool_choice"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("option", "code", "words"),
+    [
+        ({"toolMode": "sometimes"}, "INVALID_REQUEST", "$.toolMode"),
+        ({"contextMode": "huge"}, "INVALID_REQUEST", "$.contextMode"),
+        ({"toolAllowlist": "read"}, "INVALID_REQUEST", "$.toolAllowlist"),
+        ({"toolAllowlist": ["nothing"]}, "TOOL_NOT_FOUND", "nothing"),
+        ({"toolAllowlist": [], "toolMode": "required"}, "INVALID_REQUEST", "toolMode must not be"),
+        ({"model": {"providerID": "openai"}}, "INVALID_REQUEST", "model.modelID is required"),
+        (
+            {"model": {"providerID": "nobody", "modelID": "x"}},
+            "MODEL_NOT_FOUND",
+            "nobody",
+        ),
+        ({"temperature": 3}, "INVALID_REQUEST", "temperature"),
+        ({"max_tokens": 1.5}, "INVALID_REQUEST", "$.max_tokens"),
+        ({"agent": "x" * 257}, "INVALID_REQUEST", "agent is too long"),
+    ],
+)
+async def test_an_option_that_cannot_be_is_refused_with_its_name(
+    option: dict[str, Any], code: str, words: str, bridge: Bridge
+) -> None:
+    session = await bridge.new_session()
+    refused = await prompted(bridge, session, **option)
+    told = refused.json()
+    assert (refused.status_code, told["code"]) == (422, code), told
+    assert words in told["error"]
+    assert await bridge.get(f"/session/{session}/run") == {"active": None}
+
+
+# --- appended, then asked ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["prompt_async", "prompt_sync"])
+async def test_a_text_that_was_appended_is_not_repeated_by_its_prompt(
+    path: str, bridge: Bridge, stub: StubModel
+) -> None:
+    session = await bridge.new_session()
+    note = {"type": "file", "filename": "a.txt", "url": "data:text/plain;base64,aGk="}
+    for parts in (text("first"), [*text("second"), note]):
+        await bridge.post(f"/session/{session}/message", parts=parts)
+    await bridge.post(f"/session/{session}/{path}", parts=[*text("second"), note])
+    await ended(bridge, session)
+    words = await asked(bridge, session)
+    assert [each.splitlines()[0] for each in words] == ["first", "second"]
+    body = str((await stub.next_request()).json["messages"])
+    assert body.count("second") == 1
+    await bridge.post(f"/session/{session}/{path}", parts=text("second"))
+    await ended(bridge, session)
+    assert len(await asked(bridge, session)) == 3, "what was answered is asked anew"
+
+
+# --- once ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", ["Idempotency-Key", "x-tandem-idempotency-key"])
+async def test_the_same_key_and_body_is_the_same_run_however_it_is_spelled(
+    header: str, bridge: Bridge, stub: StubModel
+) -> None:
+    session = await bridge.new_session()
+    path = f"/session/{session}/prompt_async"
+    headers = {header: "k1", "content-type": "application/json"}
+    first = await bridge.http.post(path, json={"parts": text("gö")}, headers=headers)
+    assert first.status_code == 204
+    run_id = first.headers["x-tandem-run-id"]
+    spelled = b'{ "unknown": 1, "parts": [ {"text": "g\\u00f6", "type": "text"} ] }'
+    for query in ("", "?return=run"):
+        again = await bridge.http.post(path + query, content=spelled, headers=headers)
+        assert again.status_code == 202
+        assert again.headers["x-tandem-run-id"] == run_id
+        assert again.json() == {
+            "runID": run_id,
+            **dict.fromkeys(CONTEXT, f"session-{session}"),
+            "sessionID": session,
+            "attachEventStream": f"/event?sessionID={session}&runID={run_id}",
+            "idempotentReplay": True,
+        }
+    await ended(bridge, session)
+    assert (await bridge.http.post(path, content=spelled, headers=headers)).status_code == 202
+    assert await asked(bridge, session) == ["gö"]
+
+
+@pytest.mark.parametrize(
+    "body", [{"parts": text("other")}, {"toolMode": "none"}, {"temperature": 1}]
+)
+async def test_the_same_key_with_another_body_is_a_conflict_without_a_run(
+    body: dict[str, Any], bridge: Bridge
+) -> None:
+    session = await bridge.new_session()
+    await prompted(bridge, session, key="k1")
+    refused = await prompted(bridge, session, key="k1", **body)
+    assert refused.status_code == 409
+    told = refused.json()
+    assert told.keys() == {"error", "code", "retryable"}
+    assert (told["code"], told["retryable"]) == ("SESSION_RUN_CONFLICT", False)
+    await ended(bridge, session)
+
+
+async def test_a_key_is_of_its_session_and_survives_a_restart(
+    short_folder: Path, provider: Provider
+) -> None:
+    async with (
+        socket_daemon(short_folder, provider=provider) as daemon,
+        bridge_to(daemon) as bridge,
+    ):
+        one, two = await bridge.new_session(), await bridge.new_session()
+        first = await prompted(bridge, one, key="k1")
+        other = await prompted(bridge, two, key="k1")
+        assert (first.status_code, other.status_code) == (204, 204)
+        await ended(bridge, one)
+        await ended(bridge, two)
+    async with (
+        socket_daemon(short_folder, provider=provider) as daemon,
+        bridge_to(daemon) as bridge,
+    ):
+        again = await prompted(bridge, one, key="k1")
+        assert again.json()["idempotentReplay"] is True
+        assert again.headers["x-tandem-run-id"] == first.headers["x-tandem-run-id"]
+        other = await prompted(bridge, one, key="k1", toolMode="none")
+        assert other.status_code == 409
+
+
+async def test_the_same_key_at_the_same_time_starts_one_run(bridge: Bridge) -> None:
+    session = await bridge.new_session()
+    replies: list[httpx2.Response] = []
+
+    async def ask() -> None:
+        replies.append(await prompted(bridge, session, key="k1"))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(8):
+            nursery.start_soon(ask)
+    assert sorted(reply.status_code for reply in replies) == [202] * 7 + [204]
+    assert len({reply.headers["x-tandem-run-id"] for reply in replies}) == 1
+    await ended(bridge, session)
+    assert await asked(bridge, session) == ["go"]
+
+
+async def test_a_key_has_a_bound(bridge: Bridge) -> None:
+    session = await bridge.new_session()
+    refused = await prompted(bridge, session, key="k" * 241)
+    assert refused.status_code == 400
+    assert "Idempotency-Key is too long: at most 240" in refused.json()["error"]
+    assert (await prompted(bridge, session, key="k" * 240)).status_code == 204
+    await ended(bridge, session)
+
+
+async def test_a_prompt_sync_that_is_repeated_says_which_run_it_was(bridge: Bridge) -> None:
+    session = await bridge.new_session()
+    path, headers = f"/session/{session}/prompt_sync", {"idempotency-key": "k1"}
+    first = await bridge.http.post(path, json={"parts": text("go")}, headers=headers)
+    for accept in ("*/*", "text/event-stream"):
+        again = await bridge.http.post(
+            path, json={"parts": text("go")}, headers={**headers, "accept": accept}
+        )
+        assert again.status_code == 202
+        assert again.json()["runID"] == first.headers["x-tandem-run-id"]
+
+
+# --- waited for ----------------------------------------------------------------------------------
+
+
+async def test_a_run_that_is_waited_for_is_answered_with_all_messages_or_its_text(
+    bridge: Bridge, stub: StubModel
+) -> None:
+    session = await bridge.new_session()
+    path = f"/session/{session}/prompt_sync"
+    stub.script(text_reply("Hel", "lo"))
+    reply = await bridge.http.post(path, json={"parts": text("go")})
+    assert reply.status_code == 200
+    told = reply.json()
+    assert [message["parts"] for message in told] == [text("go"), text("Hello")]
+    assert {message["info"]["sessionID"] for message in told} == {session}
+    long = "".join(f"{n} " for n in range(50_000))
+    for agent in ("python-httpx/0.27", "node"):
+        stub.script(text_reply(long))
+        reply = await bridge.http.post(
+            path, json={"parts": text("more")}, headers={"user-agent": agent}
+        )
+        assert reply.json() == {"reply": long}
+
+
+async def test_a_wait_that_is_too_long_ends_and_the_run_goes_on(
+    bridge: Bridge, stub: StubModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompts, "HTTP_PROMPT_SECONDS", 0.2)
+    gate = Gate()
+    stub.script(text_reply("Hel", gate, "lo"))
+    session = await bridge.new_session()
+    late = await bridge.http.post(f"/session/{session}/prompt_sync", json={"parts": text("go")})
+    assert (late.status_code, late.json()["code"]) == (504, "PROMPT_TIMEOUT")
+    run = (await bridge.get(f"/session/{session}/run"))["active"]
+    assert late.headers["x-tandem-run-id"] == run["runID"]
+    gate.open()
+    await ended(bridge, session)
+    told = await bridge.get(f"/session/{session}/message")
+    assert told[-1]["parts"] == text("Hello")
+
+
+@pytest.mark.parametrize("accept", ["*/*", "text/event-stream"])
+async def test_a_run_goes_on_without_the_client_that_waited_for_it(
+    accept: str, bridge: Bridge, stub: StubModel
+) -> None:
+    gate = Gate()
+    stub.script(text_reply("Hel", gate, "lo"))
+    session = await bridge.new_session()
+    async with bridge.events(sessionID=session) as frames:
+        host, port = bridge.base.removeprefix("http://").split(":")
+        async with await trio.open_tcp_stream(host, int(port)) as stream:
+            body = json.dumps({"parts": text("go")}).encode()
+            head = (
+                f"POST /session/{session}/prompt_sync HTTP/1.1\r\nhost: {host}\r\naccept: {accept}\r\n"
+                f"{'authorization: ' + bridge.http.headers['authorization']}\r\n"
+                f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            )
+            await stream.send_all(head.encode() + body)
+            await gate.reached()
+        gate.open()
+        told = await frames.until("session.run.finished")
+    assert told[-1].properties["status"] == "completed"
+    assert (await bridge.get(f"/session/{session}/message"))[-1]["parts"] == text("Hello")
+
+
+async def test_a_stream_of_a_prompt_says_where_each_frame_belongs(
+    bridge: Bridge, stub: StubModel, short_folder: Path
+) -> None:
+    (short_folder / "work" / "a.txt").write_text("in the file")
+    stub.script(tool_reply(("read", {"path": "a.txt"})), text_reply("done"))
+    session = await bridge.new_session()
+    async with bridge.stream_of(
+        "POST", f"/session/{session}/prompt_sync", json={"parts": text("go")}
+    ) as frames:
+        told = [frame async for frame in frames]
+    assert told[0].type == "session.run.started"
+    assert [frame.type for frame in told].count("session.run.finished") == 1
+    assert told[-1].type == "session.run.finished"
+    for frame in told:
+        assert frame.properties["sessionID"] == session
+        assert frame.properties["runID"] == told[0].properties["runID"]
+        assert frame.properties["channel"] in {"system", "assistant", "tool", "log"}
+        assert frame.properties.keys() >= {"tenantContext", "agentID"}
+    assert {frame.properties["channel"] for frame in told} == {"system", "assistant", "tool"}
+
+
+# --- dealt with by an extension ------------------------------------------------------------------
+
+
+async def test_a_text_that_an_extension_dealt_with_is_a_conflict_that_says_what_it_said(
+    short_folder: Path, provider: Provider
+) -> None:
+    async with (
+        socket_daemon(
+            short_folder,
+            provider=provider,
+            hooks=hooks(on("input", lambda _given: HandleInput("42 lines"))),
+        ) as daemon,
+        bridge_to(daemon) as bridge,
+    ):
+        session = await bridge.new_session()
+        for path in ("message", "prompt_async", "prompt_sync"):
+            reply = await bridge.http.post(
+                f"/session/{session}/{path}", json={"parts": text("count")}
+            )
+            told = reply.json()
+            assert (reply.status_code, told["code"]) == (409, "HANDLED_BY_EXTENSION")
+            assert told["error"].endswith(": 42 lines")
+        assert await bridge.get(f"/session/{session}/message") == []
+
+
+# --- stopped -------------------------------------------------------------------------------------
+
+
+async def test_cancelling_leaves_what_others_queued_and_later_runs_alone(
+    bridge: Bridge, stub: StubModel, client: Client
+) -> None:
+    gate = Gate()
+    stub.script(text_reply("Hel", gate, "lo"))
+    session = await bridge.new_session()
+    async with bridge.events(sessionID=session) as frames:
+        first = (await prompted(bridge, session)).headers["x-tandem-run-id"]
+        await gate.reached()
+        await client.request("follow_up", text="later", session_id=session)
+        stopped = await bridge.post(f"/session/{session}/abort")
+        assert stopped == {"ok": True, "cancelled": True, "closedBrowserSessions": 0}
+        await frames.until("session.run.finished")
+        queue = await client.request("get_queue", session_id=session)
+        assert [each["text"] for each in queue["inputs"]] == ["later"]
+        again = Gate()
+        stub.script(text_reply("Hel", again, "lo"))
+        await prompted(bridge, session)
+        late = await bridge.post(f"/session/{session}/run/{first}/cancel")
+        assert late == {"ok": True, "cancelled": False}
+        again.open()
+        end = (await frames.until("session.run.finished"))[-1]
+        assert end.properties["status"] == "completed"
