@@ -7,6 +7,7 @@ anything can come back without a gap.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from typing import Final
@@ -20,9 +21,12 @@ from starlette.types import Send
 from nousd.bridge.replies import BAD_REQUEST, HttpError
 from nousd.bridge.table import Services
 from nousd.bridge.window import Wanted, Window
+from nousd.errors import ClientError
 from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place, encoded, frame_id, place_of
 from nousd.wire.limits import HTTP_KEEPALIVE_SECONDS
 from nousd.wire.subscribe import cursor_seq
+
+_logger: Final = logging.getLogger(__name__)
 
 _DATA: Final = b"data: "
 _KEEPALIVE: Final = b":\n\n"
@@ -106,14 +110,18 @@ async def told(
     Args:
         ends_with_run: whether the end of the run, or of its session, is the end of the stream.
     """
-    async with services.presence.of_reader(wanted.session_id):
+    async with services.presence.of_reader(wanted.session_id, wanted.run_id):
         if greeting:
             yield greeting
-        async with aclosing(
-            pages(services.window, wanted, place, ends_with_run=ends_with_run)
-        ) as told:
-            async for page in told:
-                yield page
+        try:
+            async with aclosing(
+                pages(services.window, wanted, place, ends_with_run=ends_with_run)
+            ) as told:
+                async for page in told:
+                    yield page
+        except ClientError as error:
+            # Its reader comes back for the rest.
+            _logger.info("a stream of events ends: %s", error)
 
 
 async def pages(
@@ -126,8 +134,9 @@ async def pages(
         place = page.place
         if page.data:
             yield page.data
-            if ends_with_run and page.has_end:
-                return
+        if ends_with_run and page.has_end:
+            return
+        if page.data:
             silent_until = _keepalive_at()
         elif (left := silent_until - anyio.current_time()) <= 0:
             yield _KEEPALIVE

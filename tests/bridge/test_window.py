@@ -200,6 +200,34 @@ def test_a_reader_that_is_cut_anywhere_has_each_frame_once_through_log_and_windo
         trio.run(play, clock=MockClock(autojump_threshold=0))
 
 
+OF_RUN, OF_SESSION = delta("sess-1", "run-1"), events.SessionUpdated(session_id="sess-1", name="n")
+DELETED = events.SessionDeleted(session_id="sess-1")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "taken"),
+    [
+        (ALL, [OF_RUN, OF_SESSION, DELETED]),
+        (Wanted("sess-1"), [OF_RUN, OF_SESSION, DELETED]),
+        (Wanted("sess-2"), []),
+        (Wanted(None, "run-1"), [OF_RUN]),
+        (Wanted(None, "run-2"), []),
+        (Wanted("sess-1", "run-1"), [OF_RUN, OF_SESSION, DELETED]),
+        (Wanted("sess-1", "run-2"), [OF_SESSION, DELETED]),
+        (Wanted("sess-2", "run-1"), []),
+        (Wanted("sess-1", "run-1", only_run=True), [OF_RUN, DELETED]),
+        (Wanted("sess-1", "run-2", only_run=True), [DELETED]),
+    ],
+)
+def test_what_is_of_no_run_passes_for_a_run_whose_session_is_named(
+    wanted: Wanted, taken: list[Event]
+) -> None:
+    for event in (OF_RUN, OF_SESSION, DELETED):
+        made = told_of(line_of(event))
+        assert made is not None
+        assert wanted.takes(made) == (event in taken)
+
+
 async def test_what_is_in_the_window_is_not_asked_of_the_log() -> None:
     log = Log()
     async with following(log) as window:

@@ -1,0 +1,287 @@
+"""Event streams over HTTP: where they begin, whom they tell what, and how they end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+import trio
+
+from nousd.bridge.place import HttpPlace
+from nousd.bridge.run import BridgeSettings, open_bridge
+from nousd.providers.mock import MockProvider
+from nousd.store import sqlite
+from tests.bridge.harness import TOKEN, Bridge, Frame, Frames, bridge_to, text
+from tests.daemon.test_recovery import Bench, started
+from tests.daemon_harness import WAIT_SECONDS, Daemon, socket_daemon
+from tests.stub_model import Gate, StubModel, error_reply, text_reply
+
+
+@asynccontextmanager
+async def bridge_alone(socket: Path) -> AsyncIterator[Bridge]:
+    """Serves HTTP before a daemon on sockets, which may go and come back."""
+    closing = trio.Event()
+    settings = BridgeSettings(place=HttpPlace("127.0.0.1", 0), token=TOKEN)
+    async with open_bridge(settings) as opened, trio.open_nursery() as nursery:
+
+        async def serve() -> None:
+            await opened.serve(socket, closing, is_patient=True)
+
+        nursery.start_soon(serve)
+        base = f"http://127.0.0.1:{opened.listeners[0].socket.getsockname()[1]}"
+        async with httpx2.AsyncClient(
+            base_url=base, headers={"x-agent-token": TOKEN}, timeout=WAIT_SECONDS
+        ) as http:
+            yield Bridge(base, http)
+        closing.set()
+
+
+async def run_to_end(bridge: Bridge, session: str, words: str = "go") -> list[Frame]:
+    """Starts a run and returns what a stream of its session tells of it."""
+    async with bridge.events(sessionID=session) as frames:
+        await bridge.post(f"/session/{session}/prompt_async", parts=text(words))
+        return await frames.until("session.run.finished")
+
+
+def finished(frames: list[Frame]) -> list[str]:
+    return [f.properties["status"] for f in frames if f.type == "session.run.finished"]
+
+
+# --- where a stream begins -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/event", "/global/event"])
+async def test_a_stream_greets_and_who_is_cut_behind_the_greeting_misses_nothing(
+    bridge: Bridge, path: str
+) -> None:
+    session = await bridge.new_session()
+    async with bridge.events(path) as frames:
+        connected, ready = await frames.until("engine.lifecycle.ready")
+    assert (connected.type, connected.id, connected.envelope) == ("server.connected", "", {})
+    assert ready.properties["transport"] == "sse"
+    assert ready.envelope == {}
+    told = await run_to_end(bridge, session)
+    async with bridge.events(path, headers={"last-event-id": ready.id}) as frames:
+        again = await frames.until("session.run.finished")
+    assert [f.id for f in again if f.id] == [f.id for f in told[2:]]
+    assert all(f.id == "" for f in again[:2]), "its place is not moved by the greeting"
+
+
+@pytest.mark.parametrize("after", ["", "x", "-1", "evt-", "evt-99999999", "99999999999", "1" * 30])
+async def test_after_must_be_a_place_in_this_log(bridge: Bridge, after: str) -> None:
+    reply = await bridge.http.get("/event", params={"after": after})
+    assert reply.status_code == 400
+    assert reply.json()["code"] == "BAD_REQUEST"
+    assert "after" in reply.json()["error"]
+
+
+@pytest.mark.parametrize("last", ["x", "99999999999", "evt-1", "1" * 30])
+async def test_an_id_of_another_log_begins_anew(bridge: Bridge, last: str) -> None:
+    session = await bridge.new_session()
+    await run_to_end(bridge, session)
+    async with bridge.events(headers={"last-event-id": last}) as frames:
+        greeted = await frames.until("engine.lifecycle.ready")
+        assert greeted[-1].id
+        await bridge.post(f"/session/{session}/prompt_async", parts=text("again"))
+        told = await frames.until("session.run.finished")
+    assert len(finished(told)) == 1
+
+
+async def test_after_takes_an_id_and_a_cursor_of_the_sockets(
+    bridge: Bridge, daemon: Daemon
+) -> None:
+    session = await bridge.new_session()
+    told = (await run_to_end(bridge, session))[2:]
+    middle = len(told) // 2
+    for after in (told[middle].id, f"evt-{int(told[middle].id) // 8}"):
+        async with bridge.events(after=after) as frames:
+            rest = await frames.until("session.run.finished")
+        behind = [f.id for f in rest[2:]]
+        assert behind == [f.id for f in told[middle + 1 :]][-len(behind) :]
+        assert int(behind[0]) > int(told[middle].id)
+
+
+async def test_after_goes_before_last_event_id(bridge: Bridge) -> None:
+    session = await bridge.new_session()
+    told = (await run_to_end(bridge, session))[2:]
+    headers = {"last-event-id": told[-1].id}
+    async with bridge.events(headers=headers, after=told[0].id) as frames:
+        rest = await frames.until("session.run.finished")
+    assert [f.id for f in rest[2:]] == [f.id for f in told[1:]]
+
+
+# --- whom it tells what ----------------------------------------------------------------------
+
+
+async def test_filters_of_session_and_run(bridge: Bridge, stub: StubModel) -> None:
+    gate = Gate()
+    stub.script(text_reply("one", gate), text_reply("two"))
+    first, second = await bridge.new_session(), await bridge.new_session()
+    async with (
+        bridge.events(sessionID=first) as of_first,
+        bridge.events() as of_all,
+    ):
+        begun = await bridge.http.post(f"/session/{first}/prompt_async", json={"parts": text("a")})
+        run_id = begun.headers["x-tandem-run-id"]
+        await gate.reached()
+        await run_to_end(bridge, second, "b")
+        async with (
+            bridge.events(runID=run_id) as of_run,
+            bridge.events(sessionID=first, runID=run_id) as of_both,
+        ):
+            await bridge.http.patch(f"/session/{first}", json={"title": "new"})
+            gate.open()
+            one = await of_first.until("session.run.finished")
+            run = await of_run.until("session.run.finished")
+            both = await of_both.until("session.run.finished")
+            everything = await of_all.until("session.run.finished")
+            everything += await of_all.until("session.run.finished")
+    assert {f.properties["sessionID"] for f in one[2:]} == {first}
+    assert {f.properties["sessionID"] for f in everything[2:]} == {first, second}
+    assert {f.properties["runID"] for f in run[2:]} == {run_id}
+    titled = [f for f in both if f.properties.get("title") == "new"]
+    assert len(titled) == 1, "what is of no run is of the session"
+    assert not [f for f in run if f.properties.get("title") == "new"]
+    for frame in run[2:]:
+        assert {"tenantContext", "agentID", "channel"} <= frame.properties.keys()
+    assert [f.id for f in run[2:]] == [f.id for f in both[2:] if f not in titled]
+
+
+async def test_an_empty_filter_is_none(bridge: Bridge) -> None:
+    session = await bridge.new_session()
+    async with bridge.events(sessionID="", runID="") as frames:
+        await bridge.post(f"/session/{session}/prompt_async", parts=text("go"))
+        assert finished(await frames.until("session.run.finished")) == ["completed"]
+
+
+# --- the stream of a run ---------------------------------------------------------------------
+
+
+async def test_the_stream_of_a_run_begins_and_ends_with_it(bridge: Bridge) -> None:
+    session = await bridge.new_session()
+    told = await run_to_end(bridge, session)
+    run_id = told[-1].properties["runID"]
+    async with bridge.events(f"/run/{run_id}/events") as frames:
+        connected, *of_run = [frame async for frame in frames]
+    assert (connected.type, connected.properties) == ("run.stream.connected", {"runID": run_id})
+    assert of_run[0].type == "session.run.started"
+    assert finished(of_run) == ["completed"]
+    listed = await bridge.get(f"/run/{run_id}/events")
+    assert [f.properties for f in of_run] == [f["properties"] for f in listed]
+
+
+async def test_who_comes_back_behind_the_end_of_a_run_is_not_kept(bridge: Bridge) -> None:
+    session = await bridge.new_session()
+    last = (await run_to_end(bridge, session))[-1]
+    path = f"/run/{last.properties['runID']}/events"
+    async with bridge.events(path, headers={"last-event-id": last.id}) as frames:
+        assert [frame.type async for frame in frames] == ["run.stream.connected"]
+
+
+async def test_the_stream_of_a_run_ends_when_its_session_is_deleted(bridge: Bridge) -> None:
+    session = await bridge.new_session()
+    told = await run_to_end(bridge, session)
+    path = f"/run/{told[-1].properties['runID']}/events"
+    async with bridge.events(sessionID=session) as frames:
+        assert (await bridge.http.delete(f"/session/{session}")).is_success
+        assert (await frames.until("session.deleted"))[-1].properties["sessionID"] == session
+    assert (await bridge.http.get(path)).status_code == 404
+
+
+async def test_prompt_sync_streams_the_run_as_it_goes_and_its_end(
+    bridge: Bridge, stub: StubModel
+) -> None:
+    gate = Gate()
+    stub.script(text_reply("Hel", gate, "lo"))
+    session = await bridge.new_session()
+    path = f"/session/{session}/prompt_sync"
+    async with bridge.stream_of("POST", path, json={"parts": text("go")}) as frames:
+        told = await frames.until("session.run.started")
+        assert told[0].type == "session.run.started"
+        while told[-1].properties.get("delta") != "Hel":
+            told.append(await anext(frames))
+        gate.open()
+        told += [frame async for frame in frames]
+    assert told[-1].type == "session.run.finished"
+    assert finished(told) == ["completed"]
+    assert all("channel" in frame.properties for frame in told)
+
+
+# --- every run ends once ---------------------------------------------------------------------
+
+
+async def test_each_way_a_run_can_end_is_told_once(bridge: Bridge, stub: StubModel) -> None:
+    gate = Gate()
+    stub.script(text_reply("fine"), error_reply(400, "no"), text_reply("a", gate), text_reply("b"))
+    session = await bridge.new_session()
+    async with bridge.events() as frames:
+        told = []
+        for _ in range(2):
+            await bridge.post(f"/session/{session}/prompt_async", parts=text("go"))
+            told += await frames.until("session.run.finished")
+        await bridge.post(f"/session/{session}/prompt_async", parts=text("go"))
+        await gate.reached()
+        cancelled = await bridge.post(f"/session/{session}/cancel")
+        assert cancelled["cancelled"] is True
+        told += await frames.until("session.run.finished")
+        await bridge.post(f"/session/{session}/prompt_async", parts=text("go"))
+        told += await frames.until("session.run.finished")
+    assert finished(told) == ["completed", "error", "cancelled", "completed"]
+    runs = [f.properties["runID"] for f in told if f.type == "session.run.finished"]
+    assert len(set(runs)) == 4
+    for run_id in runs:
+        listed = await bridge.get(f"/run/{run_id}/events")
+        assert [f["type"] for f in listed].count("session.run.finished") == 1
+        assert listed[-1]["type"] == "session.run.finished"
+
+
+async def test_a_run_that_a_killed_daemon_left_is_told_to_end_once(short_folder: Path) -> None:
+    async with sqlite.open_store(short_folder / "nousd.db") as store:
+        await Bench(store).write(started())
+    for _ in range(2):
+        async with (
+            socket_daemon(short_folder, provider=MockProvider()) as daemon,
+            bridge_to(daemon) as bridge,
+            bridge.events(after="evt-0") as frames,
+        ):
+            told = await frames.until("session.run.finished")
+            told += await run_to_end(bridge, await bridge.new_session())
+    ends = [f for f in told if f.type == "session.run.finished"]
+    assert [f.properties["status"] for f in ends if f.properties["runID"] == "run-s"] == ["error"]
+
+
+# --- daemons that come back ------------------------------------------------------------------
+
+
+async def test_readers_of_a_bridge_that_stands_alone_go_on_across_a_restart(
+    short_folder: Path,
+) -> None:
+    async with bridge_alone(short_folder / "nous.sock") as bridge:
+        async with socket_daemon(short_folder, provider=MockProvider()):
+            session = await _once_there(bridge)
+            stream = bridge.events(sessionID=session)
+            frames: Frames = await stream.__aenter__()
+            await bridge.post(f"/session/{session}/prompt_async", parts=text("one"))
+            told = await frames.until("session.run.finished")
+        async with socket_daemon(short_folder, provider=MockProvider()):
+            await bridge.post(f"/session/{session}/prompt_async", parts=text("two"))
+            told += await frames.until("session.run.finished")
+            async with bridge.events(sessionID=session, after=told[2].id) as again:
+                repeated = await again.until("session.run.finished")
+                repeated += await again.until("session.run.finished")
+        await stream.__aexit__(None, None, None)
+    assert finished(told) == ["completed", "completed"]
+    assert [f.id for f in repeated if f.envelope] == [f.id for f in told[3:] if f.envelope]
+
+
+async def _once_there(bridge: Bridge) -> str:
+    with trio.fail_after(WAIT_SECONDS):
+        while True:
+            reply = await bridge.http.post("/session", json={})
+            if reply.is_success:
+                return str(reply.json()["id"])
+            assert reply.status_code == 503
+            await trio.lowlevel.checkpoint()
