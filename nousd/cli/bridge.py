@@ -57,7 +57,8 @@ def check_installed() -> None:
     Raises:
         ConfigError: they are not.
     """
-    if any(importlib.util.find_spec(name) is None for name in ("hypercorn", "starlette")):
+    needed = ("hypercorn", "prometheus_client", "starlette")
+    if any(importlib.util.find_spec(name) is None for name in needed):
         raise ConfigError("http needs the extra http: pip install 'nousd[http]'")
 
 
