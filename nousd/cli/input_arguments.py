@@ -71,6 +71,7 @@ ATTACH: Final = Argument(
 
 _OF_THIS_RUN: Final = (
     option("model", "--model", "The model of this run alone."),
+    option("provider", "--provider", "Whose model; alone: the provider's own default."),
     option("tools", "--tools", "Only these in this run, as read,ls; or none.")._replace(
         convert=_tools
     ),

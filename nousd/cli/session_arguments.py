@@ -49,6 +49,7 @@ _RULES: Final = _json_option(
 
 NEW_SESSION: Final = (
     NAME,
+    option("parent_id", "--parent", "The session whose child it is in lists."),
     ASIDE,
     SOURCE,
     _METADATA,

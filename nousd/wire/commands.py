@@ -133,6 +133,7 @@ class Prompt(AnsweredBy["Accepted | Result"], frozen=True, kw_only=True):
     agent_profile: Name | None = None
     tools: Annotated[tuple[Name, ...], Meta(max_length=TOOLS_MAX)] | None = None
     model: Name | None = None
+    provider: Name | None = None
     sampling: Sampling | None = None
     tool_choice: ToolChoice | None = None
 

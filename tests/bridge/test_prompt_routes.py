@@ -174,11 +174,10 @@ async def test_a_run_may_be_without_tools(
         ({"toolAllowlist": "read"}, "INVALID_REQUEST", "$.toolAllowlist"),
         ({"toolAllowlist": ["nothing"]}, "TOOL_NOT_FOUND", "nothing"),
         ({"toolAllowlist": [], "toolMode": "required"}, "INVALID_REQUEST", "toolMode must not be"),
-        ({"model": {"providerID": "openai"}}, "INVALID_REQUEST", "model.modelID is required"),
         (
             {"model": {"providerID": "nobody", "modelID": "x"}},
-            "MODEL_NOT_FOUND",
-            "nobody",
+            "PROVIDER_NOT_FOUND",
+            "provider_not_configured",
         ),
         ({"temperature": 3}, "INVALID_REQUEST", "temperature"),
         ({"max_tokens": 1.5}, "INVALID_REQUEST", "$.max_tokens"),

@@ -47,12 +47,13 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
-        'prompt hi --model m --tools read,ls --tool-choice required --sampling {"temperature":0}',
+        'prompt hi --model m --provider p --tools read,ls --tool-choice required --sampling {"temperature":0}',
         "prompt",
         {
             "text": "hi",
             "wait": True,
             "model": "m",
+            "provider": "p",
             "tools": ["read", "ls"],
             "tool_choice": "required",
             "sampling": {"temperature": 0},
@@ -122,10 +123,11 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
     ),
     ("update s --not-archived", "update_session", {"session_id": "s", "archived": False}),
     (
-        'new --aside --source chat --model m --provider p --sampling {"top_p":1} --rules {}',
+        'new --aside --parent s --source chat --model m --provider p --sampling {"top_p":1} --rules {}',
         "new_session",
         {
             "activate": False,
+            "parent_id": "s",
             "source": "chat",
             "model": "m",
             "provider": "p",

@@ -176,10 +176,27 @@ async def test_where_no_call_is_allowed_none_is_carried_out(
 
 
 @pytest.mark.parametrize(
+    ("said", "model"),
+    [
+        ({"provider": "main", "model": "m2"}, "m2"),
+        ({"provider": "main", "model": "main/m2"}, "m2"),
+        ({"provider": "main", "model": "quick"}, "quick"),
+    ],
+)
+async def test_a_run_has_the_model_of_the_provider_that_its_prompt_names(
+    said: Payload, model: str, client: Client, events: Events, stub: StubModel
+) -> None:
+    await client.request("prompt", text="go", **said)
+    assert stub.requests[0].json["model"] == model
+
+
+@pytest.mark.parametrize(
     ("wrong", "code", "message"),
     [
         ({"tools": ["nobody"]}, "command_rejected", "tool_not_registered: nobody"),
         ({"model": "main2/x"}, "command_rejected", "model_unknown"),
+        ({"provider": "main2"}, "command_rejected", "provider_not_configured"),
+        ({"model": "x", "provider": "main2"}, "command_rejected", "provider_not_configured"),
         (
             {"tool_choice": "required", "tools": []},
             "invalid_payload",

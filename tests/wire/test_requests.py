@@ -283,6 +283,7 @@ NEW_SESSION_FAULTS: Faults = [
     ({"source": "a\n"}, "source must be a string like chat"),
     ({"model": 4}, "model must be a string"),
     ({"provider": 4}, "provider must be a string"),
+    ({"parent_id": 4}, "parent_id must be a string"),
     *SAID_OF_SESSION_FAULTS,
 ]
 ATTACH_FAULTS: Faults = [
@@ -307,7 +308,7 @@ RUN_REQUEST_FAULTS: Faults = [
     *[({"strict_resend": value}, "strict_resend must be a boolean") for value in NO_BOOLEANS],
     *[
         fault
-        for name in ("client_id", "agent_id", "agent_profile", "model")
+        for name in ("client_id", "agent_id", "agent_profile", "model", "provider")
         for fault in (
             ({name: 4}, f"{name} must be a string"),
             ({name: LONG_NAME}, f"{name} is too long: at most 256"),

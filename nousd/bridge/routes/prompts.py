@@ -12,7 +12,6 @@ from nousd.bridge.replies import (
     BAD_REQUEST,
     RUN_CONFLICT,
     TIMED_OUT,
-    UNPROCESSABLE,
     ErrorBody,
     HttpError,
     empty_reply,
@@ -90,6 +89,7 @@ async def _begin(call: Call) -> _Begun:
 async def _prompt(call: Call) -> Prompt:
     body: SendMessage = call.body
     handed = await handed_in(call.daemon, body.parts)
+    model = body.model or ModelGiven()
     tools = body.toolAllowlist if body.tool_allowlist is None else body.tool_allowlist
     return Prompt(
         text=handed.text,
@@ -103,7 +103,8 @@ async def _prompt(call: Call) -> Prompt:
         agent_id=call.header("x-tandem-agent-id"),
         agent_profile=body.agent or None,
         tools=None if tools is None else tuple(tools),
-        model=_model(body.model),
+        model=model.model,
+        provider=model.provider,
         sampling=body.sampling,
         tool_choice=body.tool_mode or body.toolMode,
     )
@@ -118,14 +119,6 @@ def _message_id(call: Call) -> str | None:
         words = f"Idempotency-Key is too long: at most {_KEY_CHARS_MAX} characters"
         raise HttpError(BAD_REQUEST, words)
     return f"{_KEY_PREFIX}{key}"
-
-
-def _model(given: ModelGiven | None) -> str | None:
-    if given is None or (given.model is None and given.provider is None):
-        return None
-    if given.model is None:
-        raise HttpError(UNPROCESSABLE, "body: model.modelID is required")
-    return given.model if given.provider is None else f"{given.provider}/{given.model}"
 
 
 def _answer_of(begun: _Begun) -> Response:

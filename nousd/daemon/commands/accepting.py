@@ -194,7 +194,7 @@ async def _hash_of(command: HandedIn) -> str:
     return await trio.to_thread.run_sync(_hash, command)
 
 
-_OF_RUNS: Final = ("tools", "model", "sampling", "tool_choice")
+_OF_RUNS: Final = ("tools", "model", "provider", "sampling", "tool_choice")
 
 
 def _options_of(command: commands.Prompt) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from nousd.daemon.commands.models import named_model
+from nousd.daemon.commands.models import given_model, named_model
 from nousd.daemon.core import Core
 from nousd.daemon.history import whole_path
 from nousd.daemon.live_session import LiveSession
@@ -30,7 +30,8 @@ def run_request(core: Core, state: SessionState, command: commands.Prompt) -> Ru
     """Returns what a prompt says of its run.
 
     Raises:
-        CommandRejected: ``tool_not_registered``, ``model_unknown`` or ``provider_not_usable``.
+        CommandRejected: ``tool_not_registered``, ``model_unknown``, ``provider_not_configured`` or
+            ``provider_not_usable``.
         InvalidPayload: a call is required where there are no tools.
     """
     for name in command.tools or ():
@@ -38,7 +39,7 @@ def run_request(core: Core, state: SessionState, command: commands.Prompt) -> Ru
             raise CommandRejected(f"tool_not_registered: {name}")
     if command.tool_choice == "required" and command.tools == ():
         raise InvalidPayload("tool_choice must not be required where tools is empty")
-    choice = None if command.model is None else named_model(core, command.model, state)
+    choice = _chosen(core, state, command)
     options = RunOptions(
         tools=or_unset(command.tools),
         provider=UNSET if choice is None else choice.provider,
@@ -59,9 +60,15 @@ _NO_OPTIONS: Final = RunOptions()
 
 def choice_for(core: Core, state: SessionState, command: Any) -> ModelChoice:
     """Returns the model that a text goes to, as far as that is known when it is handed in."""
-    if isinstance(command, commands.Prompt) and command.model is not None:
-        return named_model(core, command.model, state)
-    return core.runs.choice_of(state)
+    chosen = _chosen(core, state, command) if isinstance(command, commands.Prompt) else None
+    return core.runs.choice_of(state) if chosen is None else chosen
+
+
+def _chosen(core: Core, state: SessionState, command: commands.Prompt) -> ModelChoice | None:
+    """Returns the model that a prompt names for its run; None if it names none."""
+    if command.provider is not None:
+        return given_model(core, command.model, command.provider)
+    return None if command.model is None else named_model(core, command.model, state)
 
 
 # --- the run that is in the way ----------------------------------------------------------------
