@@ -26,7 +26,19 @@ _ABOUT: Final = (
 _COMPONENTS: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
 
-_TEXT_STREAM: Final = {"text/event-stream": {"schema": {"type": "string"}}}
+_TEXT_STREAM: Final = {
+    "text/event-stream": {
+        "schema": {
+            "description": "Each event of the stream; `data` is a Frame as JSON.",
+            "type": "object",
+            "properties": {
+                "id": {"type": "string", "pattern": "^[0-9]*$"},
+                "data": {"type": "string", "contentMediaType": "application/json"},
+            },
+            "required": ["data"],
+        }
+    }
+}
 _PAGE: Final = {"text/html": {"schema": {"type": "string"}}}
 _FIGURES: Final = {
     media_type: {"schema": {"type": "string"}}

@@ -33,7 +33,9 @@ KNOWN: Final = tomllib.loads((CLIENTS / "not_served.toml").read_text(encoding="u
 _STREAMS: Final = {"stream", "global_stream"}
 """What the synchronous client does not have."""
 
-_SENDING_NOTHING: Final = {"sessions.setToken"}
+_NO_ROUTE: Final = (404, "NOT_FOUND")
+
+_SENDING_NOTHING: Final = {"sessions.setToken", "workflowPlans.plannerSessions"}
 
 _OF_MCP: Final = {"mcp.add", "mcp.list"}
 """Their path is where an MCP client finds our tools, which speaks JSON-RPC."""
@@ -106,11 +108,7 @@ async def place(short_folder: Path, stub: StubModel) -> AsyncIterator[Place]:
 
 async def drive(place: Place, *program: str | Path, not_served: str | None = None) -> Told:
     """Runs a driver to its end; it must succeed and say nothing beside its lines."""
-    log = (place.folder / "daemon.log").read_text(encoding="utf-8")
-    port = re.search(r"listening on http at 127\.0\.0\.1:(\d+)", log)
-    assert port, log
-    token = (place.state / "http-token").read_text(encoding="utf-8").strip()
-    arguments = [f"http://127.0.0.1:{port[1]}", token, str(place.work)]
+    arguments = [address_of(place), token_of(place), str(place.work)]
     if not_served is not None:
         arguments.append(json.dumps(sorted(listed(not_served))))
     with trio.fail_after(SECONDS):
@@ -125,6 +123,18 @@ async def drive(place: Place, *program: str | Path, not_served: str | None = Non
     said = ended.stderr.decode()
     assert (ended.returncode, said) == (0, ""), said
     return Told(ended.stdout)
+
+
+def address_of(place: Place) -> str:
+    """Returns the URL at which a running daemon says that it listens."""
+    log = (place.folder / "daemon.log").read_text(encoding="utf-8")
+    found = re.search(r"listening on http at (\S+?)\"", log)
+    assert found, log
+    return f"http://{found[1]}"
+
+
+def token_of(place: Place) -> str:
+    return (place.state / "http-token").read_text(encoding="utf-8").strip()
 
 
 def listed(package: str) -> set[str]:
@@ -280,8 +290,7 @@ def everything_is_known(told: Told, package: str) -> None:
     assert unsent == set(KNOWN["unsent"][package].split())
     for line in told.not_served():
         if line.method not in unsent | _OF_MCP:
+            assert "refused" in line.outcome, line
             refused = line.outcome["refused"]
-            no_stream = {"stream": False}
-            assert refused == no_stream or (
-                (refused["status"], refused["body"]["code"]) == (404, "NOT_FOUND")
-            ), line
+            is_no_stream = refused == {"stream": False}
+            assert is_no_stream or (refused["status"], refused["body"]["code"]) == _NO_ROUTE, line

@@ -1,0 +1,101 @@
+"""Our OpenAPI document, judged by a program that others wrote.
+
+schemathesis asks a running daemon whatever the document allows, and what it does not, and compares each
+answer with what the document promises.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+import pytest
+import trio
+
+from tests.bridge.harness import text
+from tests.bridge.test_other_clients import address_of, token_of
+from tests.daemon.process_harness import Place, running
+from tests.daemon_harness import WAIT_SECONDS
+
+SECONDS: Final = 240
+"""A bound for a machine that is busy with other things; alone it takes a tenth of that."""
+
+PROGRAM: Final = Path(sys.executable).with_name("schemathesis")
+
+CHECKS: Final = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+)
+
+# Paths under /api are other names of the same rows, which tests/bridge/test_document.py compares.
+OPTIONS: Final = (
+    "--exclude-path-regex=^/api/",
+    "--phases=examples,coverage,fuzzing",
+    "--max-examples=2",
+    "--seed=1",
+    "--no-shrink",
+    "--generation-database=none",
+    "--continue-on-failure",
+    f"--checks={','.join(CHECKS)}",
+)
+
+# Streams have no end, but a greeting of two events. What names a session means one that is there, so that routes are got into.
+CONFIG: Final = """
+max-stream-events = 2
+request-timeout = 10.0
+parameters = {{ "path.id" = "{session}", "path.run_id" = "{run}" }}
+
+[[operations]]
+include-method = "DELETE"
+parameters = {{ "path.id" = "{other}" }}
+"""
+
+
+@pytest.fixture
+async def place(short_folder: Path) -> AsyncIterator[Place]:
+    """A running daemon with HTTP and the built-in model."""
+    place = Place(short_folder, options=("--http", "127.0.0.1:0"))
+    async with running(place):
+        yield place
+
+
+async def test_no_answer_is_a_fault_or_differs_from_the_document(place: Place) -> None:
+    config = place.folder / "schemathesis.toml"
+    config.write_text(CONFIG.format(**await named(place)), encoding="utf-8")
+    with trio.fail_after(SECONDS):
+        judged = await trio.run_process(
+            [
+                *(str(PROGRAM), f"--config-file={config}", "run"),
+                f"{address_of(place)}/openapi.json",
+                *("--header", f"x-tandem-token: {token_of(place)}", *OPTIONS),
+            ],
+            cwd=place.folder,
+            env={"PATH": os.environ["PATH"], "NO_COLOR": "1", "PYTHONUTF8": "1"},
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
+    said = judged.stdout.decode()
+    assert judged.returncode == 0, said + judged.stderr.decode()
+    assert " passed" in said
+    log = (place.folder / "daemon.log").read_text(encoding="utf-8")
+    assert '"level":"error"' not in log
+
+
+async def named(place: Place) -> dict[str, Any]:
+    """Makes what paths name: a session with a run that is over, and one to delete."""
+    headers = {"x-tandem-token": token_of(place)}
+    async with httpx2.AsyncClient(
+        base_url=address_of(place), headers=headers, timeout=WAIT_SECONDS
+    ) as http:
+        session, other = [(await http.post("/session")).json()["id"] for _ in range(2)]
+        path = f"/session/{session}/prompt_sync"
+        reply = await http.post(path, json={"parts": text("Hello")})
+    return {"session": session, "other": other, "run": reply.headers["x-tandem-run-id"]}
