@@ -29,6 +29,9 @@ REQUESTS_MAX: Final = 64
 PATIENCE_SECONDS: Final = 5.0
 """How long a request waits for a daemon that is being restarted."""
 
+LAST_SECONDS: Final = 0.5
+"""How long streams wait for the last events of a daemon in this process that stops, too."""
+
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -77,6 +80,7 @@ class OpenBridge(NamedTuple):
             meters = Meters()
             window = Window(daemon, retry, meters.happened.see)
             following.start_soon(window.follow)
+            following.start_soon(_end_streams, window, closing, 0.0 if is_patient else LAST_SECONDS)
             services = Services(daemon, window, Presence(daemon, following), meters)
             if not is_patient:
                 await window.begun()
@@ -84,6 +88,14 @@ class OpenBridge(NamedTuple):
             app = make_app(services, self.settings.safety, apps=apps)
             await server.serve(app, self.listeners, closing)
             following.cancel_scope.cancel()
+
+
+async def _end_streams(window: Window, closing: trio.Event, seconds: float) -> None:
+    """Lets streams come to an end of their own once the bridge closes, rather than be cut."""
+    await closing.wait()
+    with anyio.move_on_after(seconds):
+        await window.ended()
+    window.end()
 
 
 @asynccontextmanager

@@ -206,8 +206,7 @@ class Window:
                         return
                     await anyio.sleep(seconds)
         finally:
-            self.has_ended = True
-            self._wake_all()
+            self.end()
 
     async def _follow_from_now(self, backoff: Backoff) -> None:
         async with self._daemon.follow(Subscribe(types="all"), retry=self._retry) as following:
@@ -271,6 +270,16 @@ class Window:
             self._wake_one(alarm, None)
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
+
+    def end(self) -> None:
+        """Lets every reader end once it has what there is."""
+        self.has_ended = True
+        self._wake_all()
+
+    async def ended(self) -> None:
+        """Returns once nothing will be added any more."""
+        while not self.has_ended:
+            await self._changed.wait()
 
     async def begun(self) -> None:
         """Returns once the daemon was reached, or never will be."""
