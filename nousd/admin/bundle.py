@@ -29,8 +29,9 @@ from nousd.admin.reading import open_log
 from nousd.client.blocking import Connection
 from nousd.config.report import report
 from nousd.config.resolve import Resolved
-from nousd.errors import ClientError, NousdError, SessionNotFound, StoreError
+from nousd.errors import ClientError, ConfigError, NousdError, SessionNotFound, StoreError
 from nousd.places import locations
+from nousd.places.tokens import existing_http_token
 from nousd.redaction import RULES, Redactor, names_secret
 from nousd.redaction import user_rules as rules_of
 from nousd.wire.commands import COMMANDS
@@ -178,7 +179,12 @@ def _as_far_as_it_can_be_had(what: str, archive: Archive) -> Iterator[None]:
 
 
 def _known(wanted: Wanted) -> Iterator[str]:
-    """Yields the secrets that can be known by value: keys of the settings and of the environment."""
+    """Yields the secrets known by value: of the settings, the environment and HTTP clients."""
+    # A file that holds no token of ours is no part of a bundle either.
+    with suppress(ConfigError):
+        token = existing_http_token(locations.http_token_file(wanted.resolved.settings.state_dir))
+        if token is not None:
+            yield token
     for provider in wanted.resolved.settings.providers.values():
         if provider.api_key is not None:
             yield provider.api_key.reveal()

@@ -14,6 +14,7 @@ import msgspec
 
 from nousd.admin import (
     examine_daemon,
+    examine_http,
     examine_model,
     examine_places,
     examine_rules,
@@ -34,6 +35,8 @@ EXAMINATIONS: Final[tuple[Examine, ...]] = (
     examine_daemon.socket,
     examine_daemon.locks,
     examine_daemon.database,
+    examine_http.token,
+    examine_http.address,
     examine_model.providers,
     examine_rules.rules,
     examine_tools.supervisor,

@@ -28,6 +28,20 @@ def http_token(path: Path) -> str:
         raise ConfigError(f"http: {path}: {error.strerror}") from None
 
 
+def existing_http_token(path: Path) -> str | None:
+    """Returns the token that the file holds; None if there is no such file. Makes nothing.
+
+    Raises:
+        ConfigError: as ``http_token``.
+    """
+    try:
+        return _read(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"http: {path}: {error.strerror}") from None
+
+
 def _make(path: Path) -> None:
     """Writes a new token under a name of its own first: nobody reads half of one."""
     if path.is_symlink() or path.exists():

@@ -232,6 +232,20 @@ def test_what_the_settings_hold_is_known_by_its_value(
     assert event["payload"]["name"] == "[redacted:known], [redacted:known]"
 
 
+def test_the_token_of_http_clients_is_known_by_its_value(
+    folder: Path, made: Callable[..., Files]
+) -> None:
+    token = "some words-of-the-users own"
+    write(folder, created("s1", name=f"it is {token.replace(' ', '-')}"))
+    file = folder / "http-token"
+    file.write_text(token.replace(" ", "-"))
+    file.chmod(0o600)
+    [event] = lines(made())
+    assert event["payload"]["name"] == "it is [redacted:known]"
+    file.chmod(0o644)
+    assert len(lines(made())) == 1, "one that cannot be used is no reason not to make a bundle"
+
+
 def test_the_folder_that_a_shell_is_in_is_no_secret(
     folder: Path, made: Callable[..., Files]
 ) -> None:

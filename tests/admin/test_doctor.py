@@ -77,6 +77,8 @@ def test_a_place_without_anything_is_fit_for_a_first_start(
         "disk reserve",
         "daemon",
         "database",
+        "http token",
+        "http",
         "key mock",
     }
     assert list(folder.iterdir()) == []
@@ -602,3 +604,53 @@ def test_rules_are_counted_and_one_that_is_none_has_failed(
     check = examined(world, NOUSD_CONFIG=str(file))["rules"]
     assert check.status == "failed"
     assert "sudo runs other programs" in check.found
+
+
+# --- HTTP ------------------------------------------------------------------------------------
+
+
+def test_a_token_of_http_clients_is_ours_alone_or_not_there_yet(world: dict[str, Any]) -> None:
+    file = world["state_dir"] / "http-token"
+    assert examined(world)["http token"].status == "skipped"
+    assert not file.exists()
+    file.write_text("a-token-of-the-user")
+    file.chmod(0o600)
+    check = examined(world)["http token"]
+    assert (check.status, "a-token" in check.found) == ("ok", False)
+    file.chmod(0o644)
+    check = examined(world)["http token"]
+    assert (check.status, "a-token" in check.found) == ("failed", False)
+    assert "0600" in check.found
+
+
+class _Healthy(http.server.BaseHTTPRequestHandler):
+    mode = "nousd"
+
+    def do_GET(self) -> None:
+        body = json.dumps({"healthy": True, "mode": self.mode}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_words: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("mode", "status"), [("nousd", "ok"), ("other", "failed")])
+def test_who_answers_at_the_address_of_http_is_us_or_somebody_else(
+    world: dict[str, Any], mode: str, status: str
+) -> None:
+    assert examined(world)["http"].status == "skipped"
+    handler = type("Handler", (_Healthy,), {"mode": mode})
+    with http.server.HTTPServer((LOOPBACK, 0), handler) as server:
+        place = f"{LOOPBACK}:{server.server_port}"
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        check = examined({**world, "http": place})["http"]
+        thread.join()
+    assert (check.status, place in check.found) == (status, True)
+    check = examined({**world, "http": place})["http"]
+    assert (check.status, "nobody" in check.found) == ("ok", True)
+    path = world["socket"].with_name("h")
+    assert "nobody" in examined({**world, "http": f"unix:{path}"})["http"].found
