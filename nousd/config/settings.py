@@ -62,8 +62,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         tuple[Path, ...],
         Meta(
             max_length=64,
-            description="Folder in which, and below which, sessions may also work. Each session stays in "
-            "its own. Repeatable.",
+            description="Folder in which, and below which, sessions may also work. Each session stays "
+            "in its own. Repeatable.",
         ),
     ] = ()
     provider: Annotated[

@@ -202,9 +202,7 @@ class RunHost:
     def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:
         """See ``CallHost.tool_context``."""
         assert self._workspace is not None
-        confinement = self._services.overrides.within(
-            self.live.state, self._workspace.confinement
-        )
+        confinement = self._services.overrides.within(self.live.state, self._workspace.confinement)
         context = self._services.make_context(confinement, emit, self.expect_quiet)
         return msgspec.structs.replace(
             context,

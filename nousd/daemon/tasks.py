@@ -195,7 +195,6 @@ class TasksOfCall:
         run, _ = runs.start(live, prompt.run_id, decided, own_prompt=prompt.input_id, parent=parent)
         return run
 
-
     def _options(self, chosen: dict[str, Any]) -> RunOptions:
         """Returns what holds for the parent's run alone as far as it holds for its tasks: no tool that
         it does not have, and its model where the worker names none.

@@ -56,9 +56,7 @@ def test_what_a_project_adds_is_shown_before_it_is_trusted(
     assert sent(daemon, "trust") == [{"path": OWN["path"], "hash": "sha256:1"}]
 
 
-def test_a_project_in_another_folder_is_named_by_that(
-    nousctl: Nousctl, daemon: FakeDaemon
-) -> None:
+def test_a_project_in_another_folder_is_named_by_that(nousctl: Nousctl, daemon: FakeDaemon) -> None:
     where = {"workspace": "/app"}
     assert nousctl("trust", "--yes", "--workspace", "/app").code == 0
     assert nousctl("trust", "--list", "--workspace", "/app").code == 0
