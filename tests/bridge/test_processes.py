@@ -1,0 +1,266 @@
+"""The server as a process: in the daemon's own and beside it, how it starts, and how it stops."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nousd.bridge.place import place_of
+from nousd.cli import bridge as command
+from nousd.errors import ConfigError
+
+WAIT_SECONDS = 60
+STOP_SECONDS = 20
+"""Far beyond the grace, and far below how long a stalled client may keep a write waiting."""
+
+
+class Process:
+    """``nousd serve`` or ``nousd bridge`` with HTTP on a Unix socket of ``folder`` or on a port."""
+
+    def __init__(self, folder: Path, verb: str, place: str, *argv: str, **environ: str) -> None:
+        where = ["--socket", str(folder / "s"), "--state-dir", str(folder / "state")]
+        if verb == "serve":
+            where += ["--workdir", str(folder), "--provider", "mock"]
+        self.log = folder / f"{verb}.log"
+        self.token_file = folder / "state" / "http-token"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-X", "dev", "-m", "nousd", verb, *where, "--http", place, *argv],
+                env={**os.environ, "NOUSD_CONFIG": "", "XDG_CONFIG_HOME": str(folder), **environ},
+                stderr=log,
+            )
+
+    def stop(self, sent: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(sent)
+        return self.process.wait(STOP_SECONDS)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=WAIT_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(WAIT_SECONDS)
+        self.sock.connect(os.fspath(self._path))
+
+
+Answer = tuple[int, Any]
+
+
+def ask(where: Path | int, path: str, token: str = "", method: str = "GET") -> Answer:
+    """Returns status and JSON of an answer; waits for a server that is being started."""
+    until = time.monotonic() + WAIT_SECONDS
+    while True:
+        if isinstance(where, Path):
+            connection: http.client.HTTPConnection = _UnixConnection(where)
+        else:
+            connection = http.client.HTTPConnection("127.0.0.1", where, timeout=WAIT_SECONDS)
+        try:
+            connection.request(method, path, headers={"x-tandem-token": token})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read() or b"null")
+        except (ConnectionError, FileNotFoundError):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        finally:
+            connection.close()
+
+
+def ask_until(status: int, where: Path, path: str, token: str) -> Any:
+    until = time.monotonic() + WAIT_SECONDS
+    while (answer := ask(where, path, token))[0] != status:
+        assert time.monotonic() < until, answer
+    return answer[1]
+
+
+def token_of(folder: Path) -> str:
+    return (folder / "state" / "http-token").read_text().strip()
+
+
+@contextmanager
+def running(*parts: Any, **environ: str) -> Iterator[Process]:
+    process = Process(*parts, **environ)
+    try:
+        yield process
+    finally:
+        if process.process.poll() is None:
+            process.process.kill()
+        process.process.wait()
+
+
+@pytest.fixture
+def folder(short_folder: Path) -> Path:
+    (short_folder / "state").mkdir(mode=0o700)
+    return short_folder
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def open_stream(port: int, token: str, stack: ExitStack) -> socket.socket:
+    client = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    head = f"GET /event HTTP/1.1\r\nhost: localhost\r\nx-tandem-token: {token}\r\n\r\n"
+    client.sendall(head.encode())
+    assert client.recv(12) == b"HTTP/1.1 200"
+    return client
+
+
+def test_a_daemon_with_all_kinds_of_clients_stops_in_order_and_is_back_on_its_port(
+    folder: Path,
+) -> None:
+    port = free_port()
+    with ExitStack() as clients:
+        with running(folder, "serve", f"127.0.0.1:{port}") as daemon:
+            assert ask(port, "/global/health")[0] == 200
+            token = token_of(folder)
+            session = ask(port, "/session", token, "POST")[1]["id"]
+            clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+            open_stream(port, token, clients)  # takes nothing more of what it is sent
+            prompt = clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+            body = json.dumps({"parts": [{"type": "text", "text": "[[say 100000]]"}]})
+            prompt.sendall(
+                f"POST /session/{session}/prompt_sync HTTP/1.1\r\nhost: localhost\r\n"
+                f"x-tandem-token: {token}\r\ncontent-type: application/json\r\n"
+                f"content-length: {len(body)}\r\n\r\n{body}".encode()
+            )
+            until = time.monotonic() + WAIT_SECONDS
+            while ask(port, f"/session/{session}/run", token)[1]["active"] is None:
+                assert time.monotonic() < until
+            shown = Path(f"/proc/{daemon.process.pid}/cmdline")
+            assert not shown.exists() or token.encode() not in shown.read_bytes()
+            assert daemon.stop() == 0
+            assert prompt.recv(9) == b"HTTP/1.1 ", "who waits for an answer gets one"
+        with running(folder, "serve", f"127.0.0.1:{port}") as daemon:
+            assert ask(port, "/session", token)[0] == 200, "the same token as before"
+            assert daemon.stop(signal.SIGINT) == 0
+    log = daemon.log.read_text()
+    assert '"stopped"' in log
+    for sign in ("Traceback", "Warning", token):
+        assert sign not in log
+
+
+def test_the_service_manager_is_told_once_http_can_be_asked(folder: Path) -> None:
+    path, port = folder / "notify", free_port()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(os.fspath(path))
+        manager.settimeout(WAIT_SECONDS)
+        place = f"127.0.0.1:{port}"
+        with running(folder, "serve", place, NOTIFY_SOCKET=os.fspath(path)) as daemon:
+            assert manager.recv(1024).startswith(b"READY=1")
+            socket.create_connection(("127.0.0.1", port)).close()
+            assert daemon.stop() == 0
+
+
+@pytest.mark.parametrize("verb", ["serve", "bridge"])
+def test_a_place_that_is_taken_is_one_line_and_the_exit_code_of_settings(
+    folder: Path, verb: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        with running(folder, verb, place) as process:
+            assert process.process.wait(WAIT_SECONDS) == 2
+    lines = [line for line in process.log.read_text().splitlines() if not line.startswith("{")]
+    assert lines == [f"nousd: http: {place}: Address already in use"]
+
+
+def test_a_bridge_alone_outlives_its_daemon(folder: Path) -> None:
+    http_socket = folder / "http"
+    with running(folder, "bridge", f"unix:{http_socket}") as bridge:
+        assert ask(http_socket, "/global/health")[1]["ready"] is False
+        token = token_of(folder)
+        status, refusal = ask(http_socket, "/session", token)
+        assert (status, refusal["code"], refusal["retryable"]) == (503, "ENGINE_STARTING", True)
+        for _ in range(2):
+            with running(folder, "serve", f"unix:{folder / 'other'}") as daemon:
+                assert isinstance(ask_until(200, http_socket, "/session", token), list)
+                assert ask(http_socket, "/session", token, "POST")[0] == 200
+                assert daemon.stop() == 0
+        assert bridge.process.poll() is None
+        assert bridge.stop() == 0
+    assert not http_socket.exists()
+    for sign in ("Traceback", "Warning", token):
+        assert sign not in bridge.log.read_text()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_bridge_without_a_daemon_stops_when_it_is_told_to(
+    folder: Path, sent: signal.Signals
+) -> None:
+    with running(folder, "bridge", f"unix:{folder / 'http'}") as bridge:
+        assert ask(folder / "http", "/global/health")[0] == 200
+        assert bridge.stop(sent) == 0
+
+
+def nousd(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "nousd", *argv],
+        env={**os.environ, "NOUSD_CONFIG": "", "NOUSD_HTTP": ""},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+
+
+def test_a_bridge_without_a_place_is_one_line(folder: Path) -> None:
+    done = nousd("bridge", "--state-dir", str(folder / "state"))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("nousd: http: say where to listen")
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("0.0.0.0:0", "can be reached from other machines"),
+        ("[::]:0", "can be reached from other machines"),
+        ("192.0.2.1:80", "can be reached from other machines"),
+        ("example.com:80", "can be reached from other machines"),
+        ("localhost.example:80", "can be reached from other machines"),
+        ("80", "is neither HOST:PORT nor unix:PATH"),
+        ("127.0.0.1:65536", "is neither HOST:PORT nor unix:PATH"),
+        ("127.0.0.1:-1", "is neither HOST:PORT nor unix:PATH"),
+        ("http://127.0.0.1:1", "is neither HOST:PORT nor unix:PATH"),
+        ("unix:here", "the path of a Unix socket is absolute"),
+    ],
+)
+def test_a_place_that_is_none_or_not_this_machines_is_refused(place: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        place_of(place)
+
+
+@pytest.mark.parametrize("place", ["127.0.0.1:0", "127.9.9.9:1", "[::1]:65535", "localhost:80"])
+def test_places_of_this_machine_need_no_leave_and_others_do(place: str) -> None:
+    assert str(place_of(place)) == place
+    assert place_of("192.0.2.1:80", remote=True).host == "192.0.2.1"
+
+
+def test_without_the_libraries_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    for missing in ("hypercorn", "starlette"):
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                importlib.util,
+                "find_spec",
+                lambda name, missing=missing: None if name == missing else find(name),
+            )
+            with pytest.raises(ConfigError, match=r"pip install 'nousd\[http\]'"):
+                command.check_installed()
