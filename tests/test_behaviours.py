@@ -20,10 +20,13 @@ BEHAVIOURS: dict[str, dict[str, str]] = tomllib.loads(
     (ROOT / "protocol" / "behaviours.toml").read_text(encoding="utf-8")
 )
 
+DOCUMENTS = ("v1.md", "http.md")
+
 
 def headings() -> set[str]:
-    document = (ROOT / "protocol" / "v1.md").read_text(encoding="utf-8")
-    return {line.lstrip("#").strip() for line in document.split("\n") if line.startswith("##")}
+    documents = ((ROOT / "protocol" / name).read_text(encoding="utf-8") for name in DOCUMENTS)
+    lines = (line for document in documents for line in document.split("\n"))
+    return {line.lstrip("#").strip() for line in lines if line.startswith("##")}
 
 
 def claims() -> dict[str, list[str]]:

@@ -26,7 +26,7 @@ class Caller(NamedTuple):
 
 ENGINE: Final = Caller()
 
-_CALLERS: Final[tuple[tuple[str, Caller], ...]] = (
+CALLERS: Final[tuple[tuple[str, Caller], ...]] = (
     # tandem-client of PyPI, async and sync alike: the sync one has a new event loop for each call.
     ("python-httpx/", Caller(takes_reply_object=True, closes_connections=True)),
     # @frumu/tandem-client of npm, on the fetch of Node.
@@ -37,7 +37,7 @@ _CALLERS: Final[tuple[tuple[str, Caller], ...]] = (
 
 def caller_of(user_agent: str) -> Caller:
     """Returns who a User-Agent means."""
-    for beginning, caller in _CALLERS:
+    for beginning, caller in CALLERS:
         if user_agent.startswith(beginning):
             return caller
     return ENGINE

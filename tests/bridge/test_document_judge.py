@@ -46,7 +46,8 @@ OPTIONS: Final = (
     f"--checks={','.join(CHECKS)}",
 )
 
-# Streams have no end, but a greeting of two events. What names a session means one that is there, so that routes are got into.
+# Streams have no end, but a greeting of two events. What names a session means one that is there, so
+# that routes are got into.
 CONFIG: Final = """
 max-stream-events = 2
 request-timeout = 10.0
