@@ -50,6 +50,7 @@ async def test_the_first_token_that_is_not_empty_counts(lines: list[str], is_in:
         assert (await small.ask(f"/echo?token={TOKEN}", token="")).status == 401
 
 
+@pytest.mark.behaviour("http_needs_the_token")
 async def test_health_alone_needs_no_token() -> None:
     async with small_server() as small:
         assert (await small.ask("/global/health", token="")).status == 200

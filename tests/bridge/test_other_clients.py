@@ -151,6 +151,8 @@ def python(script: str) -> tuple[str, ...]:
     return (sys.executable, "-W", "error", "-m", f"tests.bridge.clients.{script}")
 
 
+@pytest.mark.behaviour("http_known_clients_work")
+@pytest.mark.behaviour("http_says_what_is_not_there")
 async def test_the_async_client_of_pypi_gets_what_it_wants(place: Place) -> None:
     told = await drive(place, *python("drive_async"), not_served="python")
     the_story_was_told(told, place)
@@ -164,6 +166,7 @@ async def test_the_synchronous_client_of_pypi_gets_what_it_wants(place: Place) -
     assert told.driven() == told.methods("known") - listed("python") - _STREAMS
 
 
+@pytest.mark.behaviour("http_known_clients_work")
 async def test_the_client_of_npm_gets_what_it_wants(place: Place) -> None:
     if shutil.which("node") is None:
         pytest.skip("Node is not installed, which the npm client runs on")

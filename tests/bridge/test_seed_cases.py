@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import trio
 
 from nousd.providers.interface import Provider
@@ -12,6 +13,7 @@ from tests.daemon_harness import socket_daemon
 from tests.stub_model import Gate, StubModel, text_reply
 
 
+@pytest.mark.behaviour("http_messages_never_wait_for_a_run")
 async def test_append_during_active_run_via_message_succeeds(
     bridge: Bridge, stub: StubModel
 ) -> None:
@@ -31,6 +33,7 @@ async def test_append_during_active_run_via_message_succeeds(
     assert message["info"]["id"] in {item["info"]["id"] for item in told}
 
 
+@pytest.mark.behaviour("http_a_second_run_is_a_conflict")
 async def test_concurrent_same_session_prompt_async_gives_one_success_and_one_409(
     bridge: Bridge, stub: StubModel
 ) -> None:
@@ -64,6 +67,7 @@ async def test_concurrent_same_session_prompt_async_gives_one_success_and_one_40
         await frames.until("session.run.finished")
 
 
+@pytest.mark.behaviour("http_run_ids_are_the_servers")
 async def test_return_run_gives_202_with_a_usable_run_id(bridge: Bridge, stub: StubModel) -> None:
     gate = Gate()
     stub.script(text_reply("Hel", gate, "lo"))
@@ -80,6 +84,7 @@ async def test_return_run_gives_202_with_a_usable_run_id(bridge: Bridge, stub: S
     assert told[-1].properties["runID"] == run_id
 
 
+@pytest.mark.behaviour("http_a_run_can_be_met_again")
 async def test_get_run_supports_reconnect_and_recovery(bridge: Bridge, stub: StubModel) -> None:
     gate = Gate()
     stub.script(text_reply("Hel", gate, "lo"))
@@ -97,6 +102,7 @@ async def test_get_run_supports_reconnect_and_recovery(bridge: Bridge, stub: Stu
     assert await bridge.get(f"/session/{session}/run") == {"active": None}
 
 
+@pytest.mark.behaviour("http_stale_runs_end")
 async def test_stale_run_timeout_clears_the_lock_and_emits_finished_with_timeout(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
@@ -115,6 +121,7 @@ async def test_stale_run_timeout_clears_the_lock_and_emits_finished_with_timeout
         await bridge.post(f"/session/{session}/prompt_sync", parts=text("once more"))
 
 
+@pytest.mark.behaviour("http_prompt_sync_streams_a_run")
 async def test_prompt_sync_sse_mode_streams_incrementally(bridge: Bridge, stub: StubModel) -> None:
     gate = Gate()
     stub.script(text_reply("Hel", gate, "lo"))
@@ -136,6 +143,7 @@ async def test_prompt_sync_sse_mode_streams_incrementally(bridge: Bridge, stub: 
     assert {frame.properties["channel"] for frame in [*before, *after]} <= {"system", "assistant"}
 
 
+@pytest.mark.behaviour("http_streams_are_filtered_by_the_server")
 async def test_event_filtering_on_the_server_reduces_other_traffic(
     bridge: Bridge, stub: StubModel
 ) -> None:
@@ -147,6 +155,7 @@ async def test_event_filtering_on_the_server_reduces_other_traffic(
     assert {frame.properties.get("sessionID", mine) for frame in told} == {mine}
 
 
+@pytest.mark.behaviour("http_cancels_by_session_and_by_run")
 async def test_cancel_by_session_and_by_run_id_both_work(bridge: Bridge, stub: StubModel) -> None:
     session = await bridge.new_session()
     async with bridge.events(sessionID=session) as frames:
