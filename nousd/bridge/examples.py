@@ -25,7 +25,10 @@ EXAMPLES: Final[Mapping[tuple[str, str], Any]] = {
     ("POST", "/session/{id}/attach"): {"target_workspace": "/home/me/project"},
     ("POST", "/session/{id}/workspace/override"): {"ttl_seconds": 900},
     ("POST", "/permission/{request_id}/reply"): {"reply": "once"},
+    ("POST", "/sessions/{id}/tools/{request_id}/approve"): {},
+    ("POST", "/sessions/{id}/tools/{request_id}/deny"): {"reason": "Not this file."},
     ("POST", "/question/{question_id}/reply"): {"answer": "blue"},
+    ("POST", "/question/{question_id}/reject"): {"reason": "Decide for yourself."},
     ("POST", "/sessions/{id}/questions/{question_id}/answer"): {"answer": "blue"},
 }
 """method and path -> a body."""

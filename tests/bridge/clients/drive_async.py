@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -170,7 +170,7 @@ class Run:
     async def __aenter__(self) -> AsyncIterator[Any]:
         client, session = self._driver.client, self._driver.session
         run = await client.sessions.prompt_async(session, "Ask")
-        self._events = client.stream(session, run.run_id)
+        self._events: AsyncGenerator[Any, None] = client.stream(session, run.run_id)
         await until(self._events, self._type)
         return self._events
 

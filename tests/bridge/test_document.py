@@ -1,0 +1,205 @@
+"""What the server says of itself: the OpenAPI document, its page, and protocol/http.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+from typing import Any, Final
+
+import jsonschema
+import msgspec
+import pytest
+
+import nousd
+from nousd.bridge.document import openapi
+from nousd.bridge.examples import EXAMPLES
+from nousd.bridge.refusals import BY_COMMAND
+from nousd.bridge.routes import ROWS
+from nousd.bridge.table import Row
+from nousd.views.tandem.runs import Conflict
+from nousd.wire.commands import COMMANDS
+from tests.bridge.harness import Bridge
+from tests.daemon.process_harness import REPOSITORY
+
+PROTOCOL: Final = REPOSITORY / "protocol"
+DOCUMENT: Final[dict[str, Any]] = json.loads(
+    (PROTOCOL / "http.openapi.json").read_text(encoding="utf-8")
+)
+PROSE: Final = (PROTOCOL / "http.md").read_text(encoding="utf-8")
+
+WITH_BODY: Final = [row for row in ROWS if row.body is not None]
+
+
+def route(row: Row) -> str:
+    return f"{row.method} {row.path}"
+
+
+def operations() -> list[dict[str, Any]]:
+    return [op for methods in DOCUMENT["paths"].values() for op in methods.values()]
+
+
+# --- the document ----------------------------------------------------------------------------
+
+
+def test_the_stored_document_is_what_the_rows_say() -> None:
+    assert msgspec.to_builtins(openapi(ROWS, version=nousd.__version__)) == DOCUMENT
+
+
+async def test_a_running_server_gives_the_same_document(bridge: Bridge) -> None:
+    assert await bridge.get("/openapi.json") == DOCUMENT
+
+
+def test_it_has_every_route_by_every_name_and_no_other() -> None:
+    told = {(path, m) for path, methods in DOCUMENT["paths"].items() for m in methods}
+    assert told == {(path, row.method.lower()) for row in ROWS for path in (row.path, *row.aliases)}
+
+
+def test_another_name_of_a_route_is_told_as_the_route_is() -> None:
+    for row in ROWS:
+        for alias in row.aliases:
+            first, second = (
+                DOCUMENT["paths"][path][row.method.lower()] for path in (row.path, alias)
+            )
+            assert first | {"operationId": ""} == second | {"operationId": ""}
+
+
+def test_names_of_operations_are_unique_but_for_other_names_of_the_same() -> None:
+    own = [op["operationId"] for op in operations() if not op["operationId"].endswith("_alias")]
+    assert len(own) == len(set(own)) == len(ROWS)
+
+
+def test_objects_have_names_that_do_not_tell_of_our_modules_and_are_valid_schemas() -> None:
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        assert re.fullmatch(r"[A-Z][A-Za-z]+", name)
+        jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_texts_are_single_lines_of_markdown() -> None:
+    for text in descriptions(DOCUMENT):
+        assert "\n" not in text
+        assert "``" not in text
+
+
+def descriptions(node: Any) -> list[str]:
+    if isinstance(node, list):
+        return [text for item in node for text in descriptions(item)]
+    if not isinstance(node, dict):
+        return []
+    own = [node["description"]] if isinstance(node.get("description"), str) else []
+    return own + [text for item in node.values() for text in descriptions(item)]
+
+
+def test_every_reference_leads_somewhere() -> None:
+    names = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(DOCUMENT)))
+    assert names <= set(DOCUMENT["components"]["schemas"])
+
+
+def test_health_alone_needs_no_token_and_everything_else_says_that_it_does() -> None:
+    free = [op["operationId"] for op in operations() if op.get("security") == []]
+    assert free == ["get_global_health"]
+    for op in operations():
+        assert ("401" in op["responses"]) == (op.get("security") != [])
+
+
+def test_a_started_run_is_named_in_a_header() -> None:
+    answers = DOCUMENT["paths"]["/session/{id}/prompt_async"]["post"]["responses"]
+    assert "x-tandem-run-id" in answers["204"]["headers"]
+    assert "x-tandem-run-id" in answers["202"]["headers"]
+    assert "headers" not in answers["409"]
+
+
+@pytest.mark.parametrize("row", WITH_BODY, ids=route)
+def test_a_body_has_an_example_that_is_taken(row: Row) -> None:
+    example = EXAMPLES[row.method, row.path]
+    assert row.body is not None
+    msgspec.convert(example, row.body)
+    known = {field.encode_name for field in msgspec.structs.fields(row.body)}
+    assert set(example) <= known
+
+
+def test_there_is_no_example_of_anything_else() -> None:
+    assert set(EXAMPLES) == {(row.method, row.path) for row in WITH_BODY}
+
+
+def test_refusals_are_known_of_exactly_the_commands_that_routes_send() -> None:
+    sent = {command for row in ROWS for command in row.sends}
+    assert set(BY_COMMAND) == sent
+    assert sent <= {*COMMANDS, "subscribe"}
+
+
+# --- the page --------------------------------------------------------------------------------
+
+
+class Seen(HTMLParser):
+    """What a reader of a page sees, and what its browser would do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: set[str] = set()
+        self.ids: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            assert not name.startswith("on")
+            if name == "href":
+                self.links.add(str(value))
+            if name == "id":
+                self.ids.add(str(value))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+async def test_the_page_shows_every_route_and_object_and_runs_nothing(bridge: Bridge) -> None:
+    reply = await bridge.http.get("/docs")
+    assert reply.headers["content-type"].startswith("text/html")
+    assert reply.headers["content-security-policy"].startswith("default-src 'none'")
+    page = Seen()
+    page.feed(reply.text)
+    assert not {"script", "img", "link", "iframe", "form"} & set(page.tags)
+    assert page.links - {"/openapi.json"} == {f"#{id}" for id in page.ids} & page.links
+    assert page.ids == set(DOCUMENT["components"]["schemas"])
+    assert all(f"{row.method} {row.path} {row.summary}" in page.text for row in ROWS)
+    assert "\\n" not in page.text
+
+
+# --- the prose -------------------------------------------------------------------------------
+
+
+def anchors(document: str) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", document, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_links_of_the_prose_lead_somewhere() -> None:
+    v1 = anchors((PROTOCOL / "v1.md").read_text(encoding="utf-8"))
+    own = anchors(PROSE)
+    for file, anchor in re.findall(r"\]\(([\w./]*)#([\w-]+)\)", PROSE):
+        assert anchor in (v1 if file == "v1.md" else own), f"{file}#{anchor}"
+    for file in re.findall(r"\]\(([\w./]+)", PROSE):
+        assert (PROTOCOL / file).exists()
+
+
+def test_the_table_of_contents_has_every_section_in_order() -> None:
+    contents = PROSE.partition("Contents:")[2].partition("## ")[0]
+    listed = re.findall(r"\[([^\]]+)\]\(#", contents)
+    assert listed == re.findall(r"^## (.*)$", PROSE, re.MULTILINE)
+
+
+def test_the_conflict_that_is_shown_is_one() -> None:
+    [shown] = re.findall(r"```json\n(.*?)```", PROSE, re.DOTALL)
+    assert msgspec.to_builtins(msgspec.json.decode(shown, type=Conflict)) == json.loads(shown)
+
+
+def test_ids_of_frames_are_computed_as_the_prose_says() -> None:
+    from nousd.views.tandem.frames import FRAMES_MAX, frame_id
+
+    ids = [frame_id(n, i) for n in range(1, 4) for i in range(FRAMES_MAX)]
+    assert all(earlier < later for earlier, later in pairwise(ids))
+    assert f"`{FRAMES_MAX} × n + i`" in PROSE
+    assert frame_id(5, 2) == FRAMES_MAX * 5 + 2
