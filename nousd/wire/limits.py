@@ -91,19 +91,19 @@ HTTP_HEADERS_BYTES_MAX: Final = 32 * 1024
 HTTP_BODY_BYTES_MAX: Final = 10 * 1024 * 1024
 """The body of one HTTP request."""
 
-HTTP_BODY_SECONDS: Final = 30.0
+HTTP_BODY_SECONDS: Final = 30
 """How long an HTTP client may take to send a body."""
 
-HTTP_PROMPT_SECONDS: Final = 615.0
+HTTP_PROMPT_SECONDS: Final = 615
 """How long a `prompt_sync` waits for the end of its run; the run goes on after it."""
 
-HTTP_IDLE_SECONDS: Final = 30.0
+HTTP_IDLE_SECONDS: Final = 30
 """How long an HTTP client may take from its connection, or its last answer, to a whole request head."""
 
-HTTP_KEEPALIVE_SECONDS: Final = 10.0
+HTTP_KEEPALIVE_SECONDS: Final = 10
 """How long an event stream is silent at most: then a keep-alive comment is sent."""
 
-HTTP_WRITE_SECONDS: Final = 30.0
+HTTP_WRITE_SECONDS: Final = 30
 """How long an HTTP client may take nothing of what is written to it, before it is cut off."""
 
 
@@ -556,6 +556,32 @@ LIMITS: Final[dict[str, tuple[int, str]]] = {
     "pending_counted_max": (
         PENDING_COUNTED_MAX,
         "`pending_inputs.truncated` in `get_metrics`, where one more is counted",
+    ),
+    "http_connections_max": (
+        HTTP_CONNECTIONS_MAX,
+        "503 `TOO_MANY_CONNECTIONS`, and the connection is closed",
+    ),
+    "http_headers_bytes_max": (
+        HTTP_HEADERS_BYTES_MAX,
+        "431 `HEADERS_TOO_LARGE`, and the connection is closed",
+    ),
+    "http_body_bytes_max": (
+        HTTP_BODY_BYTES_MAX,
+        "413 `BODY_TOO_LARGE`, and the connection is closed",
+    ),
+    "http_body_seconds": (
+        HTTP_BODY_SECONDS,
+        "408 `REQUEST_TIMEOUT`, and the connection is closed",
+    ),
+    "http_prompt_seconds": (HTTP_PROMPT_SECONDS, "504 `PROMPT_TIMEOUT`; the run goes on"),
+    "http_idle_seconds": (HTTP_IDLE_SECONDS, "the connection is closed"),
+    "http_keepalive_seconds": (
+        HTTP_KEEPALIVE_SECONDS,
+        "no error: a comment keeps the stream alive",
+    ),
+    "http_write_seconds": (
+        HTTP_WRITE_SECONDS,
+        "the connection is closed; come back with the last id",
     ),
 }
 """name -> (value, what a client sees past it)."""

@@ -31,7 +31,7 @@ STOP_SECONDS = 20
 class Process:
     """``nousd serve`` or ``nousd bridge`` with HTTP on a Unix socket of ``folder`` or on a port."""
 
-    def __init__(self, folder: Path, verb: str, place: str, *argv: str, **environ: str) -> None:
+    def __init__(self, folder: Path, verb: str, place: str, **environ: str) -> None:
         where = ["--socket", str(folder / "s"), "--state-dir", str(folder / "state")]
         if verb == "serve":
             where += ["--workdir", str(folder), "--provider", "mock"]
@@ -39,7 +39,7 @@ class Process:
         self.token_file = folder / "state" / "http-token"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-X", "dev", "-m", "nousd", verb, *where, "--http", place, *argv],
+                [sys.executable, "-X", "dev", "-m", "nousd", verb, *where, "--http", place],
                 env={**os.environ, "NOUSD_CONFIG": "", "XDG_CONFIG_HOME": str(folder), **environ},
                 stderr=log,
             )
@@ -94,8 +94,8 @@ def token_of(folder: Path) -> str:
 
 
 @contextmanager
-def running(*parts: Any, **environ: str) -> Iterator[Process]:
-    process = Process(*parts, **environ)
+def running(folder: Path, verb: str, place: str, **environ: str) -> Iterator[Process]:
+    process = Process(folder, verb, place, **environ)
     try:
         yield process
     finally:

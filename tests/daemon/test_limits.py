@@ -38,6 +38,7 @@ from nousd.store.interface import EventFilter
 from nousd.tools import output, whole_output
 from nousd.tools.interface import Tool
 from nousd.wire.limits import LIMITS, LONG_LINE_BYTES
+from tests.bridge.http_limits import HTTP_PLAYS
 from tests.daemon.asking_limits import ASKING_PLAYS
 from tests.daemon.call_limits import CALL_PLAYS
 from tests.daemon.mcp_limits import MCP_PLAYS
@@ -707,6 +708,7 @@ PLAYS: dict[str, Play] = {
     **SESSION_PLAYS,
     "summary_chars_max": summary_chars,
     "pending_counted_max": pending_counted,
+    **HTTP_PLAYS,
 }
 
 

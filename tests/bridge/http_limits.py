@@ -1,0 +1,170 @@
+"""The rows of "Limits" that are about HTTP; see ``tests/daemon/test_limits.py``.
+
+Where time is bounded, the server runs under a clock of its own, in a thread beside the daemon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import trio
+from starlette.requests import Request
+from starlette.types import Message
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from nousd.bridge import handling, server
+from nousd.bridge.replies import HttpError
+from nousd.bridge.routes import prompts
+from nousd.bridge.streams import pages
+from nousd.bridge.window import Page, Wanted, Window
+from nousd.views.tandem.frames import Place
+from nousd.wire.limits import LIMITS
+from tests.bridge.harness import bridge_to, text
+from tests.bridge.raw_http import answer_in, connected, request, said
+from tests.bridge.small_server import TOKEN, small_server
+from tests.stub_model import hanging_reply, text_reply
+
+if TYPE_CHECKING:
+    from tests.daemon.test_limits import Kit
+
+JUST_BEFORE = 0.001
+"""What happens at the very moment of a deadline is late; so ``at`` is a little before it."""
+
+
+async def in_its_own_time(play: Callable[[], Awaitable[None]]) -> None:
+    await trio.to_thread.run_sync(partial(trio.run, play, clock=MockClock(autojump_threshold=0)))
+
+
+def moment(name: str, offset: int) -> float:
+    """Returns the second at which a client does what it has until the bound for."""
+    return LIMITS[name][0] + offset - (JUST_BEFORE if offset == 0 else 0)
+
+
+async def connections(kit: Kit, offset: int) -> None:
+    bound = kit.scale("http_connections_max", server, "HTTP_CONNECTIONS_MAX", 3)
+    async with small_server() as small, AsyncExitStack() as others:
+        for _ in range(bound + offset - 1):
+            other = await others.enter_async_context(await connected(cast("int", small.address)))
+            await other.send_all(request("GET", "/quiet", token=TOKEN))
+            await other.receive_some()
+        answer = await small.ask("/echo")
+        assert answer.status == (503 if offset > 0 else 200)
+        assert offset <= 0 or f"503 `{answer.code}`" in LIMITS["http_connections_max"][1]
+
+
+async def headers_bytes(_kit: Kit, offset: int) -> None:
+    size = LIMITS["http_headers_bytes_max"][0] + offset
+    empty = len(request("GET", "/global/health", "x-a: "))
+    sent = request("GET", "/global/health", "x-a: " + "b" * (size - empty))
+    async with small_server() as small:
+        answer = answer_in(await said(small.address, sent))
+    assert answer.status == (431 if offset > 0 else 200)
+    assert offset <= 0 or f"431 `{answer.code}`" in LIMITS["http_headers_bytes_max"][1]
+
+
+async def body_bytes(_kit: Kit, offset: int) -> None:
+    body = b"x" * (LIMITS["http_body_bytes_max"][0] + offset)
+    sent = request("POST", "/echo", f"content-length: {len(body)}", token=TOKEN, body=body)
+    async with small_server() as small:
+        answer = answer_in(await said(small.address, sent))
+    assert answer.status == (413 if offset > 0 else 200)
+    assert offset <= 0 or f"413 `{answer.code}`" in LIMITS["http_body_bytes_max"][1]
+
+
+async def body_seconds(_kit: Kit, offset: int) -> None:
+    async def receive() -> Message:
+        await trio.sleep(moment("http_body_seconds", offset))
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def play() -> None:
+        try:
+            await handling.read_body(Request({"type": "http", "headers": []}, receive))
+            assert offset <= 0
+        except HttpError as error:
+            assert offset > 0
+            told = f"{error.failure.status} `{error.failure.code}`"
+            assert told in LIMITS["http_body_seconds"][1]
+
+    await in_its_own_time(play)
+
+
+async def prompt_seconds(kit: Kit, offset: int) -> None:
+    if offset > 0:
+        kit.scale("http_prompt_seconds", prompts, "HTTP_PROMPT_SECONDS", 0)
+    kit.stub.script(hanging_reply() if offset > 0 else text_reply("Hello"))
+    async with bridge_to(kit.daemon) as bridge:
+        session = await bridge.new_session()
+        path = f"/session/{session}/prompt_sync"
+        answer = await bridge.http.post(path, json={"parts": text("go")})
+        assert answer.status_code == (504 if offset > 0 else 200)
+        if offset > 0:
+            told = f"504 `{answer.json()['code']}`"
+            assert told in LIMITS["http_prompt_seconds"][1]
+            assert (await bridge.post(f"/session/{session}/cancel"))["cancelled"]
+
+
+async def idle_seconds(_kit: Kit, offset: int) -> None:
+    async def play() -> None:
+        async with small_server() as small, await connected(small.address) as stream:
+            await trio.sleep(moment("http_idle_seconds", offset))
+            received = b""
+            with suppress(trio.BrokenResourceError):
+                await stream.send_all(request())
+                received = bytes(await stream.receive_some())
+            assert received.startswith(b"HTTP/1.1 200") is (offset <= 0)
+
+    await in_its_own_time(play)
+
+
+class _QuietWindow:
+    """A window to which something happens once."""
+
+    head = 0
+    has_ended = False
+
+    def __init__(self, at: float) -> None:
+        self._at = trio.current_time() + at
+
+    async def page_behind(self, place: Place, _wanted: Wanted) -> Page:
+        data = b"data: {}\n\n" if trio.current_time() >= self._at else b""
+        return Page(data, place, has_end=False)
+
+    async def wait_behind(self, place: Place, _wanted: Wanted, seconds: float) -> Place:
+        await trio.sleep(min(seconds, self._at - trio.current_time()))
+        return place
+
+
+async def keepalive_seconds(_kit: Kit, offset: int) -> None:
+    async def play() -> None:
+        window = cast("Window", _QuietWindow(moment("http_keepalive_seconds", offset)))
+        async with aclosing(pages(window, Wanted(), Place(0, 0), ends_with_run=False)) as told:
+            assert (await anext(told)).startswith(b":" if offset > 0 else b"data")
+
+    await in_its_own_time(play)
+
+
+async def write_seconds(_kit: Kit, offset: int) -> None:
+    async def play() -> None:
+        async with small_server() as small, await connected(small.address) as stream:
+            await stream.send_all(request("GET", "/flood", token=TOKEN))
+            while not small.streams:
+                await wait_all_tasks_blocked()
+            await trio.sleep(moment("http_write_seconds", offset))
+            assert small.streams == (0 if offset > 0 else 1)
+
+    await in_its_own_time(play)
+
+
+HTTP_PLAYS: dict[str, Callable[[Any, int], Awaitable[None]]] = {
+    "http_connections_max": connections,
+    "http_headers_bytes_max": headers_bytes,
+    "http_body_bytes_max": body_bytes,
+    "http_body_seconds": body_seconds,
+    "http_prompt_seconds": prompt_seconds,
+    "http_idle_seconds": idle_seconds,
+    "http_keepalive_seconds": keepalive_seconds,
+    "http_write_seconds": write_seconds,
+}
