@@ -150,6 +150,7 @@ async def test_a_file_is_whatever_its_data_url_says(
     assert base64.b64decode(kept["data"]) == data
 
 
+@pytest.mark.behaviour("http_files_come_as_data")
 @pytest.mark.parametrize("sizes", [(MIB, 1), (MIB + 1, 2), (MIB, 1, MIB, 3), (7 * MIB,)])
 async def test_files_that_are_too_much_for_a_line_come_whole_all_the_same(
     sizes: tuple[int, ...], bridge: Bridge, client: Client
@@ -162,6 +163,7 @@ async def test_files_that_are_too_much_for_a_line_come_whole_all_the_same(
     assert [each["name"] for each in entry["attachments"]] == [f"{size}.txt" for size in sizes]
 
 
+@pytest.mark.behaviour("http_files_come_as_data")
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
@@ -244,6 +246,7 @@ async def test_tools_are_parts_with_their_results_and_errors(
     assert told[2]["parts"] == text("done")
 
 
+@pytest.mark.behaviour("http_failed_runs_are_told")
 @pytest.mark.parametrize(
     ("status", "message", "code"),
     [

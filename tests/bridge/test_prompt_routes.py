@@ -129,6 +129,7 @@ async def test_who_is_unknown_is_null_in_a_conflict_and_left_out_of_the_run(
 # --- of this run alone ---------------------------------------------------------------------------
 
 
+@pytest.mark.behaviour("http_options_hold_for_one_run")
 async def test_options_hold_for_one_run(bridge: Bridge, stub: StubModel) -> None:
     session = await bridge.new_session(temperature=1)
     options = {
@@ -198,6 +199,7 @@ async def test_an_option_that_cannot_be_is_refused_with_its_name(
 # --- appended, then asked ------------------------------------------------------------------------
 
 
+@pytest.mark.behaviour("http_appended_texts_are_not_repeated")
 @pytest.mark.parametrize("path", ["prompt_async", "prompt_sync"])
 async def test_a_text_that_was_appended_is_not_repeated_by_its_prompt(
     path: str, bridge: Bridge, stub: StubModel
@@ -220,6 +222,7 @@ async def test_a_text_that_was_appended_is_not_repeated_by_its_prompt(
 # --- once ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.behaviour("http_keys_start_one_run")
 @pytest.mark.parametrize("header", ["Idempotency-Key", "x-tandem-idempotency-key"])
 async def test_the_same_key_and_body_is_the_same_run_however_it_is_spelled(
     header: str, bridge: Bridge, stub: StubModel
@@ -263,6 +266,7 @@ async def test_the_same_key_with_another_body_is_a_conflict_without_a_run(
     await ended(bridge, session)
 
 
+@pytest.mark.behaviour("http_keys_start_one_run")
 async def test_a_key_is_of_its_session_and_survives_a_restart(
     short_folder: Path, provider: Provider
 ) -> None:
@@ -287,6 +291,7 @@ async def test_a_key_is_of_its_session_and_survives_a_restart(
         assert other.status_code == 409
 
 
+@pytest.mark.behaviour("http_keys_start_one_run")
 async def test_the_same_key_at_the_same_time_starts_one_run(bridge: Bridge) -> None:
     session = await bridge.new_session()
     replies: list[httpx2.Response] = []

@@ -114,6 +114,7 @@ async def test_a_session_is_made_of_every_key_in_every_spelling(
     assert [child["id"] for child in children] == [made["id"]]
 
 
+@pytest.mark.behaviour("http_rules_are_never_passed_over")
 async def test_rules_are_of_the_session_and_one_that_is_none_is_refused(
     bridge: Bridge, client: Client
 ) -> None:
@@ -248,6 +249,7 @@ async def test_a_title_that_is_none_is_refused(title: str, bridge: Bridge) -> No
 # --- deleted -------------------------------------------------------------------------------------
 
 
+@pytest.mark.behaviour("http_a_session_with_a_run_is_not_deleted")
 async def test_a_session_without_a_run_is_deleted_and_one_with_a_run_is_asked_to_stop_it(
     bridge: Bridge, stub: StubModel
 ) -> None:
@@ -279,6 +281,7 @@ async def test_a_session_without_a_run_is_deleted_and_one_with_a_run_is_asked_to
 # --- lists ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.behaviour("http_lists_are_of_a_workspace")
 async def test_a_list_is_of_the_daemons_own_folder_unless_another_or_all_are_asked_for(
     short_folder: Path, provider: Provider
 ) -> None:

@@ -70,6 +70,7 @@ async def read_of(place: Place, stub: StubModel, session: str, path: str) -> dic
 # --- attached ------------------------------------------------------------------------------------
 
 
+@pytest.mark.behaviour("http_attaching_leaves_its_audit")
 async def test_an_attached_session_says_where_it_was_since_when_and_why(
     place: Place, stub: StubModel
 ) -> None:
@@ -182,6 +183,7 @@ async def test_a_session_is_not_attached_during_its_run(place: Place, stub: Stub
 # --- overridden ----------------------------------------------------------------------------------
 
 
+@pytest.mark.behaviour("http_overrides_last_as_told")
 @pytest.mark.parametrize(
     ("body", "seconds"),
     [
