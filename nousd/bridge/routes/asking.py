@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import UNSET
 from starlette.responses import Response
 
-from nousd.bridge.replies import Failure, HttpError, json_reply
+from nousd.bridge.replies import UNPROCESSABLE, Failure, HttpError, json_reply
 from nousd.bridge.routes.bodies import Given
 from nousd.bridge.table import Call, Row
 from nousd.errors import Refused
 from nousd.views.tandem.asking import (
     AskedPermissions,
     AskedQuestion,
+    NamedCall,
     asked_permissions,
     asked_question,
     call_of,
-    request_id,
+    given_answer,
+    rule_id,
 )
-from nousd.wire.questions import QuestionAnswer, QuestionAsked
+from nousd.wire.questions import QuestionAsked, UserQuestion
+from nousd.wire.responses import Accepted
 from nousd.wire.tool_commands import (
     AnswerQuestion,
     ConfirmDecision,
     ConfirmTool,
+    GetToolCall,
     ListPermissions,
     ListQuestions,
     RejectQuestion,
 )
-from nousd.wire.tool_events import PermissionRequested
+from nousd.wire.tool_responses import ToolCallRecord
 
 _DECISIONS: Final[dict[str, ConfirmDecision]] = {
     "once": "once",
@@ -44,20 +48,43 @@ _REPLY_INVALID: Final = Failure(400, "APPROVAL_REPLY_INVALID")
 _NOT_PENDING: Final = Failure(409, "APPROVAL_REPLY_INVALID")
 _REQUEST_NOT_FOUND: Final = Failure(404, "APPROVAL_REQUEST_NOT_FOUND")
 _QUESTION_NOT_FOUND: Final = Failure(404, "QUESTION_NOT_FOUND")
+_QUESTION_NOT_PENDING: Final = Failure(409, "QUESTION_NOT_PENDING")
 
-_OVER: Final = frozenset({"tool_call_not_pending", "already_decided", "attempt_mismatch"})
+_ASKED: Final = frozenset({"user", "timeout", "stop"})
+"""Who has decided about a call that somebody was asked about."""
+
+_UNRULED: Final = frozenset({"once_only", "rule_required"})
+"""Why no rule can be granted for a call: what leads out of the workspace is allowed once, and not every
+call has a rule that it stands for. Then the call is allowed, and the answer says that no more is."""
+
+_NO_ANSWER: Final = "the user replied without an answer"
+
+
+class AskingQuery(msgspec.Struct, frozen=True, rename={"session_id": "sessionID"}):
+    """Of which session; without one what waits is listed of all, and the rules are the active one's."""
+
+    session_id: str | None = None
 
 
 class ReplyGiven(Given, frozen=True, kw_only=True):
     """``once``, ``always`` or ``allow``, ``reject`` or ``deny``."""
 
     reply: str
+    reason: str | None = None
+
+
+class ReasonGiven(Given, frozen=True, kw_only=True):
+    """Why, in own words."""
+
+    reason: str | None = None
 
 
 class AnswerGiven(Given, frozen=True, kw_only=True):
-    """The answer in own words; ``answers`` has one for each question."""
+    """The answer to each question, in labels of options or in own words, or one ``answer`` to all.
+    Without any the question is not answered.
+    """
 
-    answer: str | None = None
+    answer: str | list[str] | None = None
     answers: list[str | list[str]] | None = None
 
 
@@ -78,100 +105,176 @@ class Ok(msgspec.Struct, frozen=True):
     ok: bool
 
 
+# --- permissions -----------------------------------------------------------------------------
+
+
 async def _permissions(call: Call) -> Response:
     call.services.presence.looked()
-    return json_reply(asked_permissions(await call.daemon.ask(ListPermissions())))
+    now = await call.daemon.ask(ListPermissions(session_id=call.query.session_id or None))
+    return json_reply(asked_permissions(now))
 
 
 async def _reply(call: Call) -> Response:
-    reply: str = call.body.reply
-    if reply not in _DECISIONS:
+    body: ReplyGiven = call.body
+    if body.reply not in _DECISIONS:
         words = ", ".join(_DECISIONS)
         raise HttpError(_REPLY_INVALID, f"reply must be one of {words}")
-    return json_reply(await _applied(call, call.path["request_id"], reply))
+    accepted = await _decided(call, _DECISIONS[body.reply], body.reason)
+    rule = None if accepted.rule is UNSET else rule_id("allow", accepted.rule)
+    return json_reply(
+        Applied(
+            ok=True,
+            requestID=call.path["request_id"],
+            reply=body.reply,
+            status="applied",
+            persistedRule=rule is not None,
+            standingRuleID=rule,
+        )
+    )
 
 
 async def _approve(call: Call) -> Response:
-    await _applied(call, call.path["request_id"], "once")
+    await _decided(call, "once", call.body.reason)
     return json_reply(Ok(ok=True))
 
 
 async def _deny(call: Call) -> Response:
-    await _applied(call, call.path["request_id"], "deny")
+    await _decided(call, "deny", call.body.reason)
     return json_reply(Ok(ok=True))
 
 
-async def _applied(call: Call, wanted: str, reply: str) -> Applied:
-    request = await _pending(call, wanted)
+async def _decided(call: Call, decision: ConfirmDecision, reason: str | None) -> Accepted:
+    """Decides about the tool call that the path means.
+
+    Raises:
+        HttpError: nobody is asked about it, or not any more.
+    """
+    record = await _waiting(call, call_of(call.path["request_id"]))
+    assert isinstance(record.input_hash, str)
     command = ConfirmTool(
-        tool_call_id=request.tool_call_id,
-        attempt=request.attempt,
-        input_hash=request.input_hash,
-        decision=_DECISIONS[reply],
+        tool_call_id=record.tool_call_id,
+        attempt=record.attempt,
+        input_hash=record.input_hash,
+        decision=decision,
+        reason=reason,
     )
     try:
-        accepted = await call.daemon.ask(command)
+        return await _confirmed(call, command)
     except Refused as refused:
-        if refused.message in _OVER:
-            raise HttpError(_NOT_PENDING, "the request is not pending any more") from None
+        if refused.code == "command_rejected":
+            raise HttpError(_NOT_PENDING, _over(refused.details.get("by"))) from None
         raise
-    rule = None if accepted.rule is UNSET else accepted.rule
-    return Applied(
-        ok=True,
-        requestID=wanted,
-        reply=reply,
-        status="applied",
-        persistedRule=rule is not None,
-        standingRuleID=rule,
-    )
 
 
-async def _pending(call: Call, wanted: str) -> PermissionRequested:
-    """Returns the request with that id, which still waits."""
-    asked = await call.daemon.ask(ListPermissions())
-    for request in asked.pending:
-        if request_id(request) == wanted:
-            return request
-    expired = [request_id(item.request) for item in asked.expired]
-    if call_of(wanted) is not None and wanted in expired:
-        raise HttpError(_NOT_PENDING, "the request has expired")
-    raise HttpError(_REQUEST_NOT_FOUND, "there is no such request")
+async def _confirmed(call: Call, command: ConfirmTool) -> Accepted:
+    try:
+        return await call.daemon.ask(command)
+    except Refused as refused:
+        if refused.message not in _UNRULED:
+            raise
+    return await call.daemon.ask(msgspec.structs.replace(command, decision="once"))
+
+
+async def _waiting(call: Call, named: NamedCall) -> ToolCallRecord:
+    """Returns the call that is meant, about which somebody is asked; see ``_decided``."""
+    not_found = HttpError(_REQUEST_NOT_FOUND, "there is no such request")
+    try:
+        now = await call.daemon.ask(
+            GetToolCall(tool_call_id=named.tool_call_id, attempt=named.attempt)
+        )
+    except Refused as refused:
+        if refused.message == "tool_call_not_found":
+            raise not_found from None
+        raise
+    record = now.call
+    if not await _is_seen_in(call, call.path.get("id", record.session_id), record):
+        raise not_found
+    if record.state == "waiting":
+        return record
+    if record.decision is UNSET or record.decision.by not in _ASKED:
+        raise not_found
+    raise HttpError(_NOT_PENDING, _over(record.decision.by))
+
+
+async def _is_seen_in(call: Call, session_id: str, record: ToolCallRecord) -> bool:
+    """Whether a call is of that session, or waits in a task of it."""
+    if record.session_id == session_id:
+        return True
+    now = await call.daemon.ask(ListPermissions(session_id=session_id))
+    return any(request.tool_call_id == record.tool_call_id for request in now.pending)
+
+
+def _over(by: str | None) -> str:
+    words = {"timeout": "it has expired", "stop": "its run was stopped"}
+    return f"the request is not pending: {words.get(by or '', 'it was decided already')}"
+
+
+# --- questions -------------------------------------------------------------------------------
 
 
 async def _questions(call: Call) -> Response:
     call.services.presence.looked()
-    asked = await call.daemon.ask(ListQuestions())
+    asked = await call.daemon.ask(ListQuestions(session_id=call.query.session_id or None))
     return json_reply([asked_question(question) for question in asked.questions])
 
 
 async def _answer(call: Call) -> Response:
     question = await _question(call)
-    body: AnswerGiven = call.body
-    given: list[Any] = body.answers if body.answers is not None else [body.answer or ""]
-    filled = [*given, *[""] * len(question.questions)][: len(question.questions)]
-    answers = tuple(map(_one_answer, filled))
-    await call.daemon.ask(AnswerQuestion(question_id=question.question_id, answers=answers))
+    given = _given(call.body, question.questions)
+    if not given:
+        return await _rejected(call, question, _NO_ANSWER)
+    if len(given) != len(question.questions):
+        words = f"body: answers must have {len(question.questions)} items, one for each question"
+        raise HttpError(UNPROCESSABLE, words)
+    answers = tuple(map(given_answer, question.questions, given))
+    await _settled(call, AnswerQuestion(question_id=question.question_id, answers=answers))
     return json_reply(Ok(ok=True))
 
 
-def _one_answer(given: str | list[str]) -> QuestionAnswer:
-    if isinstance(given, str):
-        return QuestionAnswer(text=given)
-    return QuestionAnswer(chosen=tuple(given))
+def _given(
+    body: AnswerGiven, questions: tuple[UserQuestion, ...]
+) -> list[str] | list[str | list[str]]:
+    """Returns an answer for each question; none at all if none is given."""
+    if body.answers is not None:
+        return body.answers
+    return [body.answer] * len(questions) if body.answer else []
 
 
 async def _reject(call: Call) -> Response:
-    question = await _question(call)
-    await call.daemon.ask(RejectQuestion(question_id=question.question_id))
+    return await _rejected(call, await _question(call), call.body.reason)
+
+
+async def _rejected(call: Call, question: QuestionAsked, reason: str | None) -> Response:
+    await _settled(call, RejectQuestion(question_id=question.question_id, reason=reason))
     return json_reply(Ok(ok=True))
 
 
+async def _settled(call: Call, command: AnswerQuestion | RejectQuestion) -> None:
+    try:
+        await call.daemon.ask(command)
+    except Refused as refused:
+        if refused.message == "already_answered":
+            raise HttpError(_QUESTION_NOT_PENDING, "the question was answered already") from None
+        if refused.message == "question_not_found":
+            raise HttpError(_QUESTION_NOT_FOUND, "no such question waits") from None
+        raise
+
+
 async def _question(call: Call) -> QuestionAsked:
-    asked = await call.daemon.ask(ListQuestions())
+    """Returns the question that the path means, which waits.
+
+    Raises:
+        HttpError: it does not, or not any more, or not in the session that is named.
+    """
+    asked = await call.daemon.ask(ListQuestions(session_id=call.path.get("id")))
+    wanted = call.path["question_id"]
     for question in asked.questions:
-        if question.question_id == call.path["question_id"]:
+        if question.question_id == wanted:
             return question
-    raise HttpError(_QUESTION_NOT_FOUND, "no such question waits for an answer")
+    if "id" not in call.path:
+        # No answers fit no question, so this does nothing but say whether it was there.
+        await _settled(call, AnswerQuestion(question_id=wanted, answers=()))
+    raise HttpError(_QUESTION_NOT_FOUND, "no such question waits")
 
 
 ROWS: Final = (
@@ -182,13 +285,14 @@ ROWS: Final = (
         summary="Lists the tool calls that wait for a word, and the rules in force.",
         sends=("list_permissions",),
         replies={200: AskedPermissions},
+        query=AskingQuery,
     ),
     Row(
         method="POST",
         path="/permission/{request_id}/reply",
         handler=_reply,
         summary="Allows or denies a tool call that waits.",
-        sends=("list_permissions", "confirm_tool"),
+        sends=("get_tool_call", "confirm_tool"),
         replies={200: Applied},
         body=ReplyGiven,
     ),
@@ -197,16 +301,20 @@ ROWS: Final = (
         path="/sessions/{id}/tools/{request_id}/approve",
         handler=_approve,
         summary="Allows a tool call that waits, this once.",
-        sends=("list_permissions", "confirm_tool"),
+        sends=("get_tool_call", "list_permissions", "confirm_tool"),
         replies={200: Ok},
+        body=ReasonGiven,
+        is_body_optional=True,
     ),
     Row(
         method="POST",
         path="/sessions/{id}/tools/{request_id}/deny",
         handler=_deny,
         summary="Denies a tool call that waits.",
-        sends=("list_permissions", "confirm_tool"),
+        sends=("get_tool_call", "list_permissions", "confirm_tool"),
         replies={200: Ok},
+        body=ReasonGiven,
+        is_body_optional=True,
     ),
     Row(
         method="GET",
@@ -215,15 +323,17 @@ ROWS: Final = (
         summary="Lists the questions that wait for an answer.",
         sends=("list_questions",),
         replies={200: list[AskedQuestion]},
+        query=AskingQuery,
     ),
     Row(
         method="POST",
         path="/question/{question_id}/reply",
         handler=_answer,
         summary="Answers a question.",
-        sends=("list_questions", "answer_question"),
+        sends=("list_questions", "answer_question", "reject_question"),
         replies={200: Ok},
         body=AnswerGiven,
+        is_body_optional=True,
     ),
     Row(
         method="POST",
@@ -232,14 +342,17 @@ ROWS: Final = (
         summary="Says that a question will not be answered.",
         sends=("list_questions", "reject_question"),
         replies={200: Ok},
+        body=ReasonGiven,
+        is_body_optional=True,
     ),
     Row(
         method="POST",
         path="/sessions/{id}/questions/{question_id}/answer",
         handler=_answer,
         summary="Answers a question.",
-        sends=("list_questions", "answer_question"),
+        sends=("list_questions", "answer_question", "reject_question"),
         replies={200: Ok},
         body=AnswerGiven,
+        is_body_optional=True,
     ),
 )

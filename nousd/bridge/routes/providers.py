@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 from starlette.responses import Response
 
 from nousd.bridge.replies import json_reply
@@ -13,7 +14,15 @@ from nousd.wire.commands import ListModels
 
 
 async def _providers(call: Call) -> Response:
-    return json_reply(catalog(await call.daemon.ask(ListModels())))
+    listed = await call.daemon.ask(ListModels())
+    if listed.truncated is True:
+        each = [
+            await call.daemon.ask(ListModels(provider=provider.provider))
+            for provider in listed.providers
+        ]
+        models = tuple(model for answer in each for model in answer.models)
+        listed = msgspec.structs.replace(listed, models=models)
+    return json_reply(catalog(listed))
 
 
 ROWS: Final = (

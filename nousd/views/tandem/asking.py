@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
+from nousd.views.tandem.runs import TENANT
 from nousd.views.tandem.spelling import Body
 from nousd.views.tandem.values import milliseconds, or_none
 from nousd.wire.questions import QuestionAnswer, QuestionAsked, UserQuestion
 from nousd.wire.todos import Todo
 from nousd.wire.tool_events import PermissionRequested, ToolCallEvent
-from nousd.wire.tool_responses import Permissions
+from nousd.wire.tool_responses import Permissions, RuleInForce
 
 _ATTEMPT: Final = "-"
 
 _ATTEMPT_DIGITS_MAX: Final = 9
+
+_OF_SESSION: Final = "granted for the session"
+_OF_ALL: Final = "granted for every session"
+
+_BETWEEN: Final = ", "
+"""Between the options that are chosen, where an answer is one text."""
 
 # --- things to do ----------------------------------------------------------------------------
 
@@ -44,6 +51,7 @@ class AskedPermission(Body, frozen=True, kw_only=True):
 
     id: str
     session_id: str
+    tenant_context: dict[str, str] = msgspec.field(default_factory=lambda: TENANT)
     permission: str
     pattern: str
     tool: str
@@ -57,7 +65,7 @@ class AskedPermission(Body, frozen=True, kw_only=True):
 
 
 class StandingRule(Body, frozen=True, kw_only=True):
-    """A rule in force; ``origin`` says for people where it stands."""
+    """A rule in force; ``origin`` says for people where it stands. Its id says all of it."""
 
     id: str
     permission: str
@@ -79,28 +87,53 @@ def request_id(event: ToolCallEvent) -> str:
     return f"{event.tool_call_id}{_ATTEMPT}{event.attempt}"
 
 
-def call_of(request: str) -> tuple[str, int] | None:
-    """Returns the tool call and the attempt that a request's id means; None if it is no id of ours."""
+class NamedCall(NamedTuple):
+    """An attempt at a tool call; without ``attempt``, the last one."""
+
+    tool_call_id: str
+    attempt: int | None
+
+
+def call_of(request: str) -> NamedCall:
+    """Returns the call that a request's id means. The id of the call itself means it as well, because
+    that is what the part of a message has.
+    """
     tool_call_id, _, attempt = request.rpartition(_ATTEMPT)
     is_number = attempt.isascii() and attempt.isdecimal() and len(attempt) <= _ATTEMPT_DIGITS_MAX
-    return (tool_call_id, int(attempt)) if tool_call_id and is_number else None
+    if tool_call_id and is_number and int(attempt):
+        return NamedCall(tool_call_id, int(attempt))
+    return NamedCall(request, None)
+
+
+def rule_id(decision: str, rule: str) -> str:
+    """Returns the id of a rule in force."""
+    return f"{decision}:{rule}"
 
 
 def asked_permissions(now: Permissions) -> AskedPermissions:
-    """Returns what waits for a word of the user."""
+    """Returns what waits for a word of the user, and each rule once, however often it is in force."""
+    granted = [
+        *(RuleInForce(decision="allow", rule=rule, origin=_OF_SESSION) for rule in now.granted),
+        *(
+            RuleInForce(decision="allow", rule=rule, origin=_OF_ALL)
+            for rule in now.granted_everywhere
+        ),
+    ]
+    rules = [_standing(rule) for rule in (*granted, *now.rules)]
     return AskedPermissions(
         requests=[asked_permission(request) for request in now.pending],
-        rules=[
-            StandingRule(
-                id=f"{rule.decision}:{rule.rule}",
-                permission=rule.rule.partition("(")[0],
-                pattern=_pattern(rule.rule),
-                action=rule.decision,
-                origin=rule.origin,
-            )
-            for rule in now.rules
-        ],
+        rules=list({rule.id: rule for rule in reversed(rules)}.values())[::-1],
         decisions=[],
+    )
+
+
+def _standing(rule: RuleInForce) -> StandingRule:
+    return StandingRule(
+        id=rule_id(rule.decision, rule.rule),
+        permission=rule.rule.partition("(")[0],
+        pattern=_pattern(rule.rule),
+        action=rule.decision,
+        origin=rule.origin,
     )
 
 
@@ -158,6 +191,7 @@ class AskedQuestion(Body, frozen=True, kw_only=True):
 
     id: str
     session_id: str
+    tenant_context: dict[str, str] = msgspec.field(default_factory=lambda: TENANT)
     expires_at_ms: int
     questions: list[Question]
     tool: CallRef
@@ -201,4 +235,20 @@ def question(asked: UserQuestion) -> Question:
 def answer_text(answer: QuestionAnswer) -> str:
     """Returns an answer as one text."""
     own = () if answer.text is UNSET else (answer.text,)
-    return ", ".join((*answer.chosen, *own))
+    return _BETWEEN.join((*answer.chosen, *own))
+
+
+def given_answer(asked: UserQuestion, given: str | Iterable[str]) -> QuestionAnswer:
+    """Returns what a client's words mean as the answer to a question: those that are labels of options
+    are chosen, the others are the user's own. Of a question that takes several, they may stand in one
+    text as ``answer_text`` writes them.
+    """
+    labels = {option.label for option in asked.options}
+    words = [given] if isinstance(given, str) else list(given)
+    if asked.multiple and isinstance(given, str) and labels.issuperset(given.split(_BETWEEN)):
+        words = given.split(_BETWEEN)
+    said = [word.strip() if word.strip() in labels else word for word in words]
+    own = _BETWEEN.join(word for word in said if word not in labels)
+    return QuestionAnswer(
+        chosen=tuple(dict.fromkeys(word for word in said if word in labels)), text=own or UNSET
+    )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET
 
-from nousd.wire.responses import Models, ModelSummary
+from nousd.wire.responses import Models, ModelSummary, ProviderSummary
 
-DEFAULT_PROVIDER = "local"
+DEFAULT_PROVIDER: Final = "local"
 """What is said where no provider is the default."""
 
 
@@ -28,40 +28,60 @@ class Model(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Provider(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A provider with its models by their names; ``catalog_status`` says whether it could be asked."""
+    """A provider with its models by their names. ``catalog_source`` is who says which they are;
+    ``catalog_status`` is ``unavailable`` if it cannot be used, as without a key, and ``error`` if its
+    server did not say; ``catalog_message`` tells why.
+    """
 
     id: str
     name: str
     models: dict[str, Model]
-    catalog_status: Literal["ok", "error"]
+    catalog_source: Literal["remote", "config", "empty"]
+    catalog_status: Literal["ok", "unavailable", "error"]
     catalog_message: str | None = None
 
 
 class Catalog(msgspec.Struct, frozen=True):
-    """All providers; ``connected`` are those whose models can be asked."""
+    """All providers; ``connected`` are those that can be used, as far as the configuration goes."""
 
     all: list[Provider]
     connected: list[str]
     default: str
 
 
+_SOURCES: Final[dict[str, Literal["remote", "config", "empty"]]] = {
+    "server": "remote",
+    "config": "config",
+    "none": "empty",
+}
+"""who says which models there are -> how the contract calls him."""
+
+
 def catalog(listed: Models) -> Catalog:
     """Returns the catalogue of what was listed."""
-    failed = {item.provider: item.cause for item in listed.errors}
-    names = dict.fromkeys([*(model.provider for model in listed.models), *failed])
+    causes = {item.provider: item.cause for item in listed.errors}
     return Catalog(
-        all=[_provider(name, listed.models, failed.get(name)) for name in names],
-        connected=[name for name in names if name not in failed],
-        default=next((m.provider for m in listed.models if m.is_default), DEFAULT_PROVIDER),
+        all=[
+            _provider(provider, listed.models, causes.get(provider.provider))
+            for provider in listed.providers
+        ],
+        connected=[provider.provider for provider in listed.providers if provider.usable],
+        default=next((p.provider for p in listed.providers if p.is_default), DEFAULT_PROVIDER),
     )
 
 
-def _provider(name: str, models: Iterable[ModelSummary], cause: str | None) -> Provider:
+def _provider(
+    provider: ProviderSummary, models: Iterable[ModelSummary], cause: str | None
+) -> Provider:
+    status: Literal["ok", "error"] = "ok" if cause is None else "error"
     return Provider(
-        id=name,
-        name=name,
-        models={model.model: _model(model) for model in models if model.provider == name},
-        catalog_status="ok" if cause is None else "error",
+        id=provider.provider,
+        name=provider.provider,
+        models={
+            model.model: _model(model) for model in models if model.provider == provider.provider
+        },
+        catalog_source=_SOURCES[provider.catalog],
+        catalog_status=status if provider.usable else "unavailable",
         catalog_message=cause,
     )
 

@@ -1,0 +1,119 @@
+"""Which models there are, over HTTP: providers, what they have, and which of them can be asked."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from nousd.errors import ConfigError
+from nousd.machine.model_input import ModelChoice
+from nousd.providers import listing
+from nousd.providers.interface import Provider
+from nousd.providers.models import ModelFacts, Models
+from nousd.providers.registry import make_provider
+from tests.bridge.harness import bridge_to
+from tests.daemon_harness import socket_daemon
+from tests.stub_model import Reply, StubModel, error_reply, stub_model
+
+
+def unusable() -> Provider:
+    raise ConfigError("provider broken needs BROKEN_API_KEY")
+
+
+def says(*models: str) -> Reply:
+    body = json.dumps({"object": "list", "data": [{"id": model} for model in models]})
+    return Reply((body.encode(),), content_type="application/json")
+
+
+async def test_each_provider_says_what_it_has_who_says_so_and_whether_it_can_be_asked(
+    short_folder: Path, stub: StubModel
+) -> None:
+    async with stub_model() as silent:
+        models = Models(
+            {
+                "main": partial(make_provider, "openai", name="main", api_base=stub.api_base),
+                "silent": partial(make_provider, "openai", name="silent", api_base=silent.api_base),
+                "broken": unusable,
+            },
+            ModelChoice("main", "m1"),
+            facts={
+                "silent/small": ModelFacts(context_window=5000),
+                "main/m1": ModelFacts(context_window=64_000),
+            },
+        )
+        stub.script(says("m1", "vendor/m2"))
+        silent.script(error_reply(404, "no such route"))
+        provider = models.provider("main")
+        with trio.fail_after(30):
+            async with (
+                socket_daemon(short_folder, provider=provider, models=models) as daemon,
+                bridge_to(daemon) as bridge,
+            ):
+                told = await bridge.get("/provider")
+        await models.aclose()
+    main, silent_one, broken = told["all"]
+    assert main == {
+        "id": "main",
+        "name": "main",
+        "models": {
+            "m1": {"name": "m1", "limit": {"context": 64_000}},
+            "vendor/m2": {"name": "vendor/m2", "limit": {"context": 128_000}},
+        },
+        "catalog_source": "remote",
+        "catalog_status": "ok",
+    }
+    assert silent_one["models"] == {"small": {"name": "small", "limit": {"context": 5000}}}
+    assert (silent_one["catalog_source"], silent_one["catalog_status"]) == ("config", "error")
+    assert silent_one["catalog_message"]
+    assert broken == {
+        "id": "broken",
+        "name": "broken",
+        "models": {},
+        "catalog_source": "empty",
+        "catalog_status": "unavailable",
+        "catalog_message": "provider broken needs BROKEN_API_KEY",
+    }
+    assert told["connected"] == ["main", "silent"]
+    assert told["default"] == "main"
+
+
+async def test_more_models_than_one_answer_holds_are_all_told(
+    short_folder: Path, stub: StubModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "MODELS_LISTED_MAX", 3)
+    async with stub_model() as other:
+        models = Models(
+            {
+                "main": partial(make_provider, "openai", name="main", api_base=stub.api_base),
+                "other": partial(make_provider, "openai", name="other", api_base=other.api_base),
+            },
+            ModelChoice("main", "m1"),
+        )
+        stub.script(says("m1", "m2"))
+        other.script(says("o1", "o2"))
+        provider = models.provider("main")
+        with trio.fail_after(30):
+            async with (
+                socket_daemon(short_folder, provider=provider, models=models) as daemon,
+                bridge_to(daemon) as bridge,
+            ):
+                told = await bridge.get("/provider")
+        await models.aclose()
+    assert [list(provider["models"]) for provider in told["all"]] == [["m1", "m2"], ["o1", "o2"]]
+
+
+async def test_without_a_server_that_lists_models_the_one_that_is_set_is_told(
+    short_folder: Path,
+) -> None:
+    async with (
+        socket_daemon(short_folder, provider=make_provider("mock")) as daemon,
+        bridge_to(daemon) as bridge,
+    ):
+        told = await bridge.get("/provider")
+    assert told["default"] in told["connected"]
+    (mock,) = told["all"]
+    assert mock["models"]
