@@ -24,6 +24,8 @@ RestartSec=1
 # Runs get the time they need to end with balanced events.
 TimeoutStopSec=30
 KillMode=mixed
+# As many connections as the limits of the protocol allow, and room for files.
+LimitNOFILE=8192
 UMask=0077
 
 [Install]

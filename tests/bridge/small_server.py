@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from nousd.bridge import server
 from nousd.bridge.gate import Gate, Safety
+from nousd.bridge.handling import read_body
 from nousd.bridge.place import HttpPlace
 from nousd.bridge.replies import HttpError, error_reply
 from nousd.bridge.streams import event_stream
@@ -50,7 +51,7 @@ class SmallServer:
         if request.url.path == "/fault":
             raise RuntimeError("planted")
         try:
-            text = await request.body() if request.url.path == "/echo" else b"well"
+            text = await read_body(request) if request.url.path == "/echo" else b"well"
         except HttpError as error:
             return error_reply(error)
         return PlainTextResponse(text, headers={"x-tandem-run-id": "run-1"})

@@ -20,7 +20,12 @@ from nousd.bridge.gate import Gate, Safety
 from nousd.bridge.http11 import Connection
 from nousd.bridge.place import HttpPlace
 from nousd.errors import ConfigError
-from nousd.wire.limits import HTTP_CONNECTIONS_MAX, HTTP_IDLE_SECONDS, HTTP_WRITE_SECONDS
+from nousd.wire.limits import (
+    HTTP_BODY_SECONDS,
+    HTTP_CONNECTIONS_MAX,
+    HTTP_IDLE_SECONDS,
+    HTTP_WRITE_SECONDS,
+)
 from tests.bridge.raw_http import Address, answer_in, connected, request, said
 from tests.bridge.small_server import TOKEN, SmallServer, small_server
 from tests.daemon_harness import WAIT_SECONDS
@@ -152,6 +157,22 @@ async def test_a_client_that_trickles_its_head_has_no_longer_than_one_who_is_sil
                 await stream.send_all(b"a: b\r\n")
                 await trio.sleep(1)
         assert trio.current_time() - start <= HTTP_IDLE_SECONDS + 3
+
+
+async def test_a_body_that_does_not_come_in_time_is_no_longer_waited_for(
+    autojump_clock: MockClock,
+) -> None:
+    """However it trickles."""
+    async with small_server() as small, await connected(small.address) as stream:
+        start = trio.current_time()
+        await stream.send_all(request("POST", "/echo", "content-length: 99", token=TOKEN))
+        for _ in range(10):
+            await stream.send_all(b"x")
+            await trio.sleep(1)
+        answer = answer_in(await rest(stream))
+        assert trio.current_time() - start == pytest.approx(HTTP_BODY_SECONDS)
+        assert (answer.status, answer.code) == (408, "REQUEST_TIMEOUT")
+        assert answer.headers["connection"] == "close"
 
 
 async def test_a_client_that_goes_on_asking_is_not_cut_off(autojump_clock: MockClock) -> None:
