@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -41,24 +41,29 @@ def make_app(
     Args:
         apps: path -> what answers there in a language of its own.
     """
-    ours = [
-        Route(path, _endpoint(row, services), methods=[row.method])
-        for row in rows
-        for path in (row.path, *row.aliases)
-    ]
+    ours: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        for path in (row.path, *row.aliases):
+            ours.setdefault(path, {})[row.method] = row
     app = Starlette(
-        routes=[*ours, *(Route(path, app) for path, app in apps.items())],
+        routes=[
+            *(_route(path, by_method, services) for path, by_method in ours.items()),
+            *(Route(path, app) for path, app in apps.items()),
+        ],
         exception_handlers={404: _not_found, 405: _not_allowed, 500: _fault},
     )
     return Measured(ClosingConnections(Gate(app, safety)), services.meters.requests, apps)
 
 
-def _endpoint(row: Row, services: Services) -> Callable[[Request], Awaitable[Response]]:
+def _route(path: str, by_method: Mapping[str, Row], services: Services) -> Route:
+    """Returns one route for all methods of a path, so that a wrong method is told all of them."""
+
     async def endpoint(request: Request) -> Response:
+        row = by_method["GET" if request.method == "HEAD" else request.method]
         request.scope[ROUTE] = row.path
         return await answered(row, services, request)
 
-    return endpoint
+    return Route(path, endpoint, methods=list(by_method))
 
 
 async def _not_found(_request: Request, _error: Exception) -> Response:

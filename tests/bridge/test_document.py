@@ -129,6 +129,12 @@ def test_refusals_are_known_of_exactly_the_commands_that_routes_send() -> None:
     assert sent <= {*COMMANDS, "subscribe"}
 
 
+async def test_a_wrong_method_is_told_which_ones_there_are(bridge: Bridge) -> None:
+    reply = await bridge.http.put("/session", json={})
+    assert (reply.status_code, reply.json()["code"]) == (405, "METHOD_NOT_ALLOWED")
+    assert set(reply.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
+
+
 # --- the page --------------------------------------------------------------------------------
 
 

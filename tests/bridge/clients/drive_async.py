@@ -170,9 +170,10 @@ class Run:
     async def __aenter__(self) -> AsyncIterator[Any]:
         client, session = self._driver.client, self._driver.session
         run = await client.sessions.prompt_async(session, "Ask")
-        self._events: AsyncGenerator[Any, None] = client.stream(session, run.run_id)
-        await until(self._events, self._type)
-        return self._events
+        events: AsyncGenerator[Any, None] = client.stream(session, run.run_id)
+        self._events = events
+        await until(events, self._type)
+        return events
 
     async def __aexit__(self, *_: object) -> None:
         await self._events.aclose()
