@@ -158,6 +158,29 @@ def test_a_daemon_with_all_kinds_of_clients_stops_in_order_and_is_back_on_its_po
         assert sign not in log
 
 
+def test_no_tool_comes_to_the_token(folder: Path) -> None:
+    """The state folder lies in the workdir here, and may."""
+    with running(folder, "serve", f"unix:{folder / 'http'}") as daemon:
+        assert ask(folder / "http", "/global/health")[0] == 200
+        token = token_of(folder)
+        for tool, arguments in (
+            ("read", {"path": "state/http-token"}),
+            ("read", {"path": str(daemon.token_file)}),
+            ("grep", {"pattern": re.escape(token)}),
+        ):
+            call = ["-m", "nousd.cli.client_main", "--socket", str(folder / "s"), "call", tool]
+            done = subprocess.run(
+                [sys.executable, *call, json.dumps(arguments)],
+                capture_output=True,
+                text=True,
+                timeout=WAIT_SECONDS,
+                check=False,
+            )
+            assert token not in done.stdout + done.stderr
+            assert re.search("path_outside_workdir|No matches found", done.stdout + done.stderr)
+        assert daemon.stop() == 0
+
+
 def test_the_service_manager_is_told_once_http_can_be_asked(folder: Path) -> None:
     path, port = folder / "notify", free_port()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
