@@ -1,0 +1,70 @@
+"""The list of what was told of a run, and how a client takes a part of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nousd.bridge.routes.streams import EVENTS_MAX
+from tests.bridge.harness import Bridge, text
+
+
+@pytest.fixture
+async def path(bridge: Bridge) -> str:
+    """The path of the events of a run that is over, with one before it and one behind it."""
+    session = await bridge.new_session()
+    runs = []
+    for words in ("one", "two", "three"):
+        reply = await bridge.http.post(
+            f"/session/{session}/prompt_sync", json={"parts": text(words)}
+        )
+        runs.append(reply.headers["x-tandem-run-id"])
+    return f"/run/{runs[1]}/events"
+
+
+def numbers(told: list[Any]) -> list[int]:
+    return [frame["envelope"]["seq"] for frame in told]
+
+
+async def test_a_list_has_the_run_from_its_beginning_to_its_end(bridge: Bridge, path: str) -> None:
+    told = await bridge.get(path)
+    assert told[0]["type"] == "session.run.started"
+    assert told[-1]["type"] == "session.run.finished"
+    assert {frame["properties"]["runID"] for frame in told} == {path.split("/")[2]}
+    assert numbers(told) == sorted(set(numbers(told)))
+
+
+async def test_since_seq_is_behind_that_frame_and_never_before_the_run(
+    bridge: Bridge, path: str
+) -> None:
+    told = await bridge.get(path)
+    for index, seq in enumerate(numbers(told)):
+        assert await bridge.get(path, since_seq=seq) == told[index + 1 :]
+    assert await bridge.get(path, since_seq=0) == told
+    assert await bridge.get(path, after=str(numbers(told)[0]), since_seq=0) == told[1:]
+
+
+async def test_tail_is_the_last_ones(bridge: Bridge, path: str) -> None:
+    told = await bridge.get(path)
+    assert await bridge.get(path, tail=0) == []
+    assert await bridge.get(path, tail=2) == told[-2:]
+    assert await bridge.get(path, tail=EVENTS_MAX) == told
+    assert await bridge.get(path, tail=1, since_seq=numbers(told)[0]) == told[-1:]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"tail": -1},
+        {"tail": EVENTS_MAX + 1},
+        {"tail": "x"},
+        {"since_seq": -1},
+        {"since_seq": 2**62},
+    ],
+)
+async def test_what_is_no_part_of_a_list_is_refused(
+    bridge: Bridge, path: str, query: dict[str, Any]
+) -> None:
+    reply = await bridge.http.get(path, params=query)
+    assert (reply.status_code, reply.json()["code"]) == (400, "BAD_REQUEST")
