@@ -31,6 +31,10 @@ _logger: Final = logging.getLogger(__name__)
 _DATA: Final = b"data: "
 _KEEPALIVE: Final = b":\n\n"
 
+PACE_SECONDS: Final = 0.015
+"""How long after a write the next one follows at least, unless there is more already: what a model says
+in that time, faster than anybody reads, is then one write to each of many readers."""
+
 _HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -128,7 +132,8 @@ async def pages(
     window: Window, wanted: Wanted, place: Place, *, ends_with_run: bool
 ) -> AsyncGenerator[bytes, None]:
     """Yields what ``told`` does, of a reader that answers nothing."""
-    silent_until = _keepalive_at()
+    written_at = anyio.current_time()
+    paced_until = written_at
     while True:
         page = await window.page_behind(place, wanted)
         place = page.place
@@ -137,10 +142,12 @@ async def pages(
         if ends_with_run and page.has_end:
             return
         if page.data:
-            silent_until = _keepalive_at()
-        elif (left := silent_until - anyio.current_time()) <= 0:
+            # Who takes his time with what is written is owed no keep-alive for it.
+            written_at = anyio.current_time()
+            paced_until = written_at + PACE_SECONDS
+        elif (left := written_at + HTTP_KEEPALIVE_SECONDS - anyio.current_time()) <= 0:
             yield _KEEPALIVE
-            silent_until = _keepalive_at()
+            written_at = anyio.current_time()
         elif place.after < window.head:
             # A long stretch without a match must not hold up the others.
             await anyio.lowlevel.checkpoint()
@@ -148,8 +155,4 @@ async def pages(
             return
         else:
             place = await window.wait_behind(place, wanted, left)
-
-
-def _keepalive_at() -> float:
-    """Returns when the next one is due. Who takes his time with what is written is owed none for it."""
-    return anyio.current_time() + HTTP_KEEPALIVE_SECONDS
+            await anyio.sleep_until(paced_until)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from nousd.bridge import window
+from nousd.bridge import streams, window
 from nousd.machine.model_input import ModelInput
 from nousd.providers.interface import NO_BLOBS, Blobs, Piece, Receive, TextDelta
 from nousd.providers.mock import MockProvider
@@ -98,6 +98,7 @@ async def test_a_reader_that_is_cut_500_times_in_a_fast_run_has_every_event_once
     short_folder: Path, monkeypatch: pytest.MonkeyPatch, is_far_behind: bool
 ) -> None:
     """Near the model it finds all in the window; far behind it reads the log until it has caught up."""
+    monkeypatch.setattr(streams, "PACE_SECONDS", 0.0)
     if is_far_behind:
         monkeypatch.setattr(window, "WINDOW_EVENTS_MAX", 100)
     model = _PacedProvider()

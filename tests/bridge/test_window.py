@@ -337,6 +337,31 @@ async def test_a_silent_stream_has_a_keepalive_every_ten_seconds(
         await stream.aclose()
 
 
+async def test_what_is_told_in_a_burst_is_few_writes_and_the_first_of_it_does_not_wait(
+    autojump_clock: MockClock,
+) -> None:
+    log = Log()
+    async with following(log) as window, trio.open_nursery() as nursery:
+        written: list[tuple[float, int]] = []
+
+        async def read_on() -> None:
+            stream = pages(window, ALL, Place(0, FRAMES_MAX), ends_with_run=True)
+            async for chunk in stream:
+                frames = len(frames_in(chunk))
+                written.append((trio.current_time(), frames))
+
+        nursery.start_soon(read_on)
+        await trio.sleep(1)
+        start = trio.current_time()
+        for _ in range(100):
+            log.append(delta())
+            await trio.sleep(0.001)
+        log.append(ended())
+    assert written[0] == (start, 1)
+    assert sum(frames for _, frames in written) == 103
+    assert len(written) <= 10
+
+
 async def test_readers_end_when_the_daemon_has(autojump_clock: MockClock) -> None:
     log = Log()
     async with following(log) as window:
