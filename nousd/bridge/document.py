@@ -167,7 +167,8 @@ def _tag(row: Row) -> str:
 
 def _description(row: Row) -> str:
     sends = f"Sends: {', '.join(row.sends)}." if row.sends else "Asks the daemon nothing."
-    return " ".join(filter(None, (first_paragraph(row.handler.__doc__), sends)))
+    query = "" if row.query is None else first_paragraph(row.query.__doc__)
+    return " ".join(filter(None, (first_paragraph(row.handler.__doc__), query, sends)))
 
 
 def _operation_id(row: Row) -> str:

@@ -202,6 +202,16 @@ def test_the_conflict_that_is_shown_is_one() -> None:
     assert msgspec.to_builtins(msgspec.json.decode(shown, type=Conflict)) == json.loads(shown)
 
 
+def test_every_code_of_a_refusal_is_told() -> None:
+    sources = sorted((REPOSITORY / "nousd/bridge").rglob("*.py"))
+    made = r"Failure\(\s*(?:status=)?\d+,\s*(?:code=)?\"([A-Z_]+)\""
+    codes = {
+        code for path in sources for code in re.findall(made, path.read_text(encoding="utf-8"))
+    }
+    assert len(codes) > 30
+    assert {code for code in codes if f"`{code}`" not in PROSE} == set()
+
+
 def test_ids_of_frames_are_computed_as_the_prose_says() -> None:
     from nousd.views.tandem.frames import FRAMES_MAX, frame_id
 
