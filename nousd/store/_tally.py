@@ -55,9 +55,9 @@ class Tally:
 
     def wrote(self, stored: Iterable[tuple[StoredEvent, ...]]) -> None:
         """Counts the events of a commit."""
-        for events in stored:
-            self._events += len(events)
-            self._bytes += sum([len(event.line) for event in events])
+        sizes = [len(event.line) for events in stored for event in events]
+        self._events += len(sizes)
+        self._bytes += sum(sizes)
 
     def checkpointed(self, seconds: float) -> None:
         """Counts a move of content from the WAL into the database."""

@@ -136,6 +136,7 @@ async def test_http_itself_is_counted_by_route_and_status(bridge: Bridge) -> Non
     await bridge.get(f"/session/{session}")
     assert (await bridge.http.get("/session/nobody")).status_code == 404
     assert (await bridge.http.get("/nothing/here")).status_code == 404
+    mcp = (await bridge.http.delete("/mcp")).status_code
     stranger = await bridge.http.get("/session", headers={"authorization": "Bearer wrong"})
     assert stranger.status_code == 401
     async with bridge.events() as frames:
@@ -154,6 +155,7 @@ async def test_http_itself_is_counted_by_route_and_status(bridge: Bridge) -> Non
         ("GET", "other", "404"): 1,
         ("GET", "other", "401"): 1,
         ("GET", "/event", "200"): 1,
+        ("DELETE", "/mcp", str(mcp)): 1,
     }
     assert told.value("nousd_http_request_seconds_count", route="/event") == 1
     assert told.value("nousd_http_received_bytes_total") == len("{}")
