@@ -161,8 +161,12 @@ def _operation(row: Row, shapes: _Shapes, *, is_alias: bool) -> Json:
     return operation
 
 
+_OF_THE_SERVER: Final = frozenset({"global", "openapi.json", "docs", "metrics"})
+
+
 def _tag(row: Row) -> str:
-    return row.path.strip("/").partition("/")[0]
+    first = row.path.strip("/").partition("/")[0]
+    return "server" if first in _OF_THE_SERVER else first
 
 
 def _description(row: Row) -> str:
