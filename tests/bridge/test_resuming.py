@@ -17,8 +17,6 @@ from tests.bridge.harness import Bridge, Frame, bridge_to, frames_in, text
 from tests.bridge.raw_http import opened
 from tests.daemon_harness import WAIT_SECONDS, socket_daemon
 
-CUTS = 500
-DELTAS = 2000
 BYTES_MAX = 4000
 FRAME_BYTES_MIN = 300
 
@@ -110,11 +108,11 @@ async def test_a_reader_that_is_cut_500_times_in_a_fast_run_has_every_event_once
         reader = _CutReader(bridge, sessionID=session)
         dice = random.Random(20261121)
         await reader.greet()
-        await bridge.post(f"/session/{session}/prompt_async", parts=text(f"[[say {DELTAS}]]"))
+        await bridge.post(f"/session/{session}/prompt_async", parts=text(f"[[say {deltas}]]"))
         with trio.fail_after(WAIT_SECONDS):
             while not reader.has_end:
                 size = dice.randrange(1, BYTES_MAX)
-                model.let(DELTAS if is_far_behind else size // FRAME_BYTES_MIN + 1)
+                model.let(deltas if is_far_behind else size // FRAME_BYTES_MIN + 1)
                 await reader.read(size)
 
         told = [frame for frame in reader.frames if frame.envelope]
@@ -124,8 +122,8 @@ async def test_a_reader_that_is_cut_500_times_in_a_fast_run_has_every_event_once
         assert [frame.envelope["event_id"] for frame in told if _is_of_run(frame)] == [
             frame["envelope"]["event_id"] for frame in whole
         ], "and none is missing"
-        assert len([frame for frame in told if "delta" in frame.properties]) == DELTAS + 1
-        assert reader.connections > CUTS
+        assert len([frame for frame in told if "delta" in frame.properties]) == deltas + 1
+        assert reader.connections > cuts
 
 
 def _is_of_run(frame: Frame) -> bool:
