@@ -82,6 +82,17 @@ async def test_every_metric_of_ours_is_shown(told: Scrape) -> None:
         assert asked & {name + suffix for suffix in suffixes}, name
 
 
+async def test_every_figure_stands_in_the_document(told: Scrape) -> None:
+    document = (PATH.parents[1] / "protocol" / "http.md").read_text(encoding="utf-8")
+    for name in told.ours:
+        family = told.families[name]
+        shown = f"{name}_total" if family.type == "counter" else name
+        row = rf"\| `{shown}` \| {family.type} \| [^|]*\| {re.escape(family.documentation)} \|"
+        assert re.search(row, document), f"{shown}: {family.documentation}"
+    documented = set(re.findall(r"\| `(nousd_[a-z_]+)` \|", document))
+    assert documented <= offered(told) | told.ours
+
+
 async def test_counters_are_asked_for_as_rates(told: Scrape) -> None:
     for title, expression, _ in QUERIES:
         for name in _METRIC.findall(expression):

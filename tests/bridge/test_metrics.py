@@ -82,7 +82,7 @@ async def test_runs_with_tools_failures_and_an_abort_are_counted_exactly(
     assert told.by("nousd_runs_total", "status") == ended
     assert told.by("nousd_run_seconds_count", "status") == ended
     assert told.value("nousd_turns_total") == told.value("nousd_events_total", type="turn_start")
-    assert told.value("nousd_sessions_created_total") == 1
+    assert told.value("nousd_new_sessions_total") == 1
     assert told.by("nousd_inputs_total", "kind") == {"prompt": 3}
     assert told.by("nousd_tool_calls_total", "tool", "outcome") == {
         ("ls", "ok"): 1,

@@ -29,11 +29,11 @@ def run_folds(registry: CollectorRegistry) -> Folds:
         **_remarks(registry),
         events.SessionCreated: _plain(
             registry,
-            "nousd_sessions_created",
+            "nousd_new_sessions",
             "Sessions that were made, those of tasks among them.",
         ),
         events.SessionDeleted: _plain(
-            registry, "nousd_sessions_deleted", "Sessions that were deleted."
+            registry, "nousd_deleted_sessions", "Sessions that were deleted."
         ),
         events.TurnStart: _plain(registry, "nousd_turns", "Turns that began."),
         events.RunConflict: _plain(
