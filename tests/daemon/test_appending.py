@@ -392,11 +392,14 @@ async def test_killed_before_its_turn_it_is_resumed_without_a_repetition(
     short_folder: Path, stub: StubModel
 ) -> None:
     place = Place(short_folder, stub)
+    gate = Gate()  # without it the run may be over before the kill
+    stub.script(text_reply(gate, "an answer"))
     async with running(place) as process:
         client = await place.connect()
         appended = await client.request("append_message", text="hello")
         await client.request("prompt", text="hello", wait=False, reuse_appended=True)
         await process.kill()
+    gate.open()
     async with running(place):
         events, client = await place.watch(), await place.connect()
         await client.request("resume")
