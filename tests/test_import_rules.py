@@ -63,7 +63,7 @@ ROOMS: dict[str, Room] = {
     "mcp_host": room("client wire errors", "mcp mcp_types anyio starlette"),
     "bridge": room(
         "client views wire errors places",
-        "starlette hypercorn anyio trio msgspec prometheus_client",
+        "starlette hypercorn h11 anyio trio msgspec prometheus_client",
     ),
     "sdk": room("client views wire errors", "anyio"),
     "cli": room("client sdk mcp_host admin replay errors places config", "typer anyio"),
