@@ -94,7 +94,6 @@ class _CutReader:
     ("is_far_behind", "deltas", "cuts"), [(False, 2000, 500), (True, 700, 150)]
 )
 @pytest.mark.behaviour("http_streams_lose_nothing")
-@pytest.mark.behaviour("http_streams_lose_nothing")
 async def test_a_reader_that_is_cut_500_times_in_a_fast_run_has_every_event_once(
     short_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
