@@ -30,8 +30,11 @@ class Scrape:
         return {
             name
             for name in self.families
-            if name.startswith("nousd_") and not name.endswith("_created")
+            if name.startswith("nousd_") and not self._is_time_of_another(name)
         }
+
+    def _is_time_of_another(self, name: str) -> bool:
+        return name.endswith("_created") and name.removesuffix("_created") in self.families
 
     def value(self, name: str, **labels: str) -> float:
         """Returns the value of the one sample with these labels."""

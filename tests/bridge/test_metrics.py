@@ -329,14 +329,13 @@ async def test_names_and_helps_are_as_prometheus_wants_them(bridge: Bridge) -> N
     for name in told.ours:
         family = told.families[name]
         assert re.fullmatch(r"nousd(_[a-z]+)+", name)
+        assert not name.endswith(("_created", "_bucket", "_sum", "_total")), name
         assert family.documentation.endswith("."), name
         assert not re.search(r"milli|_ms\b|_kb\b|_count\b|_minutes", name)
         if family.type == "histogram":
             assert name.endswith(_UNITS), name
         if family.type == "counter":
-            assert all(sample.name.endswith(("_total", "_created")) for sample in family.samples)
-        else:
-            assert not name.endswith("_total")
+            assert all(sample.name.endswith("_total") for sample in family.samples)
 
 
 # --- what is in labels -----------------------------------------------------------------------
