@@ -164,7 +164,7 @@ class RecordedTool:
             raise ToolError(_RAN_OUT)
         if call.failed_as is None:
             return _given(call)
-        if call.full is not None:
+        if call.failed_as == ToolError.code:
             return msgspec.structs.replace(_given(call), is_error=True)
         raise _tool_error(call.failed_as, call.result)
 
@@ -196,7 +196,7 @@ def _given(call: Call) -> ToolResult:
 
 
 def _tool_error(code: str, text: str) -> ToolError:
-    kinds = {kind.code: kind for kind in (ToolError, ToolArgumentsInvalid, ToolServerFailed)}
+    kinds = {kind.code: kind for kind in (ToolArgumentsInvalid, ToolServerFailed)}
     return kinds.get(code, ToolError)(text)
 
 

@@ -33,6 +33,7 @@ from tests.daemon.process_harness import Place, running
 from tests.daemon.scripted import says
 from tests.daemon.test_hooks import hooks, on
 from tests.daemon.test_runtime_policy import Opinionated
+from tests.daemon.test_sandboxing import OpenSandbox
 from tests.daemon_harness import of_type
 from tests.replay.memory_log import MemoryLog
 from tests.replay.test_earlier_logs import replay_in_a_thread
@@ -97,6 +98,17 @@ async def test_a_question_under_an_override_is_played_without_it(tmp_path: Path)
         await bench.run(calls(("ls", "{}")))
         # It is not there any more when the runs are played.
         beside.unlink()
+
+
+@pytest.mark.parametrize("command", ["exit 3", "echo said; false"])
+async def test_a_command_that_failed_in_a_sandbox_is_played_as_held(
+    command: str, tmp_path: Path
+) -> None:
+    async with replayed_bench(tmp_path, sandbox=OpenSandbox) as bench:
+        run = await bench.run(calls(("bash", json.dumps({"command": command}))))
+        (completed,) = of_type(run, "tool_call_completed")
+        assert completed["is_error"]
+        assert completed["sandbox"]["backend"] == "open"
 
 
 async def test_a_run_that_was_stopped_while_it_asked_is_stopped_there(tmp_path: Path) -> None:
