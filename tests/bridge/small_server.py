@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from trio.testing import wait_all_tasks_blocked
 
 from nousd.bridge import server
 from nousd.bridge.gate import Gate, Safety
@@ -50,6 +51,8 @@ class SmallServer:
         self.seen.append(request.url.path)
         if request.url.path == "/fault":
             raise RuntimeError("planted")
+        if request.url.path == "/deaf":
+            await wait_all_tasks_blocked()  # until no more of the body can come to us
         try:
             text = await read_body(request) if request.url.path == "/echo" else b"well"
         except HttpError as error:
