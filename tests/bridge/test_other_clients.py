@@ -106,6 +106,16 @@ async def place(short_folder: Path, stub: StubModel) -> AsyncIterator[Place]:
         yield place
 
 
+@pytest.fixture
+def npm_driver() -> Path:
+    """The program that drives the npm client, where it can."""
+    if shutil.which("node") is None:
+        pytest.skip("Node is not installed, which the npm client runs on")
+    if not (NPM / "node_modules").exists():
+        pytest.skip("the npm client is missing: npm ci --prefix tests/tandem_npm")
+    return NPM / "drive.mjs"
+
+
 async def drive(place: Place, *program: str | Path, not_served: str | None = None) -> Told:
     """Runs a driver to its end; it must succeed and say nothing beside its lines."""
     arguments = [address_of(place), token_of(place), str(place.work)]
@@ -167,12 +177,8 @@ async def test_the_synchronous_client_of_pypi_gets_what_it_wants(place: Place) -
 
 
 @pytest.mark.behaviour("http_known_clients_work")
-async def test_the_client_of_npm_gets_what_it_wants(place: Place) -> None:
-    if shutil.which("node") is None:
-        pytest.skip("Node is not installed, which the npm client runs on")
-    if not (NPM / "node_modules").exists():
-        pytest.skip("the npm client is missing: npm ci --prefix tests/tandem_npm")
-    told = await drive(place, "node", NPM / "drive.mjs", not_served="npm")
+async def test_the_client_of_npm_gets_what_it_wants(npm_driver: Path, place: Place) -> None:
+    told = await drive(place, "node", npm_driver, not_served="npm")
     the_story_was_told(told, place)
     streams_were_told(told)
     everything_is_known(told, "npm")
