@@ -65,7 +65,9 @@ class Told:
 
     def result(self, label: str) -> Any:
         """Returns what the last call of that label gave."""
-        return self._last(label)["result"]
+        outcome = self._last(label)
+        assert "result" in outcome, f"{label}: {outcome}"
+        return outcome["result"]
 
     def refusal(self, label: str) -> tuple[int, str]:
         """Returns status and code with which the last call of that label was refused."""
