@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from nousd.config.values import Given, SettingInfo, read_value
 from nousd.errors import ConfigError
+from nousd.places.names import is_utf8
 
 
 def decide(info: SettingInfo, given: Given) -> Any:
@@ -34,6 +35,21 @@ def _folder_fault(path: Path) -> str:
     return "" if path.is_dir() else f"{path} is no folder"
 
 
+def _workspace_fault(path: Path) -> str:
+    if fault := _folder_fault(path):
+        return fault
+    # The log and models are told where sessions work.
+    return "" if is_utf8(str(path.resolve())) else "the path of the folder is not UTF-8"
+
+
+def _workspaces_fault(paths: tuple[Path, ...]) -> str:
+    return _first_fault(_workspace_fault, paths)
+
+
+def _first_fault(fault_of: Callable[[Path], str], paths: tuple[Path, ...]) -> str:
+    return next((fault for path in paths if (fault := fault_of(path))), "")
+
+
 def _file_fault(path: Path) -> str:
     return "" if path.is_file() else f"{path} is no file"
 
@@ -47,7 +63,7 @@ def _paths_fault(paths: tuple[Path, ...]) -> str:
 
 
 def _folders_fault(paths: tuple[Path, ...]) -> str:
-    return next((fault for path in paths if (fault := _folder_fault(path))), "")
+    return _first_fault(_folder_fault, paths)
 
 
 def _parent_fault(path: Path) -> str:
@@ -64,8 +80,8 @@ def _url_fault(url: str) -> str:
 
 
 _CHECKS: Final[dict[str, Callable[[Any], str]]] = {
-    "workdir": _folder_fault,
-    "workspaces": _folders_fault,
+    "workdir": _workspace_fault,
+    "workspaces": _workspaces_fault,
     "system_prompt": _file_or_none_fault,
     "extension": _paths_fault,
     "sandbox_paths": _paths_fault,

@@ -28,6 +28,7 @@ from nousd.errors import CommandRejected, ConfigError, InvalidPayload
 from nousd.machine.session import SessionState
 from nousd.machine.sources import SourceText
 from nousd.places.filesystems import is_local
+from nousd.places.names import is_utf8
 from nousd.tools.confine import Confinement
 
 WORKSPACES_MAX: Final = 256
@@ -142,10 +143,13 @@ class Workspaces:
         not.
 
         Raises:
-            InvalidPayload: that is no absolute path.
+            InvalidPayload: that is no absolute path, or leads to a name that no log can hold.
         """
         _check_path(given)
-        return await trio.to_thread.run_sync(os.path.realpath, given, abandon_on_cancel=True)
+        real = await trio.to_thread.run_sync(os.path.realpath, given, abandon_on_cancel=True)
+        if not is_utf8(real):
+            raise InvalidPayload("workspace leads to a folder whose path is not UTF-8")
+        return real
 
     async def _opened(self, real: str, given: str) -> Workspace:
         made = await trio.to_thread.run_sync(

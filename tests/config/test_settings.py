@@ -240,6 +240,14 @@ def test_a_value_that_will_not_do_is_refused_with_its_name_place_and_limit(
         assert len(said) < 300
 
 
+@pytest.mark.parametrize("name", ["workdir", "workspaces"])
+def test_a_folder_that_sessions_cannot_name_is_refused(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    with pytest.raises(ConfigError, match="the path of the folder is not UTF-8"):
+        resolve({name: str(folder)}, {})
+
+
 @pytest.mark.parametrize(
     ("toml", "message"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,20 @@ async def test_what_is_no_absolute_path_is_refused_and_nothing_in_it_is_expanded
         error = await bench.client.refusal("new_session", workspace=named)
         assert error["code"] == "invalid_payload"
         assert error["message"] == "workspace must be an absolute path"
+
+
+@pytest.mark.parametrize("command", ["new_session", "attach_session", "list_sessions"])
+async def test_a_folder_whose_path_no_log_can_hold_is_refused(
+    folders: Folders, command: str
+) -> None:
+    unspeakable = os.fsencode(folders.a) + b"/\xff"
+    os.mkdir(unspeakable)  # noqa: PTH102
+    (folders.a / "link").symlink_to(os.fsdecode(unspeakable))
+    async with several_folders(folders, folders.a) as bench:
+        await bench.session()
+        error = await bench.client.refusal(command, workspace=str(folders.a / "link"))
+        assert error["code"] == "invalid_payload"
+        assert error["message"] == "workspace leads to a folder whose path is not UTF-8"
 
 
 async def test_a_path_can_be_as_long_as_the_system_takes_them_and_no_longer(
