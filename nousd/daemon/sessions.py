@@ -158,6 +158,14 @@ class Sessions:
             raise InvalidPayload("session_id is required")
         return live
 
+    async def below(self, live: LiveSession) -> list[LiveSession]:
+        """Returns the sessions that the tasks of a session have made, the deepest first."""
+        below: list[LiveSession] = []
+        for session_id in await self._store.children(live.session_id):
+            child = await self.get(session_id)
+            below += [*await self.below(child), child]
+        return below
+
     @property
     def count(self) -> int:
         """How many are in memory."""

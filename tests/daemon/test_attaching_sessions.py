@@ -35,6 +35,15 @@ async def state_of(bench: OverrideBench, session_id: str) -> Payload:
     return await bench.client.request("get_state", session_id=session_id)
 
 
+async def session_of_task(bench: OverrideBench) -> str:
+    """Returns the session of a task that is under way."""
+    while True:
+        created = (await bench.events.until("session_created"))["payload"]
+        if "origin" in created:
+            session_id: str = created["session_id"]
+            return session_id
+
+
 async def test_attaching_moves_the_session_and_says_from_where(folders: Folders) -> None:
     async with overriding(folders) as bench:
         session = await bench.session()
@@ -231,16 +240,51 @@ async def test_the_session_of_a_task_goes_nowhere_by_itself(folders: Folders) ->
         model.plans["go"] += [tasks({"prompt": "look"}), says("done")]
         model.plans["look"] += [says("seen")]
         await bench.client.request("prompt", text="go", session_id=session)
-        created = await bench.events.until("session_created")
-        while "origin" not in created["payload"]:
-            created = await bench.events.until("session_created")
         error = await bench.client.refusal(
-            "attach_session",
-            session_id=created["payload"]["session_id"],
-            workspace=str(folders.a),
+            "attach_session", session_id=await session_of_task(bench), workspace=str(folders.a)
         )
         assert error["message"] == "session_of_task"
         assert error["details"] == {"session_id": session}
+
+
+async def test_the_sessions_of_tasks_go_with_the_one_above_them(folders: Folders) -> None:
+    model = PlannedModel()
+    async with overriding(folders, provider=model) as bench:
+        session = await bench.session()
+        model.plans["go"] += [tasks({"prompt": "look"}), says("done")]
+        model.plans["look"] += [tasks({"prompt": "look closer"}), says("seen")]
+        model.plans["look closer"] += [says("seen")]
+        await bench.client.request("prompt", text="go", session_id=session)
+        below = [await session_of_task(bench), await session_of_task(bench)]
+        await attach(bench, session, folders.a, reason="all of it")
+        for moved in (session, *below):
+            told = (await bench.events.until("session_attached"))["payload"]
+            assert told["session_id"] == moved
+            assert told["workspace"] == str(folders.a)
+            assert told["reason"] == "all of it"
+        for moved in (session, *below):
+            assert (await state_of(bench, moved))["workspace"] == str(folders.a)
+            assert (await bench.call(moved, "read", path="name.txt")).text == "this is a"
+
+
+async def test_no_session_is_attached_while_that_of_its_task_is_at_work(folders: Folders) -> None:
+    model = PlannedModel()
+    async with overriding(folders, provider=model) as bench:
+        session = await bench.session()
+        model.plans["go"] += [tasks({"prompt": "look"}), says("done")]
+        model.plans["look"] += [says("seen")]
+        await bench.client.request("prompt", text="go", session_id=session)
+        below = await session_of_task(bench)
+        model.plans["look"] += [hangs]
+        started = await bench.client.request("prompt", text="again", session_id=below, wait=False)
+        error = await bench.client.refusal(
+            "attach_session", session_id=session, workspace=str(folders.a)
+        )
+        assert error["message"] == "run_in_progress"
+        assert error["details"] == {"run_id": started["run_id"]}
+        for each in (session, below):
+            assert (await state_of(bench, each))["workspace"] == str(folders.home)
+        await bench.client.request("abort", session_id=below)
 
 
 # --- what moves, and what does not ---------------------------------------------------------------

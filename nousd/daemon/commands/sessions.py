@@ -82,7 +82,7 @@ async def delete_session(core: Core, command: commands.DeleteSession) -> Reply:
     live = await core.sessions.get(command.session_id)
     decisions.require_idle(live.state)
     # Those below first: should the daemon die in between, none is left without the one above it.
-    doomed = [*await _below(core, live), live]
+    doomed = [*await core.sessions.below(live), live]
     for each in doomed:
         decisions.require_idle(each.state)
     tickets = [_delete(core, each) for each in doomed]
@@ -90,15 +90,6 @@ async def delete_session(core: Core, command: commands.DeleteSession) -> Reply:
         await ticket.wait_committed()
     await drop_leftovers(core.store)
     return SessionDeleted(session_id=live.session_id, deleted=True)
-
-
-async def _below(core: Core, live: LiveSession) -> list[LiveSession]:
-    """Returns the sessions that the tasks of a session have made, the deepest first."""
-    below: list[LiveSession] = []
-    for session_id in await core.store.children(live.session_id):
-        child = await core.sessions.get(session_id)
-        below += [*await _below(core, child), child]
-    return below
 
 
 def _delete(core: Core, live: LiveSession) -> Ticket:

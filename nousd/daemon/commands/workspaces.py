@@ -7,6 +7,8 @@ from msgspec.structs import replace
 
 from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.live_session import LiveSession
+from nousd.daemon.log import Ticket
+from nousd.daemon.workspaces import Workspace
 from nousd.errors import CommandRejected, InvalidPayload
 from nousd.machine import decisions
 from nousd.machine.session import SessionState
@@ -18,20 +20,47 @@ from nousd.wire.session_settings import SessionRules
 
 
 async def attach_session(core: Core, command: commands.AttachSession) -> Reply:
-    """Moves an idle session to another workspace, where it begins anew."""
+    """Moves an idle session, and those of its tasks, to another workspace, where they begin anew."""
     live = await core.sessions.require(command.session_id)
-    _require_movable(live)
+    _require_no_task(live.state)
+    _require_idle(live)
     workspace = await core.workspaces.named(command.workspace)
-    # A run or a call may have started while the folder was looked at.
     live = await core.sessions.get(live.session_id)
-    _require_movable(live)
+    # Should the daemon die in between, no task is held by less than what held it before: what was
+    # permitted above it is gone first.
+    moving = [live, *reversed(await core.sessions.below(live))]
+    # A run or a call may have started while the folder was looked at.
+    for each in moving:
+        _require_idle(each)
+    reason = (command.reason or "").strip() or None
+    moved = [_move(core, each, workspace, reason) for each in moving]
+    attached, _ = moved[0]
+    assert live.state.attached_at is not None
+    answer = Attached(
+        session_id=live.session_id,
+        workspace=attached.workspace,
+        attached_from=attached.attached_from,
+        origin_workspace=attached.origin_workspace,
+        attached_at=live.state.attached_at,
+        reason=attached.reason,
+        revoked=attached.revoked,
+    )
+    *earlier, last = [ticket for _, ticket in moved]
+    for ticket in earlier:
+        await ticket.wait_committed()
+    return Deferred(last, answer)
+
+
+def _move(
+    core: Core, live: LiveSession, workspace: Workspace, reason: str | None
+) -> tuple[events.SessionAttached, Ticket]:
     before = core.workspaces.path_of(live.state)
     attached = events.SessionAttached(
         session_id=live.session_id,
         workspace=workspace.path,
         attached_from=before,
         origin_workspace=live.state.origin_workspace or before,
-        reason=or_unset((command.reason or "").strip() or None),
+        reason=or_unset(reason),
         revoked=_permitting(live.state),
     )
     over = core.runs.overrides.ended(live.state, "attached")
@@ -40,24 +69,11 @@ async def attach_session(core: Core, command: commands.AttachSession) -> Reply:
         core.runs.overrides.forget(live.session_id, "attached", ticket)
     workspace.forget(live.session_id)
     live.agents = None
-    assert live.state.attached_at is not None
-    answer = Attached(
-        session_id=live.session_id,
-        workspace=workspace.path,
-        attached_from=before,
-        origin_workspace=attached.origin_workspace,
-        attached_at=live.state.attached_at,
-        reason=attached.reason,
-        revoked=attached.revoked,
-    )
-    return Deferred(ticket, answer)
+    return attached, ticket
 
 
-def _require_movable(live: LiveSession) -> None:
-    """Raises CommandRejected for a session in whose folder something happens, or whose folder is not its
-    own to choose.
-    """
-    _require_no_task(live.state)
+def _require_idle(live: LiveSession) -> None:
+    """Raises CommandRejected for a session in whose folder something happens."""
     decisions.require_idle(live.state)
     if live.calls:
         calls = sorted(call.call.tool_call_id for call in live.calls)
@@ -65,6 +81,7 @@ def _require_movable(live: LiveSession) -> None:
 
 
 def _require_no_task(state: SessionState) -> None:
+    """Raises CommandRejected for a session whose folder is not its own to choose."""
     if state.origin is not None:
         raise CommandRejected("session_of_task", details={"session_id": state.origin.session_id})
 
