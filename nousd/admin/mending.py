@@ -22,7 +22,7 @@ from nousd.admin.around import RowReader
 from nousd.admin.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
 from nousd.admin.walking import RunWalker
 from nousd.machine.lifecycle import Phase
-from nousd.machine.row_changes import Settings
+from nousd.machine.row_changes import SETTINGS, Settings
 from nousd.wire import events
 from nousd.wire.codec import encode_event_tail, number_event
 from nousd.wire.entries import Entry
@@ -176,14 +176,36 @@ def _births(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
         _, created_at, parent_id, leaf_id, settings, _ = kept.get(session_id, _NOTHING_KEPT)
         last = out.execute(_LAST_ENTRY, (session_id,)).get
         leaf = leaf_id if leaf_id is not None and _has_entry(out, session_id, leaf_id) else last
-        fields = _decoded(_settings_decoder, settings) if settings else None
+        kept_settings = _decoded(_settings_decoder, settings) if settings else None
+        fields = {} if kept_settings is None else kept_settings.as_set()
         yield events.SessionCreated(
             session_id=session_id,
             created_at=created_at or _first_time(out, session_id),
             contract_version=events.CONTRACT_VERSION,
             parent_id=or_unset(parent_id),
             leaf_id=or_unset(leaf),
-            **(fields.as_set() if fields else {}),
+            **{name: fields[name] for name in _OF_BIRTH if fields.get(name) is not None},
+        )
+        yield from _after_birth(session_id, fields)
+
+
+_OF_BIRTH: Final = frozenset(SETTINGS) & frozenset(events.SessionCreated.__struct_fields__)
+
+
+def _after_birth(session_id: str, fields: dict[str, Any]) -> Iterator[Event]:
+    """What the beginning of a session does not say.
+
+    What the user permitted meanwhile is asked about again: it may have been taken back since.
+    """
+    if fields.get("archived"):
+        yield events.SessionUpdated(session_id=session_id, archived=True)
+    if "attached_from" in fields:
+        yield events.SessionAttached(
+            session_id=session_id,
+            workspace=fields["workspace"],
+            attached_from=fields["attached_from"],
+            origin_workspace=fields["origin_workspace"],
+            reason=or_unset(fields.get("attach_reason")),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -30,9 +31,10 @@ from nousd.errors import StoreError, StoreTooNew
 from nousd.places.locks import lock_state_folder
 from nousd.store import sqlite
 from nousd.wire.run_options import RunOptions
+from nousd.wire.session_settings import SessionRules
 from tests.admin.conftest import Change, untouched
 from tests.admin.logs import a_run, artifact, lines_in, write_log, write_recorded_log
-from tests.store.helpers import EVERYTHING, append, created, deleted, whole_log
+from tests.store.helpers import EVERYTHING, TS, append, created, deleted, whole_log
 
 PAGE = 4096
 
@@ -402,6 +404,41 @@ async def test_a_session_that_lost_its_beginning_gets_a_new_one(log: Path, chang
         assert (session.name, session.model, session.leaf_id) == ("first", "other", "r11.a")
         assert max(lines_in(out)) >= 384  # its number is beyond all that were given
     assert check(out).errors == 0
+
+
+async def test_a_session_that_lost_its_beginning_is_still_where_it_was_attached(
+    log: Path, change: Change
+) -> None:
+    attached = {
+        "workspace": "/w/b",
+        "origin_workspace": "/w/a",
+        "attached_from": "/w/a",
+        "attached_at": TS,
+        "attach_reason": "the tests are there",
+    }
+    kept = {"archived": True, "rules": {"deny": ["bash"]}, **attached}
+    permitted = {
+        "granted": ["bash(make *)"],
+        "override_expires_at": "2999-01-01T00:00:00.000000Z",
+        "override_seconds": 3600,
+    }
+    change("DELETE FROM events WHERE seq = 1")
+    change(
+        "UPDATE sessions SET settings = json_patch(settings, ?) WHERE session_id = 's1'",
+        json.dumps({**kept, **permitted}),
+    )
+    _, out = saved(log)
+    assert check(out).errors == 0
+    async with sqlite.open_store(out) as store:
+        row = await store.session("s1")
+        assert row is not None
+        assert row.archived
+        assert row.rules == SessionRules(deny=("bash",))
+        assert (row.workspace, row.origin_workspace) == ("/w/b", "/w/a")
+        assert (row.attached_from, row.attach_reason) == ("/w/a", "the tests are there")
+        # What was permitted may have been taken back.
+        assert (row.granted, row.override_expires_at) == ((), None)
+    await start_a_daemon_on(out)
 
 
 async def test_a_run_that_cannot_be_walked_is_ended_and_any_other_left_to_the_start(
