@@ -15,11 +15,31 @@ from typing import Final
 from nousd.errors import ToolError
 from nousd.tools.path_errors import shown
 
-_FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How a folder is opened by its name in another: as a place, and never a link."""
+
+
+def open_folder(path: Path) -> int:
+    """Returns a descriptor (``O_PATH``) of a folder; the caller closes it.
+
+    Args:
+        path: absolute, without ``..``.
+
+    Raises:
+        OSError: it is not there, or something on the way or at its end is no folder, as a link is none.
+    """
+    folder = os.open("/", FOLDER)
+    for name in path.parts[1:]:
+        try:
+            below = os.open(name, FOLDER, dir_fd=folder)
+        finally:
+            os.close(folder)
+        folder = below
+    return folder
 
 
 def open_real(path: Path) -> int:
-    """Returns a descriptor (``O_PATH``) of a folder; the caller closes it.
+    """As ``open_folder``, for a folder that had no link on its way when it was looked at.
 
     Args:
         path: absolute, with its links resolved.
@@ -28,18 +48,12 @@ def open_real(path: Path) -> int:
         ToolError: ``workspace_changed``, if a name on the way is a link or a file by now.
         OSError: what else the operating system says.
     """
-    folder = os.open("/", _FOLDER)
-    for name in path.parts[1:]:
-        try:
-            below = os.open(name, _FOLDER, dir_fd=folder)
-        except OSError as error:
-            if error.errno in {errno.ENOTDIR, errno.ELOOP}:
-                raise changed(str(path)) from None
-            raise
-        finally:
-            os.close(folder)
-        folder = below
-    return folder
+    try:
+        return open_folder(path)
+    except OSError as error:
+        if error.errno in {errno.ENOTDIR, errno.ELOOP}:
+            raise changed(str(path)) from None
+        raise
 
 
 def changed(path: str) -> ToolError:

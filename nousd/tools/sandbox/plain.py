@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-_FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+from nousd.tools.real_folder import FOLDER, open_folder
+
 _LISTED: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -27,10 +28,8 @@ def opened_folder(path: Path) -> Iterator[int]:
     Raises:
         OSError: it is not there, or something on the way or at its end is no folder, as a link is none.
     """
-    folder = os.open("/", _FOLDER)
+    folder = open_folder(path)
     try:
-        for name in path.parts[1:]:
-            folder = _inner(folder, name)
         yield folder
     finally:
         os.close(folder)
@@ -42,12 +41,14 @@ def steps_to(path: Path) -> Generator[tuple[int, Path]]:
     Raises:
         OSError: the next part cannot be yielded, because one before is no folder.
     """
-    folder = os.open("/", _FOLDER)
+    folder = os.open("/", FOLDER)
     try:
         for part in (*reversed(path.parents[:-1]), path):
             yield folder, part
             if part != path:
-                folder = _inner(folder, part.name)
+                below = os.open(part.name, FOLDER, dir_fd=folder)
+                os.close(folder)
+                folder = below
     finally:
         os.close(folder)
 
@@ -68,9 +69,3 @@ def listed(folder: int, name: str) -> list[str]:
         return os.listdir(descriptor)  # noqa: PTH208 - no other lists a descriptor
     finally:
         os.close(descriptor)
-
-
-def _inner(folder: int, name: str) -> int:
-    inner = os.open(name, _FOLDER, dir_fd=folder)
-    os.close(folder)
-    return inner
