@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from nousd.tools.outside import is_kernels
+
 
 class Roots:
     """The folders that the user allowed, and what of them is the daemon's own.
@@ -30,8 +32,12 @@ class Roots:
         Args:
             real: absolute, with its links resolved.
         """
-        if not any(real.is_relative_to(root) for root in self.allowed):
+        around = [root for root in self.allowed if real.is_relative_to(root)]
+        if not around:
             return f"it must lie in {' or '.join(map(str, self.allowed))}"
+        # Keys in the daemon's environment can be read there. /dev/shm is for whoever names it.
+        if is_kernels(real) and not any(map(is_kernels, around)):
+            return "it lies in what the kernel shows of programs and devices"
         for place in self._hidden:
             if real.is_relative_to(place):
                 return "it lies in what belongs to the daemon"

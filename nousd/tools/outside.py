@@ -19,6 +19,11 @@ KERNEL_PLACES: Final = (Path("/proc"), Path("/sys"), Path("/dev"))
 """Where the kernel shows what programs hold, the keys in their environment among it: never opened."""
 
 
+def is_kernels(place: Path) -> bool:
+    """Whether a real place lies in one of ``KERNEL_PLACES``."""
+    return any(place.is_relative_to(kernels) for kernels in KERNEL_PLACES)
+
+
 def leads_out(parts: Parts) -> bool:
     """Whether a real place lies outside of the workdir."""
     return parts[:1] == (UP,)

@@ -15,6 +15,7 @@ ROOTS = Roots(
 
 OUTSIDE = "it must lie in /work or /home/me/src"
 WITHIN = "it lies in what belongs to the daemon"
+KERNELS = "it lies in what the kernel shows of programs and devices"
 AROUND = "it contains what belongs to the daemon; name a folder further down"
 
 
@@ -41,6 +42,12 @@ def test_a_folder_may_be_a_workspace_below_a_root_beside_what_is_the_daemons(
     path: str, fault: str | None
 ) -> None:
     assert ROOTS.fault(Path(path)) == fault
+
+
+@pytest.mark.parametrize("place", ["/proc", "/proc/1", "/sys/kernel", "/dev", "/dev/shm"])
+def test_the_kernels_places_are_workspaces_only_of_who_names_them(place: str) -> None:
+    assert Roots((Path("/"),)).fault(Path(place)) == KERNELS
+    assert Roots((Path("/"), Path(place))).fault(Path(place)) is None
 
 
 def test_roots_and_what_is_hidden_count_where_they_really_are(tmp_path: Path) -> None:
