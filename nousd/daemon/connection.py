@@ -18,7 +18,7 @@ from nousd.daemon.commands import HANDLERS
 from nousd.daemon.core import Core, Deferred, Plain, Reply
 from nousd.daemon.log import Ticket
 from nousd.daemon.outbox import Outbox
-from nousd.daemon.streams import UnixStream
+from nousd.daemon.streams import UnixStream, WritesNow
 from nousd.errors import CommandRejected, InvalidCommand, NousdError, ShuttingDown
 from nousd.wire.codec import (
     Request,
@@ -36,12 +36,11 @@ READ_BYTES: Final = 64 * 1024
 
 async def serve_commands(core: Core, stream: trio.abc.Stream) -> None:
     """Serves one client until it leaves or the daemon closes."""
+    if isinstance(stream, trio.SocketStream):
+        stream = UnixStream(stream)
+    outbox = Outbox(stream.write_now) if isinstance(stream, WritesNow) else Outbox()
     with core.meters.commanding():
-        if isinstance(stream, trio.SocketStream):
-            socket = UnixStream(stream)
-            await _Connection(core, socket, Outbox(socket.write_now)).serve()
-        else:
-            await _Connection(core, stream, Outbox()).serve()
+        await _Connection(core, stream, outbox).serve()
 
 
 class _Connection:
@@ -49,6 +48,7 @@ class _Connection:
         self._core = core
         self._stream = stream
         self._outbox = outbox
+        self._answer = outbox.put
         self._committing: trio.Event | None = None
         self._reading = trio.CancelScope()
         self._is_receiving = False
@@ -77,7 +77,10 @@ class _Connection:
         ):
             while not self._core.closing.is_set():
                 chunk = await self._receive()
-                for line in splitter.feed(chunk) if chunk else splitter.end():
+                lines = splitter.feed(chunk) if chunk else splitter.end()
+                # Who waits for one answer gets it now; several are written together.
+                self._answer = self._outbox.put_now if len(lines) == 1 else self._outbox.put
+                for line in lines:
                     await self._outbox.wait_room()
                     await self._answered_all()
                     await self._handle(line)
@@ -97,15 +100,15 @@ class _Connection:
     async def _handle(self, line: bytes | LineTooLong) -> None:
         request = await boundary.contained(partial(self._decoded, line), "a line")
         if isinstance(request, NousdError):
-            self._outbox.put(self._refusal("", request))
+            self._answer(self._refusal("", request))
             return
         outcome = await boundary.contained(partial(self._answered, request), request.type[:40])
         if isinstance(outcome, bytes):
-            self._outbox.put(outcome)
+            self._answer(outcome)
         elif isinstance(outcome, Deferred):
             self._answer_when_committed(request.id, outcome)
         else:
-            self._outbox.put(self._refusal(request.id, outcome))
+            self._answer(self._refusal(request.id, outcome))
 
     async def _decoded(self, line: bytes | LineTooLong) -> Request:
         if isinstance(line, NoRoomForLine):

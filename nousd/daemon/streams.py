@@ -12,11 +12,23 @@ from __future__ import annotations
 
 import os
 from operator import index
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import trio
 
 READ_BYTES: Final = 64 * 1024
+
+
+@runtime_checkable
+class WritesNow(Protocol):
+    """A stream that can be written to without waiting."""
+
+    def write_now(self, data: bytes) -> int:
+        """Writes what is taken at once, and returns how many bytes that was.
+
+        Only while no task is in ``send_all``.
+        """
+        ...
 
 
 class UnixStream(trio.abc.Stream):
