@@ -52,6 +52,8 @@ def make_app(
         ],
         exception_handlers={404: _not_found, 405: _not_allowed, 500: _fault},
     )
+    # A path is the one that the document has: a body sent anywhere else would have to be sent again.
+    app.router.redirect_slashes = False
     return Measured(ClosingConnections(Gate(app, safety)), services.meters.requests, apps)
 
 

@@ -148,6 +148,13 @@ class Http11(H11Protocol):
             )
         await super().stream_send(event)
 
+    async def _maybe_recycle(self) -> None:
+        """Ends what was asked, and the connection if this was the last. The application is told first
+        that it has ended, and may drop everything because of that, whatever it was sending.
+        """
+        with trio.CancelScope(shield=True):
+            await super()._maybe_recycle()
+
     def _ends_with_answer(self) -> bool:
         return self.connection.their_state is h11.SEND_BODY or self.context.terminated.is_set()
 

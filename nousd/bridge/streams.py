@@ -16,7 +16,7 @@ import anyio
 import anyio.lowlevel
 from starlette.datastructures import Headers
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Send
+from starlette.types import Receive, Scope, Send
 
 from nousd.bridge.replies import BAD_REQUEST, HttpError
 from nousd.bridge.table import Services
@@ -89,6 +89,12 @@ class _EventStream(StreamingResponse):
     def __init__(self, chunks: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
         super().__init__(chunks, headers=headers, media_type="text/event-stream")
         self._chunks = chunks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "HEAD":
+            # Nobody reads it, and the next request on its connection is to be answered.
+            await self._chunks.aclose()
+        await super().__call__(scope, receive, send)
 
     async def stream_response(self, send: Send) -> None:
         async with aclosing(self._chunks):

@@ -135,6 +135,11 @@ async def test_a_wrong_method_is_told_which_ones_there_are(bridge: Bridge) -> No
     assert set(reply.headers["allow"].split(", ")) == {"GET", "HEAD", "POST"}
 
 
+async def test_a_path_with_a_slash_at_its_end_is_another_path(bridge: Bridge) -> None:
+    reply = await bridge.http.post("/session/", json={})
+    assert (reply.status_code, reply.json()["code"]) == (404, "NOT_FOUND")
+
+
 # --- the page --------------------------------------------------------------------------------
 
 

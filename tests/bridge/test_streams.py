@@ -15,6 +15,7 @@ from nousd.bridge.run import BridgeSettings, open_bridge
 from nousd.providers.mock import MockProvider
 from nousd.store import sqlite
 from tests.bridge.harness import TOKEN, Bridge, Frame, Frames, bridge_to, text
+from tests.bridge.raw_http import request, said
 from tests.daemon.test_recovery import Bench, started
 from tests.daemon_harness import WAIT_SECONDS, Daemon, socket_daemon
 from tests.stub_model import Gate, StubModel, error_reply, text_reply
@@ -46,6 +47,10 @@ async def run_to_end(bridge: Bridge, session: str, words: str = "go") -> list[Fr
         return await frames.until("session.run.finished")
 
 
+def port_of(bridge: Bridge) -> int:
+    return int(bridge.base.rpartition(":")[2])
+
+
 def finished(frames: list[Frame]) -> list[str]:
     return [f.properties["status"] for f in frames if f.type == "session.run.finished"]
 
@@ -68,6 +73,27 @@ async def test_a_stream_greets_and_who_is_cut_behind_the_greeting_misses_nothing
         again = await frames.until("session.run.finished")
     assert [f.id for f in again if f.id] == [f.id for f in told[2:]]
     assert all(f.id == "" for f in again[:2]), "its place is not moved by the greeting"
+
+
+@pytest.mark.parametrize("path", ["/event", "/run/{}/events"])
+async def test_the_head_of_a_stream_has_an_end_and_no_reader(bridge: Bridge, path: str) -> None:
+    session = await bridge.new_session()
+    run_id = (await run_to_end(bridge, session))[-1].properties["runID"]
+    asked = request("HEAD", path.format(run_id), "accept: text/event-stream", token=TOKEN)
+    told = await said(port_of(bridge), asked)
+    assert told.startswith(b"HTTP/1.1 200 ")
+    assert b"content-type: text/event-stream" in told
+    assert told.endswith(b"\r\n\r\n"), "no body"
+
+
+async def test_a_stream_that_ends_ends_its_connection_if_that_was_asked_for(bridge: Bridge) -> None:
+    session = await bridge.new_session()
+    run_id = (await run_to_end(bridge, session))[-1].properties["runID"]
+    sse = "accept: text/event-stream"
+    asked = request("GET", f"/run/{run_id}/events", sse, token=TOKEN)
+    for version in (b"HTTP/1.0", b"HTTP/1.1"):
+        told = await said(port_of(bridge), asked.replace(b"HTTP/1.1", version, 1))
+        assert told.count(b'"session.run.finished"') == 1
 
 
 @pytest.mark.parametrize("after", ["", "x", "-1", "evt-", "evt-99999999", "99999999999", "1" * 30])
