@@ -29,6 +29,7 @@ from nousd.daemon.app import Parts, open_core, shut_down
 from nousd.daemon.clock import SystemClock
 from nousd.daemon.connection import serve_commands
 from nousd.daemon.core import Core
+from nousd.daemon.descriptors import allow_many_descriptors
 from nousd.daemon.feed import serve_events
 from nousd.daemon.logs import configure_logging
 from nousd.daemon.mcp_specs import specs_of_settings
@@ -96,6 +97,7 @@ def serve(settings: Settings, door: Door | None = None) -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     give_back_large_blocks()
     look_for_cycles_seldom()
+    allow_many_descriptors()
     trio.run(_serve, settings, door)
     return 0
 

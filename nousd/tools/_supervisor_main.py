@@ -33,6 +33,9 @@ PR_SET_CHILD_SUBREAPER = 36
 KILLING_SECONDS_MAX = 2.0
 """How long processes may take to die of SIGKILL (stuck in the kernel, or not ours to kill)."""
 
+OPEN_FILES_USUAL = 1024
+"""Files that a program may have open unless it asks for more: what systems begin with."""
+
 OPEN_FILES_MAX = 65_536
 
 COUNTING_SECONDS = 0.05
@@ -144,8 +147,18 @@ def _become(
     # Python ignores these two; a command expects to die of them.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    _expect_few_files()
     _limit(limits)
     os.execve(program[0], program, environment)  # noqa: S606
+
+
+def _expect_few_files() -> None:
+    """Undoes what the daemon did for its many clients: a program may use ``select``. It can ask for
+    more itself.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft > OPEN_FILES_USUAL:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_USUAL, hard))
 
 
 def _limit(limits: Limits) -> None:

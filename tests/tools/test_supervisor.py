@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from nousd.tools._supervisor_main import OPEN_FILES_USUAL
 from nousd.tools.supervisor import Ended, run_supervised
 from tests.tools.bench import Lifeline
 
@@ -91,6 +93,19 @@ async def test_a_command_dies_of_a_broken_pipe_as_it_would_in_a_terminal(tmp_pat
     output: list[bytes] = []
     await run("yes | head -n 1; trap", tmp_path, output)
     assert b"".join(output) == b"y\n"
+
+
+async def test_a_command_may_open_as_many_files_as_usual_whatever_we_may(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard <= OPEN_FILES_USUAL:
+        pytest.skip(f"at most {hard} files may be opened here")
+    output: list[bytes] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_USUAL + 1, hard))
+    try:
+        await run("ulimit -Sn", tmp_path, output)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert b"".join(output) == b"%d\n" % OPEN_FILES_USUAL
 
 
 async def test_no_descriptor_of_ours_reaches_the_command(tmp_path: Path) -> None:

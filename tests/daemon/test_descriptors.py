@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from nousd.daemon.descriptors import DESCRIPTORS_WANTED
+
+PROGRAM = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[2])))
+from nousd.daemon.descriptors import allow_many_descriptors
+allow_many_descriptors()
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "becomes"),
+    [
+        (1024, DESCRIPTORS_WANTED + 1000, DESCRIPTORS_WANTED),
+        (1024, 2048, 2048),
+        (DESCRIPTORS_WANTED + 500, DESCRIPTORS_WANTED + 1000, DESCRIPTORS_WANTED + 500),
+    ],
+    ids=["as far as wanted", "as far as allowed", "not lowered"],
+)
+def test_the_daemon_may_open_as_many_files_as_its_bounds_need(
+    soft: int, hard: int, becomes: int
+) -> None:
+    _, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if os.geteuid() != 0 and allowed != resource.RLIM_INFINITY and allowed < hard:
+        pytest.skip(f"at most {allowed} files may be opened here")
+    told = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(soft), str(hard)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.split() == [str(becomes), str(hard)]
