@@ -95,6 +95,15 @@ async def test_a_run_is_streamed_steered_and_permitted(place: Place) -> None:
     assert said.endswith("Steered.\n[completed]\n")
 
 
+async def test_a_run_is_driven_to_its_end_although_what_was_said_meanwhile_is_refused(
+    place: Place,
+) -> None:
+    async with running(place):
+        done = await run_example("drive_run.py", place.socket, "[[text Done.]]", "--steer", " ")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == b"Done.\n[refused: text is required]\n\n[completed]\n"
+
+
 async def test_what_is_not_allowed_does_not_run(place: Place) -> None:
     call = '[[tool write {"path": "a.txt", "content": "x"}]] [[then]] [[text Done.]]'
     async with running(place):
