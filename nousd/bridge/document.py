@@ -17,11 +17,14 @@ from nousd.bridge.table import Exposed, Row
 from nousd.wire.descriptions import first_paragraph, tidied
 
 VERSION: Final = "3.1.0"
+"""Of OpenAPI."""
 
 _ABOUT: Final = (
     "Sessions and runs of a nousd daemon in the vocabulary of Tandem. What is not said here stands in "
     "protocol/http.md."
 )
+
+Json = dict[str, Any]
 
 _COMPONENTS: Final = "#/components/schemas/{name}"
 _PARAMETER: Final = re.compile(r"\{(\w+)\}")
@@ -46,8 +49,6 @@ _FIGURES: Final = {
 }
 _TEXTS: Final[Mapping[Any, Json]] = {bytes: _PAGE, str: _TEXT_STREAM, Exposed: _FIGURES}
 """what a row names where a reply is no JSON -> its kinds of content"""
-
-Json = dict[str, Any]
 
 
 def openapi(rows: Iterable[Row], *, version: str) -> Json:

@@ -77,6 +77,7 @@ class Http11(H11Protocol):
     """
 
     def __init__(self, asgi: ASGIApp, *parts: Any) -> None:
+        # hypercorn asks for its wrapper of an application, and does nothing but call it.
         super().__init__(self._answer, *parts)  # type: ignore[arg-type]
         self._asgi = asgi
         self._has_body = False
@@ -204,6 +205,7 @@ class Connection(TCPServer):
         try:
             async with TaskGroup() as tasks:
                 self._task_group = tasks
+                # It is what hypercorn would choose itself, in a wrapper that looks for other protocols.
                 self.protocol = Http11(  # type: ignore[assignment]
                     self.app,  # type: ignore[arg-type]
                     self.config,

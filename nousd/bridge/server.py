@@ -169,12 +169,12 @@ class _Server:
         self._open.add(guarded)
         state = ConnectionState(LifespanState({}))
         try:
+            # hypercorn asks for a trio.SocketStream, and uses of it what a guarded one has.
             await Connection(self._app, self._config, self._context, state, guarded)  # type: ignore[arg-type]
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             _logger.debug("a client has gone")
-        except (
-            Exception
-        ):  # foreign code: what it raises on one connection is no matter of the others
+        except Exception:
+            # Foreign code: what it raises on one connection is no matter of the others.
             _logger.exception("a fault on a connection")
         finally:
             self._open.discard(guarded)

@@ -126,9 +126,9 @@ async def told(
         try:
             async with aclosing(
                 pages(services.window, wanted, place, ends_with_run=ends_with_run)
-            ) as told:
-                async for page in told:
-                    yield page
+            ) as chunks:
+                async for chunk in chunks:
+                    yield chunk
         except ClientError as error:
             # Its reader comes back for the rest.
             _logger.info("a stream of events ends: %s", error)

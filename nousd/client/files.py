@@ -17,7 +17,8 @@ from nousd.errors import ClientError
 from nousd.wire import media_types
 from nousd.wire.limits import ATTACHMENT_BYTES_MAX
 
-_PIECE_BYTES: Final = 1024 * 1024
+PIECE_BYTES: Final = 1024 * 1024
+"""Bytes of a file in one line, which are a third more as base64."""
 
 IN_LINE_BYTES_MAX: Final = 1024 * 1024
 """Bytes of all attachments that stand in the line of their text; the others are put before it."""
@@ -50,8 +51,8 @@ def put_file(
 
 def _pieces_of(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
     """Yields a file's pieces, at least one, each with whether it is the last."""
-    piece = file.read(_PIECE_BYTES)
-    while following := file.read(_PIECE_BYTES):
+    piece = file.read(PIECE_BYTES)
+    while following := file.read(PIECE_BYTES):
         yield piece, False
         piece = following
     yield piece, True

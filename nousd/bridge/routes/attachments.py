@@ -9,20 +9,16 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from nousd.bridge.replies import UNPROCESSABLE, HttpError
 from nousd.bridge.routes.bodies import PartGiven
 from nousd.client.client import Client
+from nousd.client.files import IN_LINE_BYTES_MAX, PIECE_BYTES
 from nousd.wire.commands import AttachmentGiven, PutArtifact
 from nousd.wire.limits import NAME_CHARS_MAX
 from nousd.wire.responses import Artifact, Upload
-
-IN_LINE_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of all attachments that stand in the line of their text; the others are put before it."""
-
-_PIECE_BYTES: Final = 1024 * 1024
 
 
 class Handed(NamedTuple):
@@ -75,9 +71,9 @@ async def _attached(daemon: Client, file: _File, *, in_line: bool) -> Attachment
 
 async def _put(daemon: Client, file: _File) -> str:
     upload_id: str | None = None
-    for start in range(0, len(file.data), _PIECE_BYTES):
-        piece = file.data[start : start + _PIECE_BYTES]
-        is_last = start + _PIECE_BYTES >= len(file.data)
+    for start in range(0, len(file.data), PIECE_BYTES):
+        piece = file.data[start : start + PIECE_BYTES]
+        is_last = start + PIECE_BYTES >= len(file.data)
         command = PutArtifact(
             data=piece, media_type=file.media_type, upload_id=upload_id, final=is_last
         )

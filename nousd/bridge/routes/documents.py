@@ -134,6 +134,7 @@ def _pretty(value: Any) -> str:
 
 
 def _document() -> dict[str, Any]:
+    # The rows of all routes, those of this file among them.
     from nousd.bridge.routes import ROWS
 
     return openapi(ROWS, version=nousd.__version__)

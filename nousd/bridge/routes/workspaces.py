@@ -18,10 +18,8 @@ from nousd.views.tandem.runs import Conflict
 from nousd.views.tandem.sessions import Session, session
 from nousd.views.tandem.spelling import Body
 from nousd.views.tandem.values import milliseconds
+from nousd.wire.limits import OVERRIDE_SECONDS_MAX, OVERRIDE_SECONDS_MIN
 from nousd.wire.workspaces import AttachSession, OverrideWorkspace
-
-_TTL_MIN: Final = 30
-_TTL_MAX: Final = 86_400
 
 
 class Attach(Given, frozen=True, kw_only=True):
@@ -62,7 +60,7 @@ async def _attach(call: Call) -> Response:
 
 
 async def _override(call: Call) -> Response:
-    seconds = min(max(call.body.ttl_seconds, _TTL_MIN), _TTL_MAX)
+    seconds = min(max(call.body.ttl_seconds, OVERRIDE_SECONDS_MIN), OVERRIDE_SECONDS_MAX)
     answer = await call.daemon.ask(
         OverrideWorkspace(session_id=call.path["id"], ttl_seconds=seconds)
     )
