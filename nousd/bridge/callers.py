@@ -27,9 +27,9 @@ class Caller(NamedTuple):
 ENGINE: Final = Caller()
 
 CALLERS: Final[tuple[tuple[str, Caller], ...]] = (
-    # tandem-client of PyPI, async and sync alike: the sync one has a new event loop for each call.
+    # tandem-client for Python, async and sync alike: the sync one has a new event loop for each call.
     ("python-httpx/", Caller(takes_reply_object=True, closes_connections=True)),
-    # @frumu/tandem-client of npm, on the fetch of Node.
+    # @frumu/tandem-client, on the fetch of Node.
     ("node", Caller(takes_reply_object=True)),
 )
 """beginning of a User-Agent -> who that is."""
