@@ -1,0 +1,110 @@
+"""The commands about sessions as such: made, chosen, listed, changed, deleted.
+
+What they answer is in ``session_responses`` and ``responses``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import UNSET, Meta, UnsetType
+
+from nousd.wire.command_base import AnsweredBy, Folder, Name, PageSize
+from nousd.wire.entries import Sampling
+from nousd.wire.limits import PATH_CHARS_MAX
+from nousd.wire.session_settings import SessionRules, SourceMetadata, SourceName
+
+if TYPE_CHECKING:
+    from nousd.wire.responses import (  # noqa: F401  in quotes below
+        Accepted,
+        SessionDeleted,
+        SessionNow,
+        Sessions,
+        SessionSelected,
+    )
+
+
+class NewSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
+    """Creates a session and, unless ``activate`` is false, makes it the active one.
+
+    ``workspace`` is the folder that it works in, without it the daemon's workdir. ``parent_id``: whose
+    child it is in lists; it has nothing of that one.
+    """
+
+    name: Name | None = None
+    parent_id: Name | None = None
+    workspace: Folder | None = None
+    activate: bool = True
+    source: SourceName | None = None
+    source_metadata: SourceMetadata | None = None
+    model: Name | None = None
+    provider: Name | None = None
+    sampling: Sampling | None = None
+    rules: SessionRules | None = None
+
+
+class SwitchSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
+    """Makes a session the active one; running runs are not touched."""
+
+    session_id: Name
+
+
+class BranchSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
+    """Copies what a session holds now into a new one and, unless ``activate`` is false, makes that the
+    active one.
+    """
+
+    session_id: Name | None = None
+    parent_id: Name | None = None
+    name: Name | None = None
+    activate: bool = True
+
+
+class ListSessions(AnsweredBy["Sessions"], frozen=True, kw_only=True):
+    """Lists sessions, most recently used first; ``before`` (a session id) continues a page.
+
+    ``children``: also those that calls of the tool ``task`` made. Of the filters (``workspace``, ``q``,
+    ``archived``, ``source``, ``parent_id``) all that are given must fit.
+    """
+
+    limit: PageSize = 100
+    before: Name | None = None
+    offset: Annotated[int, Meta(ge=0, le=2**53)] = 0
+    children: bool = False
+    workspace: Annotated[str, Meta(min_length=1, max_length=PATH_CHARS_MAX)] | None = None
+    q: Name | None = None
+    archived: bool | None = None
+    source: SourceName | None = None
+    parent_id: Name | None = None
+
+
+class GetSession(AnsweredBy["SessionNow"], frozen=True, kw_only=True):
+    """Reads what is known of one session, its transcript left out."""
+
+    session_id: Name
+
+
+class UpdateSession(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+    """Changes what is given of a session, also during a run; null takes back what was set."""
+
+    session_id: Name
+    name: Name | UnsetType = UNSET
+    archived: bool | UnsetType = UNSET
+    rules: SessionRules | UnsetType | None = UNSET
+    sampling: Sampling | UnsetType | None = UNSET
+    source_metadata: SourceMetadata | UnsetType | None = UNSET
+
+
+class RenameSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
+    """Gives a session a name for people."""
+
+    name: Name
+    session_id: Name | None = None
+
+
+class DeleteSession(AnsweredBy["SessionDeleted"], frozen=True, kw_only=True):
+    """Deletes a session's content for good, and that of the sessions that its calls of ``task`` made; a
+    tombstone keeps each id from being used again.
+    """
+
+    session_id: Name
