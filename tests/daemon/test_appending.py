@@ -409,3 +409,46 @@ async def test_killed_before_its_turn_it_is_resumed_without_a_repetition(
         assert [entry["id"] for entry in entries if entry["role"] == "user"] == [
             appended["entry_id"]
         ]
+
+
+# --- beside somebody who never stops ---------------------------------------------------------
+
+
+async def append_whenever(
+    look: str, daemon: Daemon, session_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From now on another message is there each time after that look into the store."""
+    busy = await daemon.connect()
+    looked = getattr(daemon.core.store, look)
+
+    async def look_and_append(*args: Any, **options: Any) -> Any:
+        found = await looked(*args, **options)
+        await busy.request("append_message", text="more", session_id=session_id)
+        return found
+
+    monkeypatch.setattr(daemon.core.store, look, look_and_append)
+
+
+async def test_a_prompt_starts_although_others_append_without_a_pause(
+    client: Client, events: Events, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = (await client.request("append_message", text="hello"))["session_id"]
+    await append_whenever("path", daemon, session, monkeypatch)
+    answer = await client.request("prompt", text="hello", reuse_appended=True, wait=False)
+    # It could not be known that the text is there already.
+    assert "entry_id" not in answer
+    monkeypatch.undo()
+    await events.run()
+    assert texts(await messages(client)).count("hello") == 2
+
+
+async def test_a_resume_is_refused_while_others_append_without_a_pause(
+    client: Client, events: Events, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = (await client.request("append_message", text="hello"))["session_id"]
+    await append_whenever("entry", daemon, session, monkeypatch)
+    error = await client.refusal("resume", session_id=session)
+    assert error["message"] == "session_changed"
+    monkeypatch.undo()
+    await client.request("resume", session_id=session)
+    await events.run()

@@ -21,6 +21,7 @@ from nousd.daemon.commands.accepting import (
     require_entry,
 )
 from nousd.daemon.commands.run_requests import (
+    LOOKS_MAX,
     appended_tail,
     refuse_second_run,
     run_request,
@@ -52,7 +53,7 @@ async def _place_of_prompt(core: Core, command: commands.Prompt, request_hash: s
     if live is None:
         return Place(None, None)
     workspace = await core.workspaces.looked_up(live.state)
-    while True:
+    for _ in range(LOOKS_MAX):
         leaf_id = live.state.leaf_id if command.leaf_id is None else command.leaf_id
         tail = await appended_tail(core, live, leaf_id) if command.reuse_appended else ()
         known = await repeated(core, live, command, request_hash)
@@ -60,6 +61,9 @@ async def _place_of_prompt(core: Core, command: commands.Prompt, request_hash: s
         is_current = leaf_id in (live.state.leaf_id, command.leaf_id)
         if is_current or not command.reuse_appended or live.state.run is not None:
             break
+    else:
+        # Where others append without a pause, saying a text again is better than never.
+        tail = ()
     if known is None and isinstance(workspace, CommandRejected):
         raise workspace
     return Place(live, known, tail)

@@ -99,6 +99,10 @@ def refuse_second_run(core: Core, live: LiveSession, client_id: str | None) -> N
 # --- what is there already ----------------------------------------------------------------------
 
 
+LOOKS_MAX: Final = 16
+"""How often a session is looked at whose leaf is another each time; one look takes a moment."""
+
+
 async def appended_tail(core: Core, live: LiveSession, leaf_id: str | None) -> Sequence[Entry]:
     """Returns what was appended at the end of a path and not answered, the newest of it."""
     if leaf_id is None:
@@ -126,8 +130,12 @@ class Left(NamedTuple):
 
 
 async def what_is_left(core: Core, live: LiveSession) -> Left:
-    """Returns it so that the caller may decide on it without another await."""
-    while True:
+    """Returns it so that the caller may decide on it without another await.
+
+    Raises:
+        CommandRejected: ``session_changed``: others append without a pause.
+    """
+    for _ in range(LOOKS_MAX):
         leaf_id = live.state.leaf_id
         await core.store.flush()
         leaf = None if leaf_id is None else await core.store.entry(live.session_id, leaf_id)
@@ -136,3 +144,4 @@ async def what_is_left(core: Core, live: LiveSession) -> Left:
         if live.state.leaf_id == leaf_id and decisions.left_by(live.state, leaf) == run_id:
             options = UNSET if record is None else record.options
             return Left(leaf, NOTHING_ASKED if options is UNSET else RunRequest(options=options))
+    raise CommandRejected("session_changed")
