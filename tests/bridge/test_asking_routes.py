@@ -15,7 +15,7 @@ import trio
 from nousd.daemon.permissions import RulePermissions
 from nousd.providers.interface import Provider
 from tests.bridge.harness import Bridge, Frame, Frames, bridge_to, text
-from tests.daemon_harness import Daemon, socket_daemon
+from tests.daemon_harness import WAIT_SECONDS, Daemon, socket_daemon
 from tests.stub_model import StubModel, text_reply, tool_reply
 
 WRITE = ("write", {"path": "a.txt", "content": "x"})
@@ -540,12 +540,17 @@ async def test_who_looked_what_waits_is_asked(kit: Kit) -> None:
     await kit.bridge.get("/permission")
     session = await kit.bridge.new_session()
     kit.stub.script(tool_reply(WRITE), text_reply("done"))
-    async with trio.open_nursery() as nursery:
-        path = f"/session/{session}/prompt_sync"
-        nursery.start_soon(lambda: kit.bridge.post(path, parts=text("go")))
-        while not (listed := await pending(kit.bridge)):
-            await trio.testing.wait_all_tasks_blocked(0.01)
-        await kit.bridge.post(f"/permission/{listed[0]['id']}/reply", reply="once")
+    with trio.fail_after(WAIT_SECONDS):
+        async with trio.open_nursery() as nursery:
+            path = f"/session/{session}/prompt_sync"
+            nursery.start_soon(lambda: kit.bridge.post(path, parts=text("go")))
+            while not (listed := await pending(kit.bridge)):
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            await kit.bridge.post(f"/permission/{listed[0]['id']}/reply", reply="once")
+    told = await kit.bridge.get(f"/session/{session}/message")
+    assert [part["state"] for one in told for part in one["parts"] if part["type"] == "tool"] == [
+        "completed"
+    ]
 
 
 async def test_who_reads_another_session_is_not_asked(kit: Kit) -> None:

@@ -110,11 +110,11 @@ async def place(short_folder: Path, stub: StubModel) -> AsyncIterator[Place]:
 
 @pytest.fixture
 def npm_driver() -> Path:
-    """The program that drives the npm client, where it can."""
+    """The program that drives the client for Node, where it can."""
     if shutil.which("node") is None:
-        pytest.skip("Node is not installed, which the npm client runs on")
+        pytest.skip("Node is not installed, which that client runs on")
     if not (NPM / "node_modules").exists():
-        pytest.skip("the npm client is missing: npm ci --prefix tests/tandem_npm")
+        pytest.skip("the client for Node is missing: npm ci --prefix tests/tandem_npm")
     return NPM / "drive.mjs"
 
 
@@ -165,21 +165,21 @@ def python(script: str) -> tuple[str, ...]:
 
 @pytest.mark.behaviour("http_known_clients_work")
 @pytest.mark.behaviour("http_says_what_is_not_there")
-async def test_the_async_client_of_pypi_gets_what_it_wants(place: Place) -> None:
+async def test_the_async_client_in_python_gets_what_it_wants(place: Place) -> None:
     told = await drive(place, *python("drive_async"), not_served="python")
     the_story_was_told(told, place)
     streams_were_told(told)
     everything_is_known(told, "python")
 
 
-async def test_the_synchronous_client_of_pypi_gets_what_it_wants(place: Place) -> None:
+async def test_the_synchronous_client_in_python_gets_what_it_wants(place: Place) -> None:
     told = await drive(place, *python("drive_sync"))
     the_story_was_told(told, place)
     assert told.driven() == told.methods("known") - listed("python") - _STREAMS
 
 
 @pytest.mark.behaviour("http_known_clients_work")
-async def test_the_client_of_npm_gets_what_it_wants(npm_driver: Path, place: Place) -> None:
+async def test_the_client_for_node_gets_what_it_wants(npm_driver: Path, place: Place) -> None:
     told = await drive(place, "node", npm_driver, not_served="npm")
     the_story_was_told(told, place)
     streams_were_told(told)

@@ -1,4 +1,4 @@
-// Drives the client of npm and prints what it gets, one JSON line each, as the drivers of
+// Drives the client for Node and prints what it gets, one JSON line each, as the drivers of
 // tests/bridge/clients do: `node drive.mjs BASE TOKEN WORKDIR NOT_SERVED`, the last as JSON.
 
 import { TandemClient, TandemValidationError, filterByType, isRunTerminalEvent } from "@frumu/tandem-client";

@@ -1,4 +1,4 @@
-"""Drives ``TandemClient`` of PyPI: ``drive_async BASE TOKEN WORKDIR NOT_SERVED``.
+"""Drives ``tandem_client.TandemClient``: ``drive_async BASE TOKEN WORKDIR NOT_SERVED``.
 
 The last is a list of methods as JSON.
 """

@@ -1,4 +1,4 @@
-"""Drives ``SyncTandemClient`` of PyPI: ``drive_sync BASE TOKEN WORKDIR``.
+"""Drives ``tandem_client.SyncTandemClient``: ``drive_sync BASE TOKEN WORKDIR``.
 
 It has no streams: what waits is looked for by asking again.
 """
