@@ -190,6 +190,10 @@ class Overrides:
 
         told.when_settled(settled)
 
+    def forget_deleted(self, session_id: str) -> None:
+        """Counts a session no more that is gone, with all that the log had of its override."""
+        self._terms.pop(session_id, None)
+
     # --- in time -------------------------------------------------------------------------------
 
     async def watch(self) -> None:

@@ -634,6 +634,21 @@ async def test_a_deleted_session_leaves_no_override_behind(
         await bench.client.request("ping")
 
 
+async def test_a_deleted_session_does_not_count_among_those_with_an_override(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nousd.daemon.overrides.OVERRIDES_MAX", 1)
+    async with overriding(folders) as bench:
+        first, second = await bench.session(), await bench.session()
+        await bench.override(first)
+        refused = await bench.client.refusal(
+            "override_workspace", session_id=second, ttl_seconds=SECONDS
+        )
+        assert refused["message"] == "too_many_overrides"
+        await bench.client.request("delete_session", session_id=first)
+        await bench.override(second)
+
+
 @pytest.mark.parametrize("overridden", [True, False])
 async def test_a_task_asks_at_the_root_under_the_roots_override_alone(
     overridden: bool, folders: Folders

@@ -101,6 +101,7 @@ def _delete(core: Core, live: LiveSession) -> Ticket:
             core.hub.forget(live.session_id)
             core.contexts.forget(live.session_id)
             core.runs.inputs.forget(live.session_id)
+            core.runs.overrides.forget_deleted(live.session_id)
 
     ticket.when_settled(settled)
     return ticket
