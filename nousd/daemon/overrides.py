@@ -2,8 +2,9 @@
 
 An override is in the log, and so is its end. It is over when either clock says so: the wall clock at
 ``expires_at``, which survives a restart, or the time that this process has counted since it was
-granted or found in the log, so that a clock that is set back gives nobody more. Of a task's session it is that of the
-session that the task is for. What is asked about, and what an answer opens, is not known here.
+granted or found in the log, so that a clock that is set back gives nobody more. Of a task's session
+it is that of the session that the task is for. What is asked about, and what an answer opens, is not
+known here.
 """
 
 from __future__ import annotations
