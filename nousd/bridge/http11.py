@@ -200,6 +200,8 @@ async def _while_dropping(receive: Receive, sent: Awaitable[None]) -> None:
 class Connection(TCPServer):
     """A connection from its first byte to its end; awaited, it is served."""
 
+    _has_gone = False
+
     async def run(self) -> None:
         """Serves it. Raises what is a fault of ours."""
         try:
@@ -219,8 +221,15 @@ class Connection(TCPServer):
                 )
                 await self.idle_task.restart(tasks, self._idle_timeout)
                 await self._read_data()
+                # Who has gone will ask for nothing more: his place is free once what runs has ended.
+                self._has_gone = True
+                await self.idle_task.stop()
         except OSError:
             # The peer has gone while we looked who it is.
             pass
         finally:
             await self._close()
+
+    async def _idle_timeout(self) -> None:
+        if not self._has_gone:
+            await super()._idle_timeout()

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
+from nousd.bridge import server
 from nousd.wire.limits import HTTP_BODY_BYTES_MAX, HTTP_HEADERS_BYTES_MAX
 from tests.bridge.raw_http import Answer, answer_in, answers_in, connected, request, said
 from tests.bridge.small_server import TOKEN, SmallServer, small_server
@@ -249,12 +250,24 @@ async def test_head_is_answered_without_a_body(small: SmallServer) -> None:
     assert (await said(small.address, head)).startswith(b"HTTP/1.1 431 ")
 
 
-async def test_a_peer_that_goes_in_mid_request_leaves_nothing(small: SmallServer) -> None:
-    for part in (b"", b"GET", OK[:-2], post(b"content-length: 9") + b"four"):
+KEPT = OK.replace(b"connection: close\r\n", b"")
+
+
+@pytest.mark.parametrize(
+    "part", [b"", b"GET", OK[:-2], KEPT, post(b"content-length: 9") + b"four"], ids=range(5)
+)
+async def test_the_place_of_a_peer_that_goes_is_free_at_once(
+    part: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HTTP_CONNECTIONS_MAX", 1)
+    async with small_server() as small:
         async with await connected(small.address) as stream:
             await stream.send_all(part)
-    with trio.fail_after(WAIT_SECONDS):
-        assert (await small.ask("/global/health")).status == 200
+            if part == KEPT:
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+        with trio.fail_after(WAIT_SECONDS):
+            while (await small.ask("/global/health")).status != 200:
+                pass
 
 
 def test_an_answer_is_read_whole() -> None:
