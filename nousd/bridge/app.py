@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -73,7 +73,7 @@ async def _not_found(_request: Request, _error: Exception) -> Response:
 
 
 async def _not_allowed(_request: Request, error: Exception) -> Response:
-    headers: Any = error.headers if isinstance(error, HTTPException) else None
+    headers = error.headers if isinstance(error, HTTPException) else None
     return error_reply(HttpError(METHOD_NOT_ALLOWED, "not with this method", headers=headers))
 
 

@@ -110,7 +110,7 @@ async def told(
     services: Services,
     wanted: Wanted,
     place: Place,
-    greeting: bytes = b"",
+    hello: bytes = b"",
     *,
     ends_with_run: bool = False,
 ) -> AsyncGenerator[bytes, None]:
@@ -118,11 +118,12 @@ async def told(
     that answers what is asked.
 
     Args:
+        hello: what is sent before them.
         ends_with_run: whether the end of the run, or of its session, is the end of the stream.
     """
     async with services.presence.of_reader(wanted.session_id, wanted.run_id):
-        if greeting:
-            yield greeting
+        if hello:
+            yield hello
         try:
             async with aclosing(
                 pages(services.window, wanted, place, ends_with_run=ends_with_run)

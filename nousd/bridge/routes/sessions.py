@@ -44,6 +44,9 @@ SPELLS: Final[Mapping[str, str]] = {
 }
 """field of our commands about sessions -> how the contract calls it."""
 
+_OWN: Final = (None, "", ".")
+"""Folders that stand for the daemon's own."""
+
 
 class CreateSession(SampledGiven, frozen=True, kw_only=True):
     """A new session; everything may be left out.
@@ -126,10 +129,6 @@ def _folder(body: CreateSession) -> str | None:
     return next(
         (given for given in (body.workspace_root, body.directory) if given not in _OWN), None
     )
-
-
-_OWN: Final = (None, "", ".")
-"""Folders that stand for the daemon's own."""
 
 
 async def _get(call: Call) -> Response:
