@@ -53,6 +53,18 @@ async def test_tail_is_the_last_ones(bridge: Bridge, path: str) -> None:
     assert await bridge.get(path, tail=1, since_seq=numbers(told)[0]) == told[-1:]
 
 
+async def test_a_long_list_comes_in_parts_of_which_each_begins_behind_the_last(
+    bridge: Bridge, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = await bridge.get(path)
+    monkeypatch.setattr("nousd.bridge.routes.streams.EVENTS_MAX", 3)
+    parts = [await bridge.get(path)]
+    while len(parts[-1]) == 3:
+        parts.append(await bridge.get(path, since_seq=numbers(parts[-1])[-1]))
+    assert len(parts) > 2
+    assert [frame for part in parts for frame in part] == told
+
+
 @pytest.mark.parametrize(
     "query",
     [

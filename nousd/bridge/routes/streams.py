@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from itertools import islice
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -120,7 +121,7 @@ async def _listed(call: Call, wanted: Wanted, place: Place) -> list[msgspec.Raw]
         place = page.place
         if page.has_end:
             break
-    return list(listed)
+    return list(islice(listed, EVENTS_MAX))
 
 
 ROWS: Final = (
