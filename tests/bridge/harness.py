@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import httpx2
@@ -24,6 +25,7 @@ import trio
 from nousd.bridge.embedded import embedded
 from nousd.bridge.place import HttpPlace
 from nousd.bridge.run import BridgeSettings, open_bridge
+from nousd.client.dial import Where
 from nousd.daemon.connection import serve_commands
 from nousd.daemon.feed import serve_events
 from tests.bridge.raw_http import opened
@@ -146,15 +148,27 @@ def text(words: str) -> list[dict[str, str]]:
 @asynccontextmanager
 async def bridge_to(daemon: Daemon, **settings: Any) -> AsyncIterator[Bridge]:
     """Serves HTTP before a daemon; ``settings`` are those of ``BridgeSettings``."""
-    place = settings.pop("place", HttpPlace("127.0.0.1", 0))
     core = daemon.core
-    closing = trio.Event()
     async with (
-        open_bridge(BridgeSettings(place=place, token=TOKEN, **settings)) as opened,
         embedded(partial(serve_commands, core), partial(serve_events, core)) as way,
-        trio.open_nursery() as nursery,
+        _serving(way, is_patient=False, **settings) as bridge,
     ):
-        nursery.start_soon(opened.serve, way, closing)
+        yield bridge
+
+
+@asynccontextmanager
+async def bridge_alone(socket: Path) -> AsyncIterator[Bridge]:
+    """Serves HTTP before a daemon on sockets, which may go and come back."""
+    async with _serving(socket, is_patient=True) as bridge:
+        yield bridge
+
+
+@asynccontextmanager
+async def _serving(where: Where, *, is_patient: bool, **settings: Any) -> AsyncIterator[Bridge]:
+    wanted = BridgeSettings(**{"place": HttpPlace("127.0.0.1", 0), "token": TOKEN, **settings})
+    closing = trio.Event()
+    async with open_bridge(wanted) as opened, trio.open_nursery() as nursery:
+        nursery.start_soon(partial(opened.serve, where, closing, is_patient=is_patient))
         port = opened.listeners[0].socket.getsockname()[1]
         base = f"http://127.0.0.1:{port}"
         headers = {"authorization": f"Bearer {TOKEN}", "user-agent": "nousd-tests"}

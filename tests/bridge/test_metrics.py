@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import msgspec
 import pytest
 import trio
@@ -20,15 +17,13 @@ from prometheus_client.openmetrics.parser import (
 
 from nousd.bridge import run as bridge_run
 from nousd.bridge.metrics.meters import Meters
-from nousd.bridge.place import HttpPlace
-from nousd.bridge.run import BridgeSettings, open_bridge
 from nousd.client.answers import ReceivedEvent
 from nousd.daemon.permissions import RulePermissions
 from nousd.providers.interface import Provider
 from nousd.wire import events
 from nousd.wire.entries import Usage
 from nousd.wire.events import EVENT_TYPES, Event
-from tests.bridge.harness import TOKEN, Bridge, Frames, bridge_to, text
+from tests.bridge.harness import TOKEN, Bridge, Frames, bridge_alone, bridge_to, text
 from tests.bridge.scrapes import Scrape
 from tests.daemon.process_harness import Place, running
 from tests.daemon_harness import WAIT_SECONDS, Daemon, socket_daemon
@@ -218,24 +213,6 @@ async def test_a_scrape_during_a_fast_run_is_whole_and_never_falls(
 
 
 # --- ends and returns ------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def bridge_alone(socket: Path) -> AsyncIterator[Bridge]:
-    """Serves HTTP before a daemon on sockets, which may go and come back."""
-    closing = trio.Event()
-    settings = BridgeSettings(place=HttpPlace("127.0.0.1", 0), token=TOKEN)
-    async with open_bridge(settings) as opened, trio.open_nursery() as nursery:
-
-        async def serve() -> None:
-            await opened.serve(socket, closing, is_patient=True)
-
-        nursery.start_soon(serve)
-        base = f"http://127.0.0.1:{opened.listeners[0].socket.getsockname()[1]}"
-        headers = {"x-agent-token": TOKEN}
-        async with httpx2.AsyncClient(base_url=base, headers=headers, timeout=WAIT_SECONDS) as http:
-            yield Bridge(base, http)
-        closing.set()
 
 
 async def test_a_bridge_counts_on_over_a_crash_that_the_daemon_begins_anew_after(

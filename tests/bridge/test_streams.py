@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx2
 import pytest
 import trio
 
-from nousd.bridge.place import HttpPlace
-from nousd.bridge.run import BridgeSettings, open_bridge
 from nousd.providers.mock import MockProvider
 from nousd.store import sqlite
-from tests.bridge.harness import TOKEN, Bridge, Frame, Frames, bridge_to, text
+from tests.bridge.harness import TOKEN, Bridge, Frame, Frames, bridge_alone, bridge_to, text
 from tests.bridge.raw_http import request, said
 from tests.daemon.test_recovery import Bench, started
 from tests.daemon_harness import WAIT_SECONDS, Daemon, socket_daemon
 from tests.stub_model import Gate, StubModel, error_reply, text_reply
-
-
-@asynccontextmanager
-async def bridge_alone(socket: Path) -> AsyncIterator[Bridge]:
-    """Serves HTTP before a daemon on sockets, which may go and come back."""
-    closing = trio.Event()
-    settings = BridgeSettings(place=HttpPlace("127.0.0.1", 0), token=TOKEN)
-    async with open_bridge(settings) as opened, trio.open_nursery() as nursery:
-
-        async def serve() -> None:
-            await opened.serve(socket, closing, is_patient=True)
-
-        nursery.start_soon(serve)
-        base = f"http://127.0.0.1:{opened.listeners[0].socket.getsockname()[1]}"
-        async with httpx2.AsyncClient(
-            base_url=base, headers={"x-agent-token": TOKEN}, timeout=WAIT_SECONDS
-        ) as http:
-            yield Bridge(base, http)
-        closing.set()
 
 
 async def run_to_end(bridge: Bridge, session: str, words: str = "go") -> list[Frame]:
