@@ -38,6 +38,7 @@ def command() -> Callable[..., None]:
 
 def _bridge(values: dict[str, Any]) -> None:
     from nousd.config.resolve import resolve
+    from nousd.places.folders import prepare_state_folder
 
     config = values.pop("config")
     settings = resolve(values, os.environ, config, asks_models=False).settings
@@ -45,6 +46,9 @@ def _bridge(values: dict[str, Any]) -> None:
         raise ConfigError("http: say where to listen, as in --http 127.0.0.1:39731")
     level = logging.DEBUG if settings.verbose else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
+    if not settings.state_dir.exists():
+        # The daemon may come later, and finds the token there.
+        prepare_state_folder(settings.state_dir)
     wanted = bridge_settings(settings)
     from nousd.bridge.alone import serve_alone
 

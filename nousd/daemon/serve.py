@@ -46,7 +46,11 @@ from nousd.daemon.workspace_settings import default_prompt, workspaces_of_settin
 from nousd.errors import CommandRejected
 from nousd.places import locations
 from nousd.places.accept import serve_connections
-from nousd.places.folders import prepare_chosen_folder, prepare_own_folder
+from nousd.places.folders import (
+    prepare_chosen_folder,
+    prepare_own_folder,
+    prepare_state_folder,
+)
 from nousd.places.locks import lock_socket, lock_state_folder
 from nousd.redaction import Redactor, secret_variables
 from nousd.runtimes.native.loop import NativeSettings
@@ -150,10 +154,7 @@ def _prepare_folders(settings: Settings) -> None:
         prepare_own_folder(runtime_dir, "runtime folder")
     else:
         prepare_chosen_folder(runtime_dir, "socket's folder", sticky_ok=True)
-    if settings.state_dir == locations.default_state_dir():
-        prepare_own_folder(settings.state_dir, "state folder")
-    else:
-        prepare_chosen_folder(settings.state_dir, "state folder")
+    prepare_state_folder(settings.state_dir)
 
 
 @asynccontextmanager

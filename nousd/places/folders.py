@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from nousd.errors import ConfigError
+from nousd.places.locations import default_state_dir
 
 FOLDER_MODE: Final = 0o700
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -79,6 +80,16 @@ def prepare_chosen_folder(path: Path, what: str, *, sticky_ok: bool = False) -> 
             f" (mode {stat.S_IMODE(status.st_mode):04o}); take that away with chmod go-w"
         )
     _refuse_unwritable(path, what)
+
+
+def prepare_state_folder(path: Path) -> None:
+    """Sees to it that the state folder exists; the default one is made private.
+
+    Raises:
+        ConfigError: as those for the one or the other kind.
+    """
+    prepare = prepare_own_folder if path == default_state_dir() else prepare_chosen_folder
+    prepare(path, "state folder")
 
 
 def _create_missing(path: Path, what: str) -> None:

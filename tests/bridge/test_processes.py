@@ -224,6 +224,17 @@ def test_a_bridge_alone_outlives_its_daemon(folder: Path) -> None:
         assert sign not in bridge.log.read_text()
 
 
+def test_a_bridge_that_is_there_before_the_first_daemon_makes_the_token(folder: Path) -> None:
+    (folder / "state").rmdir()
+    http_socket = folder / "http"
+    with running(folder, "bridge", f"unix:{http_socket}"):
+        assert ask(http_socket, "/global/health")[0] == 200
+        token = token_of(folder)
+        assert (folder / "state").stat().st_mode & 0o777 == 0o700
+        with running(folder, "serve", f"unix:{folder / 'other'}"):
+            assert ask_until(200, http_socket, "/session", token) == []
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_bridge_without_a_daemon_stops_when_it_is_told_to(
     folder: Path, sent: signal.Signals
