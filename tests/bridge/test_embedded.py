@@ -96,6 +96,8 @@ async def test_a_daemon_that_stops_is_a_lost_connection_and_then_nobody(tmp_path
             async with embedded(*serving) as dial, connect(dial) as connection:
                 await connection.ask(Prompt(text="hello", wait=False), Accepted)
                 await shut_down(core)
+                # One that is asked in this very moment may still say that it is stopping.
+                await trio.testing.wait_all_tasks_blocked()
                 with pytest.raises(ConnectionLost):
                     await connection.ask(GetState())
             with pytest.raises(DaemonUnreachable, match="this process"):
