@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-import anyio
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
+from nousd.bridge.bodies import Bodies
 from nousd.bridge.callers import caller_of
 from nousd.bridge.replies import (
     BAD_REQUEST,
@@ -21,14 +21,13 @@ from nousd.bridge.replies import (
     NOT_JSON,
     SESSION_NOT_FOUND,
     STARTING,
-    TOO_SLOW,
     UNPROCESSABLE,
     HttpError,
     error_reply,
 )
 from nousd.bridge.table import Call, Row, Services
 from nousd.errors import ClientError, Refused
-from nousd.wire.limits import HTTP_BODY_SECONDS, NAME_CHARS_MAX
+from nousd.wire.limits import NAME_CHARS_MAX
 
 _FIELD: Final = re.compile(r"[a-z_]+")
 
@@ -43,7 +42,7 @@ async def answered(row: Row, services: Services, request: Request) -> Response:
             services=services,
             path=_path(request),
             query=_query(row, request),
-            body=await _body(row, request),
+            body=await _body(row, services.bodies, request),
             caller=caller,
             request=request,
         )
@@ -86,35 +85,24 @@ def _query(row: Row, request: Request) -> Any:
         raise HttpError(BAD_REQUEST, f"query: {error}") from None
 
 
-async def _body(row: Row, request: Request) -> Any:
+async def _body(row: Row, bodies: Bodies, request: Request) -> Any:
     if row.body is None:
         return None
-    data = await read_body(request)
-    if not data and row.is_body_optional:
-        data = b"{}"
-    elif not _is_json(request.headers.get("content-type", "")):
-        raise HttpError(NOT_JSON, "the body is to be application/json")
+    async with bodies.read(request) as data:
+        if not data and row.is_body_optional:
+            return msgspec.convert({}, row.body)
+        if not _is_json(request.headers.get("content-type", "")):
+            raise HttpError(NOT_JSON, "the body is to be application/json")
+        return _understood(data, row.body)
+
+
+def _understood(data: bytes, body: type[msgspec.Struct]) -> Any:
     try:
-        return msgspec.json.decode(data, type=row.body)
+        return msgspec.json.decode(data, type=body)
     except msgspec.ValidationError as error:
         raise HttpError(UNPROCESSABLE, f"body: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise HttpError(BAD_REQUEST, "the body is not JSON") from None
-
-
-async def read_body(request: Request) -> bytes:
-    """Returns the body of a request.
-
-    Raises:
-        HttpError: it is too long, too slow, or not whole.
-    """
-    try:
-        with anyio.fail_after(HTTP_BODY_SECONDS):
-            return await request.body()
-    except TimeoutError:
-        raise HttpError(TOO_SLOW, "the body did not come in time") from None
-    except ClientDisconnect:
-        raise HttpError(BAD_REQUEST, "the body is not whole") from None
 
 
 def _is_json(content_type: str) -> bool:

@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nousd.bridge.handling import read_body
+from nousd.bridge.bodies import Bodies
 from nousd.bridge.replies import NOT_IMPLEMENTED, UNAVAILABLE, HttpError, error_reply
 from nousd.client.dial import Where
 
@@ -33,10 +33,14 @@ class McpDoor:
     Args:
         tasks: where the host lives.
         closing: its end.
+        bodies: the room for large ones.
     """
 
-    def __init__(self, daemon: Where, tasks: TaskGroup, closing: trio.Event) -> None:
+    def __init__(
+        self, daemon: Where, tasks: TaskGroup, closing: trio.Event, bodies: Bodies
+    ) -> None:
         self._daemon = daemon
+        self._bodies = bodies
         self._tasks = tasks
         self._closing = closing
         self._opening = anyio.Lock()
@@ -45,11 +49,12 @@ class McpDoor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             host = await self._opened()
-            body = await read_body(Request(scope, receive))
+            async with self._bodies.read(Request(scope, receive)) as body:
+                whole = body
         except HttpError as error:
             await error_reply(error)(scope, receive, send)
             return
-        await host(scope, _again(body, receive), send)
+        await host(scope, _again(whole, receive), send)
 
     async def _opened(self) -> ASGIApp:
         """Returns the host. Raises HttpError if there is none, or none any more."""

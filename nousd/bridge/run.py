@@ -13,6 +13,7 @@ import trio
 
 from nousd.bridge import mcp, server
 from nousd.bridge.app import make_app
+from nousd.bridge.bodies import Bodies
 from nousd.bridge.gate import LOCAL_HOSTS, Safety
 from nousd.bridge.metrics.meters import Meters
 from nousd.bridge.place import HttpPlace
@@ -81,10 +82,11 @@ class OpenBridge(NamedTuple):
             window = Window(daemon, retry, meters.happened.see)
             following.start_soon(window.follow)
             following.start_soon(_end_streams, window, closing, 0.0 if is_patient else LAST_SECONDS)
-            services = Services(daemon, window, Presence(daemon, following), meters)
+            bodies = Bodies()
+            services = Services(daemon, window, Presence(daemon, following), meters, bodies)
             if not is_patient:
                 await window.begun()
-            apps = {mcp.PATH: mcp.McpDoor(where, following, closing)}
+            apps = {mcp.PATH: mcp.McpDoor(where, following, closing, bodies)}
             app = make_app(services, self.settings.safety, apps=apps)
             await server.serve(app, self.listeners, closing)
             following.cancel_scope.cancel()

@@ -9,6 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from nousd.bridge.bodies import Bodies
 from nousd.bridge.callers import Caller
 from nousd.bridge.metrics.meters import Meters
 from nousd.bridge.presence import Presence
@@ -26,12 +27,14 @@ class Services(NamedTuple):
         window: the newest events.
         presence: who is there to answer what is asked.
         meters: what is counted.
+        bodies: the room for large ones.
     """
 
     daemon: Client
     window: Window
     presence: Presence
     meters: Meters
+    bodies: Bodies
 
 
 class Call(NamedTuple):

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.types import Message
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nousd.bridge import handling, server
+from nousd.bridge import bodies, server
 from nousd.bridge.replies import HttpError
 from nousd.bridge.routes import prompts
 from nousd.bridge.streams import pages
@@ -81,7 +81,7 @@ async def body_seconds(_kit: Kit, offset: int) -> None:
 
     async def play() -> None:
         try:
-            await handling.read_body(Request({"type": "http", "headers": []}, receive))
+            await bodies.read_body(Request({"type": "http", "headers": []}, receive))
             assert offset <= 0
         except HttpError as error:
             assert offset > 0

@@ -16,8 +16,8 @@ from starlette.routing import Route
 from trio.testing import wait_all_tasks_blocked
 
 from nousd.bridge import server
+from nousd.bridge.bodies import read_body
 from nousd.bridge.gate import Gate, Safety
-from nousd.bridge.handling import read_body
 from nousd.bridge.place import HttpPlace
 from nousd.bridge.replies import HttpError, error_reply
 from nousd.bridge.streams import event_stream
