@@ -25,8 +25,8 @@ def id_of(data: bytes) -> str:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (artifacts, files):
-        monkeypatch.setattr(module, "_PIECE_BYTES", PIECE)
+    monkeypatch.setattr(artifacts, "_PIECE_BYTES", PIECE)
+    monkeypatch.setattr(files, "PIECE_BYTES", PIECE)
 
 
 class Kept:

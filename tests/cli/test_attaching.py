@@ -57,7 +57,7 @@ def test_what_the_line_has_no_room_for_is_put_before(
     accepting: FakeDaemon, nousctl: Nousctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "IN_LINE_BYTES_MAX", 10)
-    monkeypatch.setattr(files, "_PIECE_BYTES", 4)
+    monkeypatch.setattr(files, "PIECE_BYTES", 4)
     accepting.on["put_artifact"] = puts = Puts()
     for name, size in (("a.txt", 6), ("b.pdf", 9), ("c.txt", 4)):
         (tmp_path / name).write_bytes(name[0].encode() * size)
