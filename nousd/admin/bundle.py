@@ -37,7 +37,7 @@ from nousd.redaction import user_rules as rules_of
 from nousd.wire.commands import COMMANDS
 from nousd.wire.events import CONTRACT_VERSION, EVENTS, FROZEN_EVENTS
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION
-from nousd.wire.limits import LIMITS
+from nousd.wire.limit_table import LIMITS
 
 ANSWER_SECONDS: Final = 5.0
 """How long a daemon is waited for that is asked for its capabilities."""

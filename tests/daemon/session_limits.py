@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from nousd.wire.limits import LIMITS
+from nousd.wire.limit_table import LIMITS
 
 if TYPE_CHECKING:
     from tests.daemon.test_limits import Kit

@@ -16,7 +16,8 @@ from nousd.store.interface import StoredEvent
 from nousd.wire import commands
 from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS, FROZEN_EVENTS
-from nousd.wire.limits import LIMITS, PAGE_BYTES_MAX
+from nousd.wire.limit_table import LIMITS
+from nousd.wire.limits import PAGE_BYTES_MAX
 from nousd.wire.optional import or_unset
 from nousd.wire.response_base import RunState
 from nousd.wire.responses import (
