@@ -1,6 +1,6 @@
 """The bounds of v1 that a client can meet.
 
-What a client sees past each of them is in ``nousd.wire.limit_table``, where every bound has a row.
+What a client sees past them is in ``nousd.wire.limit_table``.
 Bounds that no client can observe stand beside the code they bound.
 """
 
