@@ -49,22 +49,25 @@ async def no_agents() -> Catalogue:
 
 
 def reader(places: AgentPlaces) -> ReadAgents:
-    """Returns what reads them, in a thread: a folder may be far away, and not answer."""
+    """Returns what reads them, in a thread: a folder may be far away, and not answer. Blocks a moment
+    itself, to see whether one is.
+    """
+    folders = _folders(places)
+    are_near = all(map(is_local, folders))
 
     async def read() -> Catalogue:
-        if not _may_be_some(places):
+        # Mostly there are none, and asking costs less than a thread.
+        if are_near and not any(map(os.path.isdir, folders)):  # noqa: PTH112
             return Catalogue()
         return await trio.to_thread.run_sync(read_agents, places, abandon_on_cancel=True)
 
     return read
 
 
-def _may_be_some(places: AgentPlaces) -> bool:
-    """Whether a folder is there, where asking that cannot take long; else it may be."""
-    folders = [places.user_folder] if places.user_folder is not None else []
-    if places.project_root is not None:
-        folders.append(_project_folder(places.project_root))
-    return any(not is_local(folder) or folder.is_dir() for folder in folders)
+def _folders(places: AgentPlaces) -> tuple[Path, ...]:
+    users = () if places.user_folder is None else (places.user_folder,)
+    root = places.project_root
+    return users if root is None else (*users, _project_folder(root))
 
 
 def _project_folder(root: Path) -> Path:

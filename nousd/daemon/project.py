@@ -49,13 +49,14 @@ async def no_settings() -> ProjectSettings:
 
 def reader(root: Path, hidden: tuple[Path, ...] = ()) -> ReadSettings:
     """Returns what reads the settings of the project with that root, in a thread: its folder may be far
-    away, and not answer.
+    away, and not answer. Blocks a moment itself, to see whether it is.
     """
     path = root / FILE_NAME
+    is_near = is_local(root)
 
     async def read() -> ProjectSettings:
         # Mostly there is none, and asking costs less than a thread.
-        if is_local(root) and not path.exists():
+        if is_near and not path.exists():
             return _NONE
         return await trio.to_thread.run_sync(read_settings, root, hidden, abandon_on_cancel=True)
 
