@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from functools import partial
 from typing import Final
@@ -16,8 +15,7 @@ from .report import Row, at_most
 from .yardsticks import bare_commits, bare_model_client
 
 _SIZES: Final = (1_000, 10_000, 100_000)
-_ROUNDS: Final = 7
-_PROMPTS: Final = 8
+_ROUNDS: Final = 56
 
 _CONTEXT: Final = ("--context-window", "8000", "--keep-recent-tokens", "2000")
 """The budget of every session. Past 6,400 tokens the daemon compacts down to 2,000 and a summary."""
@@ -34,11 +32,7 @@ class _Prompter:
         self._events = events
 
     async def prompt_us(self, session_id: str | None) -> float:
-        """Returns the median time from sending the prompt until the stub has the whole request."""
-        times = [await self._one_prompt_us(session_id) for _ in range(_PROMPTS)]
-        return statistics.median(times)
-
-    async def _one_prompt_us(self, session_id: str | None) -> float:
+        """Returns the time from sending the prompt until the stub has the whole request."""
         if session_id is None:
             session_id = (await self._connection.ask("new_session"))["session_id"]
         recording = Recording()
@@ -55,7 +49,11 @@ async def rows() -> list[Row]:
     the same size to the same stub, up to the same point. Then of sessions with many entries under the
     same context budget, beside those without: the daemon has compacted each once, before time counts.
     """
-    with folder() as place, helper("model_stub") as api_base, bare_commits(place) as commit_us:
+    with (
+        folder() as place,
+        helper("model_stub") as api_base,
+        bare_commits(place, at_once=1) as commit_us,
+    ):
         ids = await write_sessions(place, _SIZES)
         flags = (*model_flags(api_base), *_CONTEXT)
         async with (

@@ -162,7 +162,7 @@ async def latency() -> list[Row]:
         place = stack.enter_context(folder())
         api_base = stack.enter_context(helper("model_stub"))
         echo = stack.enter_context(helper("echo_server", str(place / "echo")))
-        commit_us = stack.enter_context(bare_commits(place))
+        commit_us = stack.enter_context(bare_commits(place, at_once=50))
         running = await stack.enter_async_context(daemon(place, *model_flags(api_base)))
         echo_us, committed_us, ours = await in_turns(
             _PACE_ROUNDS,
