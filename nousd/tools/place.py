@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -55,6 +55,19 @@ class Restrictions(NamedTuple):
         refuse_irregular(status)
         if status.st_nlink > 1 and not (self.hard_links and self._is_foreign(status)):
             raise OSError(errno.EMLINK, SEVERAL_NAMES)
+
+    def opened(self, descriptor: int) -> BinaryIO:
+        """Returns a file that was opened for reading; where it is refused its descriptor is closed.
+
+        Raises:
+            OSError: as ``refuse``.
+        """
+        with ExitStack() as refused:
+            # Before it is a file object: one is not made of a folder, and would not close it either.
+            refused.callback(os.close, descriptor)
+            self.refuse(os.fstat(descriptor))
+            refused.pop_all()
+        return os.fdopen(descriptor, "rb")
 
     def _is_foreign(self, status: os.stat_result) -> bool:
         """Whether a file is none of the daemon's under another name."""
@@ -115,13 +128,7 @@ class Place:
                 with several names (EMLINK).
         """
         self._require_readable()
-        file = os.fdopen(self.open(os.O_RDONLY), "rb")
-        try:
-            self._restrictions.refuse(os.fstat(file.fileno()))
-        except OSError:
-            file.close()
-            raise
-        return file
+        return self._restrictions.opened(self.open(os.O_RDONLY))
 
     @contextmanager
     def open_folder(self) -> Iterator[int]:

@@ -55,8 +55,7 @@ class Tree:
         """Opens a regular file; OSError for everything else, and for files with several names."""
         with self._folder(parts[:-1]) as folder:
             descriptor = os.open(parts[-1], _FILE, dir_fd=folder)
-        with os.fdopen(descriptor, "rb") as file:
-            self._confinement.restrictions.refuse(os.fstat(descriptor))
+        with self._confinement.restrictions.opened(descriptor) as file:
             yield file
 
     def _listed(self, parts: Parts) -> list[Found]:

@@ -277,13 +277,17 @@ def test_a_folder_exchanged_during_a_search_is_not_entered(bench: Bench) -> None
 
 def test_no_descriptor_is_left_open(bench: Bench) -> None:
     bench.put("a/b/c/d.txt", "")
+    os.mkfifo(bench.work / "fifo")
     before = set(Path("/proc/self/fd").iterdir())
-    for path in ("a/b/c/d.txt", "a/b/../../../x", "a/missing/x", "a/b/c/d.txt/e"):
+    refused = ("a/b/../../../x", "a/missing/x", "a/b/c/d.txt/e", "a/b/c", "fifo")
+    for path in ("a/b/c/d.txt", *refused):
         try:
             with bench.context.confinement.locate(path) as place:
                 place.open_file().close()
         except (OSError, ToolError):
-            assert path != "a/b/c/d.txt"
+            assert path in refused
+    with open_tree(bench.context.confinement, ".") as tree, pytest.raises(IsADirectoryError):
+        tree.open_file(("a",)).__enter__()
     assert set(Path("/proc/self/fd").iterdir()) == before
 
 
