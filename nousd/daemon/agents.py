@@ -57,7 +57,7 @@ def reader(places: AgentPlaces) -> ReadAgents:
 
     async def read() -> Catalogue:
         # Mostly there are none, and asking costs less than a thread.
-        if are_near and not any(map(os.path.isdir, folders)):  # noqa: PTH112
+        if are_near and not any(map(os.path.isdir, folders)):
             return Catalogue()
         return await trio.to_thread.run_sync(read_agents, places, abandon_on_cancel=True)
 
