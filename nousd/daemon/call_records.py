@@ -20,6 +20,7 @@ from nousd.wire.codec import EventLine, decode_event
 from nousd.wire.entries import MessageEntry, ToolCall
 from nousd.wire.events import EVENTS, Event
 from nousd.wire.subscribe import cursor
+from nousd.wire.tool_events import ToolCallEvent
 from nousd.wire.tool_responses import CallDecision, ToolCallRecord
 
 _PAGE_EVENTS: Final = 256
@@ -28,7 +29,7 @@ _PAGE_BYTES: Final = 4 * 1024 * 1024
 _STEPS: Final = frozenset(
     name
     for name, struct in EVENTS.items()
-    if issubclass(struct, events.ToolCallEvent) and name not in events.DELTA_EVENTS
+    if issubclass(struct, ToolCallEvent) and name not in events.DELTA_EVENTS
 ) | {"tool_execution_end"}
 
 

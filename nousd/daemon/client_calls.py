@@ -38,7 +38,8 @@ from nousd.tools.spool import Spool
 from nousd.wire import events
 from nousd.wire.access import Access
 from nousd.wire.entries import PermissionMode, ToolCall
-from nousd.wire.events import CutOff, Event
+from nousd.wire.event_base import CutOff
+from nousd.wire.events import Event
 from nousd.wire.limits import CLIENT_CALLS_MAX
 from nousd.wire.optional import or_unset
 from nousd.wire.questions import UserQuestion

@@ -23,7 +23,7 @@ from nousd.errors import CommandRejected, ConfigError
 from nousd.tools.mcp.server import McpServer, Status, Surroundings, require_sdk
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.registry import ToolRegistry
-from nousd.wire import mcp
+from nousd.wire import commands, events, mcp
 from nousd.wire.limits import MCP_SERVERS_MAX
 from nousd.wire.optional import or_unset
 
@@ -110,7 +110,7 @@ class McpServers:
 
     # --- commands --------------------------------------------------------------------------------
 
-    def add(self, command: mcp.AddMcp) -> Ticket:
+    def add(self, command: commands.AddMcp) -> Ticket:
         """Adds a server for good, or replaces one that was added; connects once that is in the log.
 
         Raises:
@@ -244,7 +244,7 @@ class McpServers:
     def _tell(
         self, spec: ServerSpec, status: Status, state: Literal["removed"] | None = None
     ) -> None:
-        event = mcp.McpServerStatus(
+        event = events.McpServerStatus(
             session_id="",
             name=spec.name,
             transport=spec.transport,

@@ -28,7 +28,7 @@ from nousd.tools.mcp.spec import (
     has_reference,
     without_references,
 )
-from nousd.wire import mcp
+from nousd.wire import commands, mcp
 
 _log: Final = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LINE_BREAKS: Final = re.compile(r"[\r\n\0]")
 
 
-def checked_server(command: mcp.AddMcp) -> mcp.McpServer:
+def checked_server(command: commands.AddMcp) -> mcp.McpServer:
     """Returns the server that a client wants added.
 
     Raises:

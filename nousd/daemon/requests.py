@@ -17,8 +17,9 @@ from nousd.daemon.confirmers import Confirmers, Place
 from nousd.daemon.log import Ticket
 from nousd.machine import long_texts
 from nousd.wire.codec import encode_json
-from nousd.wire.events import Event, Status, ToolCallEvent
+from nousd.wire.events import Event, Status
 from nousd.wire.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX, WAITING_REQUESTS_MAX
+from nousd.wire.tool_events import ToolCallEvent
 
 APPROVAL_SECONDS: Final = 900.0
 

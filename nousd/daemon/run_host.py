@@ -43,7 +43,8 @@ from nousd.tools.task import TASK
 from nousd.wire import events
 from nousd.wire.access import Access
 from nousd.wire.entries import Entry, MessageEntry, PermissionMode, ToolCall
-from nousd.wire.events import EndStatus, Event
+from nousd.wire.event_base import EndStatus, TurnKey
+from nousd.wire.events import Event
 from nousd.wire.optional import or_unset
 from nousd.wire.questions import UserQuestion
 from nousd.wire.run_options import RunOptions, ToolChoice
@@ -190,7 +191,7 @@ class RunHost:
         return self
 
     @property
-    def where(self) -> events.TurnKey:
+    def where(self) -> TurnKey:
         """See ``CallHost.where``."""
         return self.ledger.where
 

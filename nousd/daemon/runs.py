@@ -46,7 +46,8 @@ from nousd.store.interface import Artifact, Store
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import Emit, ExpectQuiet, Tool, ToolContext
 from nousd.wire.access import Access
-from nousd.wire.events import AgentEnd, EndStatus, Event
+from nousd.wire.event_base import EndStatus
+from nousd.wire.events import AgentEnd, Event
 from nousd.wire.run_options import RunOptions
 
 _log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from nousd.daemon.log import Log, Ticket
 from nousd.errors import CommandRejected
+from nousd.wire.events import TrustUpdated
 from nousd.wire.limits import TRUSTED_FILES_MAX
-from nousd.wire.trust import TrustUpdated
 
 
 class Trust:

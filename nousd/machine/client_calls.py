@@ -14,7 +14,8 @@ from typing import Any, Final
 from nousd.machine.ends import cut_off, rejected
 from nousd.machine.lifecycle import Phase
 from nousd.wire import events
-from nousd.wire.tool_events import PolicySource
+from nousd.wire.event_base import CutOff
+from nousd.wire.tool_events import PolicySource, ToolCallEvent
 
 _DECIDING: Final = (Phase.BEFORE, Phase.REQUESTED)
 
@@ -60,7 +61,7 @@ class CallLedger:
         Raises:
             AssertionError: the event cannot come here.
         """
-        if not isinstance(event, events.ToolCallEvent):
+        if not isinstance(event, ToolCallEvent):
             return
         after = CALL_TRANSITIONS[self.phase].get(type(event))
         assert after is not None, f"{type(event).__name__} in {self.phase}"
@@ -75,7 +76,7 @@ class CallLedger:
         elif isinstance(event, events.QuestionAnswered | events.QuestionRejected):
             self._questions.pop(event.question_id, None)
 
-    def owed_ends(self, reason: events.CutOff) -> tuple[events.Event, ...]:
+    def owed_ends(self, reason: CutOff) -> tuple[events.Event, ...]:
         """Returns the events that close the call, which has been requested; none if it is over."""
         if self.phase is Phase.ENDED:
             return ()

@@ -18,6 +18,7 @@ from nousd.machine.queue_updates import accepted, gone, update
 from nousd.machine.session import RunInfo, SessionState
 from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
+from nousd.wire.event_base import TurnKey
 from nousd.wire.optional import or_unset
 from nousd.wire.responses import QueuedInput
 from nousd.wire.run_options import NOTHING_ASKED, RunRequest
@@ -221,7 +222,7 @@ def begin_turn(
     state = msgspec.structs.replace(
         state, queue=queue.without(state.queue, queue.appended(state.queue))
     )
-    common: events.TurnKey = {
+    common: TurnKey = {
         "session_id": state.session_id,
         "run_id": run_id,
         "turn_id": turn_id,

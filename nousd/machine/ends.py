@@ -14,13 +14,14 @@ from msgspec import UNSET
 from nousd.machine.lifecycle import OUTSIDE_OF_TURNS, STOP_REASONS, Ledger, Phase
 from nousd.wire import events
 from nousd.wire.entries import MessageEntry, StopReason, ToolCall, TurnKind
+from nousd.wire.event_base import CutOff, EndStatus
 from nousd.wire.optional import or_unset
 from nousd.wire.tool_events import PolicySnapshot, PolicySource
 
 
 def owed_ends(
     ledger: Ledger,
-    status: events.EndStatus,
+    status: EndStatus,
     *,
     leaf_id: str | None,
     now: str,
@@ -75,9 +76,7 @@ def _message_ends(
     return [end, _appended(ledger, entry)]
 
 
-def _tool_ends(
-    ledger: Ledger, reason: events.CutOff, leaf_id: str | None, now: str
-) -> list[events.Event]:
+def _tool_ends(ledger: Ledger, reason: CutOff, leaf_id: str | None, now: str) -> list[events.Event]:
     tool = ledger.tool
     assert tool is not None
     result = f"tool_error: {reason}"
@@ -102,7 +101,7 @@ def cut_off(
     call: Mapping[str, Any],
     sources: Sequence[PolicySource],
     started: events.ToolCallStarted | None,
-    reason: events.CutOff,
+    reason: CutOff,
     **more: Any,
 ) -> events.ToolCallCompleted:
     """Returns the end of a call that was cut off: of what it did nothing is known.

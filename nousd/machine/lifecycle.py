@@ -23,6 +23,7 @@ from msgspec import UNSET, UnsetType
 
 from nousd.wire import events
 from nousd.wire.entries import TurnKind
+from nousd.wire.event_base import CutOff, TurnKey
 from nousd.wire.tool_events import PolicySource
 
 
@@ -125,7 +126,7 @@ LOGGED: Final[Transitions] = {
 
 OUTSIDE_OF_TURNS: Final = (Phase.BEFORE, Phase.RUN, Phase.ENDED)
 
-STOP_REASONS: Final[dict[str, events.CutOff]] = {
+STOP_REASONS: Final[dict[str, CutOff]] = {
     "cancelled": "aborted",
     "error": "error",
     "timeout": "timeout",
@@ -236,7 +237,7 @@ class Ledger:
                 _REMEMBER[type(event)](self, event)
 
     @property
-    def where(self) -> events.TurnKey:
+    def where(self) -> TurnKey:
         """The keys of an event in the turn that is open."""
         return {"session_id": self.session_id, "run_id": self.run_id, "turn_id": self.turn_id}
 

@@ -45,7 +45,7 @@ from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, parent_of
 from nousd.wire.limits import SNIPPET_BYTES_MAX
 from nousd.wire.responses import QueuedInput
-from nousd.wire.tool_events import ToolCallState
+from nousd.wire.tool_events import ToolCallEvent, ToolCallState
 
 
 def row_changes(event: events.Event, seq: int, ts: str) -> Changes:
@@ -234,7 +234,7 @@ def _execution_ended(event: events.ToolExecutionEnd, seq: int, ts: str) -> Chang
 
 
 def _call_state(
-    event: events.ToolCallEvent, state: ToolCallState, seq: int, by: str | None = None
+    event: ToolCallEvent, state: ToolCallState, seq: int, by: str | None = None
 ) -> RowChange:
     return SetToolCallState(
         tool_call_id=event.tool_call_id, attempt=event.attempt, state=state, seq=seq, by=by
@@ -242,7 +242,7 @@ def _call_state(
 
 
 def _call_end(
-    event: events.ToolCallEvent | events.ToolExecutionEnd, seq: int, ts: str, *, is_error: bool
+    event: ToolCallEvent | events.ToolExecutionEnd, seq: int, ts: str, *, is_error: bool
 ) -> RowChange:
     return EndToolCall(
         tool_call_id=event.tool_call_id,

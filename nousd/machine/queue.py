@@ -14,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from nousd.wire.commands import QueueMode
+from nousd.wire.command_base import QueueMode
 from nousd.wire.entries import Attachment, TurnKind
 from nousd.wire.responses import PendingCounts, QueuedInput
 

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire import events
-from nousd.wire.commands import QueueMode
+from nousd.wire.command_base import QueueMode
 from nousd.wire.entries import Entry, PermissionMode, Sampling, Thinking
-from nousd.wire.events import EndStatus
+from nousd.wire.event_base import EndStatus
 from nousd.wire.mcp import McpServer
 from nousd.wire.responses import QueuedInput
 from nousd.wire.run_options import NOTHING_ASKED, RunRequest

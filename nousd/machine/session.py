@@ -16,7 +16,7 @@ from msgspec import UNSET
 from nousd.machine import queue
 from nousd.machine.usage import with_call
 from nousd.wire import events
-from nousd.wire.commands import QueueMode
+from nousd.wire.command_base import QueueMode
 from nousd.wire.entries import PermissionMode, Sampling, Thinking, UsageTotals
 from nousd.wire.responses import QueuedInput
 from nousd.wire.run_options import NOTHING_ASKED, RunOptions, RunRequest

@@ -25,6 +25,7 @@ from nousd.replay.recorded import RecordedRun, is_outside, run_of
 from nousd.replay.script import MODEL_FAILURES
 from nousd.wire import events
 from nousd.wire.entries import MessageEntry, Sampling
+from nousd.wire.event_base import EndStatus
 from nousd.wire.events import Event
 from nousd.wire.optional import or_unset
 from nousd.wire.run_options import RunOptions
@@ -33,7 +34,7 @@ from nousd.wire.run_options import RunOptions
 class Stopped(msgspec.Struct, frozen=True):
     """The run was stopped from outside; ``killed`` if its process was, or could write no more."""
 
-    status: events.EndStatus
+    status: EndStatus
     killed: bool = False
 
 
@@ -199,7 +200,7 @@ def _cause_of(own: Sequence[Event], place: int) -> int:
     return place - is_bill
 
 
-def _closes(ledger: Ledger, status: events.EndStatus, rest: Sequence[Event]) -> bool:
+def _closes(ledger: Ledger, status: EndStatus, rest: Sequence[Event]) -> bool:
     """Whether the rest of a run is nothing but the ends that it owes at this place."""
     owed = owed_ends(ledger, status, leaf_id=None, now="")
     reason = STOP_REASONS[status]

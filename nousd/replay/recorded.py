@@ -22,6 +22,7 @@ from nousd.wire import events
 from nousd.wire.entries import Entry, MessageEntry, parent_of
 from nousd.wire.events import Event
 from nousd.wire.responses import QueuedInput
+from nousd.wire.tool_events import ToolCallEvent
 
 _STATE_TYPES: Final = (
     "session_created",
@@ -85,7 +86,7 @@ def is_outside(event: Event) -> bool:
 
 def _is_of_client(event: Event) -> bool:
     """Whether an event is a step of a call that a client made itself."""
-    return isinstance(event, events.ToolCallEvent) and event.run_id is UNSET
+    return isinstance(event, ToolCallEvent) and event.run_id is UNSET
 
 
 def run_of(event: Event) -> str | None:

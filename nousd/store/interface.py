@@ -25,7 +25,7 @@ import msgspec
 
 from nousd.errors import StoreError
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage
-from nousd.wire.commands import QueueMode
+from nousd.wire.command_base import QueueMode
 from nousd.wire.entries import Entry, PermissionMode, Sampling, Thinking, UsageTotals
 from nousd.wire.events import Event
 from nousd.wire.mcp import McpServer

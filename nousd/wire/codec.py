@@ -26,7 +26,8 @@ from typing import Any, Final, NoReturn, TypeVar
 import msgspec
 
 from nousd.errors import InvalidCommand, InvalidCursor, InvalidPayload, WireError
-from nousd.wire.commands import COMMANDS, LENIENT, MESSAGES, Command, OptionalCursor
+from nousd.wire.command_base import OptionalCursor
+from nousd.wire.commands import COMMANDS, LENIENT, MESSAGES, Command
 from nousd.wire.events import EVENT_TYPES, Event
 from nousd.wire.limits import NESTING_MAX
 from nousd.wire.responses import RESPONSE_TYPES, Response

@@ -10,17 +10,16 @@ is what v1 clients know; ``MESSAGES`` holds the few texts that differ.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
 from nousd.wire.command_base import (
     AnsweredBy,
     ArtifactOffset,
     Command,
     EventTypes,
-    Folder,
     MediaType,
     Name,
     OptionalCursor,
@@ -33,13 +32,10 @@ from nousd.wire.entries import Sampling, Thinking
 from nousd.wire.limits import (
     ARTIFACT_RANGE_BYTES_MAX,
     ATTACHMENTS_MAX,
-    CURSOR_DIGITS_MAX,
-    NAME_CHARS_MAX,
     PAGE_ROWS_MAX,
     PATH_CHARS_MAX,
     TEXT_CHARS_MAX,
     TOOLS_MAX,
-    TYPES_MAX,
 )
 from nousd.wire.mcp import AddMcp, ListMcp, RemoveMcp, RestartMcp
 from nousd.wire.metrics import GetMetrics
@@ -75,7 +71,7 @@ from nousd.wire.tool_commands import (
 from nousd.wire.workspaces import AttachSession, OverrideWorkspace
 
 if TYPE_CHECKING:
-    from nousd.wire.responses import (
+    from nousd.wire.responses import (  # noqa: F401  in quotes below
         Accepted,
         Artifact,
         Capabilities,

@@ -16,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.wire.commands import QueueMode
+from nousd.wire.command_base import QueueMode
 from nousd.wire.entries import (
     Attachment,
     Entry,
@@ -27,7 +27,7 @@ from nousd.wire.entries import (
     TurnKind,
     Usage,
 )
-from nousd.wire.event_base import CutOff, EndStatus, Event, RunEvent, TurnEvent, TurnKey
+from nousd.wire.event_base import EndStatus, Event, RunEvent, TurnEvent
 from nousd.wire.extension_events import InputHandled
 from nousd.wire.mcp import McpServer, McpServerStatus
 from nousd.wire.questions import QuestionAnswered, QuestionAsked, QuestionRejected

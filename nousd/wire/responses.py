@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.wire.commands import QueueMode
+from nousd.wire.command_base import QueueMode
 from nousd.wire.entries import Attachment, Entry, PermissionMode, Thinking, UsageTotals
 from nousd.wire.extension_events import Remark
 from nousd.wire.mcp import McpServers
@@ -22,14 +22,12 @@ from nousd.wire.session_responses import SessionNow, Sessions
 from nousd.wire.tool_commands import ConfirmDecision
 from nousd.wire.tool_responses import (
     Agents,
-    AgentSummary,
     Permissions,
     ProjectFiles,
     Questions,
     TodosNow,
     ToolCallNow,
     ToolCalls,
-    ToolCallSummary,
 )
 from nousd.wire.workers import TaskOrigin
 from nousd.wire.workspaces import Attached, OverrideInForce, WorkspaceOverride

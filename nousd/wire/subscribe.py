@@ -6,7 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from nousd.wire.commands import Command, EventTypes, Name, OptionalCursor
+from nousd.wire.command_base import EventTypes, Name, OptionalCursor
+from nousd.wire.commands import Command
 from nousd.wire.limits import KEEPALIVE_SECONDS_MAX, KEEPALIVE_SECONDS_MIN
 
 KeepaliveSeconds = Annotated[float, Meta(ge=KEEPALIVE_SECONDS_MIN, le=KEEPALIVE_SECONDS_MAX)]

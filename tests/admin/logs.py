@@ -12,6 +12,7 @@ from nousd.store import sqlite
 from nousd.store.interface import Artifact
 from nousd.wire import events
 from nousd.wire.entries import MessageEntry
+from nousd.wire.event_base import TurnKey
 from tests.store.helpers import (
     TS,
     append,
@@ -34,7 +35,7 @@ def a_run(
     run_id: str, session_id: str = "s1", *, text: str = "hello", ends: bool = True
 ) -> list[events.Event]:
     """The events of a run with one user message and one answer, which hangs on it."""
-    where: events.TurnKey = {"session_id": session_id, "run_id": run_id, "turn_id": "1"}
+    where: TurnKey = {"session_id": session_id, "run_id": run_id, "turn_id": "1"}
     begun: list[events.Event] = [
         events.AgentStart(session_id=session_id, run_id=run_id, runtime="native", model="mock-1"),
         events.TurnStart(**where),

@@ -25,13 +25,14 @@ from nousd.store import sqlite
 from nousd.store.interface import Artifact
 from nousd.wire import events
 from nousd.wire.entries import MessageEntry
+from nousd.wire.event_base import TurnKey
 from tests.admin.conftest import untouched
 from tests.admin.logs import artifact, write_recorded_log
 from tests.planted import MARK, PLANTED
 from tests.store.helpers import TS, append, created, queue_update, queued
 
 Files = dict[str, bytes]
-TURN: events.TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
+TURN: TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
 
 SPELLED = f"sk-ant-api03-{MARK}-spelled"
 """A secret that a model says letter by letter, or in any two pieces."""

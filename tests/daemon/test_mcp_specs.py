@@ -9,7 +9,7 @@ import pytest
 
 from nousd.daemon.mcp_specs import checked_server, spec_of
 from nousd.errors import InvalidPayload
-from nousd.wire.mcp import AddMcp
+from nousd.wire.commands import AddMcp
 
 KEY = "sk-ant-0123456789abcdef"
 

@@ -12,7 +12,7 @@ from nousd.machine.lifecycle import Phase
 from nousd.machine.transcript import owed_calls
 from nousd.wire import events
 from nousd.wire.entries import Entry, MessageEntry, ToolCall
-from nousd.wire.events import CutOff
+from nousd.wire.event_base import CutOff
 from nousd.wire.questions import UserQuestion
 from tests.machine.builders import TS, user
 

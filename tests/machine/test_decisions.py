@@ -14,6 +14,7 @@ from nousd.machine import decisions, queue
 from nousd.machine.session import SessionState
 from nousd.wire import events
 from nousd.wire.entries import Attachment, Entry, MessageEntry
+from nousd.wire.event_base import TurnKey
 from nousd.wire.limits import QUEUED_CHARS_MAX, QUEUED_INPUTS_MAX
 from nousd.wire.responses import PendingCounts
 from tests.machine.builders import (
@@ -320,7 +321,7 @@ def test_a_turn_consumes_its_inputs_and_says_them_in_one_step() -> None:
     first, second = queued("a", client_message_id="x"), queued("b")
     state = running(leaf_id="leaf", queue=(first, second, queued("c")))
     decided = begin(state, queue.Turn("steer", (first, second)))
-    where: events.TurnKey = {"session_id": "s", "run_id": "run-1", "turn_id": "3"}
+    where: TurnKey = {"session_id": "s", "run_id": "run-1", "turn_id": "3"}
     assert decided == (
         events.TurnStart(**where),
         events.MessageStart(

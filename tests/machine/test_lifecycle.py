@@ -24,7 +24,7 @@ from nousd.machine.lifecycle import (
 from nousd.wire import events
 from nousd.wire.codec import encode_event_tail, number_event
 from nousd.wire.entries import MessageEntry, StopReason, ToolCall, Usage
-from nousd.wire.events import EndStatus
+from nousd.wire.event_base import EndStatus
 from nousd.wire.questions import QuestionAnswer, UserQuestion
 from nousd.wire.responses import PendingCounts
 from nousd.wire.tool_events import PolicySnapshot, PolicySource

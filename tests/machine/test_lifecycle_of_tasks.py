@@ -9,9 +9,10 @@ import pytest
 from nousd.machine.ends import owed_ends
 from nousd.machine.lifecycle import Ledger, Phase
 from nousd.wire import events
+from nousd.wire.event_base import TurnKey
 from nousd.wire.workers import Origin
 
-TURN: events.TurnKey = {"session_id": "s", "run_id": "r", "turn_id": "1"}
+TURN: TurnKey = {"session_id": "s", "run_id": "r", "turn_id": "1"}
 CALL: dict[str, Any] = {**TURN, "tool_call_id": "m.0", "attempt": 1, "tool_name": "task"}
 BELOW: dict[str, Any] = {
     **TURN,

@@ -15,13 +15,14 @@ from nousd.machine import long_texts
 from nousd.wire import events
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import MessageEntry, ToolCall
+from nousd.wire.event_base import TurnKey
 from nousd.wire.limits import DELTA_BYTES_MAX, EVENT_TEXT_BYTES_MAX, TOOL_PREVIEW_CHARS_MAX
 from nousd.wire.responses import PendingCounts, QueuedInput
 from tests.machine.builders import compacted, message, queued
 
 BOUND = EVENT_TEXT_BYTES_MAX
 LONG = "x" * (BOUND + 1)
-TURN: events.TurnKey = {"session_id": "s", "run_id": "run-1", "turn_id": "1"}
+TURN: TurnKey = {"session_id": "s", "run_id": "run-1", "turn_id": "1"}
 
 
 def ref_of(text: str) -> str:

@@ -19,10 +19,11 @@ from nousd.machine.row_changes import (
     UpdateSession,
 )
 from nousd.wire import events
+from nousd.wire.event_base import TurnKey
 from nousd.wire.limits import SNIPPET_BYTES_MAX
 from nousd.wire.optional import or_unset
 
-TURN: events.TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
+TURN: TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
 
 DELTAS: list[events.Event] = [
     events.MessageUpdate(**TURN, message_id="m1", delta="x"),

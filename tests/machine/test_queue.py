@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.machine import queue
-from nousd.wire.commands import QueueMode
+from nousd.wire.command_base import QueueMode
 from nousd.wire.responses import PendingCounts
 from tests.machine.builders import names, prompt_input, queued
 

@@ -24,6 +24,7 @@ from nousd.store.interface import (
 )
 from nousd.wire import events
 from nousd.wire.entries import MessageEntry
+from nousd.wire.event_base import TurnKey
 from tests.store.faulty_disk import Fault, faulty_disk
 from tests.store.helpers import (
     TS,
@@ -265,7 +266,7 @@ async def test_one_that_comes_and_goes_with_a_session_while_it_is_put_is_whole(
 
 def tool_called(number: int, artifact_id: str) -> list[events.Event]:
     """The durable events of a call whose output was cut, as far as they are large."""
-    where: events.TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
+    where: TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
     shown = f"{number} " * 1000
     end = events.ToolExecutionEnd(
         **where,

@@ -21,6 +21,7 @@ from nousd.store import _pruning, _pruning_sqlite, sqlite
 from nousd.store._database import open_for_writing
 from nousd.store.interface import EventFilter, Old, Pruned, Store
 from nousd.wire import events
+from nousd.wire.event_base import TurnKey
 from tests.lifecycle import LifecycleChecker
 from tests.store.helpers import (
     EVERYTHING,
@@ -42,7 +43,7 @@ NOW = "2026-01-09T00:00:00.000000Z"
 STORES = Path(__file__).resolve().parents[2] / "fixtures" / "stores"
 
 
-def turn(run_id: str = "r1", session_id: str = "s1") -> events.TurnKey:
+def turn(run_id: str = "r1", session_id: str = "s1") -> TurnKey:
     return {"session_id": session_id, "run_id": run_id, "turn_id": "1"}
 
 

@@ -20,6 +20,7 @@ from nousd.store import _pruning, memory, sqlite
 from nousd.store.interface import EventFilter, Old, Store, StoredEvent
 from nousd.wire import events
 from nousd.wire.codec import decode_event
+from nousd.wire.event_base import TurnKey
 from nousd.wire.events import DELTA_EVENTS, EVENTS
 from tests.store.helpers import (
     EVERYTHING,
@@ -69,7 +70,7 @@ def of_run(run_id: str, event: events.Event) -> events.Event:
 @st.composite
 def runs(draw: st.DrawFn, run_id: str) -> list[events.Event]:
     """A run of one turn, perhaps cut off in its midst."""
-    where = events.TurnKey(session_id="s1", run_id=run_id, turn_id="1")
+    where = TurnKey(session_id="s1", run_id=run_id, turn_id="1")
     happened: list[events.Event] = [run_started(run_id), events.TurnStart(**where)]
     for number in range(draw(st.integers(0, 3))):
         name = f"{run_id}-{number}"

@@ -12,6 +12,7 @@ from nousd.store.interface import Artifact, Defaults, SessionRow, Store
 from nousd.store.session_list import SessionFilter
 from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, Usage, UsageTotals
+from nousd.wire.event_base import TurnKey
 from nousd.wire.limits import SNIPPET_BYTES_MAX
 from nousd.wire.responses import TreeNode
 from nousd.wire.workers import TaskOrigin, WorkerPermissions, WorkerSpec
@@ -420,7 +421,7 @@ async def test_open_runs_come_oldest_first(store: Store) -> None:
 
 
 async def test_turns_are_counted_and_usage_is_summed(store: Store) -> None:
-    turn: events.TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
+    turn: TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
     usage = Usage(input=10, output=2, total=12, cache_read=3)
     report = events.UsageReported(**turn, usage=usage, model="mock-1")
     await append(store, run_started())

@@ -14,7 +14,8 @@ import pytest
 
 from nousd.errors import WIRE_ERROR_CODES, CommandRejected
 from nousd.wire.codec import encode_error, encode_event_tail, encode_response, number_event
-from nousd.wire.commands import COMMANDS, QueueMode
+from nousd.wire.command_base import QueueMode
+from nousd.wire.commands import COMMANDS
 from nousd.wire.entries import MessageEntry, TurnKind
 from nousd.wire.events import EVENTS, FROZEN_EVENTS, MessageStart, TurnStart
 from nousd.wire.response_base import RunState

@@ -36,6 +36,8 @@ from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS
 from nousd.wire.responses import RESPONSES
 from nousd.wire.subscribe import Subscribe
+from nousd.wire.tool_responses import AgentSummary
+from nousd.wire.workspaces import OverrideInForce
 from tests.validation import check_command, check_event, check_response, check_subscription
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,14 +79,14 @@ OBJECTS: dict[str, type[Any]] = {
     "Prices": responses.Prices,
     "Unlisted provider": responses.ProviderUnlisted,
     "Provider summary": responses.ProviderSummary,
-    "Override": responses.OverrideInForce,
+    "Override": OverrideInForce,
     "Expired request": tool_responses.ExpiredRequest,
     "Rule in force": tool_responses.RuleInForce,
     "User question": questions.UserQuestion,
     "Question option": questions.QuestionOption,
     "Question answer": questions.QuestionAnswer,
     "Flat event": responses.FlatEvent,
-    "Agent": responses.AgentSummary,
+    "Agent": AgentSummary,
     "Project file": trust.ProjectFile,
     "Worker": workers.WorkerSpec,
     "Worker permissions": workers.WorkerPermissions,

@@ -15,7 +15,7 @@ import nousd
 from nousd.bridge.metrics.happened import Happened
 from nousd.bridge.metrics.process import families
 from nousd.bridge.metrics.requests import Requests
-from nousd.wire.metrics import Metrics
+from nousd.wire.responses import Metrics
 
 
 class Exposition(NamedTuple):

@@ -14,7 +14,8 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.utils import floatToGoString
 
-from nousd.wire.metrics import Durations, LogMetrics, Metrics
+from nousd.wire.metrics import Durations, LogMetrics
+from nousd.wire.responses import Metrics
 from nousd.wire.subscribe import cursor_seq
 
 

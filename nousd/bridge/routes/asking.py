@@ -22,17 +22,18 @@ from nousd.views.tandem.asking import (
     given_answer,
     rule_id,
 )
-from nousd.wire.questions import QuestionAsked, UserQuestion
-from nousd.wire.responses import Accepted
-from nousd.wire.tool_commands import (
+from nousd.wire.commands import (
     AnswerQuestion,
-    ConfirmDecision,
     ConfirmTool,
     GetToolCall,
     ListPermissions,
     ListQuestions,
     RejectQuestion,
 )
+from nousd.wire.events import QuestionAsked
+from nousd.wire.questions import UserQuestion
+from nousd.wire.responses import Accepted
+from nousd.wire.tool_commands import ConfirmDecision
 from nousd.wire.tool_responses import ToolCallRecord
 
 _DECISIONS: Final[dict[str, ConfirmDecision]] = {

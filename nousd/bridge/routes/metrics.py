@@ -11,7 +11,8 @@ from starlette.responses import Response
 from nousd.bridge.table import Call, Exposed, Row
 from nousd.client.client import Client
 from nousd.errors import ClientError
-from nousd.wire.metrics import GetMetrics, Metrics
+from nousd.wire.commands import GetMetrics
+from nousd.wire.responses import Metrics
 
 PATIENCE_SECONDS: Final = 5.0
 """How long the daemon has to answer: half of what Prometheus gives a scrape by default."""

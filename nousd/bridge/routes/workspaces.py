@@ -18,8 +18,8 @@ from nousd.views.tandem.runs import Conflict
 from nousd.views.tandem.sessions import Session, session
 from nousd.views.tandem.spelling import Body
 from nousd.views.tandem.values import milliseconds
+from nousd.wire.commands import AttachSession, OverrideWorkspace
 from nousd.wire.limits import OVERRIDE_SECONDS_MAX, OVERRIDE_SECONDS_MIN
-from nousd.wire.workspaces import AttachSession, OverrideWorkspace
 
 
 class Attach(Given, frozen=True, kw_only=True):

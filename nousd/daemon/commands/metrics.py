@@ -7,7 +7,7 @@ from collections import Counter
 from nousd import __version__
 from nousd.daemon.core import Core, Reply
 from nousd.wire import commands
-from nousd.wire.metrics import Metrics
+from nousd.wire.responses import Metrics
 from nousd.wire.subscribe import cursor
 
 

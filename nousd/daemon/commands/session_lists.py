@@ -14,7 +14,8 @@ from nousd.store.interface import SessionRow
 from nousd.store.session_list import SessionFilter
 from nousd.wire import commands
 from nousd.wire.optional import or_unset
-from nousd.wire.session_responses import SessionNow, SessionRecord, Sessions, SessionSummary
+from nousd.wire.responses import SessionNow, Sessions
+from nousd.wire.session_responses import SessionRecord, SessionSummary
 from nousd.wire.workspaces import OverrideInForce
 
 

@@ -9,8 +9,9 @@ from nousd.errors import CommandRejected
 from nousd.store.interface import ToolCallRow
 from nousd.wire import commands
 from nousd.wire.optional import or_unset
-from nousd.wire.responses import Accepted, ToolCallNow, ToolCalls, ToolCallSummary
+from nousd.wire.responses import Accepted, ToolCallNow, ToolCalls
 from nousd.wire.subscribe import cursor, cursor_seq
+from nousd.wire.tool_responses import ToolCallSummary
 
 _BEHIND_ALL = 2**63 - 1
 

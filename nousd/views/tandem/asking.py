@@ -11,10 +11,12 @@ from msgspec import UNSET
 from nousd.views.tandem.runs import TENANT
 from nousd.views.tandem.spelling import Body
 from nousd.views.tandem.values import milliseconds, or_none
-from nousd.wire.questions import QuestionAnswer, QuestionAsked, UserQuestion
+from nousd.wire.events import PermissionRequested, QuestionAsked
+from nousd.wire.questions import QuestionAnswer, UserQuestion
+from nousd.wire.responses import Permissions
 from nousd.wire.todos import Todo
-from nousd.wire.tool_events import PermissionRequested, ToolCallEvent
-from nousd.wire.tool_responses import Permissions, RuleInForce
+from nousd.wire.tool_events import ToolCallEvent
+from nousd.wire.tool_responses import RuleInForce
 
 _ATTEMPT: Final = "-"
 

@@ -20,13 +20,10 @@ from nousd.views.tandem.sessions import project_id
 from nousd.views.tandem.values import milliseconds, or_none
 from nousd.wire import events
 from nousd.wire.codec import decode_event
+from nousd.wire.event_base import EndStatus
+from nousd.wire.events import SessionAttached, WorkspaceOverrideExpired, WorkspaceOverrideGranted
 from nousd.wire.subscribe import cursor_seq
-from nousd.wire.tool_events import ToolExecutionEvent
-from nousd.wire.workspaces import (
-    SessionAttached,
-    WorkspaceOverrideExpired,
-    WorkspaceOverrideGranted,
-)
+from nousd.wire.tool_events import ToolCallEvent, ToolExecutionEvent
 
 
 class _End(NamedTuple):
@@ -37,7 +34,7 @@ class _End(NamedTuple):
     category: str | None
 
 
-_ENDS: Final[dict[events.EndStatus, _End]] = {
+_ENDS: Final[dict[EndStatus, _End]] = {
     "completed": _End("completed", "idle", None),
     "cancelled": _End("cancelled", "cancelled", "user_cancelled"),
     "error": _End("error", "error", "runtime"),
@@ -334,7 +331,7 @@ def _decided(seen: Seen, event: events.ToolCallApproved | events.ToolCallDenied)
         )
 
 
-def _tool_part(event: events.ToolCallEvent | ToolExecutionEvent, **more: Any) -> Told:
+def _tool_part(event: ToolCallEvent | ToolExecutionEvent, **more: Any) -> Told:
     part = {
         "id": event.tool_call_id,
         "sessionID": event.session_id,
