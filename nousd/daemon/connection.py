@@ -18,8 +18,8 @@ from nousd.daemon.commands import HANDLERS
 from nousd.daemon.core import Core, Deferred, Plain, Reply
 from nousd.daemon.log import Ticket
 from nousd.daemon.outbox import Outbox
-from nousd.daemon.streams import UnixStream, WritesNow
 from nousd.errors import CommandRejected, InvalidCommand, NousdError, ShuttingDown
+from nousd.places.streams import DirectStream, WritesNow
 from nousd.wire.codec import (
     Request,
     decode_payload,
@@ -37,7 +37,7 @@ READ_BYTES: Final = 64 * 1024
 async def serve_commands(core: Core, stream: trio.abc.Stream) -> None:
     """Serves one client until it leaves or the daemon closes."""
     if isinstance(stream, trio.SocketStream):
-        stream = UnixStream(stream)
+        stream = DirectStream(stream)
     outbox = Outbox(stream.write_now) if isinstance(stream, WritesNow) else Outbox()
     with core.meters.commanding():
         await _Connection(core, stream, outbox).serve()

@@ -2,10 +2,10 @@
 
 A command is answered in a few dozen microseconds, of which trio's own stream would take most: it asks
 the kernel before it waits, and yields to the others after it did not have to. Here one waits first, as
-a client that is asked for its next line mostly has not sent it yet; and what the kernel takes at once
+a client that is asked for its next words mostly has not sent them yet; and what the kernel takes at once
 is written without a task that wakes up for it.
 
-Nothing is known here of lines, or of who is at the other end.
+Nothing is known here of lines or requests, or of who is at the other end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class WritesNow(Protocol):
         ...
 
 
-class UnixStream(trio.abc.Stream):
+class DirectStream(trio.abc.Stream):
     """A stream over ``stream``, which it does not own: its opener closes it.
 
     As with any stream of trio, at most one task reads and one writes at a time.

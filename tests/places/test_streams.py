@@ -8,15 +8,15 @@ import pytest
 import trio
 from trio.testing import check_two_way_stream
 
-from nousd.daemon.streams import UnixStream
+from nousd.places.streams import DirectStream
 
 
-async def connected() -> tuple[UnixStream, UnixStream]:
+async def connected() -> tuple[DirectStream, DirectStream]:
     ours, theirs = socket.socketpair()
     return over(ours), over(theirs)
 
 
-async def clogged() -> tuple[UnixStream, UnixStream]:
+async def clogged() -> tuple[DirectStream, DirectStream]:
     """Returns a pair of which neither could write without waiting."""
     ours, theirs = await connected()
     for end in (ours, theirs):
@@ -25,8 +25,8 @@ async def clogged() -> tuple[UnixStream, UnixStream]:
     return ours, theirs
 
 
-def over(end: socket.socket) -> UnixStream:
-    return UnixStream(trio.SocketStream(trio.socket.from_stdlib_socket(end)))
+def over(end: socket.socket) -> DirectStream:
+    return DirectStream(trio.SocketStream(trio.socket.from_stdlib_socket(end)))
 
 
 async def test_it_is_a_stream_as_trio_demands_of_every_stream() -> None:
