@@ -6,23 +6,30 @@
 - A body is asked for (``100 Continue``) once somebody wants it.
 - Who is answered before his body was read is answered, however long the body is.
 
+- What takes a task or a step of the event loop for each request does without: a request is as cheap as
+  what is said of it.
+
 It knows no routes and no tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import h11
 import msgspec
 import trio
-from hypercorn.events import Closed, RawData
-from hypercorn.protocol.events import Event, Response
-from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.config import Config
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol import events
+from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
+from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.tcp_server import TCPServer
-from hypercorn.typing import H11SendableEvent
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState, H11SendableEvent, LifespanState
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nousd.bridge.replies import (
@@ -33,10 +40,12 @@ from nousd.bridge.replies import (
     Failure,
     envelope,
 )
+from nousd.places.streams import DirectStream
 from nousd.wire.limits import HTTP_HEADERS_BYTES_MAX
 
 _VERSIONS: Final = frozenset({b"1.0", b"1.1"})
-_OTHER_PROTOCOLS: Final = frozenset({b"upgrade", b"http2-settings"})
+
+_Headers = list[tuple[bytes, bytes]]
 
 _UNREADABLE: Final[dict[int, tuple[Failure, str]]] = {
     431: (HEADERS_TOO_LARGE, f"the head has more than {HTTP_HEADERS_BYTES_MAX} bytes"),
@@ -45,15 +54,15 @@ _UNREADABLE: Final[dict[int, tuple[Failure, str]]] = {
 """status with which h11 gives up on what it reads -> what is said; anything else is no request."""
 
 
-def fault_of(request: h11.Request) -> tuple[Failure, str] | None:
+def fault_of(request: h11.Request, headers: _Headers) -> tuple[Failure, str] | None:
     """Returns why a request's head is not taken; None if it is."""
-    names = {name for name, _ in request.headers}
+    names = {name for name, _ in headers}
     if request.http_version not in _VERSIONS:
         return VERSION_NOT_SUPPORTED, "HTTP/1.1 is spoken here"
     if not request.target.startswith(b"/"):
         # In a whole URL there is a second host, and it would count.
         return BAD_REQUEST, "the target is to be a path"
-    if _head_bytes(request) > HTTP_HEADERS_BYTES_MAX:
+    if _head_bytes(request, headers) > HTTP_HEADERS_BYTES_MAX:
         return _UNREADABLE[431]
     if b"transfer-encoding" in names and b"content-length" in names:
         return BAD_REQUEST, "Content-Length and Transfer-Encoding contradict each other"
@@ -62,10 +71,18 @@ def fault_of(request: h11.Request) -> tuple[Failure, str] | None:
     return None
 
 
-def _head_bytes(request: h11.Request) -> int:
+def _head_bytes(request: h11.Request, headers: _Headers) -> int:
     """Returns how long the head is, written without spare spaces."""
     first = len(request.method) + len(request.target) + len(b"  HTTP/1.1\r\n\r\n")
-    return first + sum(len(name) + len(value) + len(b": \r\n") for name, value in request.headers)
+    return first + sum(len(name) + len(value) + len(b": \r\n") for name, value in headers)
+
+
+def _has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether anything comes behind a head that is taken."""
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and int(value) > 0)
+        for name, value in headers
+    )
 
 
 class Http11(H11Protocol):
@@ -88,22 +105,36 @@ class Http11(H11Protocol):
         """Takes up no other protocol."""
 
     async def _create_stream(self, request: h11.Request) -> None:
-        fault = fault_of(request)
+        headers = list(request.headers)
+        fault = fault_of(request, headers)
         if fault is not None:
             await self._send_refusal(*fault, has_body=request.method != b"HEAD")
             await self.send(Closed())
             return
-        headers = [(name, value) for name, value in request.headers if name not in _OTHER_PROTOCOLS]
-        self._has_body = self.connection.their_state is h11.SEND_BODY
+        self._has_body = _has_body(headers)
         self._decided = trio.Event()
-        await super()._create_stream(
-            h11.Request(
-                method=request.method,
-                target=request.target,
+        self.stream = HTTPStream(
+            self.app,
+            self.config,
+            self.context,
+            self.task_group,
+            self.ssl,
+            self.client,
+            self.server,
+            self.stream_send,
+            STREAM_ID,
+        )
+        await self.stream.handle(
+            events.Request(
+                stream_id=STREAM_ID,
                 headers=headers,
-                http_version=request.http_version,
+                http_version=request.http_version.decode(),
+                method=request.method.decode("ascii").upper(),
+                raw_path=request.target,
+                state=self.connection_state,
             )
         )
+        self.keep_alive_requests += 1
         if self.connection.they_are_waiting_for_100_continue:
             await self._decided.wait()
 
@@ -141,10 +172,10 @@ class Http11(H11Protocol):
         if data and not is_head:
             await self.send(RawData(data=data))
 
-    async def stream_send(self, event: Event) -> None:
+    async def stream_send(self, event: events.Event) -> None:
         """Takes what the application says; what closes the connection says so."""
-        if isinstance(event, Response) and self._ends_with_answer():
-            event = Response(
+        if isinstance(event, events.Response) and self._ends_with_answer():
+            event = events.Response(
                 event.stream_id, [*event.headers, (b"connection", b"close")], event.status_code
             )
         await super().stream_send(event)
@@ -200,36 +231,76 @@ async def _while_dropping(receive: Receive, sent: Awaitable[None]) -> None:
 class Connection(TCPServer):
     """A connection from its first byte to its end; awaited, it is served."""
 
-    _has_gone = False
+    def __init__(
+        self, app: ASGIApp, config: Config, context: WorkerContext, stream: DirectStream
+    ) -> None:
+        # hypercorn asks for a stream of TLS and its wrapper of an application; it uses of them what
+        # these have.
+        super().__init__(app, config, context, LifespanState({}), stream)  # type: ignore[arg-type]
+        self._direct = stream
+        self._idle = trio.CancelScope(deadline=trio.current_time() + config.keep_alive_timeout)
+        self._is_idle = True
 
     async def run(self) -> None:
         """Serves it. Raises what is a fault of ours."""
         try:
             async with TaskGroup() as tasks:
-                self._task_group = tasks
                 # It is what hypercorn would choose itself, in a wrapper that looks for other protocols.
                 self.protocol = Http11(  # type: ignore[assignment]
                     self.app,  # type: ignore[arg-type]
                     self.config,
                     self.context,
                     tasks,
-                    self.state,
+                    ConnectionState(self.state),
                     False,
                     None,
                     None,
                     self.protocol_send,
                 )
-                await self.idle_task.restart(tasks, self._idle_timeout)
+                tasks.spawn(self._end_when_idle)
                 await self._read_data()
                 # Who has gone will ask for nothing more: his place is free once what runs has ended.
-                self._has_gone = True
-                await self.idle_task.stop()
+                self._is_idle = False
+                self._idle.cancel()
         except OSError:
             # The peer has gone while we looked who it is.
             pass
         finally:
             await self._close()
 
-    async def _idle_timeout(self) -> None:
-        if not self._has_gone:
-            await super()._idle_timeout()
+    async def _end_when_idle(self) -> None:
+        """Closes the connection once nothing was asked on it for long, or is when the server ends."""
+        with self._idle:
+            await self.context.terminated.wait()
+        if self._is_idle:
+            with trio.CancelScope(shield=True):
+                await self._initiate_server_close()
+
+    async def _read_data(self) -> None:
+        data: bytes | None = None
+        while data != b"":
+            try:
+                data = await self._direct.receive_some()
+            except (trio.ClosedResourceError, trio.BrokenResourceError):
+                break
+            await self.protocol.handle(RawData(data))
+        await self.protocol.handle(Closed())
+
+    async def protocol_send(self, event: Event) -> None:
+        """Takes what the protocol says: bytes, that it waits for a request or does not, or the end."""
+        if isinstance(event, Updated):
+            self._is_idle = event.idle
+            seconds = self.config.keep_alive_timeout if event.idle else math.inf
+            self._idle.deadline = trio.current_time() + seconds
+        elif isinstance(event, RawData) and not self.send_lock.locked():
+            await self._send(event.data)
+        else:
+            await super().protocol_send(event)
+
+    async def _send(self, data: bytes) -> None:
+        """Sends what is taken at once, and waits only with the rest, if any."""
+        left = data[self._direct.write_now(data) :]
+        if left:
+            await super().protocol_send(RawData(left))
+        else:
+            await trio.lowlevel.cancel_shielded_checkpoint()

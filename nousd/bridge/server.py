@@ -20,7 +20,6 @@ import msgspec
 import trio
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ConnectionState, LifespanState
 from starlette.types import ASGIApp
 
 from nousd.bridge.http11 import Connection
@@ -30,6 +29,7 @@ from nousd.errors import ConfigError
 from nousd.places.accept import serve_connections
 from nousd.places.locks import lock_socket
 from nousd.places.peers import is_own_or_root
+from nousd.places.streams import DirectStream
 from nousd.places.unix_sockets import check_length, listen, remove_stale
 from nousd.wire.limits import (
     HTTP_CONNECTIONS_MAX,
@@ -44,36 +44,31 @@ GRACE_SECONDS: Final = 1.0
 _logger: Final = logging.getLogger(__name__)
 
 
-class _Guarded:
-    """A connection as hypercorn knows it, with a deadline for each write.
+class _Guarded(DirectStream):
+    """A connection as hypercorn knows it, with a deadline for each write that has to wait.
 
     A reader that takes nothing for ``HTTP_WRITE_SECONDS`` is cut off; it resumes by the id of the last
     frame it has seen.
     """
 
     def __init__(self, stream: trio.SocketStream) -> None:
-        self._stream = stream
-        self.socket = stream.socket
+        super().__init__(stream)
+        self._own = stream
 
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self._stream.receive_some(max_bytes)
-
-    async def send_all(self, data: bytes) -> None:
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         with trio.move_on_after(HTTP_WRITE_SECONDS) as waiting:
-            await self._stream.send_all(data)
+            await super().send_all(data)
         if waiting.cancelled_caught:
-            await trio.aclose_forcefully(self._stream)
+            await trio.aclose_forcefully(self._own)
             raise trio.BrokenResourceError("the client does not read")
 
     async def send_eof(self) -> None:
-        await self._stream.send_eof()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
+        """Says that no more will be sent."""
+        await self._own.send_eof()
 
     def cut(self) -> None:
         """Ends the connection at once, whatever it is doing."""
-        self._stream.socket.close()
+        self._own.socket.close()
 
 
 @asynccontextmanager
@@ -167,10 +162,8 @@ class _Server:
     async def _serve_one(self, stream: trio.SocketStream) -> None:
         guarded = _Guarded(stream)
         self._open.add(guarded)
-        state = ConnectionState(LifespanState({}))
         try:
-            # hypercorn asks for a trio.SocketStream, and uses of it what a guarded one has.
-            await Connection(self._app, self._config, self._context, state, guarded)  # type: ignore[arg-type]
+            await Connection(self._app, self._config, self._context, guarded)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             _logger.debug("a client has gone")
         except Exception:
