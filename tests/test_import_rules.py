@@ -15,6 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from nousd.wire.commands import COMMANDS
+from nousd.wire.events import EVENTS
+from nousd.wire.responses import RESPONSES
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -184,6 +188,39 @@ def test_a_module_imports_only_what_its_room_may(path: Path) -> None:
 
 def test_there_are_modules_to_check() -> None:
     assert ROOT / "nousd" / "wire" / "codec.py" in MODULES
+
+
+# --- one way to import a word of the wire ------------------------------------------------------
+
+FACES: dict[str, dict[str, type]] = {
+    "nousd.wire.commands": dict(COMMANDS),
+    "nousd.wire.responses": dict(RESPONSES),
+    "nousd.wire.events": dict(EVENTS),
+}
+"""The modules that list all of a kind, which is where each of that kind is imported from."""
+
+
+def detours_of(source: str, module: str) -> list[str]:
+    """Returns a line for each command, response or event that is imported from elsewhere."""
+    imported = {each.name for each in imports_of(source, module)}
+    return [
+        f"{module}: {struct.__name__} is imported from {face}"
+        for face, table in FACES.items()
+        for struct in table.values()
+        if struct.__module__ != face and f"{struct.__module__}.{struct.__name__}" in imported
+    ]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_commands_responses_and_events_are_imported_from_where_all_are_listed(path: Path) -> None:
+    module = module_name(path)
+    if _room_of(module) != "wire":
+        assert detours_of(path.read_text(encoding="utf-8"), module) == []
+
+
+def test_a_detour_is_found() -> None:
+    (detour,) = detours_of("from nousd.wire.tool_events import ToolCallStarted", "nousd.daemon.log")
+    assert detour == "nousd.daemon.log: ToolCallStarted is imported from nousd.wire.events"
 
 
 # --- the check finds what it is for ----------------------------------------------------------

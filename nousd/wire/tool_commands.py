@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
@@ -10,6 +10,7 @@ from nousd.wire.command_base import AnsweredBy, Folder, Name, OptionalCursor, Pa
 from nousd.wire.entries import PermissionMode
 from nousd.wire.limits import ANSWERS_MAX, PATH_CHARS_MAX, REASON_CHARS_MAX, RULE_CHARS_MAX
 from nousd.wire.questions import QuestionAnswer
+from nousd.wire.tool_events import ConfirmDecision
 
 if TYPE_CHECKING:
     from nousd.wire.responses import Accepted  # noqa: F401  in quotes below
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
         ToolCallNow,
         ToolCalls,
     )
-
-ConfirmDecision = Literal["once", "session", "always", "deny"]
-"""What the user says of a call. ``session`` and ``always`` also allow the calls like it from then on, in
-its session or in every one.
-"""
 
 RuleText = Annotated[str, Meta(min_length=1, max_length=RULE_CHARS_MAX)]
 """A rule as it stands in the settings, such as ``bash(git status)``."""
@@ -48,7 +44,8 @@ class SetPermissionMode(AnsweredBy["Accepted"], frozen=True, kw_only=True):
 class ConfirmTool(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Answers a ``permission_requested``: it names the very call that the user was shown.
 
-    ``rule`` is granted by ``session`` and ``always`` instead of the one that the request offers.
+    ``rule`` is what ``session`` and ``always`` grant, or ``deny_session`` denies, instead of the rule that
+    the request offers.
     """
 
     tool_call_id: Name

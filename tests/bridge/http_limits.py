@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
-from nousd.wire.limit_table import LIMITS
 from starlette.requests import Request
 from starlette.types import Message
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -22,6 +21,7 @@ from nousd.bridge.routes import prompts
 from nousd.bridge.streams import pages
 from nousd.bridge.window import Page, Wanted, Window
 from nousd.views.tandem.frames import Place
+from nousd.wire.limit_table import LIMITS
 from tests.bridge.harness import bridge_to, text
 from tests.bridge.raw_http import answer_in, connected, request, said
 from tests.bridge.small_server import TOKEN, small_server

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from nousd.wire.limit_table import LIMITS
-
 from nousd.daemon import grants, requests
 from nousd.daemon.commands import permissions
+from nousd.wire.limit_table import LIMITS
 from tests.daemon.asking_bench import naming
 from tests.daemon_harness import Events, Payload, of_type
 from tests.stub_model import Reply, text_reply, tool_reply

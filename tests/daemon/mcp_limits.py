@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
-from nousd.wire.limit_table import LIMITS
 
 from nousd.daemon import mcp_servers
 from nousd.tools.mcp import definitions
 from nousd.tools.mcp.definitions import Definitions, Offered, definitions_of
 from nousd.tools.mcp.spec import ServerSpec
+from nousd.wire.limit_table import LIMITS
 
 if TYPE_CHECKING:
     from tests.daemon.test_limits import Kit

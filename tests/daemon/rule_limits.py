@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from nousd.wire.limit_table import LIMITS
 
 from nousd.config.config_file import read_config_file
 from nousd.config.permissions_file import read_permissions_file
@@ -17,6 +16,7 @@ from nousd.daemon import trust
 from nousd.daemon.project import read_settings
 from nousd.errors import ConfigError
 from nousd.wire.canonical import digest
+from nousd.wire.limit_table import LIMITS
 
 if TYPE_CHECKING:
     from tests.daemon.test_limits import Kit

@@ -6,10 +6,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nousd.wire.limit_table import LIMITS
-
 from nousd.daemon import agents, tasks
 from nousd.daemon.agents import AgentPlaces, read_agents
+from nousd.wire.limit_table import LIMITS
 from tests.daemon_harness import Payload, of_type
 from tests.stub_model import Gate, text_reply, tool_reply
 

@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 import pytest
 import trio
-from nousd.wire.limit_table import LIMITS
 from trio.testing import wait_all_tasks_blocked
 
 from nousd.daemon import attachments, results, serve, uploads
@@ -38,6 +37,7 @@ from nousd.store import _queries
 from nousd.store.interface import EventFilter
 from nousd.tools import output, whole_output
 from nousd.tools.interface import Tool
+from nousd.wire.limit_table import LIMITS
 from nousd.wire.limits import LONG_LINE_BYTES
 from tests.bridge.http_limits import HTTP_PLAYS
 from tests.daemon.asking_limits import ASKING_PLAYS

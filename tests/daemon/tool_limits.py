@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from nousd.wire.limit_table import LIMITS
-
 from nousd.errors import ToolError
 from nousd.tools import patch, web_fetch, web_request
+from nousd.wire.limit_table import LIMITS
 from tests.daemon_harness import Payload, of_type
 from tests.stub_model import text_reply, tool_reply
 from tests.tools.bench import Bench

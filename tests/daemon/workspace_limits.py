@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from nousd.wire.limit_table import LIMITS
-
 from nousd.daemon import overrides
+from nousd.wire.limit_table import LIMITS
 from tests.daemon.asking_limits import listening, requested, start, told
 from tests.daemon_harness import of_type
 from tests.stub_model import text_reply, tool_reply

@@ -33,7 +33,7 @@ from nousd.wire.commands import (
 from nousd.wire.events import QuestionAsked
 from nousd.wire.questions import UserQuestion
 from nousd.wire.responses import Accepted
-from nousd.wire.tool_commands import ConfirmDecision
+from nousd.wire.tool_events import ConfirmDecision
 from nousd.wire.tool_responses import ToolCallRecord
 
 _DECISIONS: Final[dict[str, ConfirmDecision]] = {
