@@ -27,9 +27,9 @@ from nousd.wire import events
 from nousd.wire.codec import encode_event_tail, number_event
 from nousd.wire.entries import Entry
 from nousd.wire.events import EVENT_TYPES, Event
+from nousd.wire.inputs import PendingCounts, QueuedInput
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION
 from nousd.wire.optional import or_unset
-from nousd.wire.responses import PendingCounts, QueuedInput
 from nousd.wire.run_options import NOTHING_ASKED, RunRequest
 
 _entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)

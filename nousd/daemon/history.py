@@ -22,7 +22,7 @@ from nousd.machine.tokens import estimate_tokens
 from nousd.store.interface import Path, Store
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import CompactionEntry, Entry, parent_of
-from nousd.wire.responses import QueuedInput
+from nousd.wire.inputs import QueuedInput
 
 _log = logging.getLogger(__name__)
 

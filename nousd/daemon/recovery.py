@@ -26,7 +26,7 @@ from nousd.machine.usage import owed_usage
 from nousd.store.interface import EventFilter, Store, ToolCallRow
 from nousd.wire.codec import decode_event
 from nousd.wire.events import EVENTS, Event
-from nousd.wire.responses import RunRecord
+from nousd.wire.run_responses import RunRecord
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from nousd.store.interface import EventFilter, Store, StoredEvent
 from nousd.wire.codec import decode_event
 from nousd.wire.events import DELTA_EVENTS, FROZEN_EVENTS
 from nousd.wire.limits import RESULT_EVENTS_MAX
-from nousd.wire.responses import Accepted, FlatEvent, Result
+from nousd.wire.responses import Accepted, Result
+from nousd.wire.run_responses import FlatEvent
 from nousd.wire.subscribe import cursor_seq
 
 _PAGE_EVENTS: Final = 2048

@@ -29,7 +29,7 @@ from nousd.machine.row_changes import LASTING
 from nousd.machine.session import SessionState
 from nousd.store.interface import Defaults, SessionRow, Store
 from nousd.wire import events
-from nousd.wire.responses import QueuedInput
+from nousd.wire.inputs import QueuedInput
 from nousd.wire.workers import TaskOrigin, WorkerSpec
 
 _IDLE_SESSIONS_MAX: Final = 512

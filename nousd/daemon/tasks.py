@@ -21,6 +21,7 @@ from nousd.machine.session import options_of
 from nousd.machine.workers import check_rules, of_parent
 from nousd.tools.task_runner import Task, TaskResult
 from nousd.wire.event_base import EndStatus
+from nousd.wire.inputs import QueuedInput
 from nousd.wire.limits import (
     NAME_CHARS_MAX,
     TASK_DEPTH_MAX,
@@ -28,7 +29,6 @@ from nousd.wire.limits import (
     TASKS_PER_ROOT_MAX,
 )
 from nousd.wire.optional import or_unset
-from nousd.wire.responses import QueuedInput
 from nousd.wire.run_options import NOTHING_ASKED, RunOptions, RunRequest
 from nousd.wire.workers import TaskOrigin, WorkerSpec
 

@@ -18,8 +18,8 @@ from nousd.machine.queue_updates import accepted, gone, update
 from nousd.machine.session import SessionState
 from nousd.wire import events
 from nousd.wire.entries import Attachment, Entry, MessageEntry
+from nousd.wire.inputs import QueuedInput
 from nousd.wire.optional import or_unset
-from nousd.wire.responses import QueuedInput
 
 Events = tuple[events.Event, ...]
 

@@ -19,8 +19,8 @@ from nousd.machine.session import RunInfo, SessionState
 from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
 from nousd.wire.event_base import TurnKey
+from nousd.wire.inputs import QueuedInput
 from nousd.wire.optional import or_unset
-from nousd.wire.responses import QueuedInput
 from nousd.wire.run_options import NOTHING_ASKED, RunRequest
 
 Events = tuple[events.Event, ...]

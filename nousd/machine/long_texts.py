@@ -24,8 +24,8 @@ from msgspec import UNSET
 from nousd.wire import events
 from nousd.wire.codec import encode_json, scrub
 from nousd.wire.entries import Entry, MessageEntry, ToolCall
+from nousd.wire.inputs import QueuedInput
 from nousd.wire.limits import DELTA_BYTES_MAX, EVENT_TEXT_BYTES_MAX, TOOL_PREVIEW_CHARS_MAX
-from nousd.wire.responses import QueuedInput
 
 TEXT_MEDIA_TYPE: Final = "text/plain; charset=utf-8"
 ARGS_MEDIA_TYPE: Final = "application/json"

@@ -43,8 +43,8 @@ from nousd.machine.row_changes import (
 from nousd.machine.session import request_of
 from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, parent_of
+from nousd.wire.inputs import QueuedInput
 from nousd.wire.limits import SNIPPET_BYTES_MAX
-from nousd.wire.responses import QueuedInput
 from nousd.wire.tool_events import ToolCallEvent, ToolCallState
 
 

@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from nousd.wire.command_base import QueueMode
 from nousd.wire.entries import Attachment, TurnKind
-from nousd.wire.responses import PendingCounts, QueuedInput
+from nousd.wire.inputs import PendingCounts, QueuedInput
 
 Inputs = tuple[QueuedInput, ...]
 Kind = Literal["prompt", "steer", "follow_up"]

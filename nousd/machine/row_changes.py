@@ -16,8 +16,8 @@ from nousd.wire import events
 from nousd.wire.command_base import QueueMode
 from nousd.wire.entries import Entry, PermissionMode, Sampling, Thinking
 from nousd.wire.event_base import EndStatus
+from nousd.wire.inputs import QueuedInput
 from nousd.wire.mcp import McpServer
-from nousd.wire.responses import QueuedInput
 from nousd.wire.run_options import NOTHING_ASKED, RunRequest
 from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo

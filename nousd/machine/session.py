@@ -18,7 +18,7 @@ from nousd.machine.usage import with_call
 from nousd.wire import events
 from nousd.wire.command_base import QueueMode
 from nousd.wire.entries import PermissionMode, Sampling, Thinking, UsageTotals
-from nousd.wire.responses import QueuedInput
+from nousd.wire.inputs import QueuedInput
 from nousd.wire.run_options import NOTHING_ASKED, RunOptions, RunRequest
 from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo

@@ -21,7 +21,7 @@ from nousd.store.interface import Artifact
 from nousd.wire import events
 from nousd.wire.entries import Entry, MessageEntry, parent_of
 from nousd.wire.events import Event
-from nousd.wire.responses import QueuedInput
+from nousd.wire.inputs import QueuedInput
 from nousd.wire.tool_events import ToolCallEvent
 
 _STATE_TYPES: Final = (

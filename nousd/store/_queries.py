@@ -20,11 +20,13 @@ from nousd.store.interface import (
     StoredEvent,
 )
 from nousd.wire.entries import Entry, UsageTotals
+from nousd.wire.inputs import QueuedInput
 from nousd.wire.lifting import lift
 from nousd.wire.limits import PENDING_COUNTED_MAX
 from nousd.wire.metrics import PendingInputs
-from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
 from nousd.wire.run_options import RunRequest
+from nousd.wire.run_responses import RunRecord
+from nousd.wire.transcript_responses import TreeNode
 
 _entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
 _input_decoder: Final = msgspec.json.Decoder(QueuedInput)

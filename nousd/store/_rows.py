@@ -25,8 +25,9 @@ from nousd.store.interface import (
 )
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import Entry
-from nousd.wire.responses import RunRecord, TreeNode
+from nousd.wire.run_responses import RunRecord
 from nousd.wire.tool_events import ToolCallState
+from nousd.wire.transcript_responses import TreeNode
 
 
 class EntryRow(msgspec.Struct, frozen=True):

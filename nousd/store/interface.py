@@ -28,12 +28,14 @@ from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage
 from nousd.wire.command_base import QueueMode
 from nousd.wire.entries import Entry, PermissionMode, Sampling, Thinking, UsageTotals
 from nousd.wire.events import Event
+from nousd.wire.inputs import QueuedInput
 from nousd.wire.mcp import McpServer
 from nousd.wire.metrics import LogMetrics, PendingInputs
-from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
+from nousd.wire.run_responses import RunRecord
 from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo
 from nousd.wire.tool_events import ToolCallState
+from nousd.wire.transcript_responses import TreeNode
 from nousd.wire.workers import TaskOrigin, WorkerSpec
 
 PENDING_BYTES_MAX: Final = 4 * 1024 * 1024

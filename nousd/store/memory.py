@@ -41,9 +41,11 @@ from nousd.store.interface import (
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage, is_wanted
 from nousd.wire.codec import number_event
 from nousd.wire.entries import Entry
+from nousd.wire.inputs import QueuedInput
 from nousd.wire.limits import PENDING_COUNTED_MAX
 from nousd.wire.metrics import LogMetrics, PendingInputs
-from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
+from nousd.wire.run_responses import RunRecord
+from nousd.wire.transcript_responses import TreeNode
 
 
 @asynccontextmanager

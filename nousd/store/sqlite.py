@@ -48,8 +48,10 @@ from nousd.store.interface import (
 )
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage
 from nousd.wire.entries import Entry
+from nousd.wire.inputs import QueuedInput
 from nousd.wire.metrics import LogMetrics, PendingInputs
-from nousd.wire.responses import QueuedInput, RunRecord, TreeNode
+from nousd.wire.run_responses import RunRecord
+from nousd.wire.transcript_responses import TreeNode
 
 READERS_MAX: Final = 4
 """Connections that read at the same time; further reads wait for one."""

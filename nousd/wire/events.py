@@ -29,9 +29,9 @@ from nousd.wire.entries import (
 )
 from nousd.wire.event_base import EndStatus, Event, RunEvent, TurnEvent
 from nousd.wire.extension_events import InputHandled
+from nousd.wire.inputs import PendingCounts, QueuedInput
 from nousd.wire.mcp import McpServer, McpServerStatus
 from nousd.wire.questions import QuestionAnswered, QuestionAsked, QuestionRejected
-from nousd.wire.responses import PendingCounts, QueuedInput
 from nousd.wire.run_options import RunOptions
 from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo, TodoUpdated

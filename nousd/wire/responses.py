@@ -12,13 +12,16 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire.command_base import QueueMode
-from nousd.wire.entries import Attachment, Entry, PermissionMode, Thinking, UsageTotals
+from nousd.wire.entries import PermissionMode, Thinking
 from nousd.wire.extension_events import Remark
+from nousd.wire.inputs import PendingCounts, QueuedInput
 from nousd.wire.mcp import McpServers
 from nousd.wire.metrics import Metrics
-from nousd.wire.response_base import Response, RunState
-from nousd.wire.run_options import RunOptions
+from nousd.wire.model_responses import Models
+from nousd.wire.response_base import Response
+from nousd.wire.run_responses import Result, Run, Runs
 from nousd.wire.session_responses import SessionNow, Sessions
+from nousd.wire.state_response import State
 from nousd.wire.tool_commands import ConfirmDecision
 from nousd.wire.tool_responses import (
     Agents,
@@ -29,44 +32,8 @@ from nousd.wire.tool_responses import (
     ToolCallNow,
     ToolCalls,
 )
-from nousd.wire.workers import TaskOrigin
-from nousd.wire.workspaces import Attached, OverrideInForce, WorkspaceOverride
-
-RunStatus = Literal["running", "completed", "cancelled", "error", "timeout", "interrupted"]
-"""Of a run; all but ``running`` are final."""
-
-
-class QueuedInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An accepted input. ``kind`` is ``prompt``, ``steer`` or ``follow_up``; ``leaf_id`` is the leaf a
-    prompt was accepted on, ``promoted_run_id`` the run that a promoted follow-up became a steer of.
-    ``changed_by`` names the extensions that changed its text before it was accepted.
-
-    A ``message`` was appended, and waits for its place in the tree at most: ``entry_id`` is the entry it
-    becomes. Of a prompt it is the entry that holds the text already. ``request_hash`` tells what came
-    under a client message id from another text.
-    """
-
-    input_id: str
-    kind: Literal["prompt", "steer", "follow_up", "message"]
-    text: str
-    run_id: str | UnsetType = UNSET
-    client_message_id: str | UnsetType = UNSET
-    leaf_id: str | UnsetType = UNSET
-    accepted_at: str | UnsetType = UNSET
-    promoted_run_id: str | UnsetType = UNSET
-    attachments: tuple[Attachment, ...] | UnsetType = UNSET
-    changed_by: tuple[str, ...] | UnsetType = UNSET
-    entry_id: str | UnsetType = UNSET
-    request_hash: str | UnsetType = UNSET
-    text_ref: str | UnsetType = UNSET
-    text_bytes: int | UnsetType = UNSET
-
-
-class PendingCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many inputs wait."""
-
-    steer: int
-    follow_up: int
+from nousd.wire.transcript_responses import Compaction, Leaf, Messages, Tree
+from nousd.wire.workspaces import Attached, WorkspaceOverride
 
 
 class Pong(Response, frozen=True, kw_only=True):
@@ -104,134 +71,6 @@ class Accepted(Response, frozen=True, kw_only=True):
     warnings: tuple[Remark, ...] | UnsetType = UNSET
 
 
-class FlatEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An event as ``result.events`` shows it: flat, with ``turn`` as a number."""
-
-    type: str
-    run_id: str
-    id: str
-    ts: str
-    turn: int | UnsetType = UNSET
-    message_id: str | UnsetType = UNSET
-    role: str | UnsetType = UNSET
-    delta: str | UnsetType = UNSET
-    text: str | UnsetType = UNSET
-    tool_call_id: str | UnsetType = UNSET
-    tool_name: str | UnsetType = UNSET
-    is_error: bool | UnsetType = UNSET
-    code: str | UnsetType = UNSET
-    message: str | UnsetType = UNSET
-    cause: str | UnsetType = UNSET
-    status: str | UnsetType = UNSET
-
-
-class Result(Response, frozen=True, kw_only=True):
-    """What a ``prompt`` with ``wait: true`` answers when its run has ended.
-
-    ``handled_by`` names the extension that dealt with the text instead: ``output`` is what it says, and
-    ``run_id`` is "". ``warnings`` tells what went wrong with extensions before there was a run.
-    """
-
-    output: str
-    events: tuple[FlatEvent, ...]
-    session_id: str
-    run_id: str
-    status: RunStatus
-    leaf_id: str | UnsetType = UNSET
-    events_truncated: bool | UnsetType = UNSET
-    handled_by: str | UnsetType = UNSET
-    warnings: tuple[Remark, ...] | UnsetType = UNSET
-
-
-class OpenMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message being streamed: what has been told of it so far."""
-
-    message_id: str
-    role: str
-    text: str
-
-
-class ActiveRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run that has not ended. ``origin`` is of the run of a task. ``last_activity_at`` is when it last
-    gave a sign of life; waiting within a limit of its own is one.
-    """
-
-    run_id: str
-    session_id: str
-    run_state: RunState
-    started_at: str
-    last_activity_at: str | UnsetType = UNSET
-    client_id: str | UnsetType = UNSET
-    agent_id: str | UnsetType = UNSET
-    agent_profile: str | UnsetType = UNSET
-    origin: TaskOrigin | UnsetType = UNSET
-
-
-class State(Response, frozen=True, kw_only=True):
-    """True at ``cursor``: subscribe after it and nothing is missed or doubled."""
-
-    run_state: RunState
-    run_id: str
-    session_id: str
-    steering_mode: QueueMode
-    follow_up_mode: QueueMode
-    pending_counts: PendingCounts
-    cursor: str
-    runs: tuple[ActiveRun, ...]
-    provider: str
-    model: str
-    permission_mode: PermissionMode
-    workspace: str
-    override: OverrideInForce | UnsetType = UNSET
-    thinking: Thinking | UnsetType = UNSET
-    leaf_id: str | UnsetType = UNSET
-    name: str | UnsetType = UNSET
-    open_message: OpenMessage | UnsetType = UNSET
-    usage: UsageTotals | UnsetType = UNSET
-
-
-class Messages(Response, frozen=True, kw_only=True):
-    """The path root -> leaf, oldest first; ``before`` is where an older page ends."""
-
-    session_id: str
-    messages: tuple[Entry, ...]
-    cursor: str
-    has_more: bool
-    leaf_id: str | UnsetType = UNSET
-    before: str | UnsetType = UNSET
-
-
-class Compaction(Response, frozen=True, kw_only=True):
-    session_id: str
-    summary: str
-    first_kept_entry_id: str
-    tokens_before: int
-    trigger: str
-    entry_id: str
-    instruction: str | UnsetType = UNSET
-
-
-class Leaf(Response, frozen=True, kw_only=True):
-    session_id: str
-    leaf_id: str
-
-
-class TreeNode(msgspec.Struct, frozen=True, kw_only=True):
-    """``parent_id`` is "" for a root; ``snippet`` is at most 80 bytes, cut ones end in "..."."""
-
-    id: str
-    parent_id: str
-    role: str
-    snippet: str
-
-
-class Tree(Response, frozen=True, kw_only=True):
-    session_id: str
-    nodes: tuple[TreeNode, ...]
-    has_more: bool
-    leaf_id: str | UnsetType = UNSET
-
-
 class SessionSelected(Response, frozen=True, kw_only=True):
     """Answers new, switch, branch and rename. ``warnings`` tells what went wrong with extensions."""
 
@@ -245,35 +84,6 @@ class SessionSelected(Response, frozen=True, kw_only=True):
 class SessionDeleted(Response, frozen=True, kw_only=True):
     session_id: str
     deleted: bool
-
-
-class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of a run. ``last_activity_at`` is told while it goes on."""
-
-    run_id: str
-    session_id: str
-    status: RunStatus
-    started_at: str
-    runtime: str
-    model: str
-    turns: int
-    last_activity_at: str | UnsetType = UNSET
-    ended_at: str | UnsetType = UNSET
-    error: str | UnsetType = UNSET
-    usage: UsageTotals | UnsetType = UNSET
-    client_id: str | UnsetType = UNSET
-    agent_id: str | UnsetType = UNSET
-    agent_profile: str | UnsetType = UNSET
-    options: RunOptions | UnsetType = UNSET
-
-
-class Runs(Response, frozen=True, kw_only=True):
-    runs: tuple[RunRecord, ...]
-    has_more: bool
-
-
-class Run(Response, frozen=True, kw_only=True):
-    run: RunRecord
 
 
 class Events(Response, frozen=True, kw_only=True):
@@ -309,58 +119,6 @@ class ToolSummary(msgspec.Struct, frozen=True, kw_only=True):
 class Tools(Response, frozen=True, kw_only=True):
     session_id: str
     tools: tuple[ToolSummary, ...]
-
-
-class Prices(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """US dollars per million tokens. Cached tokens without a price cost what other input does."""
-
-    input: float
-    output: float
-    cache_read: float | UnsetType = UNSET
-    cache_write: float | UnsetType = UNSET
-
-
-class ModelSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A model that can be asked; ``id`` is what ``set_model`` takes, ``provider/model``."""
-
-    id: str
-    provider: str
-    model: str
-    is_default: bool
-    context_window: int | UnsetType = UNSET
-    prices: Prices | UnsetType = UNSET
-    aliases: tuple[str, ...] | UnsetType = UNSET
-
-
-class ProviderUnlisted(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider whose server could not be asked for its models."""
-
-    provider: str
-    cause: str
-
-
-Catalog = Literal["server", "config", "none"]
-"""Who says which models a provider has: its server, the configuration alone, or nobody."""
-
-
-class ProviderSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider that is configured. ``usable``: it can be asked as far as the configuration goes, its
-    key included.
-    """
-
-    provider: str
-    is_default: bool
-    usable: bool
-    catalog: Catalog
-
-
-class Models(Response, frozen=True, kw_only=True):
-    """``truncated``: there are more; name a provider."""
-
-    models: tuple[ModelSummary, ...]
-    errors: tuple[ProviderUnlisted, ...]
-    providers: tuple[ProviderSummary, ...]
-    truncated: Literal[True] | UnsetType = UNSET
 
 
 class Capabilities(Response, frozen=True, kw_only=True):

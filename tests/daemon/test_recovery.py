@@ -19,7 +19,7 @@ from nousd.store.interface import EventFilter, Store
 from nousd.wire import events
 from nousd.wire.codec import decode_event
 from nousd.wire.entries import MessageEntry
-from nousd.wire.responses import QueuedInput
+from nousd.wire.inputs import QueuedInput
 from tests.daemon_harness import FakeClock, check_log
 
 Events = list[events.Event]

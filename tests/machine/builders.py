@@ -11,7 +11,7 @@ from nousd.machine import decisions, queue
 from nousd.machine.session import RunInfo, SessionState, apply
 from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, MessageEntry, ToolCall
-from nousd.wire.responses import QueuedInput
+from nousd.wire.inputs import QueuedInput
 
 TS = "2026-01-01T00:00:00.000000Z"
 

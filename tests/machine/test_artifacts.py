@@ -15,7 +15,7 @@ from nousd.machine.row_changes import UseArtifact
 from nousd.wire import events
 from nousd.wire.entries import Attachment, CompactionEntry, MessageEntry
 from nousd.wire.events import DELTA_EVENTS, EVENTS, Event
-from nousd.wire.responses import PendingCounts, QueuedInput
+from nousd.wire.inputs import PendingCounts, QueuedInput
 
 TS = "2026-01-02T03:04:05.678Z"
 

@@ -16,8 +16,8 @@ from nousd.wire import events
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import MessageEntry, ToolCall
 from nousd.wire.event_base import TurnKey
+from nousd.wire.inputs import PendingCounts, QueuedInput
 from nousd.wire.limits import DELTA_BYTES_MAX, EVENT_TEXT_BYTES_MAX, TOOL_PREVIEW_CHARS_MAX
-from nousd.wire.responses import PendingCounts, QueuedInput
 from tests.machine.builders import compacted, message, queued
 
 BOUND = EVENT_TEXT_BYTES_MAX

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nousd.machine import queue
 from nousd.wire.command_base import QueueMode
-from nousd.wire.responses import PendingCounts
+from nousd.wire.inputs import PendingCounts
 from tests.machine.builders import names, prompt_input, queued
 
 MIXED = (

@@ -8,7 +8,7 @@ import pytest
 
 from nousd.machine.session import RunInfo, SessionState, apply
 from nousd.wire import events
-from nousd.wire.responses import PendingCounts
+from nousd.wire.inputs import PendingCounts
 from tests.machine.builders import (
     TS,
     aborting,

@@ -17,7 +17,7 @@ from nousd.wire import events
 from nousd.wire.codec import encode_event_tail
 from nousd.wire.entries import MessageEntry
 from nousd.wire.events import EVENT_TYPES
-from nousd.wire.responses import PendingCounts, QueuedInput
+from nousd.wire.inputs import PendingCounts, QueuedInput
 
 TS = "2026-01-02T03:04:05.678Z"
 EVERYTHING = EventFilter()

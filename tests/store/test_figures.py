@@ -12,8 +12,8 @@ from nousd.store._pending import PendingBatches
 from nousd.store._tally import SYNC_BOUNDS, Tally
 from nousd.store.interface import PUT_STEP_BYTES, Artifact, Old, Store
 from nousd.wire import events
+from nousd.wire.inputs import PendingCounts, QueuedInput
 from nousd.wire.metrics import PendingInputs
-from nousd.wire.responses import PendingCounts, QueuedInput
 from tests.store.helpers import TS, Outcomes, Watch, append, created, deleted, source, updated
 
 

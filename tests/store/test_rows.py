@@ -14,7 +14,7 @@ from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, Usage, UsageTotals
 from nousd.wire.event_base import TurnKey
 from nousd.wire.limits import SNIPPET_BYTES_MAX
-from nousd.wire.responses import TreeNode
+from nousd.wire.transcript_responses import TreeNode
 from nousd.wire.workers import TaskOrigin, WorkerPermissions, WorkerSpec
 from tests.store.helpers import (
     NO_BOUND,

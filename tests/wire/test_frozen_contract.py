@@ -18,8 +18,11 @@ from nousd.wire.command_base import QueueMode
 from nousd.wire.commands import COMMANDS
 from nousd.wire.entries import MessageEntry, TurnKind
 from nousd.wire.events import EVENTS, FROZEN_EVENTS, MessageStart, TurnStart
+from nousd.wire.inputs import PendingCounts
 from nousd.wire.response_base import RunState
-from nousd.wire.responses import RESPONSES, FlatEvent, PendingCounts, Pong, TreeNode
+from nousd.wire.responses import RESPONSES, Pong
+from nousd.wire.run_responses import FlatEvent
+from nousd.wire.transcript_responses import TreeNode
 from tests.conversation import load
 
 PROTOCOL = Path(__file__).resolve().parents[2] / "protocol"

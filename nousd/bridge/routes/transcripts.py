@@ -15,7 +15,7 @@ from nousd.wire.commands import GetEvents, GetMessages, ListRuns
 from nousd.wire.entries import Entry, MessageEntry
 from nousd.wire.events import Error
 from nousd.wire.limits import PAGE_ROWS_MAX
-from nousd.wire.responses import RunRecord
+from nousd.wire.run_responses import RunRecord
 
 ENTRIES_MAX: Final = 10_000
 BYTES_MAX: Final = 64 * 1024 * 1024

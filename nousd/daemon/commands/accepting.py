@@ -26,8 +26,9 @@ from nousd.errors import CommandRejected
 from nousd.wire import commands
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import Entry
+from nousd.wire.inputs import QueuedInput
 from nousd.wire.optional import or_unset
-from nousd.wire.responses import Accepted, QueuedInput
+from nousd.wire.responses import Accepted
 
 HandedIn = commands.Prompt | commands.AppendMessage | commands.Steer | commands.FollowUp
 

@@ -35,8 +35,9 @@ from nousd.daemon.results import run_result
 from nousd.errors import CommandRejected, CommandTimedOut, ProviderFailed, SessionError
 from nousd.machine import appending, decisions, long_texts, queue
 from nousd.wire import commands
+from nousd.wire.inputs import QueuedInput
 from nousd.wire.optional import or_unset
-from nousd.wire.responses import Accepted, Queue, QueuedInput, Result
+from nousd.wire.responses import Accepted, Queue, Result
 from nousd.wire.subscribe import cursor
 
 

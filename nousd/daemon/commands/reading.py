@@ -20,17 +20,9 @@ from nousd.wire.limit_table import LIMITS
 from nousd.wire.limits import PAGE_BYTES_MAX
 from nousd.wire.optional import or_unset
 from nousd.wire.response_base import RunState
-from nousd.wire.responses import (
-    ActiveRun,
-    Capabilities,
-    Events,
-    OpenMessage,
-    Pong,
-    Run,
-    RunRecord,
-    Runs,
-    State,
-)
+from nousd.wire.responses import Capabilities, Events, Pong, Run, Runs, State
+from nousd.wire.run_responses import ActiveRun, RunRecord
+from nousd.wire.state_response import OpenMessage
 from nousd.wire.subscribe import cursor
 
 
