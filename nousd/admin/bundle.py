@@ -35,9 +35,10 @@ from nousd.places.tokens import existing_http_token
 from nousd.redaction import RULES, Redactor, names_secret
 from nousd.redaction import user_rules as rules_of
 from nousd.wire.commands import COMMANDS
-from nousd.wire.events import CONTRACT_VERSION, EVENTS, FROZEN_EVENTS
+from nousd.wire.events import EVENTS, FROZEN_EVENTS
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION
 from nousd.wire.limit_table import LIMITS
+from nousd.wire.session_events import CONTRACT_VERSION
 
 ANSWER_SECONDS: Final = 5.0
 """How long a daemon is waited for that is asked for its capabilities."""

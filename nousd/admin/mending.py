@@ -23,7 +23,7 @@ from nousd.admin.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
 from nousd.admin.walking import RunWalker
 from nousd.machine.lifecycle import Phase
 from nousd.machine.row_changes import SETTINGS, Settings
-from nousd.wire import events
+from nousd.wire import events, session_events
 from nousd.wire.codec import encode_event_tail, number_event
 from nousd.wire.entries import Entry
 from nousd.wire.events import EVENT_TYPES, Event
@@ -181,7 +181,7 @@ def _births(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
         yield events.SessionCreated(
             session_id=session_id,
             created_at=created_at or _first_time(out, session_id),
-            contract_version=events.CONTRACT_VERSION,
+            contract_version=session_events.CONTRACT_VERSION,
             parent_id=or_unset(parent_id),
             leaf_id=or_unset(leaf),
             **{name: fields[name] for name in _OF_BIRTH if fields.get(name) is not None},

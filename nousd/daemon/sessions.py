@@ -28,7 +28,7 @@ from nousd.machine import queue
 from nousd.machine.row_changes import LASTING
 from nousd.machine.session import SessionState
 from nousd.store.interface import Defaults, SessionRow, Store
-from nousd.wire import events
+from nousd.wire import events, session_events
 from nousd.wire.inputs import QueuedInput
 from nousd.wire.workers import TaskOrigin, WorkerSpec
 
@@ -263,7 +263,7 @@ class Sessions:
         created = events.SessionCreated(
             session_id=self._clock.new_id("sess"),
             created_at=self._clock.now(),
-            contract_version=events.CONTRACT_VERSION,
+            contract_version=session_events.CONTRACT_VERSION,
             origin=origin,
             worker=worker,
             **{name: value for name, value in settings.items() if value is not None},
@@ -327,7 +327,7 @@ class Sessions:
         return events.SessionCreated(
             session_id=session_id,
             created_at=self._clock.now(),
-            contract_version=events.CONTRACT_VERSION,
+            contract_version=session_events.CONTRACT_VERSION,
             **{name: value for name, value in settings.items() if value is not None},
         )
 

@@ -8,8 +8,9 @@ from msgspec import UNSET, UnsetType
 
 from nousd.machine.compile import Compiled
 from nousd.machine.fragments import Stored
-from nousd.wire.events import ModelInput, Source
+from nousd.wire.events import ModelInput
 from nousd.wire.limits import OMITTED_MAX
+from nousd.wire.model_events import Source
 from nousd.wire.optional import or_unset
 
 

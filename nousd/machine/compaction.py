@@ -19,8 +19,8 @@ from nousd.machine.compile import Compiled
 from nousd.machine.model_input import ModelChoice, ModelInput, UserMessage
 from nousd.machine.tokens import CHARS_PER_TOKEN, entry_tokens, text_tokens
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
-from nousd.wire.events import Omitted, Saving
 from nousd.wire.limits import SUMMARY_CHARS_MAX
+from nousd.wire.model_events import Omitted, Saving
 from nousd.wire.optional import or_unset
 
 _PREVIOUS_CHARS_MAX: Final = 6_000

@@ -31,7 +31,7 @@ from nousd.machine.tokens import (
 )
 from nousd.machine.transcript import CONTINUE, Accepts, told
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
-from nousd.wire.events import Omitted, Saving
+from nousd.wire.model_events import Omitted, Saving
 from nousd.wire.run_options import ToolChoice
 
 LARGE_CHARS: Final = 4 * 1024

@@ -18,8 +18,8 @@ import msgspec
 
 from nousd.machine.model_input import ModelInput, ModelMessage
 from nousd.wire.canonical import canonical, digest
-from nousd.wire.events import Omitted
 from nousd.wire.fragments import BEGIN, END, Node, encode_node
+from nousd.wire.model_events import Omitted
 
 if TYPE_CHECKING:
     from hashlib import _Hash

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from nousd.wire.canonical import digest
 from nousd.wire.codec import scrub
-from nousd.wire.events import Source
+from nousd.wire.model_events import Source
 
 _AGENTS: Final = "# Agents that the tool task can name"
 

@@ -32,7 +32,7 @@ from nousd.wire.entries import (
     ReasoningBlock,
     ToolCall,
 )
-from nousd.wire.events import Omitted
+from nousd.wire.model_events import Omitted
 
 SUMMARY_INTRODUCTION: Final = "Summary of the conversation so far:\n\n"
 CONTINUE: Final = "[The answer above broke off. Continue.]"

@@ -13,7 +13,8 @@ from msgspec import UNSET, UnsetType
 
 from nousd.machine.lifecycle import Ledger
 from nousd.wire.entries import Usage, UsageTotals
-from nousd.wire.events import Event, Purpose, UsageReported
+from nousd.wire.events import Event, UsageReported
+from nousd.wire.model_events import Purpose
 
 
 class CallFigures(msgspec.Struct, frozen=True, kw_only=True):

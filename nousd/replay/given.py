@@ -15,7 +15,7 @@ from msgspec import UNSET
 from nousd.machine.model_input import ToolSpec
 from nousd.machine.sources import SourceText, system_prompt, system_text
 from nousd.replay.recorded import RecordedRun
-from nousd.wire import events
+from nousd.wire import events, model_events
 
 _FIRST_KINDS: Final = ("system_prompt", "agent_prompt")
 """One of them is what the others stand behind."""
@@ -72,7 +72,9 @@ def answered_inputs(all_events: Iterable[events.Event]) -> Iterator[events.Model
             yield event
 
 
-def _told_apart(text: str, sources: Iterable[events.Source], tools: dict[str, ToolSpec]) -> Given:
+def _told_apart(
+    text: str, sources: Iterable[model_events.Source], tools: dict[str, ToolSpec]
+) -> Given:
     """Takes a system prompt apart into its sources. The first of the instructions gets the text of all,
     with the headings of the others in it, because where each ends is not known.
     """

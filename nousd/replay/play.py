@@ -46,9 +46,10 @@ from nousd.tools.confine import Confinement
 from nousd.wire import events
 from nousd.wire.codec import decode_event
 from nousd.wire.entries import Entry, MessageEntry
-from nousd.wire.events import CONTRACT_VERSION, EVENTS, Event
+from nousd.wire.events import EVENTS, Event
 from nousd.wire.inputs import QueuedInput
 from nousd.wire.optional import or_unset
+from nousd.wire.session_events import CONTRACT_VERSION
 
 _EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -19,7 +19,7 @@ import msgspec
 
 from nousd.errors import InputNotWhole
 from nousd.wire.canonical import canonical, digest
-from nousd.wire.events import Omitted
+from nousd.wire.model_events import Omitted
 
 MEDIA_TYPE: Final = "application/json"
 """Of nodes and rests."""

@@ -22,8 +22,8 @@ from nousd.machine.model_input import (
 )
 from nousd.wire.canonical import digest
 from nousd.wire.entries import Entry
-from nousd.wire.events import Omitted
 from nousd.wire.fragments import decode_node, put_together
+from nousd.wire.model_events import Omitted
 from tests.machine.contexts import budgets, contexts, frames
 from tests.model_inputs import canonical_of
 

@@ -40,7 +40,7 @@ from nousd.wire.entries import (
     ReasoningBlock,
     ToolCall,
 )
-from nousd.wire.events import Omitted
+from nousd.wire.model_events import Omitted
 from tests.machine.builders import answer, compacted, message, result, user
 
 CHOICE = ModelChoice("here", "model-1")

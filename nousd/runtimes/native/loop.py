@@ -38,7 +38,7 @@ from nousd.runtimes.native.answer import ask_model, provider_failed
 from nousd.runtimes.native.summary import write_summary
 from nousd.tools.interface import ExpectQuiet, nobody_waits
 from nousd.tools.registry import ToolRegistry
-from nousd.wire import events
+from nousd.wire import events, model_events
 from nousd.wire.canonical import expressible, nearest
 from nousd.wire.entries import Entry, ToolCall
 
@@ -219,7 +219,7 @@ class NativeRuntime:
         return await ask_model(host, provider, request, blobs, price=self._models.price(choice))
 
     async def _told(
-        self, host: TurnHost, compiled: Compiled, sources: Sequence[events.Source] = ()
+        self, host: TurnHost, compiled: Compiled, sources: Sequence[model_events.Source] = ()
     ) -> events.ModelInput:
         """Returns the event that says what a model is given, and stores that with it."""
         return model_input(
@@ -330,7 +330,7 @@ class _Call(NamedTuple):
 
     compiled: Compiled
     budget: Budget
-    sources: tuple[events.Source, ...]
+    sources: tuple[model_events.Source, ...]
     fixed: int
 
 
