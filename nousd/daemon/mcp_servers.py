@@ -32,7 +32,7 @@ Origin = Literal["config", "add_mcp", "project"]
 
 
 class _Kept(NamedTuple):
-    """A server that is kept alive, and how that is stopped."""
+    """A server that is kept alive, how that is stopped, and when it is over."""
 
     server: McpServer
     scope: trio.CancelScope
@@ -68,6 +68,7 @@ class McpServers:
         self._log = log
         self._nursery = nursery
         self._kept: dict[str, _Kept] = {}
+        self._ending: dict[str, _Kept] = {}
         self._of_project: dict[str, ServerSpec] = {}
         self._reading = trio.Lock()
 
@@ -207,7 +208,8 @@ class McpServers:
     def _keep(self, spec: ServerSpec) -> None:
         """Keeps a server alive, in the place of one of that name."""
         assert self._around is not None
-        before = self._drop(spec.name)
+        self._drop(spec.name)
+        before = self._ending.get(spec.name)
         server = McpServer(spec, self._tools, self._around, self._tell)
         kept = _Kept(server, trio.CancelScope(), trio.Event())
         self._kept[spec.name] = kept
@@ -217,6 +219,7 @@ class McpServers:
         kept = self._kept.pop(name, None)
         if kept is not None:
             kept.scope.cancel()
+            self._ending[name] = kept
         return kept
 
     def _take_away(self, name: str) -> None:
@@ -226,20 +229,23 @@ class McpServers:
             self._tell(kept.server.spec, Status(restarts=kept.server.status.restarts), "removed")
 
     async def _run(self, kept: _Kept, before: _Kept | None) -> None:
+        """Runs a server once the one before it, of the same name, has ended: that takes away whatever
+        tools there are under the name.
+        """
+        server, name = kept.server, kept.server.spec.name
         try:
-            # Whoever is replaced takes his tools with him, also one that is replaced again meanwhile.
             if before is not None:
                 await before.ended.wait()
-            server = kept.server
             with kept.scope:
                 await trio.lowlevel.checkpoint()
                 self._tell(server.spec, server.status)
-                what = f"the mcp server {server.spec.name}"
-                failure = await boundary.contained(server.run, what)
+                failure = await boundary.contained(server.run, f"the mcp server {name}")
                 if failure is not None:
                     server.give_up(str(failure))
         finally:
             kept.ended.set()
+            if self._ending.get(name) is kept:
+                del self._ending[name]
 
     def _tell(
         self, spec: ServerSpec, status: Status, state: Literal["removed"] | None = None

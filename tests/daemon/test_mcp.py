@@ -255,6 +255,35 @@ async def test_a_server_that_is_replaced_again_and_again_keeps_the_tools_of_the_
         assert await kit.names() == ["mcp__stub__empty"]
 
 
+async def test_a_server_that_is_added_again_waits_for_the_end_of_the_one_that_was_removed(
+    short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    may_end, connected = trio.Event(), server_module.McpServer._connected
+
+    async def slow_to_end(server: server_module.McpServer) -> None:
+        order.append("begins")
+        try:
+            await connected(server)
+        finally:
+            with trio.CancelScope(shield=True):
+                await may_end.wait()
+            order.append("ends")
+
+    monkeypatch.setattr(server_module.McpServer, "_connected", slow_to_end)
+    async with served(short_folder, provider, stub) as kit:
+        await kit.client.request("add_mcp", name="stub", command=list(COMMAND), tools=["echo"])
+        await kit.until("ready")
+        await kit.client.request("remove_mcp", name="stub")
+        await kit.client.request("add_mcp", name="stub", command=list(COMMAND), tools=["env"])
+        (server,) = (await kit.client.request("list_mcp"))["servers"]
+        assert server["state"] == "connecting"
+        may_end.set()
+        await kit.until("ready", tools=["mcp__stub__env"])
+        assert await kit.names() == ["mcp__stub__env"]
+    assert order == ["begins", "ends"] * 2
+
+
 async def test_a_fault_of_ours_ends_a_server_and_is_told(
     short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

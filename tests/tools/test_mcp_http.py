@@ -9,11 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import trio
 
 from nousd.errors import ToolError, ToolServerFailed
 from nousd.tools.mcp import server as server_module
+from nousd.tools.mcp.http import BoundedTransport
 from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX
 from tests.tools.test_mcp_servers import WAIT_SECONDS, Host, kept
 
@@ -219,3 +221,44 @@ async def test_nothing_of_a_call_that_is_cancelled_stays_open(tool: str, tmp_pat
         assert web.notified[-1] == "notifications/cancelled"
         assert (await host.call("near")).text == "from afar"
         assert [status.state for status in host.statuses].count("ready") == 1
+
+
+class Answering(httpx2.AsyncBaseTransport):
+    """Answers what takes something back, refuses what has the id 0, and leaves the rest waiting."""
+
+    def __init__(self) -> None:
+        self.waiting = trio.Event()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        message = json.loads(request.content)
+        if message.get("id") == 0:
+            raise httpx2.ConnectError("nobody is there")
+        if "id" in message:
+            self.waiting.set()
+            await trio.sleep_forever()
+        return httpx2.Response(202, stream=httpx2.ByteStream(b""))
+
+
+def posted(**message: Any) -> httpx2.Request:
+    return httpx2.Request("POST", "http://127.0.0.1/mcp", json={"jsonrpc": "2.0", **message})
+
+
+async def test_of_a_call_that_failed_or_was_cancelled_nothing_is_remembered() -> None:
+    server = Answering()
+    transport = BoundedTransport(server)
+    with pytest.raises(httpx2.ConnectError):
+        await transport.handle_async_request(posted(method="tools/call", id=0))
+    assert len(transport.answers) == 0
+
+    async def call() -> None:
+        response = await transport.handle_async_request(posted(method="tools/call", id=1))
+        assert response.status_code == 499
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call)
+        with trio.fail_after(WAIT_SECONDS):
+            await server.waiting.wait()
+            assert len(transport.answers) == 1
+            cancel = posted(method="notifications/cancelled", params={"requestId": 1})
+            await (await transport.handle_async_request(cancel)).aclose()
+    assert len(transport.answers) == 0

@@ -150,6 +150,50 @@ async def test_a_changed_list_of_tools_is_taken_over_and_changes_what_is_permitt
         assert other == await host.tools["mcp__stub__env"].access({}, context)
 
 
+class NewsSession:
+    """A conversation with a server that has no tools, and says when it likes that they are others."""
+
+    protocol_version = "2025-11-25"
+
+    def __init__(self) -> None:
+        self.changed = trio.Event()
+        self.looked = trio.Event()
+
+    async def tools(self) -> list[Any]:
+        self.looked.set()
+        return []
+
+    async def follow_changes(self) -> None:
+        await trio.sleep_forever()
+
+    async def delay_of_news(self) -> float:
+        """Tells news, and returns after how many seconds the tools are looked at."""
+        told_at, self.looked = trio.current_time(), trio.Event()
+        self.changed.set()
+        await self.looked.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        return trio.current_time() - told_at
+
+
+async def test_who_has_news_all_the_time_is_looked_at_ever_more_seldom_until_a_quiet_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    session = NewsSession()
+
+    @asynccontextmanager
+    async def open_session(*_: object, **__: object) -> AsyncIterator[NewsSession]:
+        yield session
+
+    module = SimpleNamespace(open_session=open_session)
+    monkeypatch.setitem(server_module._loaded, server_module._SESSION, module)
+    async with kept(tmp_path) as host:
+        await host.until(lambda status: status.state == "ready")
+        delays = [await session.delay_of_news() for _ in range(8)]
+        assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
+        await trio.sleep(server_module.STEADY_SECONDS)
+        assert await session.delay_of_news() == 1
+
+
 async def _ignored(_text: str) -> None:
     pass
 

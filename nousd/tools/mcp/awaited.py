@@ -23,9 +23,14 @@ _Id = int | str
 
 
 class Awaited:
-    """One answer, from the sending of its request on."""
+    """One answer, from the sending of its request on.
 
-    def __init__(self) -> None:
+    Args:
+        cancels: the id of the request that its own request takes back, if that is what it does.
+    """
+
+    def __init__(self, cancels: _Id | None = None) -> None:
+        self.cancels = cancels
         self._is_over = False
         self._waiting = trio.CancelScope()
 
@@ -63,26 +68,30 @@ class Answers:
     """The answers that are awaited, by the ids of their requests."""
 
     def __init__(self) -> None:
-        self._awaited: dict[_Id | None, Awaited] = {}
+        self._awaited: dict[_Id, Awaited] = {}
+
+    def __len__(self) -> int:
+        return len(self._awaited)
 
     @contextmanager
-    def sent(self, request: httpx2.Request) -> Iterator[Awaited]:
-        """Gives the answer to a request that is sent meanwhile; one that cancels another gives that up
-        when the server has been told.
-        """
+    def awaiting(self, request: httpx2.Request) -> Iterator[Awaited]:
+        """Gives the answer to a request, which counts as awaited while the block lasts."""
         message = _message_of(request)
-        awaited = Awaited()
-        if message.method and message.id is not None:
-            self._awaited[message.id] = awaited
-        yield awaited
-        if message.method == _CANCELLED and message.params is not None:
-            cancelled = self._awaited.get(message.params.request_id)
-            if cancelled is not None:
-                cancelled.give_up()
+        params = message.params if message.method == _CANCELLED else None
+        awaited = Awaited(None if params is None else params.request_id)
+        if not message.method or message.id is None:
+            yield awaited
+            return
+        self._awaited[message.id] = awaited
+        try:
+            yield awaited
+        finally:
+            del self._awaited[message.id]
 
-    def forget(self, awaited: Awaited) -> None:
-        """Notes that nobody waits for an answer any more."""
-        self._awaited = {id: each for id, each in self._awaited.items() if each is not awaited}
+    def give_up(self, request_id: _Id | None) -> None:
+        """Waits no longer for the answer to a request, if it is awaited."""
+        if request_id in self._awaited:
+            self._awaited[request_id].give_up()
 
 
 def _message_of(request: httpx2.Request) -> _Message:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ async def http_streams(
     verify = await trio.to_thread.run_sync(httpx2.create_ssl_context) if is_secure else False
     async with (
         httpx2.AsyncClient(
-            transport=_Bounded(httpx2.AsyncHTTPTransport(verify=verify)),
+            transport=BoundedTransport(httpx2.AsyncHTTPTransport(verify=verify)),
             headers={**headers, "accept-encoding": "identity"},
             # A call has a limit of its own, and a stream of news may be silent for ever.
             timeout=httpx2.Timeout(_CONNECT_SECONDS, read=None),
@@ -55,52 +55,62 @@ async def http_streams(
         yield streams
 
 
-class _Bounded(httpx2.AsyncBaseTransport):
+class BoundedTransport(httpx2.AsyncBaseTransport):
     """Takes of a server what is bearable: no answer that is longer than a message may be, no more
     requests and events in a second than messages of any other server.
     """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
+        self.answers = Answers()
         self._inner = inner
         self._pace = Pace()
-        self._answers = Answers()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         await self._pace.take(0)
-        with self._answers.sent(request) as awaited:
+        with ExitStack() as waiting:
+            awaited = waiting.enter_context(self.answers.awaiting(request))
             try:
                 response = await awaited.wait(self._inner.handle_async_request(request))
             except httpx2.SSEError:
                 # An error would end the connection, which is as good as before.
                 return httpx2.Response(_CLIENT_CLOSED_REQUEST)
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
-        if response.headers.get("content-encoding", "identity") != "identity":
-            await response.aclose()
-            raise httpx2.DecodingError("the answer is compressed, which was not asked for")
-        is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-        response.stream = _BoundedStream(
-            response.stream, self._pace, awaited, self._answers, is_stream=is_stream
-        )
-        return response
+            # Only now does the server know that this one is not wanted any more.
+            self.answers.give_up(awaited.cancels)
+            if response.headers.get("content-encoding", "identity") != "identity":
+                await response.aclose()
+                raise httpx2.DecodingError("the answer is compressed, which was not asked for")
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+            response.stream = _BoundedStream(
+                response.stream, self._pace, awaited, waiting.pop_all(), is_stream=is_stream
+            )
+            return response
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
+    """The body of an answer, which is awaited until it is closed.
+
+    Args:
+        waiting: closed with it.
+        is_stream: whether it is a stream of events, of which each is bounded, and not one message.
+    """
+
     def __init__(
         self,
         inner: httpx2.AsyncByteStream,
         pace: Pace,
         awaited: Awaited,
-        answers: Answers,
+        waiting: ExitStack,
         *,
         is_stream: bool,
     ) -> None:
         self._inner = inner
         self._pace = pace
         self._awaited = awaited
-        self._answers = answers
+        self._waiting = waiting
         self._is_stream = is_stream
         # The size of events of a stream is bounded one by one, by the SDK.
         self._bytes_max = math.inf if is_stream else MCP_MESSAGE_BYTES_MAX
@@ -133,5 +143,5 @@ class _BoundedStream(httpx2.AsyncByteStream):
         return values
 
     async def aclose(self) -> None:
-        self._answers.forget(self._awaited)
+        self._waiting.close()
         await self._inner.aclose()

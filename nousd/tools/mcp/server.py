@@ -33,7 +33,7 @@ ATTEMPTS_MAX: Final = 10
 """One after the other that fail, before nobody tries any more."""
 
 STEADY_SECONDS: Final = 60.0
-"""A connection that lasted so long begins the count anew."""
+"""After so long without trouble a server counts as a good one again: pauses begin with the shortest."""
 
 REFRESH_SECONDS: Final = 1.0
 """Between the news that a server's tools changed and the first look at them."""
@@ -169,11 +169,15 @@ class McpServer:
 
     async def _follow(self, session: Any) -> None:
         """Looks at the tools again whenever they may be others, or the server may hang. Each time the
-        pause doubles, so that who changes them all the time does not fill the log.
+        pause doubles, so that who changes them all the time does not fill the log; a while without news
+        makes it short again.
         """
         pause = REFRESH_SECONDS
         while True:
+            quiet_since = trio.current_time()
             await session.changed.wait()
+            if trio.current_time() - quiet_since >= STEADY_SECONDS:
+                pause = REFRESH_SECONDS
             await trio.sleep(pause)
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
             session.changed = trio.Event()
