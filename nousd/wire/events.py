@@ -6,7 +6,9 @@ ask for them receive. Fields without a default are required keys; ``session_id``
 Events are facts. Everything the daemon knows is a fold over them, so an event carries what a reader
 needs to fold it and never a reference to something outside the log.
 
-The events of tool calls are in ``tool_events``; whoever reads events finds all of them here.
+Here are the frozen types, the events of runs and queues, and the tables of all types. The other events
+are described beside the words of their subject (``session_events``, ``tool_events``, ``questions``, ...)
+and listed here.
 """
 
 from __future__ import annotations
@@ -140,6 +142,9 @@ class Error(RunEvent, frozen=True, kw_only=True):
     raw_ref: str | UnsetType = UNSET
 
 
+# --- additions -------------------------------------------------------------------------------
+
+
 class EntryAppended(Event, frozen=True, kw_only=True):
     """``entry`` joined the tree and became the leaf."""
 
@@ -247,9 +252,9 @@ Once they are old, one of each type stands for all of a message (``machine.reten
 
 
 def thread_of(event: Event) -> str | None:
-    """Returns the id of the run that an event belongs to, or of the client's own call; None of neither.
+    """Returns the id of the run, or of the client's own tool call, that an event belongs to, if any.
 
-    Who asks for the events of a run by its id can ask for those of a call in the same way.
+    The log files events under it, so that those of a call are asked for in the same way as those of a run.
     """
     run_id = getattr(event, "run_id", UNSET)
     if run_id is not UNSET:

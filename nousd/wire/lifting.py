@@ -13,7 +13,7 @@ required from now on, or means something else, needs the next ``EVENT_SCHEMA_VER
 so that an older daemon refuses the file when it opens it and not in the middle of reading.
 
 The other JSON in the store, the bodies of entries and inputs and the settings of sessions, has no
-version and is not lifted: its structs (``wire.entries``, ``wire.responses.QueuedInput``) only ever gain
+version and is not lifted: its structs (``wire.entries``, ``wire.inputs.QueuedInput``) only ever gain
 fields that may be missing.
 """
 

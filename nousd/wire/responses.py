@@ -1,7 +1,7 @@
 """One struct per response of v1: the ``payload`` of a line with ``ok: true``.
 
 Required fields are the frozen keys; a field with a default is an addition that is left out when it
-has nothing to say. ``RESPONSES`` maps the wire's ``type`` to the struct.
+has nothing to say. ``RESPONSES`` maps the wire's ``type`` to the struct, whichever file describes it.
 """
 
 from __future__ import annotations

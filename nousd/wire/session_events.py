@@ -22,9 +22,6 @@ CONTRACT_VERSION: Final = "1"
 """The version of the protocol that sessions are created under."""
 
 
-# --- additions -------------------------------------------------------------------------------
-
-
 class SessionCreated(Event, frozen=True, kw_only=True):
     """A branch names its parent and holds, from the start, everything the parent held. One with a parent
     and without ``leaf_id`` begins empty.
