@@ -6,17 +6,16 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
+from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nousd.bridge.callers import ClosingConnections
 from nousd.bridge.gate import Gate, Safety
 from nousd.bridge.handling import answered
 from nousd.bridge.metrics.requests import ROUTE, Measured
+from nousd.bridge.paths import Paths
 from nousd.bridge.replies import (
     INTERNAL,
     METHOD_NOT_ALLOWED,
@@ -41,40 +40,50 @@ def make_app(
     Args:
         apps: path -> what answers there in a language of its own.
     """
-    ours: dict[str, dict[str, Row]] = {}
-    for row in rows:
-        for path in (row.path, *row.aliases):
-            ours.setdefault(path, {})[row.method] = row
-    app = Starlette(
-        routes=[
-            *(_route(path, by_method, services) for path, by_method in ours.items()),
-            *(Route(path, app) for path, app in apps.items()),
-        ],
-        exception_handlers={404: _not_found, 405: _not_allowed, 500: _fault},
-    )
-    # A path is the one that the document has: a body sent anywhere else would have to be sent again.
-    app.router.redirect_slashes = False
-    return Measured(ClosingConnections(Gate(app, safety)), services.meters.requests, apps)
+    routes = ServerErrorMiddleware(_Routes(services, rows, apps), handler=_fault)
+    return Measured(ClosingConnections(Gate(routes, safety)), services.meters.requests, apps)
 
 
-def _route(path: str, by_method: Mapping[str, Row], services: Services) -> Route:
-    """Returns one route for all methods of a path, so that a wrong method is told all of them."""
+class _Routes:
+    """The ASGI application that finds the row a request is for.
 
-    async def endpoint(request: Request) -> Response:
-        row = by_method["GET" if request.method == "HEAD" else request.method]
+    A path is the one that the document has: there are no others that lead to it, as a body that was
+    sent there would have to be sent again.
+    """
+
+    def __init__(
+        self, services: Services, rows: Iterable[Row], apps: Mapping[str, ASGIApp]
+    ) -> None:
+        by_path: dict[str, dict[str, Row]] = {}
+        for row in rows:
+            for path in (row.path, *row.aliases):
+                by_path.setdefault(path, {})[row.method] = row
+        self._services = services
+        self._rows = Paths(by_path)
+        self._apps = apps
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._apps.get(scope["path"])
+        if app is None:
+            app = await self._response(Request(scope, receive, send))
+        await app(scope, receive, send)
+
+    async def _response(self, request: Request) -> Response:
+        found = self._rows.find(request.scope["path"])
+        if found is None:
+            return error_reply(HttpError(NOT_FOUND, "there is no such route"))
+        row = found.value.get("GET" if request.method == "HEAD" else request.method)
+        if row is None:
+            return error_reply(_not_allowed(found.value))
         request.scope[ROUTE] = row.path
-        return await answered(row, services, request)
-
-    return Route(path, endpoint, methods=list(by_method))
-
-
-async def _not_found(_request: Request, _error: Exception) -> Response:
-    return error_reply(HttpError(NOT_FOUND, "there is no such route"))
+        request.scope["path_params"] = found.named
+        return await answered(row, self._services, request)
 
 
-async def _not_allowed(_request: Request, error: Exception) -> Response:
-    headers = error.headers if isinstance(error, HTTPException) else None
-    return error_reply(HttpError(METHOD_NOT_ALLOWED, "not with this method", headers=headers))
+def _not_allowed(by_method: Mapping[str, Row]) -> HttpError:
+    methods = [*by_method, *(["HEAD"] if "GET" in by_method else [])]
+    headers = {"allow": ", ".join(methods)}
+    return HttpError(METHOD_NOT_ALLOWED, "not with this method", headers=headers)
 
 
 async def _fault(_request: Request, _error: Exception) -> Response:

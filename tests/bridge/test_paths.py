@@ -1,0 +1,68 @@
+"""Which template a path fits."""
+
+from __future__ import annotations
+
+import pytest
+
+from nousd.bridge.paths import Paths
+
+TEMPLATES = (
+    "/",
+    "/session",
+    "/session/{id}",
+    "/session/{id}/run",
+    "/session/{id}/run/{run_id}/cancel",
+    "/session/status",
+    "/session/status/run/of/all",
+    "/api/session/{session_id}",
+)
+PATHS: Paths[str] = Paths({template: template for template in TEMPLATES})
+
+FOUND = {
+    "/": ("/", {}),
+    "/session": ("/session", {}),
+    "/session/s1": ("/session/{id}", {"id": "s1"}),
+    "/session/ ": ("/session/{id}", {"id": " "}),
+    "/session/s1/run": ("/session/{id}/run", {"id": "s1"}),
+    "/session/s1/run/r1/cancel": (
+        "/session/{id}/run/{run_id}/cancel",
+        {"id": "s1", "run_id": "r1"},
+    ),
+    "/api/session/s1": ("/api/session/{session_id}", {"session_id": "s1"}),
+    "/session/{id}": ("/session/{id}", {"id": "{id}"}),
+    # What is written out comes first, and stands in the way of no name further on.
+    "/session/status": ("/session/status", {}),
+    "/session/status/run": ("/session/{id}/run", {"id": "status"}),
+    "/session/status/run/of/cancel": (
+        "/session/{id}/run/{run_id}/cancel",
+        {"id": "status", "run_id": "of"},
+    ),
+    "/session/status/run/of/all": ("/session/status/run/of/all", {}),
+}
+
+
+@pytest.mark.parametrize("path", FOUND)
+def test_a_path_fits_the_template_with_its_words(path: str) -> None:
+    assert PATHS.find(path) == FOUND[path]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "session",
+        "//",
+        "/session/",
+        "/session//run",
+        "/session\n",
+        "/Session",
+        "/session/s1/",
+        "/session/s1/runs",
+        "/session/s1/run/r1",
+        "/api",
+        "/api/session",
+        "/session/s1/run/r1/cancel/" + "x/" * 30_000,
+    ],
+)
+def test_a_path_that_fits_none_is_not_found(path: str) -> None:
+    assert PATHS.find(path) is None
