@@ -1,17 +1,14 @@
-"""``nousd``: run the daemon, look after its log, or print what it takes to run it as a service.
-
-What a subcommand needs is imported when it runs; the daemon itself by ``nousd.cli.serve`` only.
-"""
+"""``nousd``: run the daemon, look after its log, or print what it takes to run it as a service."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from typing import Annotated, Final
+from typing import Final
 
-import typer
-
-from nousd.cli import bridge, mcp_host, serve, state
 from nousd.cli.output import ending_in_order
+from nousd.cli.plain_serve import plain_values
 from nousd.errors import ConfigError, NotReplayable, NousdError
 
 _FAILED: Final = 1
@@ -22,56 +19,24 @@ def main() -> None:
     """Runs ``nousd`` and exits."""
     with ending_in_order():
         try:
-            build_app()(prog_name="nousd")
+            _run()
         except NousdError as error:
             print(f"nousd: {error}", file=sys.stderr)
             sys.exit(_USAGE if isinstance(error, ConfigError | NotReplayable) else _FAILED)
+        except KeyboardInterrupt:
+            sys.exit(128 + signal.SIGINT)
 
 
-def build_app() -> typer.Typer:
-    """Returns the program."""
-    app = typer.Typer(
-        help="A headless agent runtime daemon.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-    )
-    app.command("serve", help="Run the daemon until it is told to stop.")(serve.command())
-    app.command("bridge", help="Serve HTTP before a daemon that runs already.")(bridge.command())
-    app.command("mcp", help="Serve our tools to an MCP client, over standard input and output.")(
-        mcp_host.mcp
-    )
-    for name, help, function in state.commands():
-        app.command(name, help=help)(function)
-    app.command("version", help="Print the version.")(_version)
-    service = typer.Typer(
-        help="Run the daemon as a service.", no_args_is_help=True, rich_markup_mode=None
-    )
-    service.callback()(_service)
-    service.command("print", help="Print the systemd user unit for this installation.")(_print_unit)
-    app.add_typer(service, name="service")
-    return app
+def _run() -> None:
+    values = plain_values(sys.argv[1:], os.environ)
+    if values is None:
+        from nousd.cli.daemon_app import build_app
 
+        build_app()(prog_name="nousd")
+    else:
+        from nousd.cli.serve import serve
 
-def _version() -> None:
-    from nousd import __version__
-
-    print(__version__)
-
-
-def _service() -> None:
-    pass
-
-
-def _print_unit(
-    *,
-    socket: Annotated[
-        bool, typer.Option("--socket", help="Print the .socket unit that starts it on demand.")
-    ] = False,
-) -> None:
-    from nousd.cli import units
-
-    print(units.socket_unit() if socket else units.service_unit(), end="")
+        serve(values)
 
 
 if __name__ == "__main__":

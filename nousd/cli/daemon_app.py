@@ -1,0 +1,58 @@
+"""The subcommands of ``nousd`` as a typer program.
+
+What a subcommand needs is imported when it runs; the daemon itself by ``nousd.cli.serve`` only.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from nousd.cli import bridge, mcp_host, serve_flags, state
+
+
+def build_app() -> typer.Typer:
+    """Returns the program."""
+    app = typer.Typer(
+        help="A headless agent runtime daemon.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    app.command("serve", help="Run the daemon until it is told to stop.")(serve_flags.command())
+    app.command("bridge", help="Serve HTTP before a daemon that runs already.")(bridge.command())
+    app.command("mcp", help="Serve our tools to an MCP client, over standard input and output.")(
+        mcp_host.mcp
+    )
+    for name, help, function in state.commands():
+        app.command(name, help=help)(function)
+    app.command("version", help="Print the version.")(_version)
+    service = typer.Typer(
+        help="Run the daemon as a service.", no_args_is_help=True, rich_markup_mode=None
+    )
+    service.callback()(_service)
+    service.command("print", help="Print the systemd user unit for this installation.")(_print_unit)
+    app.add_typer(service, name="service")
+    return app
+
+
+def _version() -> None:
+    from nousd import __version__
+
+    print(__version__)
+
+
+def _service() -> None:
+    pass
+
+
+def _print_unit(
+    *,
+    socket: Annotated[
+        bool, typer.Option("--socket", help="Print the .socket unit that starts it on demand.")
+    ] = False,
+) -> None:
+    from nousd.cli import units
+
+    print(units.socket_unit() if socket else units.service_unit(), end="")

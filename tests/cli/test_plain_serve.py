@@ -1,0 +1,135 @@
+"""The short way to read ``nousd serve`` comes to the values of the long one, or leaves it to that."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nousd.cli import daemon_app, serve_flags
+from nousd.cli.plain_serve import COMPLETION_VARIABLE, plain_values
+from nousd.config.settings import SETTINGS, flag_of, refusal_of
+
+
+def typers_values(argv: list[str]) -> dict[str, Any] | None:
+    """Returns what the library reads, without what was not given; None if it reports a mistake."""
+    app, told = typers_program()
+    told.clear()
+    with pytest.raises(SystemExit) as end:
+        app(argv, prog_name="nousd")
+    assert (end.value.code == 0) == bool(told)
+    return given_ones(told[0]) if told else None
+
+
+@cache
+def typers_program() -> tuple[typer.Typer, list[dict[str, Any]]]:
+    """The program, with the values of each ``serve`` in a list instead of a daemon."""
+    told: list[dict[str, Any]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serve_flags, "serve", told.append)
+        return daemon_app.build_app(), told
+
+
+def given_ones(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None and value != []}
+
+
+VALUES = st.sampled_from(["a", "/a/b", "7", "a b", "=", "a=b", "", "ä", "none", "-", "-v", "--x"])
+FLAGS = st.sampled_from(
+    [
+        "--config",
+        "--print-config",
+        *map(flag_of, SETTINGS),
+        refusal_of("sandbox"),
+        "-v",
+        "--nothing",
+    ]
+    + [refusal_of(name) for name, info in SETTINGS.items() if info.type is bool]
+)
+WORDS = st.one_of(
+    FLAGS.map(lambda flag: [flag]),
+    st.tuples(FLAGS, VALUES).map(list),
+    st.tuples(FLAGS, VALUES).map(lambda both: ["=".join(both)]),
+)
+
+
+@given(st.lists(WORDS, max_size=4))
+def test_what_is_plain_is_read_as_the_library_reads_it(words: list[list[str]]) -> None:
+    argv = ["serve", *(word for some in words for word in some)]
+    values = plain_values(argv, {})
+    assert values is None or given_ones(values) == typers_values(argv)
+
+
+def test_every_setting_can_be_given_plainly() -> None:
+    for name, info in SETTINGS.items():
+        flag = flag_of(name)
+        argv = ["serve", flag] if info.type is bool else ["serve", flag, "one", f"{flag}=two"]
+        values = plain_values(argv, {})
+        assert values is not None
+        assert given_ones(values) == typers_values(argv)
+        assert values[name] in (True, "two", ["one", "two"])
+
+
+def test_the_settings_file_is_named_plainly() -> None:
+    values = plain_values(["serve", "--config", "c.toml", "--print-config"], {})
+    assert values == {"config": Path("c.toml"), "print_config": True}
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["version"],
+        ["--help"],
+        ["serve", "--help"],
+        ["serve", "-v"],
+        ["serve", "word"],
+        ["serve", "--verbose=true"],
+        ["serve", "--model"],
+        ["serve", "--model", "--help"],
+        ["serve", "--mode", "m"],
+        ["serve", "--no-sandbox"],
+        ["serve", "--web-allow", "a"],
+        ["serve", "--"],
+    ],
+)
+def test_what_is_not_plain_is_left_to_the_library(argv: list[str]) -> None:
+    assert plain_values(argv, {}) is None
+
+
+def test_words_for_the_shell_are_the_librarys() -> None:
+    assert plain_values(["serve"], {COMPLETION_VARIABLE: "complete_bash"}) is None
+
+
+def test_the_librarys_own_mistakes_are_still_told() -> None:
+    argv = [sys.executable, "-m", "nousd", "serve", "--mode", "m"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "No such option: --mode" in done.stderr
+
+
+def test_an_interrupt_before_there_is_a_daemon_ends_the_program_quietly() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+_INTERRUPTED = """
+import signal, sys
+from nousd.cli import daemon_main, serve
+serve.serve = lambda values: signal.raise_signal(signal.SIGINT)
+sys.argv = ["nousd", "serve"]
+daemon_main.main()
+"""
