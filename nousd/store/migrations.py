@@ -1,7 +1,7 @@
 """The schema of the SQLite store, as the ordered list of what made it.
 
-A migration is a plain function on a connection, applied once, in one transaction together with the
-number that records it (``PRAGMA user_version``). Never change one that was released: append another.
+A migration is a plain function on a connection, applied once, in the transaction that also changes the
+number of those that were (``PRAGMA user_version``). Never change one that was released: append another.
 What a schema means is said once, beside its first migration; how a file is opened is not known here.
 """
 
@@ -392,23 +392,24 @@ MIGRATIONS: Final[Sequence[Migration]] = (
 
 
 def migrate(connection: apsw.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Applies what is missing.
+    """Applies what is missing, as one transaction: a new log costs the syncs of one.
 
     They run with a rollback journal, not with a WAL: so the version in the file's own header is
     always the true one, and can be read without opening the database (``_database.inspect``).
 
     Raises:
-        StoreError: one failed; it left no trace, those before it stay applied.
+        StoreError: one failed; nothing was changed.
+        apsw.Error: none failed, but their commit; nothing was changed.
     """
     done: int = connection.pragma("user_version")
     if done >= len(migrations):
         return
     connection.pragma("journal_mode", "DELETE")
     connection.pragma("synchronous", "EXTRA")
-    for version, migration in enumerate(migrations[done:], done + 1):
-        try:
-            with connection:
+    with connection:
+        for version, migration in enumerate(migrations[done:], done + 1):
+            try:
                 migration(connection)
                 connection.pragma("user_version", version)
-        except apsw.Error as error:
-            raise StoreError(f"migration {version} of the database failed: {error}") from error
+            except apsw.Error as error:
+                raise StoreError(f"migration {version} of the database failed: {error}") from error

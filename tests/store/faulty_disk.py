@@ -44,10 +44,15 @@ class Fault(enum.Enum):
 
 
 class FaultyDisk:
-    """See the module. ``operations`` counts the writes, truncations and syncs since ``fail``."""
+    """See the module.
+
+    ``operations`` counts the writes, truncations and syncs since ``fail``, ``syncs`` all that there were
+    but those of folders.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self.operations = 0
+        self.syncs = 0
         self._vfs_name = f"faulty-{next(_names)}"
         self._fault: Fault | None = None
         self._at = 0
@@ -114,6 +119,7 @@ class FaultyDisk:
         return self._files.setdefault(name, _Surface(_content(name)))
 
     def _judge(self, path: str, *, is_sync: bool) -> Fault | None:
+        self.syncs += is_sync
         if is_sync and self._failing_syncs:
             self._failing_syncs -= 1
             return Fault.ERROR

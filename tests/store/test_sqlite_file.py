@@ -16,6 +16,7 @@ from nousd.errors import StoreError, StoreTooNew
 from nousd.store import _call_queries, _queries, migrations, sqlite
 from nousd.store._database import open_for_writing
 from nousd.store.interface import Artifact
+from tests.store.faulty_disk import faulty_disk
 from tests.store.helpers import (
     append,
     appended,
@@ -187,8 +188,8 @@ def add_a_table(connection: apsw.Connection) -> None:
     connection.execute("CREATE TABLE added (x TEXT) STRICT")
 
 
-def add_a_table_and_fail(connection: apsw.Connection) -> None:
-    add_a_table(connection)
+def add_another_table_and_fail(connection: apsw.Connection) -> None:
+    connection.execute("CREATE TABLE another (x TEXT) STRICT")
     connection.execute("INSERT INTO nowhere VALUES (1)")
 
 
@@ -198,6 +199,17 @@ async def test_a_new_database_has_every_migration_and_our_mark(path: Path) -> No
         assert connection.pragma("user_version") == len(migrations.MIGRATIONS)
         assert connection.pragma("application_id") == migrations.APPLICATION_ID
         assert connection.pragma("journal_mode") == "wal"
+
+
+def test_making_a_database_takes_the_syncs_of_two_commits(path: Path) -> None:
+    """One for all migrations, one for the mode of the journal: a first start waits for each sync."""
+    with faulty_disk() as disk:
+        open_for_writing(path, disk.connect).connection.close()
+    assert 0 < disk.syncs <= 2 * SYNCS_OF_A_COMMIT
+
+
+SYNCS_OF_A_COMMIT = 4
+"""With a rollback journal: twice of the journal, then of the database, of the journal's end."""
 
 
 async def test_an_older_database_gets_what_is_missing_and_keeps_its_events(path: Path) -> None:
@@ -211,14 +223,15 @@ async def test_an_older_database_gets_what_is_missing_and_keeps_its_events(path:
         assert opened.head == 4
 
 
-async def test_a_failed_migration_leaves_the_version_before_it(path: Path) -> None:
+async def test_a_failed_migration_leaves_nothing_of_those_before_it_either(path: Path) -> None:
     await fill(path)
-    steps = (*migrations.MIGRATIONS, add_a_table_and_fail)
+    steps = (*migrations.MIGRATIONS, add_a_table, add_another_table_and_fail)
     with pytest.raises(StoreError, match=f"migration {len(steps)} of the database failed"):
         open_for_writing(path, apsw.Connection, steps)
     with closing(apsw.Connection(str(path))) as connection:
         assert connection.pragma("user_version") == len(migrations.MIGRATIONS)
-        assert connection.execute("SELECT name FROM sqlite_schema WHERE name = 'added'").get is None
+        made = "SELECT name FROM sqlite_schema WHERE name IN ('added', 'another')"
+        assert connection.execute(made).get is None
     async with sqlite.open_store(path) as store:
         assert len(await whole_log(store)) == 4
 
