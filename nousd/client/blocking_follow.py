@@ -119,7 +119,9 @@ class Follower:
 
     def _subscribed(self) -> Subscription:
         wanted = self._wanted if not self._cursor else {**self._wanted, "after": self._cursor}
-        return Subscription(self._socket_path, wanted, timeout_seconds=self._timeout_seconds)
+        opened = Subscription(self._socket_path, wanted, timeout_seconds=self._timeout_seconds)
+        self._backoff.connected(time.monotonic())
+        return opened
 
     def _lose(self, error: ClientError, deadline: float) -> None:
         """Waits until it is time for the next attempt; raises if there is none."""

@@ -91,6 +91,7 @@ class Follower:
         wanted = msgspec.structs.replace(self._wanted, after=self._cursor or None)
         subscription = await opened_subscription(self._dial, wanted, self._timeout_seconds)
         self._subscription, self.subscribed = subscription, subscription.subscribed
+        self._backoff.connected(anyio.current_time())
         self.connections += 1
 
     async def _lose(self, error: ClientError) -> None:

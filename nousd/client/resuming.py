@@ -24,6 +24,11 @@ KEEPALIVE_SECONDS: Final = 15.0
 SILENT_KEEPALIVES: Final = 3
 """So many keep-alives that did not come are a lost connection."""
 
+STEADY_SECONDS: Final = 60.0
+"""A connection that lasted longer went well, whether anything was heard over it or not. One that is lost
+at once did not, although it was made: else a daemon that drops everybody would be asked without a pause.
+"""
+
 _HEALING_REFUSALS: Final = {"shutting_down", "too_many_connections"}
 """Codes, and the machine words of ``command_rejected``, of what is over after a while."""
 
@@ -70,13 +75,21 @@ def dice() -> float:
 
 
 class Backoff:
-    """The waits between attempts since something last went well."""
+    """The waits between attempts since something last went well.
+
+    Moments (``now``) are of any clock that goes on evenly, in seconds.
+    """
 
     def __init__(self, retry: Retry, dice: Callable[[], float] = dice) -> None:
         self._retry = retry
         self._dice = dice
         self._failing_since: float | None = None
+        self._connected_at = math.inf
         self.attempts = 0
+
+    def connected(self, now: float) -> None:
+        """Notes that there is a connection, which counts for something once it has lasted a while."""
+        self._connected_at = now
 
     def reset(self) -> None:
         """Notes that something went well."""
@@ -84,11 +97,10 @@ class Backoff:
         self._failing_since = None
 
     def wait(self, now: float) -> float | None:
-        """Returns how many seconds to wait before the next attempt; None: it is time to give up.
-
-        Args:
-            now: by any clock that goes on evenly, in seconds.
-        """
+        """Returns how many seconds to wait before the next attempt; None: it is time to give up."""
+        if now - self._connected_at > STEADY_SECONDS:
+            self.reset()
+        self._connected_at = math.inf
         if self._failing_since is None:
             self._failing_since = now
         left = self._failing_since + self._retry.give_up - now

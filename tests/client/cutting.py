@@ -24,11 +24,18 @@ class CuttingDaemon:
         tasks: where connections are served.
         budget: how many bytes the next connection sends before it ends; 0: nobody is there; ``WHOLE``:
             all there are, and it stays open.
+        lasts: how many seconds it then takes until it ends.
     """
 
     def __init__(
-        self, tasks: anyio.abc.TaskGroup, lines: list[bytes], budget: Callable[[], int]
+        self,
+        tasks: anyio.abc.TaskGroup,
+        lines: list[bytes],
+        budget: Callable[[], int],
+        *,
+        lasts: float = 0.0,
     ) -> None:
+        self._lasts = lasts
         self._tasks = tasks
         self._lines = lines
         self._budget = budget
@@ -56,6 +63,7 @@ class CuttingDaemon:
                 answer = self._answered(json.loads(await _line(stream)))
                 whole = answer + b"".join(self._lines[self._position :])
                 await stream.send(whole[:budget])
+                await anyio.sleep(self._lasts)
                 if budget == WHOLE:
                     await stream.receive()  # until the client leaves
             except (anyio.BrokenResourceError, anyio.EndOfStream):

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import anyio
 import pytest
+from trio.testing import MockClock
 
 from nousd.client.answers import ReceivedEvent
 from nousd.client.follow import Follower, follow
@@ -186,6 +187,22 @@ def test_a_daemon_that_does_not_come_back_is_given_up(backend: str) -> None:
         assert daemon.connections > 3
 
     following(backend, lines, budgets, play, retry=retry)
+
+
+async def test_quiet_hours_are_not_held_against_a_daemon_that_is_lost_now_and_then(
+    autojump_clock: MockClock,
+) -> None:
+    answer = len(ok("subscribed", {"cursor": "evt-0", "head": "evt-0"})({"id": "s1"}) or b"")
+    budgets = first_then(*[answer] * 5)
+    wanted = Subscribe(after="evt-0", keepalive_seconds=100.0)
+    with anyio.fail_after(10_000):
+        async with anyio.create_task_group() as tasks:
+            lines = script(1, random.Random(0))
+            daemon = CuttingDaemon(tasks, lines, lambda: next(budgets), lasts=200.0)
+            async with follow(daemon, wanted, retry=Retry(give_up=50.0)) as events:
+                await anext(events)
+                assert events.connections == 6
+            tasks.cancel_scope.cancel()
 
 
 def test_a_refusal_that_does_not_heal_is_an_error(backend: str) -> None:

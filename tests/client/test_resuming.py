@@ -52,6 +52,16 @@ def test_a_success_starts_everything_over() -> None:
     assert backoff.attempts == 1
 
 
+@pytest.mark.parametrize(("lasted", "waits"), [(59.0, None), (61.0, 0.0)])
+def test_a_connection_that_lasted_went_well_and_one_that_was_lost_at_once_did_not(
+    lasted: float, waits: float | None
+) -> None:
+    backoff = Backoff(Retry(first=0.1, give_up=50.0), never)
+    assert backoff.wait(0.0) == 0.0
+    backoff.connected(1.0)
+    assert backoff.wait(1.0 + lasted) == waits
+
+
 def test_no_patience_is_no_attempt() -> None:
     assert Backoff(Retry(give_up=0.0)).wait(0.0) is None
 
