@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.errors import ConfigError
-from nousd.redaction import RULES, SECRET_CHARS_MIN, Redactor, secret_variables, user_rules
+from nousd.redaction.known import SECRET_CHARS_MIN, secret_variables
+from nousd.redaction.redactor import Redactor
+from nousd.redaction.rules import RULES, user_rules
 from tests.planted import HARMLESS, MARK, PLANTED, Planted
 
 

@@ -15,7 +15,7 @@ from typing import IO, Any, Final
 
 import msgspec
 
-from nousd.redaction import Redactor
+from nousd.redaction.redactor import Redactor
 
 MANIFEST: Final = "manifest.json"
 

@@ -19,7 +19,7 @@ from nousd.config.settings import Settings
 from nousd.errors import ConfigError, KeyUnavailable, NousdError, ProviderError
 from nousd.providers import auto, key_command
 from nousd.providers.configured import make_configured
-from nousd.redaction import Redactor
+from nousd.redaction.redactor import Redactor
 
 SERVER_SECONDS: Final = 5.0
 """How long a server may take to list its models."""

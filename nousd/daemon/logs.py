@@ -28,7 +28,7 @@ from typing import Any, Final
 import msgspec
 
 from nousd.errors import ConfigError
-from nousd.redaction import Redactor
+from nousd.redaction.redactor import Redactor
 from nousd.wire.codec import scrub
 
 LOG_BYTES_MAX: Final = 10 * 1024 * 1024

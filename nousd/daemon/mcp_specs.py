@@ -19,7 +19,8 @@ from nousd.config.config_file import ConfigFile
 from nousd.config.mcp_file import ConfiguredMcpServer, names_secret, read_mcp_file
 from nousd.config.project_file import ProjectSettings
 from nousd.errors import ConfigError, InvalidPayload
-from nousd.redaction import RULES, Redactor
+from nousd.redaction.redactor import Redactor
+from nousd.redaction.rules import RULES
 from nousd.tools.mcp.server import require_sdk
 from nousd.tools.mcp.spec import (
     CALL_SECONDS,

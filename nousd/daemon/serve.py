@@ -52,7 +52,8 @@ from nousd.places.folders import (
     prepare_state_folder,
 )
 from nousd.places.locks import lock_socket, lock_state_folder
-from nousd.redaction import Redactor, secret_variables
+from nousd.redaction.known import secret_variables
+from nousd.redaction.redactor import Redactor
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.sqlite import open_store
 from nousd.tools.mcp.server import Surroundings

@@ -18,7 +18,7 @@ from nousd.providers.late_key import AskKey
 from nousd.providers.models import ModelFacts, Models
 from nousd.providers.prices import Price
 from nousd.providers.registry import make_provider
-from nousd.redaction import Redactor
+from nousd.redaction.redactor import Redactor
 
 RecordOf = Callable[[str], Record]
 """Name of a provider -> what takes its exchanges with the server."""

@@ -30,7 +30,7 @@ from nousd.providers.interface import (
     Record,
 )
 from nousd.providers.server import ModelServer
-from nousd.redaction import Redactor
+from nousd.redaction.redactor import Redactor
 
 MODEL_PAGES_MAX: Final = 20
 """Pages of a list of models that are read."""

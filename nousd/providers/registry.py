@@ -20,7 +20,7 @@ from nousd.providers.interface import (
 )
 from nousd.providers.late_key import AskKey, LateKeyProvider
 from nousd.providers.retry import ATTEMPTS_MAX, RetryingProvider
-from nousd.redaction import Redactor
+from nousd.redaction.redactor import Redactor
 
 if TYPE_CHECKING:
     from nousd.providers.hosted import HostedProvider

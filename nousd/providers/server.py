@@ -24,7 +24,7 @@ from nousd.providers.answer_stream import Decoder
 from nousd.providers.delivery import Put
 from nousd.providers.interface import Record, Recorder
 from nousd.providers.server_errors import ERROR_BODY_BYTES_MAX
-from nousd.redaction import Redactor
+from nousd.redaction.redactor import Redactor
 from nousd.wire.codec import scrub
 
 if TYPE_CHECKING:

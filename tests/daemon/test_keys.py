@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import trio
 
-from nousd.redaction import Redactor
+from nousd.redaction.redactor import Redactor
 from tests.daemon.process_harness import REPOSITORY, Place, Process, running
 from tests.daemon_harness import WAIT_SECONDS
 from tests.stub_model import (

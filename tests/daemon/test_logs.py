@@ -20,7 +20,7 @@ import pytest
 from nousd.daemon import logs
 from nousd.daemon.logs import TEXT_CHARS_MAX, configure_logging
 from nousd.errors import ConfigError
-from nousd.redaction import Redactor
+from nousd.redaction.redactor import Redactor
 
 SECRET = "sk-0123456789abcdef"
 

@@ -18,7 +18,7 @@ from nousd.providers.configured import configured_models
 from nousd.providers.interface import Retrying
 from nousd.providers.models import Models
 from nousd.providers.prices import Price
-from nousd.redaction import Redactor
+from nousd.redaction.redactor import Redactor
 from tests.providers.helpers import Collector, ask
 from tests.stub_model import StubModel, error_reply, stub_model
 

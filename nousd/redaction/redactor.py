@@ -1,0 +1,172 @@
+"""Replaces secrets in texts and JSON on their way out of nousd.
+
+JSON is redacted value by value, so that it stays JSON. No I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from nousd.redaction.known import (
+    LONG_SECRET_CHARS_MIN,
+    NOTHING_KNOWN,
+    SECRET_CHARS_MIN,
+    SecretStream,
+    known_secrets,
+    spellings_of,
+)
+from nousd.redaction.rules import Rule, names_secret
+
+REDACTED: Final = "[redacted]"
+"""Stands in the place of a secret that is known by its value."""
+
+
+class Redactor:
+    """Replaces secrets; ``counts`` says how many of each kind it has replaced so far.
+
+    Args:
+        secrets: values of keys and tokens; empty and too short ones are skipped.
+        rules: what else counts as a secret because it looks like one.
+        mark: stands in the place of a secret that is known by its value.
+    """
+
+    def __init__(
+        self,
+        secrets: Iterable[str] = (),
+        *,
+        rules: Sequence[Rule] = (),
+        mark: str = REDACTED,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._rules = rules
+        self._mark = mark
+        self._signs = _signs_of(rules)
+        self._spellings: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+        self._long: set[str] = set()
+        self._known = NOTHING_KNOWN
+        for secret in secrets:
+            self.add(secret)
+
+    def add(self, secret: str) -> None:
+        """Makes one more secret known, such as a token that was just made."""
+        secret = secret.strip()
+        if len(secret) < SECRET_CHARS_MIN:
+            return
+        self._spellings.update(spellings_of(secret))
+        # Longest first: a secret may begin with another one.
+        ordered = sorted(self._spellings, key=len, reverse=True)
+        self._pattern = re.compile("|".join(re.escape(spelling) for spelling in ordered))
+        if len(secret) >= LONG_SECRET_CHARS_MIN:
+            self._long.update(spellings_of(secret))
+            self._known = known_secrets(self._long)
+
+    def redact_text(self, text: str) -> str:
+        """Returns what a tool said without the long secrets that are known by their values."""
+        if not any(known in text for known in self._long):
+            return text
+        return self.redact_bytes(text.encode(errors="surrogateescape")).decode(
+            errors="surrogateescape"
+        )
+
+    def redact_bytes(self, data: bytes) -> bytes:
+        """Like ``redact_text``, for a text in UTF-8."""
+        return self._known.without(data, self._mark.encode())
+
+    def stream(self) -> SecretStream:
+        """Like ``redact_bytes``, for one text that comes in chunks."""
+        return SecretStream(self._known, self._mark.encode())
+
+    def redact(self, text: str) -> str:
+        """Returns ``text`` with every secret replaced."""
+        if self._rules:
+            # UTF-16 that was read as UTF-8 has a NUL beside each letter, so that no rule would match.
+            text = text.replace("\0", "")
+        # Most texts have none, and finding that out is ten times as fast without the pattern.
+        if self._pattern is not None and any(known in text for known in self._spellings):
+            text, times = self._pattern.subn(self._mark, text)
+            self._count("known", times)
+        for rule in self._rules if self._may_hold_one(text) else ():
+            text = self._without(rule, text)
+        return text
+
+    def _may_hold_one(self, text: str) -> bool:
+        return self._signs is None or self._signs.search(text.lower()) is not None
+
+    def redact_json(self, value: Any) -> Any:
+        """Returns a decoded JSON value with its strings and keys redacted one by one.
+
+        With rules, whatever stands under a key that names a secret is one.
+        """
+        match value:
+            case str():
+                return self.redact(value)
+            case list():
+                return [self.redact_json(item) for item in value]
+            case dict():
+                return {
+                    self.redact(name): (
+                        self._hidden(item)
+                        if self._rules and names_secret(name)
+                        else self.redact_json(item)
+                    )
+                    for name, item in value.items()
+                }
+            case _:
+                return value
+
+    def _hidden(self, value: Any) -> Any:
+        match value:
+            case None | bool() | "":
+                return value
+            case list():
+                return [self._hidden(item) for item in value]
+            case dict():
+                return {self.redact(name): self._hidden(item) for name, item in value.items()}
+            case _:
+                self._count("variable", 1)
+                return _marked("variable")
+
+    def _without(self, rule: Rule, text: str) -> str:
+        times = 0
+
+        def replaced(found: re.Match[str]) -> str:
+            nonlocal times
+            start, end = _place_of_secret(found)
+            if start == end or text.startswith(REDACTED[:-1], start):
+                return found[0]
+            times += 1
+            return f"{text[found.start() : start]}{_marked(rule.kind)}{text[end : found.end()]}"
+
+        redacted = rule.pattern.sub(replaced, text)
+        self._count(rule.kind, times)
+        return redacted
+
+    def _count(self, kind: str, times: int) -> None:
+        if times:
+            self.counts[kind] += times
+
+
+def _signs_of(rules: Sequence[Rule]) -> re.Pattern[str] | None:
+    """Returns a pattern found in every text that any of the rules could match; None if there is none."""
+    if not all(rule.signs for rule in rules):
+        return None
+    signs = sorted({sign for rule in rules for sign in rule.signs})
+    return re.compile("|".join(map(re.escape, signs)) if signs else r"(?!)")
+
+
+def _place_of_secret(found: re.Match[str]) -> tuple[int, int]:
+    """Returns the span of the secret in a match: of the group that matched, or of the whole match."""
+    groups = found.groupdict()
+    names = ["secret"] if "secret" in groups else [name for name in groups if name != "mark"]
+    for name in names:
+        if groups[name]:
+            return found.span(name)
+    return found.span() if not found.re.groups else (0, 0)
+
+
+def _marked(kind: str) -> str:
+    return f"[redacted:{kind}]"
