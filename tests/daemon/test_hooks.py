@@ -200,6 +200,29 @@ async def test_a_message_that_is_appended_is_changed_or_answered_like_any_text(
         assert entry["text"] == "hello!"
 
 
+async def test_a_text_that_is_sent_again_while_a_hook_looks_at_it_is_dealt_with_once(
+    tmp_path: Path,
+) -> None:
+    looking: list[str] = []
+    both_look = trio.Event()
+
+    async def handle(given: InputGiven) -> HandleInput:
+        looking.append(given.text)
+        if len(looking) == 2:
+            both_look.set()
+        await both_look.wait()
+        return HandleInput("done")
+
+    async with open_bench(tmp_path, on("input", handle)) as bench:
+        other = await bench.daemon.connect()
+        prompt = {"text": "/do", "wait": False, "client_message_id": "m1"}
+        asked = [(each, await each.ask("prompt", **prompt)) for each in (bench.client, other)]
+        answers = [(await each.answer(request))["payload"] for each, request in asked]
+        assert [answer.get("repeated") for answer in answers].count(True) == 1
+        events = (await bench.client.request("get_events", types=["input_handled"]))["events"]
+        assert len(events) == 1
+
+
 async def test_a_text_that_is_sent_again_is_shown_to_no_hook_again(tmp_path: Path) -> None:
     seen: list[str] = []
 

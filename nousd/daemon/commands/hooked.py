@@ -56,24 +56,38 @@ async def asked_input(core: Core, live: LiveSession | None, command: C) -> Asked
     """
     if not core.hooks.has("input"):
         return AskedInput(command)
-    key = None
-    if command.client_message_id is not None:
-        key = ("" if live is None else live.session_id, command.client_message_id)
-        if key in core.handled:
-            known = core.handled[key]
-            assert isinstance(known.payload, Accepted)
-            again = msgspec.structs.replace(known.payload, repeated=True)
-            return AskedInput(command, handled=Deferred(known.ticket, again))
+    key = _key(live, command)
+    if (known := _dealt_with(core, key)) is not None:
+        return AskedInput(command, handled=known)
     outcome = await core.hooks.input(_given(live, command))
     if core.stopping:
         raise ShuttingDown("the daemon is stopping")
     if not outcome.handled_by:
         changed = msgspec.structs.replace(command, text=outcome.text)
         return AskedInput(changed, outcome.changed_by, _told(outcome.failures))
+    # Sent again by a client that did not wait, it may have been dealt with meanwhile: the first counts.
+    if (known := _dealt_with(core, key)) is not None:
+        return AskedInput(command, handled=known)
     handled = _handled(core, live, command, outcome)
     if key is not None:
         _remember(core, key, handled)
     return AskedInput(command, handled=handled)
+
+
+def _key(live: LiveSession | None, command: C) -> tuple[str, str] | None:
+    """Returns what an input is known by when it is sent again; None if its client gave it no id."""
+    if command.client_message_id is None:
+        return None
+    return "" if live is None else live.session_id, command.client_message_id
+
+
+def _dealt_with(core: Core, key: tuple[str, str] | None) -> Deferred | None:
+    """Returns the answer to a text that an extension dealt with before, as it is given once more."""
+    known = None if key is None else core.handled.get(key)
+    if known is None:
+        return None
+    assert isinstance(known.payload, Accepted)
+    return Deferred(known.ticket, msgspec.structs.replace(known.payload, repeated=True))
 
 
 def _remember(core: Core, key: tuple[str, str], handled: Deferred) -> None:
