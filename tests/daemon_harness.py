@@ -48,7 +48,8 @@ from nousd.providers.models import Models
 from nousd.runtimes.interface import Runtime
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store import memory, sqlite
-from nousd.store.interface import EventFilter, Store
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter
 from nousd.tools.builtins import builtin_tools
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import Tool

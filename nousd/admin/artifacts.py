@@ -11,7 +11,7 @@ from nousd.admin.around import RowReader
 from nousd.admin.findings import Finding
 from nousd.admin.pages import RawArtifact, RawChunk, RawInfo
 from nousd.store._artifacts_sqlite import finish, put_whole
-from nousd.store.interface import Artifact, ArtifactInfo
+from nousd.store.artifacts import Artifact, ArtifactInfo
 
 _UNKNOWN_TYPE = "application/octet-stream"
 

@@ -23,7 +23,7 @@ from nousd.places.locks import lock_state_folder
 from nousd.store._artifacts_sqlite import drop_all_unused
 from nousd.store._database import Connect, is_for_want_of_space, open_for_writing
 from nousd.store._pruning_sqlite import prune
-from nousd.store.interface import Old
+from nousd.store.records import Old
 
 _EVERYTHING: Final = Old(ended_before="9999", until=2**63 - 1)
 

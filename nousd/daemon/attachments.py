@@ -18,7 +18,7 @@ from nousd.daemon.core import Core
 from nousd.errors import CommandRejected, ConfigError, InvalidPayload, ToolError
 from nousd.machine.long_texts import artifact_id_of
 from nousd.machine.model_input import ModelChoice
-from nousd.store.interface import Artifact
+from nousd.store.artifacts import Artifact
 from nousd.tools.confine import Confinement
 from nousd.tools.path_errors import explained
 from nousd.wire import media_types

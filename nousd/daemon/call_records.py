@@ -14,7 +14,9 @@ from nousd.daemon.history import wholes_of
 from nousd.errors import CommandRejected
 from nousd.machine.client_calls import CallLedger
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult
-from nousd.store.interface import EventFilter, Store, StoredEvent, ToolCallRow
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter, StoredEvent
+from nousd.store.rows import ToolCallRow
 from nousd.wire import events
 from nousd.wire.codec import EventLine, decode_event
 from nousd.wire.entries import MessageEntry, ToolCall

@@ -32,7 +32,7 @@ from nousd.runtimes.calls.admission import hash_of_request
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.calls.runtime_policy import NO_RUNTIME, RuntimeOpinion
-from nousd.store.interface import Artifact
+from nousd.store.artifacts import Artifact
 from nousd.tools.interface import Emit, Tool, ToolContext, UserAnswers
 from nousd.tools.spool import Spool
 from nousd.wire import events

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from nousd.store.interface import EventFilter
+from nousd.store.records import EventFilter
 
 
 class Place(NamedTuple):

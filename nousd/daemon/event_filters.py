@@ -7,7 +7,8 @@ from typing import Final, Literal
 from msgspec import UNSET, UnsetType
 
 from nousd.errors import CommandRejected, InvalidPayload
-from nousd.store.interface import EventFilter, Store
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter
 from nousd.wire.commands import GetEvents
 from nousd.wire.events import EVENTS, FROZEN_EVENTS
 from nousd.wire.subscribe import Subscribe, cursor, cursor_seq

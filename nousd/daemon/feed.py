@@ -20,7 +20,7 @@ from nousd.daemon import boundary
 from nousd.daemon.core import Core
 from nousd.daemon.event_filters import FROZEN, event_filter, position, pruned
 from nousd.errors import InvalidCommand, NousdError
-from nousd.store.interface import EventFilter
+from nousd.store.records import EventFilter
 from nousd.wire.codec import convert_payload, decode_request, encode_error, encode_response
 from nousd.wire.framing import LineSplitter, LineTooLong
 from nousd.wire.limits import SUBSCRIBE_BYTES_MAX

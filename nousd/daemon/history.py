@@ -19,7 +19,8 @@ import msgspec
 from nousd.daemon.live_session import LiveSession
 from nousd.machine import long_texts, transcript
 from nousd.machine.tokens import estimate_tokens
-from nousd.store.interface import Path, Store
+from nousd.store.interface import Store
+from nousd.store.rows import Path
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import CompactionEntry, Entry, parent_of
 from nousd.wire.inputs import QueuedInput

@@ -17,7 +17,8 @@ from typing import Final
 
 import trio
 
-from nousd.store.interface import EventFilter, Store, StoredEvent
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter, StoredEvent
 from nousd.wire.codec import decode_event
 from nousd.wire.metrics import WindowMetrics
 

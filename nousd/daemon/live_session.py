@@ -24,7 +24,7 @@ from nousd.errors import (
 )
 from nousd.machine import session as machine
 from nousd.machine.session import SessionState
-from nousd.store.interface import Artifact
+from nousd.store.artifacts import Artifact
 from nousd.wire import events
 from nousd.wire.responses import Accepted
 

@@ -18,7 +18,9 @@ from nousd.daemon.clock import Clock
 from nousd.daemon.hub import Hub
 from nousd.errors import StoreError
 from nousd.machine import long_texts
-from nousd.store.interface import Artifact, Batch, Record, Store, StoredEvent
+from nousd.store.artifacts import Artifact
+from nousd.store.interface import Store
+from nousd.store.records import Batch, Record, StoredEvent
 from nousd.wire.codec import encode_event_tail
 from nousd.wire.events import EVENT_TYPES, Event, thread_of
 

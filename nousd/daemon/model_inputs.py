@@ -17,7 +17,9 @@ from nousd.errors import InputNotWhole
 from nousd.machine.compile import Compiled
 from nousd.machine.fragments import Chain, Rest, Stored, resumed_chain, store_input
 from nousd.machine.model_input import ModelMessage
-from nousd.store.interface import Artifact, EventFilter, Store
+from nousd.store.artifacts import Artifact
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter
 from nousd.wire import events
 from nousd.wire.codec import decode_event
 from nousd.wire.fragments import MEDIA_TYPE, decode_node

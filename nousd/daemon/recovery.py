@@ -23,7 +23,9 @@ from nousd.machine.ends import owed_ends
 from nousd.machine.lifecycle import LOGGED, Ledger
 from nousd.machine.session import SessionState
 from nousd.machine.usage import owed_usage
-from nousd.store.interface import EventFilter, Store, ToolCallRow
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter
+from nousd.store.rows import ToolCallRow
 from nousd.wire.codec import decode_event
 from nousd.wire.events import EVENTS, Event
 from nousd.wire.run_responses import RunRecord

@@ -11,7 +11,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from nousd.store.interface import EventFilter, Store, StoredEvent
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter, StoredEvent
 from nousd.wire.codec import decode_event
 from nousd.wire.events import DELTA_EVENTS, FROZEN_EVENTS
 from nousd.wire.limits import RESULT_EVENTS_MAX

@@ -15,7 +15,8 @@ import trio
 from nousd.daemon.clock import Clock, earlier
 from nousd.daemon.hub import Hub
 from nousd.errors import StoreError
-from nousd.store.interface import Old, Store
+from nousd.store.interface import Store
+from nousd.store.records import Old
 
 PERIOD_SECONDS: Final = 3600.0
 

@@ -36,7 +36,7 @@ from nousd.machine.transcript import with_entry
 from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
-from nousd.store.interface import Artifact
+from nousd.store.artifacts import Artifact
 from nousd.tools.interface import Emit, Tool, ToolContext, UserAnswers
 from nousd.tools.spool import Spool
 from nousd.tools.task import TASK

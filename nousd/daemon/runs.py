@@ -42,7 +42,8 @@ from nousd.machine.workers import has_tool
 from nousd.providers.models import Models
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.interface import Runtime
-from nousd.store.interface import Artifact, Store
+from nousd.store.artifacts import Artifact
+from nousd.store.interface import Store
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import Emit, ExpectQuiet, Tool, ToolContext
 from nousd.wire.access import Access

@@ -27,7 +27,8 @@ from nousd.errors import (
 from nousd.machine import queue
 from nousd.machine.row_changes import LASTING
 from nousd.machine.session import SessionState
-from nousd.store.interface import Defaults, SessionRow, Store
+from nousd.store.interface import Store
+from nousd.store.rows import Defaults, SessionRow
 from nousd.wire import events, session_events
 from nousd.wire.inputs import QueuedInput
 from nousd.wire.workers import TaskOrigin, WorkerSpec

@@ -13,7 +13,8 @@ import trio
 
 from nousd.daemon.clock import Clock
 from nousd.errors import CommandRejected, InvalidPayload, StoreFull, WriteFailed
-from nousd.store.interface import ArtifactInfo, Store
+from nousd.store.artifacts import ArtifactInfo
+from nousd.store.interface import Store
 from nousd.tools.spool import Spool
 from nousd.wire.limits import ARTIFACT_BYTES_MAX, UPLOADS_BYTES_MAX, UPLOADS_MAX
 

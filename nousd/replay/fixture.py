@@ -32,7 +32,7 @@ from nousd.replay.play import Tuning, play
 from nousd.replay.recorded import RecordedRun, read_run
 from nousd.replay.replay import replayed
 from nousd.replay.sqlite_log import reading
-from nousd.store.interface import Artifact
+from nousd.store.artifacts import Artifact
 from nousd.wire import events
 from nousd.wire.codec import decode_event, encode_event_tail, number_event
 from nousd.wire.entries import Entry

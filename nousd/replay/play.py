@@ -41,7 +41,8 @@ from nousd.replay.project import RecordedProject
 from nousd.replay.recorded import RecordedRun, is_outside
 from nousd.replay.script import script_of
 from nousd.runtimes.native.loop import NativeSettings
-from nousd.store.interface import EventFilter, Store
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter
 from nousd.tools.confine import Confinement
 from nousd.wire import events
 from nousd.wire.codec import decode_event

@@ -17,7 +17,7 @@ from nousd.errors import NotReplayable
 from nousd.machine import long_texts
 from nousd.machine import session as machine
 from nousd.machine.session import SessionState
-from nousd.store.interface import Artifact
+from nousd.store.artifacts import Artifact
 from nousd.wire import events
 from nousd.wire.entries import Entry, MessageEntry, parent_of
 from nousd.wire.events import Event

@@ -15,7 +15,7 @@ import msgspec
 
 from nousd.errors import StoreError
 from nousd.replay.recorded import Span
-from nousd.store.interface import Artifact
+from nousd.store.artifacts import Artifact
 from nousd.wire.codec import decode_event
 from nousd.wire.entries import Entry
 from nousd.wire.events import EVENTS, Event

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from nousd.errors import StoreError
 from nousd.store._rows import Rows, StoredArtifact
-from nousd.store.interface import PUT_STEP_BYTES, Artifact, ArtifactInfo, ArtifactSource
+from nousd.store.artifacts import PUT_STEP_BYTES, Artifact, ArtifactInfo, ArtifactSource
 
 
 async def read_whole(source: ArtifactSource) -> bytes:

@@ -16,7 +16,7 @@ from typing import Final
 import apsw
 
 from nousd.errors import StoreFull
-from nousd.store.interface import (
+from nousd.store.artifacts import (
     CHUNK_BYTES,
     FREE_BYTES_KEPT,
     PUT_STEP_BYTES,

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import apsw
 
-from nousd.store.interface import ToolCallRow
+from nousd.store.rows import ToolCallRow
 
 _CALLS: Final = """
     SELECT tool_call_id, attempt, session_id, run_id, seq, last_seq, tool_name, input_hash,

@@ -36,7 +36,7 @@ from nousd.store import _artifacts_sqlite, _row_writes
 from nousd.store._database import BUSY_MS_MAX, WAL_PAGES, Opened, is_for_want_of_space
 from nousd.store._reserve import Reserve
 from nousd.store._tally import Tally
-from nousd.store.interface import Batch, StoredEvent, put_at
+from nousd.store.records import Batch, StoredEvent, put_at
 from nousd.wire.codec import number_event
 from nousd.wire.events import DELTA_EVENTS
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION

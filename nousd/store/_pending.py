@@ -12,12 +12,8 @@ from collections.abc import Iterable
 import trio
 
 from nousd.errors import StoreError
-from nousd.store.interface import (
-    PENDING_BATCHES_MAX,
-    PENDING_BYTES_MAX,
-    Batch,
-    StoredEvent,
-)
+from nousd.store.interface import PENDING_BATCHES_MAX, PENDING_BYTES_MAX
+from nousd.store.records import Batch, StoredEvent
 
 Outcome = tuple[StoredEvent, ...] | StoreError
 """What became of a batch."""

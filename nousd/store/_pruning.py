@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from nousd.machine.retention import ENDS, STARTS, Joined, Line, join
-from nousd.store.interface import Old, Pruned
+from nousd.store.records import Old, Pruned
 
 EVENTS_PER_STEP: Final = 4096
 DELTAS_PER_STEP: Final = 500

@@ -10,7 +10,7 @@ import msgspec
 
 from nousd.machine.retention import STARTS, Joined, Line
 from nousd.store._pruning import Place, walk
-from nousd.store.interface import Old, Pruned
+from nousd.store.records import Old, Pruned
 from nousd.wire.codec import decode_event
 from nousd.wire.events import DELTA_EVENTS
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION, lift

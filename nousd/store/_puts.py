@@ -19,7 +19,7 @@ import trio
 
 from nousd.errors import StoreError
 from nousd.store import _artifacts_sqlite as steps
-from nousd.store.interface import PUT_STEP_BYTES, ArtifactInfo, ArtifactSource
+from nousd.store.artifacts import PUT_STEP_BYTES, ArtifactInfo, ArtifactSource
 
 
 class Do(Protocol):

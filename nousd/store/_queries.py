@@ -12,13 +12,8 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.machine.row_changes import Settings
-from nousd.store.interface import (
-    Defaults,
-    EventFilter,
-    InputRow,
-    Path,
-    StoredEvent,
-)
+from nousd.store.records import EventFilter, StoredEvent
+from nousd.store.rows import Defaults, InputRow, Path
 from nousd.wire.entries import Entry, UsageTotals
 from nousd.wire.inputs import QueuedInput
 from nousd.wire.lifting import lift

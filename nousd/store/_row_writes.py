@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from nousd.machine import row_changes
 from nousd.machine.usage import with_call
-from nousd.store.interface import PUT_STEP_BYTES
+from nousd.store.artifacts import PUT_STEP_BYTES
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import UsageTotals
 from nousd.wire.events import UsageReported

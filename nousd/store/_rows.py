@@ -15,14 +15,9 @@ from msgspec import UNSET
 
 from nousd.machine import row_changes
 from nousd.machine.usage import with_call
-from nousd.store.interface import (
-    ArtifactInfo,
-    Defaults,
-    InputRow,
-    SessionRow,
-    StoredEvent,
-    ToolCallRow,
-)
+from nousd.store.artifacts import ArtifactInfo
+from nousd.store.records import StoredEvent
+from nousd.store.rows import Defaults, InputRow, SessionRow, ToolCallRow
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import Entry
 from nousd.wire.run_responses import RunRecord

@@ -11,7 +11,7 @@ import apsw
 import msgspec
 
 from nousd.machine.row_changes import Settings
-from nousd.store.interface import SessionRow
+from nousd.store.rows import SessionRow
 from nousd.store.session_list import SessionFilter, SessionPage, folded
 from nousd.wire.entries import UsageTotals
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from nousd.store._pending import PendingBatches
-from nousd.store.interface import StoredEvent
+from nousd.store.records import StoredEvent
 from nousd.wire.metrics import Durations, LogMetrics
 
 SYNC_BOUNDS: Final = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)

@@ -34,7 +34,7 @@ from nousd.errors import StoreError, StoreFull, StoreInDoubt, WriteFailed
 from nousd.store._commits import Commits
 from nousd.store._pending import Outcome
 from nousd.store._reserve import Reserve
-from nousd.store.interface import Batch
+from nousd.store.records import Batch
 
 GROUP_EVENTS_MAX: Final = 4096
 GROUP_BYTES_MAX: Final = 4 * 1024 * 1024

@@ -21,23 +21,10 @@ from nousd.store import _artifacts_memory, _pruning_memory
 from nousd.store._pending import Outcome, PendingBatches
 from nousd.store._rows import Rows
 from nousd.store._tally import Tally
-from nousd.store.interface import (
-    Artifact,
-    ArtifactInfo,
-    ArtifactSource,
-    Batch,
-    Defaults,
-    EventFilter,
-    InputRow,
-    Old,
-    Path,
-    Pruned,
-    SessionRow,
-    Store,
-    StoredEvent,
-    ToolCallRow,
-    put_at,
-)
+from nousd.store.artifacts import Artifact, ArtifactInfo, ArtifactSource
+from nousd.store.interface import Store
+from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent, put_at
+from nousd.store.rows import Defaults, InputRow, Path, SessionRow, ToolCallRow
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage, is_wanted
 from nousd.wire.codec import number_event
 from nousd.wire.entries import Entry

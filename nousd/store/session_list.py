@@ -8,7 +8,7 @@ from unicodedata import normalize
 import msgspec
 
 if TYPE_CHECKING:
-    from nousd.store.interface import SessionRow
+    from nousd.store.rows import SessionRow
 
 
 class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):

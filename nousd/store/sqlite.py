@@ -30,22 +30,10 @@ from nousd.store._pending import Outcome, PendingBatches
 from nousd.store._puts import Puts
 from nousd.store._reserve import RESERVE_BYTES, Reserve
 from nousd.store._writer import STOP, Chore, Job, Writer
-from nousd.store.interface import (
-    Artifact,
-    ArtifactInfo,
-    ArtifactSource,
-    Batch,
-    Defaults,
-    EventFilter,
-    InputRow,
-    Old,
-    Path,
-    Pruned,
-    SessionRow,
-    Store,
-    StoredEvent,
-    ToolCallRow,
-)
+from nousd.store.artifacts import Artifact, ArtifactInfo, ArtifactSource
+from nousd.store.interface import Store
+from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent
+from nousd.store.rows import Defaults, InputRow, Path, SessionRow, ToolCallRow
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage
 from nousd.wire.entries import Entry
 from nousd.wire.inputs import QueuedInput

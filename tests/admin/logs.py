@@ -9,7 +9,7 @@ from pathlib import Path
 import apsw
 
 from nousd.store import sqlite
-from nousd.store.interface import Artifact
+from nousd.store.artifacts import Artifact
 from nousd.wire import events
 from nousd.wire.entries import MessageEntry
 from nousd.wire.event_base import TurnKey

@@ -12,7 +12,7 @@ from nousd.admin.backup import backup
 from nousd.admin.check import check
 from nousd.admin.salvage import salvage
 from nousd.store import sqlite
-from nousd.store.interface import CHUNK_BYTES
+from nousd.store.artifacts import CHUNK_BYTES
 from nousd.store.migrations import MIGRATIONS, migrate
 from tests.store.helpers import TS, Source, append, appended, created, source
 

@@ -22,7 +22,7 @@ from nousd.admin.bundle_log import ToolCalls
 from nousd.config.resolve import resolve
 from nousd.errors import ConfigError, SessionNotFound, StoreError
 from nousd.store import sqlite
-from nousd.store.interface import Artifact
+from nousd.store.artifacts import Artifact
 from nousd.wire import events
 from nousd.wire.entries import MessageEntry
 from nousd.wire.event_base import TurnKey

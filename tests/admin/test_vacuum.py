@@ -15,7 +15,8 @@ from nousd.errors import ConfigError, StoreError, StoreFull
 from nousd.places.locations import database_file
 from nousd.places.locks import lock_state_folder
 from nousd.store import sqlite
-from nousd.store.interface import PUT_STEP_BYTES, StoredEvent
+from nousd.store.artifacts import PUT_STEP_BYTES
+from nousd.store.records import StoredEvent
 from tests.store.faulty_disk import Fault, FaultyDisk, faulty_disk
 from tests.store.helpers import TS, append, appended, created, source, whole_log
 from tests.store.test_pruning import check_replay, message, texts_of, tool_call, turn_of

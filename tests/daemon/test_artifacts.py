@@ -21,7 +21,8 @@ from nousd.daemon import garbage
 from nousd.daemon.uploads import IDLE_SECONDS_MAX
 from nousd.providers.interface import Provider
 from nousd.store import _artifacts_sqlite, memory
-from nousd.store.interface import PUT_STEP_BYTES, Store
+from nousd.store.artifacts import PUT_STEP_BYTES
+from nousd.store.interface import Store
 from nousd.tools.spool import Spool
 from tests.daemon.process_harness import Place, Process, running
 from tests.daemon.scripted import ScriptedProvider

@@ -16,7 +16,8 @@ from nousd.daemon import attachments
 from nousd.machine.long_texts import artifact_id_of
 from nousd.machine.model_input import ModelInput, UserMessage
 from nousd.providers.interface import NO_BLOBS, Blobs, Receive
-from nousd.store.interface import Artifact, ArtifactInfo, EventFilter
+from nousd.store.artifacts import Artifact, ArtifactInfo
+from nousd.store.records import EventFilter
 from nousd.wire.events import EVENTS
 from tests.daemon.scripted import ScriptedProvider, says
 from tests.daemon_harness import Client, Daemon, Events, Payload, of_type, socket_daemon

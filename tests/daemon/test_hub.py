@@ -14,7 +14,8 @@ from nousd.daemon.clock import Clock
 from nousd.daemon.hub import Hub, matches
 from nousd.daemon.log import Log
 from nousd.store import memory, sqlite
-from nousd.store.interface import EventFilter, Store, StoredEvent
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter, StoredEvent
 from nousd.wire import events
 from nousd.wire.codec import decode_event
 from tests.daemon_harness import FakeClock

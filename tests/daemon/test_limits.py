@@ -34,7 +34,7 @@ from nousd.providers import answer_stream, listing
 from nousd.providers import tool_calls as calls_of_models
 from nousd.providers.interface import Provider
 from nousd.store import _queries
-from nousd.store.interface import EventFilter
+from nousd.store.records import EventFilter
 from nousd.tools import output, whole_output
 from nousd.tools.interface import Tool
 from nousd.wire.limit_table import LIMITS

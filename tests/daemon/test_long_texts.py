@@ -17,7 +17,8 @@ from nousd.errors import ProviderError, ToolError
 from nousd.machine.model_input import AssistantMessage, ModelInput, ToolResultMessage, UserMessage
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.store import memory
-from nousd.store.interface import EventFilter, Store
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter
 from nousd.wire.codec import encode_json
 from nousd.wire.limits import DELTA_BYTES_MAX, EVENT_TEXT_BYTES_MAX, PAGE_BYTES_MAX
 from tests.daemon.scripted import (

@@ -23,7 +23,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from nousd.errors import ProviderError, StoreError, ToolError
 from nousd.store import memory
-from nousd.store.interface import Batch, EventFilter, Store, StoredEvent
+from nousd.store.interface import Store
+from nousd.store.records import Batch, EventFilter, StoredEvent
 from tests.daemon.queue_model import QueueModel
 from tests.daemon.scripted import (
     Outcome,

@@ -15,7 +15,8 @@ from nousd.daemon.log import Log
 from nousd.daemon.recovery import close_what_is_open
 from nousd.machine.queue import pending_counts
 from nousd.store import memory, sqlite
-from nousd.store.interface import EventFilter, Store
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter
 from nousd.wire import events
 from nousd.wire.codec import decode_event
 from nousd.wire.entries import MessageEntry

@@ -18,7 +18,8 @@ from nousd.daemon import results, retention
 from nousd.errors import StoreError
 from nousd.providers.interface import Finished, Receive, TextDelta
 from nousd.store import memory
-from nousd.store.interface import Old, Pruned, Store, StoredEvent
+from nousd.store.interface import Store
+from nousd.store.records import Old, Pruned, StoredEvent
 from tests.daemon.scripted import (
     Outcome,
     ScriptedProvider,

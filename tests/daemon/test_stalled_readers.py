@@ -17,7 +17,7 @@ from nousd.daemon import hub as hub_module
 from nousd.daemon.commands import reading
 from nousd.daemon.feed import serve_events
 from nousd.daemon.log import Log
-from nousd.store.interface import EventFilter
+from nousd.store.records import EventFilter
 from nousd.wire import events
 from tests.daemon.scripted import ScriptedProvider
 from tests.daemon_harness import WAIT_SECONDS, Daemon, FakeClock, memory_daemon, socket_daemon

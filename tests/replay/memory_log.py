@@ -10,7 +10,7 @@ from nousd.replay.play import Tuning
 from nousd.replay.recorded import Span, read_run
 from nousd.replay.replay import ReplayReport, replayed
 from nousd.store._rows import Rows
-from nousd.store.interface import Artifact
+from nousd.store.artifacts import Artifact
 from nousd.wire.codec import decode_event
 from nousd.wire.entries import Entry
 from nousd.wire.events import EVENTS, Event

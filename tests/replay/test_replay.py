@@ -24,7 +24,7 @@ from nousd.replay.replay import replayed
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store import _pruning_memory, memory
 from nousd.store._rows import Rows
-from nousd.store.interface import Old
+from nousd.store.records import Old
 from nousd.wire import events
 from tests.daemon.scripted import (
     ScriptedProvider,

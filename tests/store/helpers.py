@@ -12,7 +12,9 @@ import trio
 from msgspec import UNSET, UnsetType
 
 from nousd.errors import StoreError
-from nousd.store.interface import Artifact, Batch, EventFilter, Record, Store, StoredEvent
+from nousd.store.artifacts import Artifact
+from nousd.store.interface import Store
+from nousd.store.records import Batch, EventFilter, Record, StoredEvent
 from nousd.wire import events
 from nousd.wire.codec import encode_event_tail
 from nousd.wire.entries import MessageEntry

@@ -14,14 +14,8 @@ from msgspec import UNSET
 from nousd.errors import StoreError, StoreFull
 from nousd.store import _artifacts_sqlite, sqlite
 from nousd.store._database import open_for_writing
-from nousd.store.interface import (
-    CHUNK_BYTES,
-    PENDING_BYTES_MAX,
-    PUT_STEP_BYTES,
-    Artifact,
-    ArtifactInfo,
-    Store,
-)
+from nousd.store.artifacts import CHUNK_BYTES, PUT_STEP_BYTES, Artifact, ArtifactInfo
+from nousd.store.interface import PENDING_BYTES_MAX, Store
 from nousd.wire import events
 from nousd.wire.entries import MessageEntry
 from nousd.wire.event_base import TurnKey

@@ -15,8 +15,8 @@ from msgspec import UNSET
 from nousd.admin.check import check
 from nousd.errors import StoreTooNew
 from nousd.store import sqlite
-from nousd.store.interface import EventFilter
 from nousd.store.migrations import MIGRATIONS
+from nousd.store.records import EventFilter
 from nousd.wire.codec import decode_event
 from nousd.wire.events import EVENTS
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION, STEPS

@@ -15,7 +15,9 @@ import pytest
 
 from nousd.errors import StoreError, StoreInDoubt, WriteFailed
 from nousd.store import _commits, sqlite
-from nousd.store.interface import Artifact, Store, StoredEvent
+from nousd.store.artifacts import Artifact
+from nousd.store.interface import Store
+from nousd.store.records import StoredEvent
 from nousd.wire import events
 from nousd.wire.events import DELTA_EVENTS
 from tests.store.faulty_disk import Fault, FaultyDisk, faulty_disk

@@ -10,7 +10,9 @@ from nousd.errors import StoreError
 from nousd.store import memory, sqlite
 from nousd.store._pending import PendingBatches
 from nousd.store._tally import SYNC_BOUNDS, Tally
-from nousd.store.interface import PUT_STEP_BYTES, Artifact, Old, Store
+from nousd.store.artifacts import PUT_STEP_BYTES, Artifact
+from nousd.store.interface import Store
+from nousd.store.records import Old
 from nousd.wire import events
 from nousd.wire.inputs import PendingCounts, QueuedInput
 from nousd.wire.metrics import PendingInputs

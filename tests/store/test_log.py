@@ -9,7 +9,8 @@ import trio
 
 from nousd.errors import StoreError
 from nousd.store import memory, sqlite
-from nousd.store.interface import PENDING_BATCHES_MAX, PENDING_BYTES_MAX, EventFilter, Store
+from nousd.store.interface import PENDING_BATCHES_MAX, PENDING_BYTES_MAX, Store
+from nousd.store.records import EventFilter
 from nousd.wire.codec import decode_event
 from nousd.wire.events import Status
 from tests.store.helpers import (

@@ -19,7 +19,8 @@ from trio.testing import wait_all_tasks_blocked
 from nousd.errors import StoreError
 from nousd.store import _pruning, _pruning_sqlite, sqlite
 from nousd.store._database import open_for_writing
-from nousd.store.interface import EventFilter, Old, Pruned, Store
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter, Old, Pruned
 from nousd.wire import events
 from nousd.wire.event_base import TurnKey
 from tests.lifecycle import LifecycleChecker

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from nousd.daemon import hub as hubs
 from nousd.daemon.hub import Hub
 from nousd.store import _pruning, memory, sqlite
-from nousd.store.interface import EventFilter, Old, Store, StoredEvent
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter, Old, StoredEvent
 from nousd.wire import events
 from nousd.wire.codec import decode_event
 from nousd.wire.event_base import TurnKey

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from nousd.store.interface import Artifact, Defaults, SessionRow, Store
+from nousd.store.artifacts import Artifact
+from nousd.store.interface import Store
+from nousd.store.rows import Defaults, SessionRow
 from nousd.store.session_list import SessionFilter
 from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, Usage, UsageTotals

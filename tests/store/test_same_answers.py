@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from nousd.store import memory, sqlite
-from nousd.store.interface import Artifact, Store
+from nousd.store.artifacts import Artifact
+from nousd.store.interface import Store
 from nousd.store.session_list import SessionFilter
 from nousd.wire import events
 from nousd.wire.codec import decode_event

@@ -15,7 +15,7 @@ import pytest
 from nousd.errors import StoreError, StoreTooNew
 from nousd.store import _call_queries, _queries, migrations, sqlite
 from nousd.store._database import open_for_writing
-from nousd.store.interface import Artifact
+from nousd.store.artifacts import Artifact
 from tests.store.faulty_disk import faulty_disk
 from tests.store.helpers import (
     append,

@@ -17,7 +17,9 @@ from nousd.store import _commits, _writer, sqlite
 from nousd.store._commits import NUMBERS_PER_BLOCK
 from nousd.store._database import open_for_reading
 from nousd.store._writer import GROUP_EVENTS_MAX
-from nousd.store.interface import Artifact, EventFilter, Store
+from nousd.store.artifacts import Artifact
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter
 from nousd.wire import events
 from tests.store.helpers import (
     NO_BOUND,

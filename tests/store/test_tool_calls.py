@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from nousd.store.interface import Store, ToolCallRow
+from nousd.store.interface import Store
+from nousd.store.rows import ToolCallRow
 from nousd.wire import events
 from nousd.wire.workers import Origin
 from tests.store.helpers import NO_BOUND, append, created, deleted

@@ -14,7 +14,7 @@ from nousd.daemon.live_session import LiveSession
 from nousd.errors import CommandRejected
 from nousd.machine import queue
 from nousd.machine.appending import appended_entry
-from nousd.store.interface import Path
+from nousd.store.rows import Path
 from nousd.wire import commands
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import Entry, parent_of

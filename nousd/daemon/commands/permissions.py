@@ -15,7 +15,7 @@ from nousd.daemon.requests import page_of
 from nousd.errors import CommandRejected, InvalidPayload, RuleInvalid
 from nousd.machine.rules import allowed, rules_of
 from nousd.runtimes.calls.host import Answer, Question
-from nousd.store.interface import EventFilter
+from nousd.store.records import EventFilter
 from nousd.wire import commands
 from nousd.wire.codec import decode_event
 from nousd.wire.events import PermissionRequested

@@ -12,7 +12,7 @@ from nousd.daemon.hub import STRETCH_EVENTS
 from nousd.errors import CommandRejected
 from nousd.machine import queue
 from nousd.machine.session import SessionState
-from nousd.store.interface import StoredEvent
+from nousd.store.records import StoredEvent
 from nousd.wire import commands
 from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS, FROZEN_EVENTS

@@ -10,7 +10,7 @@ from nousd.daemon.commands.reading import run_state
 from nousd.daemon.core import Core, Reply
 from nousd.daemon.live_session import not_found
 from nousd.daemon.requests import page_of
-from nousd.store.interface import SessionRow
+from nousd.store.rows import SessionRow
 from nousd.store.session_list import SessionFilter
 from nousd.wire import commands
 from nousd.wire.optional import or_unset

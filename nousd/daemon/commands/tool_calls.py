@@ -6,7 +6,7 @@ from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.workspaces import Workspace
 from nousd.errors import CommandRejected
-from nousd.store.interface import ToolCallRow
+from nousd.store.rows import ToolCallRow
 from nousd.wire import commands
 from nousd.wire.optional import or_unset
 from nousd.wire.responses import Accepted, ToolCallNow, ToolCalls

@@ -1,0 +1,121 @@
+"""The rows that events are projected to, as reads return them.
+
+How they follow from events is in ``nousd.machine.projection``, how they are kept in ``_rows_sqlite`` and
+``_rows_memory``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from nousd.wire.command_base import QueueMode
+from nousd.wire.entries import Entry, PermissionMode, Sampling, Thinking, UsageTotals
+from nousd.wire.inputs import QueuedInput
+from nousd.wire.mcp import McpServer
+from nousd.wire.session_settings import SessionRules, SourceMetadata
+from nousd.wire.todos import Todo
+from nousd.wire.tool_events import ToolCallState
+from nousd.wire.workers import TaskOrigin, WorkerSpec
+
+
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as its events left it; None where nothing was set."""
+
+    session_id: str
+    created_at: str
+    updated_at: str
+    name: str | None = None
+    parent_id: str | None = None
+    leaf_id: str | None = None
+    steering_mode: QueueMode | None = None
+    follow_up_mode: QueueMode | None = None
+    active_tools: tuple[str, ...] | None = None
+    provider: str | None = None
+    model: str | None = None
+    thinking: Thinking | None = None
+    permission_mode: PermissionMode | None = None
+    granted: tuple[str, ...] = ()
+    origin: TaskOrigin | None = None
+    worker: WorkerSpec | None = None
+    todos: tuple[Todo, ...] = ()
+    workspace: str | None = None
+    origin_workspace: str | None = None
+    attached_from: str | None = None
+    attached_at: str | None = None
+    attach_reason: str | None = None
+    override_expires_at: str | None = None
+    override_seconds: int | None = None
+    archived: bool = False
+    source: str | None = None
+    source_metadata: SourceMetadata | None = None
+    sampling: Sampling | None = None
+    rules: SessionRules | None = None
+    usage: UsageTotals | None = None
+
+
+class InputRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An accepted input and what became of it."""
+
+    input: QueuedInput
+    session_id: str
+    state: Literal["pending", "consumed", "cleared"]
+
+
+class ToolCallRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt at a tool call: where it stands, and between which events its own are.
+
+    Args:
+        run_id: None for a call that a client made itself.
+        seq: of the event that requested it.
+        last_seq: of the newest event that is known to be its own.
+        started: whether it may have had an effect.
+        by: who decided on it.
+        asked_seq: of the event that asked whether it may run; None if nobody was asked.
+    """
+
+    tool_call_id: str
+    attempt: int
+    session_id: str
+    run_id: str | None
+    seq: int
+    last_seq: int
+    tool_name: str
+    input_hash: str | None
+    client_call_id: str | None
+    state: ToolCallState
+    requested_at: str
+    started: bool = False
+    ended_at: str | None = None
+    is_error: bool | None = None
+    by: str | None = None
+    asked_seq: int | None = None
+
+
+class Defaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What the last ``session_updated`` events set, for new sessions; and the active session.
+
+    ``granted`` are the rules by which the user allows calls in every session, ``mcp_servers`` those that
+    were added while the daemon ran, ``trusted`` the files of projects that the user trusts: path -> the
+    hash that it must have.
+    """
+
+    active_session_id: str | None = None
+    steering_mode: QueueMode | None = None
+    follow_up_mode: QueueMode | None = None
+    active_tools: tuple[str, ...] | None = None
+    provider: str | None = None
+    model: str | None = None
+    thinking: Thinking | None = None
+    granted: tuple[str, ...] = ()
+    mcp_servers: tuple[McpServer, ...] = ()
+    trusted: Mapping[str, str] = {}
+
+
+class Path(msgspec.Struct, frozen=True):
+    """A stretch of the way from the root to a leaf, oldest first; ``has_more`` towards the root."""
+
+    entries: tuple[Entry, ...]
+    has_more: bool
