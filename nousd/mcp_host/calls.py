@@ -20,6 +20,8 @@ from nousd.client.subscription import subscribe
 from nousd.errors import ClientError, Refused
 from nousd.wire.subscribe import Subscribe
 
+_STOP_SECONDS: Final = 5.0
+
 _SESSION_NAME: Final = "mcp"
 _SOURCE: Final = "mcp"
 _EVENTS: Final = ("tool_call_output", "tool_call_completed", "tool_call_denied")
@@ -39,27 +41,27 @@ class CallEnd(NamedTuple):
 
 
 class CallSession:
-    """The session that calls are made in: the one that is named, or one that the first call makes.
+    """The session that calls are made in: a given one, or one that the first call makes.
 
     Args:
-        session_id: its name, if it has one.
+        session_id: of the given one.
     """
 
     def __init__(self, session_id: str | None = None) -> None:
-        self._named = session_id
+        self._given = session_id
         self._made: str | None = None
         self._making = anyio.Lock()
 
     @property
     def known(self) -> str | None:
         """Its id, if there is one by now."""
-        return self._named or self._made
+        return self._given or self._made
 
     async def state(self, daemon: Connection) -> dict[str, Any]:
         """Returns its state. One that was made here and is gone meanwhile is made anew.
 
         Raises:
-            ClientError: the daemon is gone, or there is no session of that name.
+            ClientError: the daemon is gone, or the given session is not there.
         """
         async with self._making:
             state = None if self.known is None else await self.of_known(daemon, "get_state")
@@ -77,7 +79,7 @@ class CallSession:
         try:
             return (await daemon.request(command, {"session_id": self.known})).payload
         except Refused as refused:
-            if self._named is not None or refused.code != "session_not_found":
+            if self._given is not None or refused.code != "session_not_found":
                 raise
             return None
 
@@ -120,8 +122,8 @@ class DaemonTools:
         return bool(tool["active"]) and not tool["source"].startswith(_FOREIGN)
 
     async def call(self, tool: str, args: Mapping[str, Any], show: Show) -> CallEnd:
-        """Calls a tool and waits for its end, however long somebody may have to be asked; cancelling
-        stops the call.
+        """Calls a tool and waits for its end, however long somebody may have to be asked. Whatever ends
+        the wait, a cancellation or an error of ``show``, stops the call.
 
         Raises:
             ClientError: the daemon is not there, or went away.
@@ -134,14 +136,16 @@ class DaemonTools:
             # Given up in the middle, it would run without anybody who can stop it.
             with anyio.CancelScope(shield=True):
                 call_id = (await daemon.request("call_tool", asked)).payload["tool_call_id"]
+            is_over = False
             try:
-                await self._followed(call_id, before["cursor"], show)
-            except anyio.get_cancelled_exc_class():
-                await _stop(daemon, call_id)
-                raise
+                await self._follow(call_id, before["cursor"], show)
+                is_over = True
+            finally:
+                if not is_over:
+                    await _stop(daemon, call_id)
             return await _end(daemon, call_id)
 
-    async def _followed(self, call_id: str, after: str, show: Show) -> None:
+    async def _follow(self, call_id: str, after: str, show: Show) -> None:
         """Returns when the call is over."""
         wanted = Subscribe(after=after, run_id=call_id, types=_EVENTS)
         async with subscribe(self._daemon, wanted) as events:
@@ -153,7 +157,7 @@ class DaemonTools:
 
 async def _stop(daemon: Connection, call_id: str) -> None:
     # It may be over, or the daemon be gone: then there is nothing to stop.
-    with anyio.CancelScope(shield=True), anyio.move_on_after(5), suppress(ClientError):
+    with anyio.move_on_after(_STOP_SECONDS, shield=True), suppress(ClientError):
         await daemon.request("cancel_tool_call", {"tool_call_id": call_id})
 
 

@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 
 from nousd.client.connection import connect
-from nousd.errors import DaemonUnreachable
+from nousd.errors import ConnectionLost, DaemonUnreachable
 
 START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 15.0
@@ -111,7 +111,7 @@ async def _answers(socket_path: Path) -> bool:
     try:
         async with connect(socket_path) as daemon:
             await daemon.request("ping", {})
-    except DaemonUnreachable:
+    except (DaemonUnreachable, ConnectionLost):
         return False
     return True
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
-from subprocess import DEVNULL, PIPE
+from subprocess import PIPE
 from typing import Any, Final, Literal
 
 import mcp_types
@@ -142,6 +142,20 @@ async def test_a_call_that_its_client_cancels_is_stopped(folder: Path) -> None:
         assert text_of(await client.call_tool("bash", {"command": "echo on"})) == "on"
 
 
+async def test_a_call_whose_client_is_gone_is_stopped(folder: Path) -> None:
+    async def gone(_piece: str) -> None:
+        raise trio.BrokenResourceError
+
+    with trio.fail_after(WAIT_SECONDS):
+        async with socket_daemon(folder, provider=make_provider("mock")) as daemon:
+            events = await daemon.watch(types="all")
+            tools = DaemonTools(folder / "nous.sock", session=CallSession(), names=None)
+            with pytest.raises(trio.BrokenResourceError):
+                await tools.call("bash", {"command": "echo going; sleep 600"}, gone)
+            completed = await events.until("tool_call_completed")
+            assert completed["payload"]["stop_reason"] == "aborted"
+
+
 async def test_progress_is_told_and_a_long_result_is_not_cut_short_of_what_models_get(
     folder: Path,
 ) -> None:
@@ -210,7 +224,8 @@ INITIALIZE: Final = (
 
 
 def program(folder: Path) -> StdioServerParameters:
-    (folder / "work").mkdir(exist_ok=True)
+    (folder / "state").mkdir(mode=0o700)
+    (folder / "work").mkdir()
     (folder / "config.toml").touch()
     serve = {
         "--state-dir": folder / "state",
@@ -228,7 +243,6 @@ def program(folder: Path) -> StdioServerParameters:
 async def test_the_program_starts_a_daemon_where_there_is_none_and_ends_it_with_itself(
     folder: Path,
 ) -> None:
-    (folder / "state").mkdir(mode=0o700)
     with trio.fail_after(WAIT_SECONDS):
         async with Client(program(folder), cache=None) as client:
             await client.call_tool("write", {"path": "a.txt", "content": "hello"})
@@ -240,30 +254,9 @@ async def test_the_program_starts_a_daemon_where_there_is_none_and_ends_it_with_
                 await daemon.request("ping", {})
 
 
-@pytest.mark.behaviour("nousd_mcp_brings_a_daemon_along")
-async def test_a_signal_ends_the_program_and_the_daemon_that_it_started(folder: Path) -> None:
-    (folder / "state").mkdir(mode=0o700)
-    parameters = program(folder)
-    with trio.fail_after(WAIT_SECONDS):
-        process = await trio.lowlevel.open_process(
-            [parameters.command, *parameters.args], stdin=PIPE, stdout=PIPE, stderr=DEVNULL
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        async with process.stdin, process.stdout:
-            await process.stdin.send_all(INITIALIZE)
-            assert b'"serverInfo"' in await process.stdout.receive_some()
-            process.terminate()
-            assert await process.wait() == 128 + signal.SIGTERM
-        with pytest.raises(DaemonUnreachable):
-            async with connect(folder / "s.sock") as daemon:
-                await daemon.request("ping", {})
-
-
-@pytest.mark.behaviour("nousd_mcp_brings_a_daemon_along")
-async def test_the_daemon_that_it_started_ends_also_when_it_is_killed(folder: Path) -> None:
-    (folder / "state").mkdir(mode=0o700)
-    parameters = program(folder)
+@asynccontextmanager
+async def greeted(parameters: StdioServerParameters) -> AsyncIterator[trio.Process]:
+    """The program as a process that has answered the first request."""
     with trio.fail_after(WAIT_SECONDS):
         process = await trio.lowlevel.open_process(
             [parameters.command, *parameters.args], stdin=PIPE, stdout=PIPE, stderr=PIPE
@@ -274,29 +267,37 @@ async def test_the_daemon_that_it_started_ends_also_when_it_is_killed(folder: Pa
         async with process.stdin, process.stdout, process.stderr:
             await process.stdin.send_all(INITIALIZE)
             assert b'"serverInfo"' in await process.stdout.receive_some()
-            process.kill()
-            await process.wait()
-            # The daemon has it, too: it ends when both are gone.
-            said = b"".join([chunk async for chunk in process.stderr])
+            yield process
+
+
+@pytest.mark.behaviour("nousd_mcp_brings_a_daemon_along")
+async def test_a_signal_ends_the_program_and_the_daemon_that_it_started(folder: Path) -> None:
+    async with greeted(program(folder)) as process:
+        process.terminate()
+        assert await process.wait() == 128 + signal.SIGTERM
+    with pytest.raises(DaemonUnreachable):
+        async with connect(folder / "s.sock") as daemon:
+            await daemon.request("ping", {})
+
+
+@pytest.mark.behaviour("nousd_mcp_brings_a_daemon_along")
+async def test_the_daemon_that_it_started_ends_also_when_it_is_killed(folder: Path) -> None:
+    async with greeted(program(folder)) as process:
+        process.kill()
+        await process.wait()
+        assert process.stderr is not None
+        # The daemon has it, too: it ends when both are gone.
+        said = b"".join([chunk async for chunk in process.stderr])
         assert b'"stopped"' in said
 
 
 @pytest.mark.behaviour("nousd_mcp_brings_a_daemon_along")
 async def test_who_used_the_daemon_of_another_starts_one_when_that_is_gone(folder: Path) -> None:
-    (folder / "state").mkdir(mode=0o700)
     parameters = program(folder)
-    with trio.fail_after(WAIT_SECONDS):
-        first = await trio.lowlevel.open_process(
-            [parameters.command, *parameters.args], stdin=PIPE, stdout=PIPE, stderr=DEVNULL
-        )
+    async with greeted(parameters) as first, Client(parameters, cache=None) as second:
+        await second.call_tool("write", {"path": "a.txt", "content": "hello"})
         assert first.stdin is not None
-        assert first.stdout is not None
-        async with first.stdin, first.stdout:
-            await first.stdin.send_all(INITIALIZE)
-            assert b'"serverInfo"' in await first.stdout.receive_some()
-            async with Client(parameters, cache=None) as second:
-                await second.call_tool("write", {"path": "a.txt", "content": "hello"})
-                await first.stdin.aclose()
-                assert await first.wait() == 0
-                result = await second.call_tool("read", {"path": "a.txt"})
-                assert "hello" in text_of(result)
+        await first.stdin.aclose()
+        assert await first.wait() == 0
+        result = await second.call_tool("read", {"path": "a.txt"})
+        assert "hello" in text_of(result)
