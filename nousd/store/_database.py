@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 import apsw
 
 from nousd.errors import StoreError, StoreFull, StoreTooNew
-from nousd.store.migrations import APPLICATION_ID, MIGRATIONS, Migration, migrate
+from nousd.store.migrations import MIGRATIONS, Migration, migrate
+from nousd.store.schema.m001_log_and_rows import APPLICATION_ID
 from nousd.store.session_list import folded
 
 Connect = Callable[[str], apsw.Connection]

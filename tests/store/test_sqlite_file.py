@@ -16,6 +16,7 @@ from nousd.errors import StoreError, StoreTooNew
 from nousd.store import _call_queries, _queries, migrations, sqlite
 from nousd.store._database import open_for_writing
 from nousd.store.artifacts import Artifact
+from nousd.store.schema import m001_log_and_rows
 from tests.store.faulty_disk import faulty_disk
 from tests.store.helpers import (
     append,
@@ -149,7 +150,8 @@ def begin_a_database(path: Path) -> None:
     connection = apsw.Connection(str(path))
     connection.pragma("cache_size", 5)
     connection.execute("BEGIN")
-    migrations.m001_log_and_rows(connection)
+    for statement in m001_log_and_rows.STATEMENTS:
+        connection.execute(statement)
     for seq in range(200):
         connection.execute(
             "INSERT INTO entry_bodies (seq, body) VALUES (?, zeroblob(4000))", (seq,)
@@ -184,20 +186,19 @@ async def test_a_file_that_others_could_read_is_closed_to_them(path: Path) -> No
 # --- migrations --------------------------------------------------------------------------------
 
 
-def add_a_table(connection: apsw.Connection) -> None:
-    connection.execute("CREATE TABLE added (x TEXT) STRICT")
+ADD_A_TABLE = ("CREATE TABLE added (x TEXT) STRICT",)
 
-
-def add_another_table_and_fail(connection: apsw.Connection) -> None:
-    connection.execute("CREATE TABLE another (x TEXT) STRICT")
-    connection.execute("INSERT INTO nowhere VALUES (1)")
+ADD_ANOTHER_TABLE_AND_FAIL = (
+    "CREATE TABLE another (x TEXT) STRICT",
+    "INSERT INTO nowhere VALUES (1)",
+)
 
 
 async def test_a_new_database_has_every_migration_and_our_mark(path: Path) -> None:
     await fill(path)
     with closing(apsw.Connection(str(path))) as connection:
         assert connection.pragma("user_version") == len(migrations.MIGRATIONS)
-        assert connection.pragma("application_id") == migrations.APPLICATION_ID
+        assert connection.pragma("application_id") == m001_log_and_rows.APPLICATION_ID
         assert connection.pragma("journal_mode") == "wal"
 
 
@@ -214,7 +215,7 @@ SYNCS_OF_A_COMMIT = 4
 
 async def test_an_older_database_gets_what_is_missing_and_keeps_its_events(path: Path) -> None:
     await fill(path)
-    steps = (*migrations.MIGRATIONS, add_a_table)
+    steps = (*migrations.MIGRATIONS, ADD_A_TABLE)
     opened = open_for_writing(path, apsw.Connection, steps)
     with closing(opened.connection) as connection:
         assert connection.pragma("user_version") == len(steps)
@@ -225,7 +226,7 @@ async def test_an_older_database_gets_what_is_missing_and_keeps_its_events(path:
 
 async def test_a_failed_migration_leaves_nothing_of_those_before_it_either(path: Path) -> None:
     await fill(path)
-    steps = (*migrations.MIGRATIONS, add_a_table, add_another_table_and_fail)
+    steps = (*migrations.MIGRATIONS, ADD_A_TABLE, ADD_ANOTHER_TABLE_AND_FAIL)
     with pytest.raises(StoreError, match=f"migration {len(steps)} of the database failed"):
         open_for_writing(path, apsw.Connection, steps)
     with closing(apsw.Connection(str(path))) as connection:

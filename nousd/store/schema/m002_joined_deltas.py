@@ -1,0 +1,15 @@
+"""Version 2: old deltas are joined, and event lines have a second version (``nousd.wire.lifting``).
+
+``joined_from`` is set where a line stands for several: the number of the first event that it stands for.
+``pruned_seq`` is how far the joining has come. No line is changed here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+STATEMENTS: Final = (
+    "ALTER TABLE events ADD COLUMN joined_from INTEGER",
+    "CREATE INDEX events_joined ON events (seq, joined_from) WHERE joined_from IS NOT NULL",
+    "ALTER TABLE log_state ADD COLUMN pruned_seq INTEGER NOT NULL DEFAULT 0",
+)
