@@ -144,16 +144,17 @@ class Approvals:
             self.requests.withdraw(tool_call_id, decided)
 
     def _request(self, question: Question, asker: Asker, under: Under | None) -> Waiting:
-        expires_at = later(self._clock.now(), timedelta(seconds=self.requests.timeout_seconds))
+        now = self._clock.now()
+        expires_at = later(now, timedelta(seconds=self.requests.timeout_seconds))
         if under is not None:
             expires_at = min(expires_at, under.expires_at)
-        asks = _asks(question, expires_at)
+        asks = _asks(question, now, expires_at)
         return Waiting(
             asks.tool_call_id, as_logged(asks), asker, question=question, asks=asks, under=under
         )
 
 
-def _asks(question: Question, expires_at: str) -> PermissionRequested:
+def _asks(question: Question, now: str, expires_at: str) -> PermissionRequested:
     call: dict[str, Any] = dict(question.call)
     return PermissionRequested(
         **call,
@@ -161,6 +162,7 @@ def _asks(question: Question, expires_at: str) -> PermissionRequested:
         reason=beginning(question.reason),
         rule=question.rule if 0 < len(question.rule) <= RULE_CHARS_MAX else UNSET,
         outside=question.access.outside or UNSET,
+        requested_at=now,
         expires_at=expires_at,
     )
 
@@ -173,4 +175,5 @@ def _decision(question: Question, answer: Answer) -> list[Event]:
     said = events.ToolCallPolicyEvaluated(
         **call, source="user", decision="allow" if answer.allows else "deny", reason=reason
     )
-    return [said, kind(**call, by=answer.by, reason=reason)]
+    told = kind(**call, by=answer.by, reason=reason, decision=answer.decision, rule=answer.rule)
+    return [said, told]

@@ -167,6 +167,18 @@ def abort_run(
     return (aborting, *gone(state, "cleared", cleared, run.run_id)), cleared
 
 
+def defer_deletion(state: SessionState) -> Events:
+    """Stops the run that keeps a session from being deleted, and tells why; the queues stay as they are.
+    One that is being stopped already is told of all the same.
+    """
+    assert state.run is not None
+    deferred = events.SessionDeleteDeferred(session_id=state.session_id, run_id=state.run.run_id)
+    if state.run.phase == "aborting":
+        return (deferred,)
+    aborting, _ = abort_run(state, expected_run_id=None, keep_queue=True)
+    return (deferred, *aborting)
+
+
 def _is_own_prompt(queued: QueuedInput, run_id: str | None) -> bool:
     return queued.kind == "prompt" and queued.run_id == run_id
 

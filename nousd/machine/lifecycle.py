@@ -54,6 +54,7 @@ _REMARKS: Final[tuple[type[events.Event], ...]] = (
     events.EntryAppended,
     events.RunAborting,
     events.RunConflict,
+    events.SessionDeleteDeferred,
     events.UsageReported,
     events.TodoUpdated,
 )

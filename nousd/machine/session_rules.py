@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
+
 from nousd.machine.rules import Rule, rules_in
+from nousd.wire.limits import SESSION_RULES_CHARS_MAX, SESSION_RULES_MAX
 from nousd.wire.session_settings import SessionRules
 
 _ORIGIN: Final = "the session"
@@ -20,6 +23,21 @@ def own_rules(rules: SessionRules | None) -> tuple[Rule, ...]:
     if rules is None:
         return ()
     return rules_in(_ORIGIN, deny=rules.deny, ask=rules.ask, allow=rules.allow)
+
+
+def has_room(rules: SessionRules) -> bool:
+    """Whether rules are no longer together than a session's may be."""
+    texts = (*rules.allow, *rules.ask, *rules.deny)
+    return sum(map(len, texts)) <= SESSION_RULES_CHARS_MAX
+
+
+def with_denial(rules: SessionRules | None, text: str) -> SessionRules | None:
+    """Returns a session's rules with one more that denies; None if there is no room for it."""
+    so_far = SessionRules() if rules is None else rules
+    if text in so_far.deny:
+        return so_far
+    more = msgspec.structs.replace(so_far, deny=(*so_far.deny, text))
+    return more if len(more.deny) <= SESSION_RULES_MAX and has_room(more) else None
 
 
 def joined(several: Iterable[SessionRules | None]) -> SessionRules | None:

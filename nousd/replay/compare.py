@@ -34,6 +34,7 @@ _MEASURED: Final = frozenset(
         "first_token_ms",
         "input_ref",
         "joined_from",
+        "requested_at",
     }
 )
 """Times and what depends on them, prices, and where a stored input's chain began."""

@@ -94,7 +94,13 @@ class Conductor:
             await self.at_end_of_part()
             return Answer(allows=False, by="policy", reason="the recording has no more for it")
         allows = isinstance(call.decision, events.ToolCallApproved)
-        return Answer(allows=allows, by=call.decision.by, reason=call.decision.reason)
+        return Answer(
+            allows=allows,
+            by=call.decision.by,
+            reason=call.decision.reason,
+            decision=call.decision.decision,
+            rule=call.decision.rule,
+        )
 
     async def tell(self, *told: Event) -> None:
         """Tells, in the run, what a tool did that is not there to do it."""

@@ -42,7 +42,7 @@ from nousd.wire.lifting import EVENT_SCHEMA_VERSION, lift
 TIME: Final = "2026-01-01T00:00:00.000000Z"
 
 _EXCHANGE: Final = re.compile(r"(\d+)-(.+)\.response\.json")
-_TIMES: Final = re.compile(r'"(accepted_at|created_at|expires_at)":"[^"]*"')
+_TIMES: Final = re.compile(r'"(accepted_at|created_at|expires_at|requested_at)":"[^"]*"')
 _IDS: Final = re.compile(r"\b(cmp|in|msg|run|sess)-[0-9a-f]{16,}\b")
 """Ids as ``daemon.clock`` makes them."""
 

@@ -76,7 +76,7 @@ def is_outside(event: Event) -> bool:
     match event:
         case events.QueueUpdate():
             return event.change != "consumed"
-        case events.RunAborting() | events.RunConflict():
+        case events.RunAborting() | events.RunConflict() | events.SessionDeleteDeferred():
             return True
         case events.Warning():
             return event.code in _OF_HOOKS

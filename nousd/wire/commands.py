@@ -116,12 +116,14 @@ class Ping(AnsweredBy["Pong"], frozen=True, kw_only=True):
 class Prompt(AnsweredBy["Accepted | Result"], frozen=True, kw_only=True):
     """Starts a run. ``wait: false`` answers ``accepted`` at once, ``true`` the ``result``.
 
+    ``text_ref``: the artifact with the whole of what ``text`` is the beginning of.
     ``reuse_appended``: a text that was appended last and not answered is not repeated.
     ``strict_resend``: the same ``client_message_id`` with another text is refused. ``client_id`` and the
     two behind it are shown with the run; ``tools`` and what follows hold for this run alone.
     """
 
     text: Text
+    text_ref: Name | None = None
     wait: bool = True
     leaf_id: Name | None = None
     session_id: Name | None = None
@@ -143,6 +145,7 @@ class AppendMessage(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Stores a message of the user without a run; one that is going on does not mind."""
 
     text: Text
+    text_ref: Name | None = None
     session_id: Name | None = None
     client_message_id: Name | None = None
     attachments: AttachmentsGiven = ()
@@ -152,6 +155,7 @@ class Steer(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Hands the running run a text that goes before whatever it would do next."""
 
     text: Text
+    text_ref: Name | None = None
     session_id: Name | None = None
     expected_run_id: Name | None = None
     client_message_id: Name | None = None
@@ -162,6 +166,7 @@ class FollowUp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Hands the running run a text for when it would otherwise end."""
 
     text: Text
+    text_ref: Name | None = None
     session_id: Name | None = None
     expected_run_id: Name | None = None
     client_message_id: Name | None = None
@@ -423,7 +428,7 @@ MESSAGES: Final[dict[tuple[type[Command], str], tuple[str, str]]] = {
     (SetPermissionMode, "mode"): ("mode is required", "mode must be ask, auto or yolo"),
     (ConfirmTool, "decision"): (
         "decision is required",
-        "decision must be once, session, always or deny",
+        "decision must be once, session, always, deny or deny_session",
     ),
     **dict.fromkeys(
         [(AddMcp, "name"), (RemoveMcp, "name"), (RestartMcp, "name")],

@@ -180,6 +180,10 @@ class RunConflict(RunEvent, frozen=True, kw_only=True):
     client_id: str | UnsetType = UNSET
 
 
+class SessionDeleteDeferred(RunEvent, frozen=True, kw_only=True):
+    """The session was to be deleted, and the run stands in the way: it is told to stop."""
+
+
 class ReasoningUpdate(TurnEvent, frozen=True, kw_only=True):
     """A piece of the model's reasoning, which is never part of ``message_update``."""
 
@@ -211,6 +215,7 @@ EVENTS: Final[dict[str, type[Event]]] = {
     "session_updated": SessionUpdated,
     "session_activated": SessionActivated,
     "session_deleted": SessionDeleted,
+    "session_delete_deferred": SessionDeleteDeferred,
     "session_attached": SessionAttached,
     "workspace_override_granted": WorkspaceOverrideGranted,
     "workspace_override_expired": WorkspaceOverrideExpired,
@@ -254,7 +259,8 @@ Once they are old, one of each type stands for all of a message (``machine.reten
 def thread_of(event: Event) -> str | None:
     """Returns the id of the run, or of the client's own tool call, that an event belongs to, if any.
 
-    The log files events under it, so that those of a call are asked for in the same way as those of a run.
+    The log files events under it, so that those of a call are asked for in the same way as those of
+    a run.
     """
     run_id = getattr(event, "run_id", UNSET)
     if run_id is not UNSET:

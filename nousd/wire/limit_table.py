@@ -19,6 +19,7 @@ _CONSEQUENCES: Final[dict[str, str]] = {
     ),
     "nesting_max": "invalid_command: invalid_json: nested deeper than {} levels",
     "text_chars_max": "invalid_payload: text is too long: at most {}",
+    "long_text_bytes_max": "invalid_payload: text_ref is too large: at most {} bytes",
     "name_chars_max": "invalid_payload: <field> is too long: at most {}",
     "path_chars_max": "invalid_payload: <field> is too long: at most {}",
     "event_text_bytes_max": "the beginning; `text_ref` names the artifact with the whole",

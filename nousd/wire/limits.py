@@ -24,6 +24,9 @@ that the answer does not depend on how deep the caller's stack happens to be."""
 TEXT_CHARS_MAX: Final = 4 * 1024 * 1024
 """Characters of one prompt, steer or follow-up."""
 
+LONG_TEXT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes (UTF-8) of a text that is handed in as an artifact."""
+
 NAME_CHARS_MAX: Final = 256
 """Characters of an id, a name or a model name."""
 

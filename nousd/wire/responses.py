@@ -19,10 +19,10 @@ from nousd.wire.mcp import McpServers
 from nousd.wire.metrics import Metrics
 from nousd.wire.model_responses import Models
 from nousd.wire.response_base import Response
-from nousd.wire.run_responses import Result, Run, Runs
+from nousd.wire.run_responses import ActiveRun, Result, Run, Runs
 from nousd.wire.session_responses import SessionNow, Sessions
 from nousd.wire.state_response import State
-from nousd.wire.tool_commands import ConfirmDecision
+from nousd.wire.tool_events import ConfirmDecision
 from nousd.wire.tool_responses import (
     Agents,
     Permissions,
@@ -82,8 +82,11 @@ class SessionSelected(Response, frozen=True, kw_only=True):
 
 
 class SessionDeleted(Response, frozen=True, kw_only=True):
+    """``run`` was told to stop, and so nothing was deleted."""
+
     session_id: str
     deleted: bool
+    run: ActiveRun | UnsetType = UNSET
 
 
 class Events(Response, frozen=True, kw_only=True):

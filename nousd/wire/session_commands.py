@@ -105,6 +105,9 @@ class RenameSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
 class DeleteSession(AnsweredBy["SessionDeleted"], frozen=True, kw_only=True):
     """Deletes a session's content for good, and that of the sessions that its calls of ``task`` made; a
     tombstone keeps each id from being used again.
+
+    ``abort``: runs that stand in the way are told to stop, instead of the command being refused.
     """
 
     session_id: Name
+    abort: bool = False

@@ -44,8 +44,8 @@ class SetPermissionMode(AnsweredBy["Accepted"], frozen=True, kw_only=True):
 class ConfirmTool(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Answers a ``permission_requested``: it names the very call that the user was shown.
 
-    ``rule`` is what ``session`` and ``always`` grant, or ``deny_session`` denies, instead of the rule that
-    the request offers.
+    ``rule`` is what ``session`` and ``always`` grant, or ``deny_session`` denies, instead of the rule
+    that the request offers.
     """
 
     tool_call_id: Name

@@ -26,6 +26,12 @@ ExecutionEnv = Literal["host", "sandbox", "remote", "unknown"]
 """Where a call's effects were: on this machine as its user, in a sandbox, or in another program."""
 
 
+ConfirmDecision = Literal["once", "session", "always", "deny", "deny_session"]
+"""What the user says of a call. ``session`` and ``always`` also allow the calls like it from then on, in
+its session or in every one; ``deny_session`` denies those in its session.
+"""
+
+
 ToolCallState = Literal[
     "requested", "waiting", "approved", "denied", "started", "completed", "not_started"
 ]
@@ -176,7 +182,8 @@ class ToolCallPolicyEvaluated(ToolCallEvent, frozen=True, kw_only=True):
 class PermissionRequested(ToolCallEvent, frozen=True, kw_only=True):
     """Someone is asked whether the call may run; it waits until ``expires_at``, RFC 3339 UTC.
 
-    ``rule`` is what the decisions ``session`` and ``always`` would allow from then on. ``origin`` says
+    ``rule`` is what the decisions ``session`` and ``always`` would allow from then on, and
+    ``deny_session`` deny. ``requested_at`` is missing in logs of earlier versions. ``origin`` says
     where the call is, if not in this session. ``outside`` are the places outside of the workspace, real
     and absolute, that are opened to the call if it may run; then ``once`` is all that can be allowed.
     """
@@ -185,6 +192,7 @@ class PermissionRequested(ToolCallEvent, frozen=True, kw_only=True):
     args: dict[str, Any]
     reason: str
     expires_at: str
+    requested_at: str | UnsetType = UNSET
     rule: str | UnsetType = UNSET
     outside: tuple[str, ...] | UnsetType = UNSET
     args_ref: str | UnsetType = UNSET
@@ -193,18 +201,26 @@ class PermissionRequested(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class ToolCallApproved(ToolCallEvent, frozen=True, kw_only=True):
-    """The one decision: the call may run. ``by`` says who decided."""
+    """The one decision: the call may run. ``by`` says who decided. ``decision`` is what the user said,
+    and ``rule`` what calls he allowed from then on.
+    """
 
     by: str
     reason: str
+    decision: ConfirmDecision | UnsetType = UNSET
+    rule: str | UnsetType = UNSET
     origin: Origin | UnsetType = UNSET
 
 
 class ToolCallDenied(ToolCallEvent, frozen=True, kw_only=True):
-    """The one decision: the call does not run. ``by`` says who decided."""
+    """The one decision: the call does not run. ``by`` says who decided. ``decision`` is what the user
+    said, and ``rule`` what calls he denied from then on.
+    """
 
     by: str
     reason: str
+    decision: ConfirmDecision | UnsetType = UNSET
+    rule: str | UnsetType = UNSET
     origin: Origin | UnsetType = UNSET
 
 

@@ -12,6 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from nousd.daemon.requests import status_of
 from nousd.wire.events import PermissionRequested, Status
+from nousd.wire.limits import SESSION_RULES_MAX
 from tests.daemon.asking_bench import FETCHES, Bench, asking_daemon, calls, naming
 from tests.daemon.scripted import says
 from tests.daemon_harness import Event, Payload, of_type, types
@@ -46,9 +47,12 @@ async def test_a_request_tells_all_that_is_needed_to_answer_it(bench: Bench) -> 
         "input_hash": requested["input_hash"],
         "args": {"url": "https://example.org"},
         "reason": "it reaches a network",
+        "requested_at": request["requested_at"],
         "expires_at": request["expires_at"],
         "rule": "fetch(example.org)",
     }
+    assert requested["args"] == request["args"]
+    assert request["requested_at"] < request["expires_at"]
     assert bench.fetched.urls == []
 
 
@@ -404,6 +408,66 @@ async def test_what_is_granted_is_not_asked_about_again_where_it_was_granted(
     else:
         await bench.client.request("confirm_tool", **naming(await bench.asked(), "deny"))
         await bench.events.run()
+
+
+@pytest.mark.behaviour("a_denial_can_hold_for_the_session")
+@pytest.mark.behaviour("decisions_say_what_the_user_said")
+async def test_what_is_denied_for_the_session_is_not_asked_about_again_in_it(bench: Bench) -> None:
+    request = await bench.asked()
+    said = await bench.client.request(
+        "confirm_tool", **naming(request, "deny_session", reason="not there")
+    )
+    assert (said["decision"], said["rule"]) == ("deny_session", "fetch(example.org)")
+    kind, payload = the_decision(await bench.events.run())
+    assert (kind, payload["decision"], payload["rule"]) == (
+        "tool_call_denied",
+        "deny_session",
+        "fetch(example.org)",
+    )
+    assert payload["reason"].endswith("denied fetch(example.org) for the session: not there")
+    run = await bench.run()
+    assert of_type(run, "permission_requested") == []
+    assert (the_decision(run)[0], the_decision(run)[1]["by"]) == ("tool_call_denied", "policy")
+    other = calls(("fetch", '{"url": "https://other.org"}'))
+    await bench.client.request("confirm_tool", **naming(await bench.asked(other), "once"))
+    await bench.events.run()
+    assert bench.fetched.urls == ["https://other.org"]
+    await bench.client.request("new_session")
+    await bench.client.request("confirm_tool", **naming(await bench.asked(), "deny"))
+    await bench.events.run()
+
+
+async def test_what_is_denied_for_the_session_stands_among_its_own_rules(bench: Bench) -> None:
+    session_id = (await bench.client.request("new_session", rules={"ask": ["fetch"]}))["session_id"]
+    request = await bench.asked()
+    await bench.client.request("confirm_tool", **naming(request, "deny_session", rule="fetch"))
+    await bench.events.run()
+    record = (await bench.client.request("get_session", session_id=session_id))["session"]
+    assert record["rules"] == {"ask": ["fetch"], "deny": ["fetch"]}
+    await bench.client.request("update_session", session_id=session_id, rules=None)
+    await bench.client.request("confirm_tool", **naming(await bench.asked(), "deny"))
+    await bench.events.run()
+
+
+async def test_a_denial_needs_a_rule_that_denies_this_call_and_room_for_it(bench: Bench) -> None:
+    full = [f"other{number}" for number in range(SESSION_RULES_MAX)]
+    await bench.client.request("new_session", rules={"deny": full})
+    request = await bench.asked()
+    for rule, words in (
+        ("fetch(other.org)", "rule does not deny the call that it is given for"),
+        ("fetch(", "rule is none: "),
+    ):
+        error = await bench.client.refusal(
+            "confirm_tool", **naming(request, "deny_session", rule=rule)
+        )
+        assert error["message"].startswith(words)
+    error = await bench.client.refusal("confirm_tool", **naming(request, "deny_session"))
+    assert (error["message"], error["details"]) == (
+        "too_many_rules",
+        {"limit": SESSION_RULES_MAX},
+    )
+    await bench.client.request("confirm_tool", **naming(request, "deny"))
+    await bench.events.run()
 
 
 async def test_once_and_deny_grant_nothing(bench: Bench) -> None:

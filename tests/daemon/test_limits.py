@@ -22,7 +22,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from nousd.daemon import attachments, results, serve, uploads
-from nousd.daemon.commands import reading
+from nousd.daemon.commands import reading, whole_texts
 from nousd.daemon.connection import serve_commands
 from nousd.daemon.event_filters import FROZEN
 from nousd.daemon.instructions import Places, read_instructions
@@ -190,6 +190,18 @@ async def nesting(kit: Kit, offset: int) -> None:
 async def text_chars(kit: Kit, offset: int) -> None:
     text = "x" * (LIMITS["text_chars_max"][0] + offset)
     await refused_or_not(kit, "text_chars_max", offset, "prompt", text=text, wait=False)
+
+
+async def long_text_bytes(kit: Kit, offset: int) -> None:
+    bound = kit.scale("long_text_bytes_max", whole_texts, "LONG_TEXT_BYTES_MAX", 1000)
+    data = base64.b64encode(b"x" * (bound + offset)).decode()
+    put = await kit.client.request("put_artifact", data=data, media_type="text/plain", final=True)
+    given = {"text": "xx", "text_ref": put["artifact_id"]}
+    if offset > 0:
+        words = past("long_text_bytes_max").replace("16777216", str(bound))
+        assert told(await kit.client.refusal("append_message", **given)) == words
+    else:
+        await kit.client.request("append_message", **given)
 
 
 async def name_chars(kit: Kit, offset: int) -> None:
@@ -661,6 +673,7 @@ PLAYS: dict[str, Play] = {
     "subscribe_bytes_max": subscribe_bytes,
     "nesting_max": nesting,
     "text_chars_max": text_chars,
+    "long_text_bytes_max": long_text_bytes,
     "name_chars_max": name_chars,
     "path_chars_max": path_chars,
     "event_text_bytes_max": event_text_bytes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,7 +21,12 @@ from nousd.store import memory
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter
 from nousd.wire.codec import encode_json
-from nousd.wire.limits import DELTA_BYTES_MAX, EVENT_TEXT_BYTES_MAX, PAGE_BYTES_MAX
+from nousd.wire.limits import (
+    DELTA_BYTES_MAX,
+    EVENT_TEXT_BYTES_MAX,
+    PAGE_BYTES_MAX,
+    TEXT_CHARS_MAX,
+)
 from tests.daemon.scripted import (
     Outcome,
     ScriptedProvider,
@@ -120,6 +126,13 @@ async def kit(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> AsyncIt
         yield kit
 
 
+@pytest.fixture
+async def real_time(tmp_path: Path) -> AsyncIterator[Kit]:
+    """What is put is written by threads, of which a clock that jumps takes no heed."""
+    async with memory.open_store() as store, open_kit(tmp_path, store, FakeClock()) as kit:
+        yield kit
+
+
 # --- inputs ----------------------------------------------------------------------------------
 
 
@@ -143,6 +156,53 @@ async def test_a_long_prompt_makes_small_events_and_the_model_gets_it_whole(
     stored = await kit.daemon.core.store.artifact(ref_of(text))
     assert stored is not None
     assert stored.data == text.encode()
+
+
+async def put(client: Client, text: str) -> str:
+    """Puts a text in two pieces; returns the id of its artifact."""
+    data = text.encode()
+    upload: Payload = {}
+    middle = len(data) // 2
+    for piece, final in ((data[:middle], False), (data[middle:], True)):
+        sent = {"media_type": "text/plain", "data": b64encode(piece).decode(), "final": final}
+        answer = await client.request("put_artifact", **sent, **upload)
+        upload = {"upload_id": answer.get("upload_id", "")}
+    artifact_id: str = answer["artifact_id"]
+    return artifact_id
+
+
+@pytest.mark.behaviour("long_texts_can_be_handed_in_as_artifacts")
+async def test_a_text_of_any_kind_can_be_handed_in_by_its_beginning(real_time: Kit) -> None:
+    kit = real_time
+    texts = {
+        kind: "\n" * 9 + kind + "ü" * TEXT_CHARS_MAX
+        for kind in ("append_message", "prompt", "steer", "follow_up")
+    }
+    for kind, text in texts.items():
+        given: Payload = {"text": text.strip()[:20], "text_ref": await put(kit.client, text)}
+        assert given["text_ref"] == ref_of(text)
+        await kit.client.request(kind, **given, **({"wait": False} if kind == "prompt" else {}))
+        if kind == "prompt":
+            await kit.model.calls.wait_waiting()
+    kit.model.answer(says("one"), says("two"), says("three"))
+    await kit.events.run()
+    assert kit.asked() == list(texts.values())
+    await kit.all_lines_are_small()
+
+
+async def test_a_text_that_comes_again_in_another_way_is_the_same_text(real_time: Kit) -> None:
+    kit = real_time
+    text = long_text("prompt")
+    given: Payload = {"client_message_id": "m-1", "strict_resend": True, "wait": False}
+    first = await kit.client.request("prompt", text=text, **given)
+    ref = await put(kit.client, text)
+    again = await kit.client.request("prompt", text=text[:9], text_ref=ref, **given)
+    assert again == {**first, "repeated": True}
+    other = await put(kit.client, text + "!")
+    refused = await kit.client.refusal("prompt", text=text[:9], text_ref=other, **given)
+    assert refused["message"] == "client_message_id_reused"
+    kit.model.answer(says("done"))
+    await kit.events.run()
 
 
 @pytest.mark.behaviour("answers_have_whole_texts")

@@ -481,9 +481,33 @@ async def test_a_session_with_a_running_task_is_not_deleted(tmp_path: Path) -> N
             "run_in_progress",
             {"run_id": more["run_id"]},
         )
-        await bench.client.request("abort", session_id=child["session_id"])
-        await bench.events.run(more["run_id"])
+        stopped = await bench.client.request(
+            "delete_session", session_id=last_of(run)["session_id"], abort=True
+        )
+        assert (stopped["deleted"], stopped["run"]["run_id"]) == (False, more["run_id"])
+        told = await bench.events.run(more["run_id"])
+        [deferred] = of_type(told, "session_delete_deferred")
+        assert deferred == {"session_id": child["session_id"], "run_id": more["run_id"]}
         assert (await bench.client.request("list_sessions", children=True))["sessions"] != []
+
+
+@pytest.mark.behaviour("deletions_can_stop_what_runs")
+async def test_a_deletion_that_stops_a_run_stops_its_tasks_through_it(tmp_path: Path) -> None:
+    async with task_daemon(tmp_path) as bench:
+        bench.on("go", tasks({"prompt": "a"}))
+        bench.on("a", hangs)
+        run = await bench.start("go")
+        await bench.events.until("message_start", text="a")
+        own = run["session_id"]
+        stopped = await bench.client.request("delete_session", session_id=own, abort=True)
+        assert (stopped["deleted"], stopped["run"]["run_id"]) == (False, run["run_id"])
+        told = await bench.events.run(run["run_id"])
+        assert told[-1]["payload"]["status"] == "cancelled"
+        assert of_type(told, "session_delete_deferred") == [
+            {"session_id": own, "run_id": run["run_id"]}
+        ]
+        gone = await bench.client.request("delete_session", session_id=own, abort=True)
+        assert gone == {"session_id": own, "deleted": True}
 
 
 async def test_a_branch_of_a_task_is_the_users_own_and_keeps_the_worker(tmp_path: Path) -> None:

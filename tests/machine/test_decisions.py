@@ -437,3 +437,23 @@ def test_no_decision_changes_the_state_it_looked_at() -> None:
     decisions.clear_queue(state, None)
     begin(state, queue.Turn("follow_up", state.queue))
     assert msgspec.json.encode(state) == before
+
+
+# --- a deletion that stops a run first ---------------------------------------------------------
+
+
+def test_a_deletion_tells_the_run_to_stop_and_leaves_what_waits() -> None:
+    kept = (queued("s1"), queued("f1", "follow_up"))
+    state = running(queue=(*kept, prompt_input("p1")))
+    decided = decisions.defer_deletion(state)
+    assert decided[0] == events.SessionDeleteDeferred(session_id="s", run_id="run-1")
+    assert kinds(decided) == [
+        events.SessionDeleteDeferred,
+        events.RunAborting,
+        events.QueueUpdate,
+    ]
+    assert after(state, decided).queue == kept
+
+
+def test_a_run_that_is_being_stopped_is_told_of_and_not_stopped_again() -> None:
+    assert kinds(decisions.defer_deletion(aborting())) == [events.SessionDeleteDeferred]

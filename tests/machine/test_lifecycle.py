@@ -86,6 +86,7 @@ EVENTS: dict[str, events.Event] = {
     ),
     "run_aborting": events.RunAborting(**RUN),
     "run_conflict": events.RunConflict(**RUN),
+    "session_delete_deferred": events.SessionDeleteDeferred(**RUN),
     "entry_appended": events.EntryAppended(session_id="s", entry=user("e")),
     "queue_update": events.QueueUpdate(
         session_id="s",
@@ -168,6 +169,7 @@ error                      *
 usage_reported             *
 run_aborting               *
 run_conflict               *
+session_delete_deferred    *
 todo_updated               *
 mcp_server_status
 entry_appended             *

@@ -199,6 +199,7 @@ SILENT: dict[type[events.Event], dict[str, Any]] = {
         "delta": "x",
     },
     events.RunConflict: {"session_id": "s", "run_id": "run-1", "client_id": "c"},
+    events.SessionDeleteDeferred: {"session_id": "s", "run_id": "run-1"},
     events.TrustUpdated: {"session_id": "", "path": "/p", "hash": "sha256:0"},
     events.Status: {"session_id": "s", "run_id": "run-1", "message": "m"},
     events.Warning: {"session_id": "s", "run_id": "run-1", "code": "c", "message": "m"},

@@ -388,7 +388,7 @@ CONFIRM_FAULTS: Faults = [
     *[
         (
             CONFIRMED | {"decision": value},
-            "decision must be once, session, always or deny",
+            "decision must be once, session, always, deny or deny_session",
         )
         for value in ("ONCE", "yes")
     ],

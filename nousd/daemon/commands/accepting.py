@@ -19,6 +19,7 @@ from nousd.daemon.attachments import Attached, attached
 from nousd.daemon.clock import Clock
 from nousd.daemon.commands.hooked import asked_input
 from nousd.daemon.commands.run_requests import choice_for
+from nousd.daemon.commands.whole_texts import with_whole_text
 from nousd.daemon.core import Core, Deferred
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
@@ -87,6 +88,7 @@ async def accepted(
     """Accepts an input unless it was accepted already, or an extension deals with it: ``accept`` acts on
     what ``find`` last saw.
     """
+    command = await with_whole_text(core, command)
     request_hash = await _hash_of(command)
     place = await find(core, command, request_hash)
     if place.known is not None:

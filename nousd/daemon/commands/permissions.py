@@ -13,7 +13,7 @@ from nousd.daemon.confirmers import Place
 from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.requests import page_of
 from nousd.errors import CommandRejected, InvalidPayload, RuleInvalid
-from nousd.machine.rules import allowed, rules_of
+from nousd.machine.rules import allowed, denied_or_asked, rules_of
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.store.records import EventFilter
 from nousd.wire import commands
@@ -30,7 +30,11 @@ _SAID: Final = {
     "session": "the user allowed it, and {rule} for the session",
     "always": "the user allowed it, and {rule} from now on",
     "deny": "the user said no",
+    "deny_session": "the user said no, and denied {rule} for the session",
 }
+"""decision -> what a model is told of it."""
+
+_DENIALS: Final = ("deny", "deny_session")
 
 
 async def set_permission_mode(core: Core, command: commands.SetPermissionMode) -> Reply:
@@ -41,20 +45,27 @@ async def set_permission_mode(core: Core, command: commands.SetPermissionMode) -
 
 
 async def confirm_tool(core: Core, command: commands.ConfirmTool) -> Reply:
-    """Decides about a call that waits, and grants a rule if that is wanted."""
+    """Decides about a call that waits, and about those like it if that is wanted."""
     waiting = await _waiting(core, command)
     session = await core.sessions.get(waiting.asker.places[-1].session_id)
     # Another answer may have come while the session was looked up, or an override run out.
     waiting = await _waiting(core, command)
     if waiting.under is not None and not core.runs.overrides.holds(waiting.under):
         waiting = await _waiting(core, command)
-    rule = _rule_to_grant(waiting.question, command)
-    if rule is not None:
-        # First, so that no answer is told of whose promise was lost.
+    rule = _lasting_rule(waiting.question, command)
+    # First, so that no answer is told of whose promise was lost.
+    if rule is not None and command.decision == "deny_session":
+        grants.forbid(core.sessions, session, rule)
+    elif rule is not None:
         grants.grant(core.sessions, session if command.decision == "session" else None, rule)
     said = _SAID[command.decision].format(rule=rule)
-    reason = f"{said}: {command.reason}" if command.reason else said
-    answer = Answer(allows=command.decision != "deny", by="user", reason=reason)
+    answer = Answer(
+        allows=command.decision not in _DENIALS,
+        by="user",
+        reason=f"{said}: {command.reason}" if command.reason else said,
+        decision=command.decision,
+        rule=or_unset(rule),
+    )
     accepted = Accepted(command="confirm_tool", decision=command.decision, rule=or_unset(rule))
     return Deferred(core.approvals.answer(waiting, answer), accepted)
 
@@ -95,29 +106,45 @@ async def _in_log(core: Core, tool_call_id: str) -> tuple[int, dict[str, Any]] |
     return row.attempt, {"decision": decision, "by": row.by}
 
 
-def _rule_to_grant(question: Question, command: commands.ConfirmTool) -> str | None:
+def _lasting_rule(question: Question, command: commands.ConfirmTool) -> str | None:
     """Returns the rule that an answer is to add.
 
     Raises:
-        InvalidPayload: the client's own rule is none, or does not allow this call.
+        InvalidPayload: the client's own rule is none, or is not about this call.
         CommandRejected: ``rule_required``, ``once_only``.
     """
-    if command.decision not in ("session", "always"):
+    if command.decision in ("once", "deny"):
         return None
-    if question.access.outside:
+    if question.access.outside and command.decision != "deny_session":
         # It would hold for longer than the override, or for more than this place.
         raise CommandRejected("once_only", details={"outside": list(question.access.outside)})
     if command.rule is None:
         if not 0 < len(question.rule) <= RULE_CHARS_MAX:
             raise CommandRejected("rule_required")
         return question.rule
+    does = "deny" if command.decision == "deny_session" else "allow"
     try:
-        rules = rules_of("allow", [command.rule], "the user", is_grant=True)
+        is_about = _DOES[does](command.rule, question)
     except RuleInvalid as error:
         raise InvalidPayload(f"rule is none: {error}") from None
-    if allowed(rules, question.call["tool_name"], question.access) is None:
-        raise InvalidPayload("rule does not allow the call that it is given for")
+    if not is_about:
+        raise InvalidPayload(f"rule does not {does} the call that it is given for")
     return command.rule
+
+
+def _allows(rule: str, question: Question) -> bool:
+    rules = rules_of("allow", [rule], "the user", is_grant=True)
+    return allowed(rules, question.call["tool_name"], question.access) is not None
+
+
+def _denies(rule: str, question: Question) -> bool:
+    rules = rules_of("deny", [rule], "the user")
+    denial = denied_or_asked(rules, question.call["tool_name"], question.access)
+    return denial.rule is not None and denial.is_certain
+
+
+_DOES: Final = {"allow": _allows, "deny": _denies}
+"""what a rule is to do -> whether it does that to a call."""
 
 
 async def list_permissions(core: Core, command: commands.ListPermissions) -> Reply:

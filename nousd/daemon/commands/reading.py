@@ -45,7 +45,7 @@ async def get_state(core: Core, command: commands.GetState) -> Reply:
         follow_up_mode=state.follow_up_mode,
         pending_counts=queue.pending_counts(state.queue),
         cursor=cursor(core.hub.head),
-        runs=tuple(_active_run(core, running) for running in core.sessions.shown_running()),
+        runs=tuple(active_run(core, running) for running in core.sessions.shown_running()),
         provider=choice.provider,
         model=choice.model,
         permission_mode=core.runs.permissions.mode_of(state),
@@ -64,7 +64,8 @@ def run_state(state: SessionState | None) -> RunState:
     return "idle" if state is None or state.run is None else state.run.phase
 
 
-def _active_run(core: Core, state: SessionState) -> ActiveRun:
+def active_run(core: Core, state: SessionState) -> ActiveRun:
+    """Returns what is told of the run that a session has."""
     run = state.run
     assert run is not None
     return ActiveRun(

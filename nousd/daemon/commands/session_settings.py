@@ -12,6 +12,7 @@ from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.errors import InvalidPayload, RuleInvalid
 from nousd.machine.rules import RuleDecision, check_rule
+from nousd.machine.session_rules import has_room
 from nousd.wire import commands, events
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import Sampling
@@ -92,7 +93,7 @@ def _check_rules(rules: SessionRules | None) -> None:
         "deny": rules.deny,
     }
     # Before any is looked at: others wait while rules are compiled.
-    if sum(len(text) for texts in lists.values() for text in texts) > SESSION_RULES_CHARS_MAX:
+    if not has_room(rules):
         raise InvalidPayload(
             f"rules are too long together: at most {SESSION_RULES_CHARS_MAX} characters"
         )

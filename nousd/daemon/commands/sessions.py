@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import trio
@@ -9,6 +10,7 @@ from msgspec import UNSET
 
 from nousd.daemon.commands.accepting import require_entry
 from nousd.daemon.commands.hooked import Warnings, ask_fork, ask_switch
+from nousd.daemon.commands.reading import active_run
 from nousd.daemon.commands.session_settings import changed, said_of_new
 from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.garbage import drop_leftovers
@@ -77,12 +79,16 @@ async def rename_session(core: Core, command: commands.RenameSession) -> Reply:
 
 async def delete_session(core: Core, command: commands.DeleteSession) -> Reply:
     """Deletes a session's content, and that of its tasks, for good; all of it is gone when this is
-    answered.
+    answered. Or stops what runs there, if that is wanted.
     """
     live = await core.sessions.get(command.session_id)
-    decisions.require_idle(live.state)
+    if not command.abort:
+        decisions.require_idle(live.state)
     # Those below first: should the daemon die in between, none is left without the one above it.
     doomed = [*await core.sessions.below(live), live]
+    running = [each for each in reversed(doomed) if each.state.run is not None]
+    if command.abort and running:
+        return await _stopped_first(core, live, running)
     for each in doomed:
         decisions.require_idle(each.state)
     tickets = [_delete(core, each) for each in doomed]
@@ -90,6 +96,23 @@ async def delete_session(core: Core, command: commands.DeleteSession) -> Reply:
         await ticket.wait_committed()
     await drop_leftovers(core.store)
     return SessionDeleted(session_id=live.session_id, deleted=True)
+
+
+async def _stopped_first(
+    core: Core, live: LiveSession, running: Sequence[LiveSession]
+) -> SessionDeleted:
+    """Tells the runs that keep a session from being deleted to stop: its own, which ends those of its
+    tasks, or else those of its tasks that somebody else started.
+    """
+    run = active_run(core, running[0].state)
+    tickets = []
+    for each in running if running[0] is not live else (live,):
+        tickets.append(each.decide(decisions.defer_deletion(each.state)))
+        if each.run is not None:
+            each.run.stop("cancelled")
+    for ticket in tickets:
+        await ticket.wait_committed()
+    return SessionDeleted(session_id=live.session_id, deleted=False, run=run)
 
 
 def _delete(core: Core, live: LiveSession) -> Ticket:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from nousd.machine.permission import Judgement
 from nousd.tools.interface import Emit, Tool, ToolContext
@@ -16,6 +17,7 @@ from nousd.tools.spool import Spool
 from nousd.wire.access import Access
 from nousd.wire.entries import PermissionMode, ToolCall
 from nousd.wire.events import Event
+from nousd.wire.tool_events import ConfirmDecision
 
 if TYPE_CHECKING:
     from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
@@ -39,11 +41,18 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a question. Its events are in the log, or on their way there."""
+    """What became of a question. Its events are in the log, or on their way there.
+
+    Args:
+        decision: what the user said, if he did.
+        rule: of what calls that is said from then on, if of others than this one.
+    """
 
     allows: bool
     by: str
     reason: str
+    decision: ConfirmDecision | UnsetType = UNSET
+    rule: str | UnsetType = UNSET
 
 
 class CallHost(Protocol):
