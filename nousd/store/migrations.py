@@ -23,7 +23,6 @@ from nousd.store.schema import (
 
 Migration = Sequence[str]
 
-
 MIGRATIONS: Final[Sequence[Migration]] = (
     m001_log_and_rows.STATEMENTS,
     m002_joined_deltas.STATEMENTS,
