@@ -1,7 +1,7 @@
 """The rows of a log made again from its events, in a database beside it.
 
 The same changes that the daemon's writer applies (``machine.projection``), by the same statements
-(``store._row_writes``). Two things cannot be had from events:
+(``store._rows_sqlite``). Two things cannot be had from events:
 
 - What a branch shares with a parent that was deleted: the parent's events are gone, so the branch's
   rows are the only place left. ``adopt`` brings them.
@@ -17,7 +17,7 @@ import apsw
 from nousd.admin.lines import LoggedEvent
 from nousd.machine.projection import row_changes
 from nousd.machine.row_changes import CopyEntries, ForgetSession
-from nousd.store import _row_writes
+from nousd.store import _rows_sqlite
 
 Adopt = Callable[[str, int], None]
 """Called with a branch whose parent is not there and the number of its first event: brings the rows
@@ -36,7 +36,7 @@ class Refold:
 
     def apply(self, logged: LoggedEvent) -> None:
         for change in row_changes(logged.event, logged.seq, logged.ts):
-            _row_writes.apply(self._connection, change)
+            _rows_sqlite.apply(self._connection, change)
             if isinstance(change, CopyEntries) and not self.has_session(change.parent_id):
                 self._adopt(change.session_id, logged.seq)
             elif isinstance(change, ForgetSession):

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 
 from nousd.errors import StoreError
-from nousd.store._rows import Rows, StoredArtifact
+from nousd.store._rows_memory import Rows, StoredArtifact
 from nousd.store.artifacts import PUT_STEP_BYTES, Artifact, ArtifactInfo, ArtifactSource
 
 

@@ -32,7 +32,7 @@ import msgspec
 from nousd.errors import StoreError, StoreFull, StoreInDoubt, WriteFailed
 from nousd.machine.projection import row_changes
 from nousd.machine.row_changes import ForgetSession, RowChange, TouchSession
-from nousd.store import _artifacts_sqlite, _row_writes
+from nousd.store import _artifacts_sqlite, _rows_sqlite
 from nousd.store._database import BUSY_MS_MAX, WAL_PAGES, Opened, is_for_want_of_space
 from nousd.store._reserve import Reserve
 from nousd.store._tally import Tally
@@ -176,7 +176,7 @@ class Commits:
             for artifact in batch.artifacts:
                 _artifacts_sqlite.put_whole(self._connection, artifact, put_at(batch))
             for change in changes:
-                _row_writes.apply(self._connection, change)
+                _rows_sqlite.apply(self._connection, change)
                 self._must_truncate |= isinstance(change, ForgetSession)
 
     def _write_next(self, seq: int) -> None:

@@ -19,7 +19,7 @@ from nousd.errors import StoreError, StoreFull
 from nousd.machine.projection import row_changes
 from nousd.store import _artifacts_memory, _pruning_memory
 from nousd.store._pending import Outcome, PendingBatches
-from nousd.store._rows import Rows
+from nousd.store._rows_memory import Rows
 from nousd.store._tally import Tally
 from nousd.store.artifacts import Artifact, ArtifactInfo, ArtifactSource
 from nousd.store.interface import Store

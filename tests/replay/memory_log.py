@@ -9,7 +9,7 @@ import msgspec
 from nousd.replay.play import Tuning
 from nousd.replay.recorded import Span, read_run
 from nousd.replay.replay import ReplayReport, replayed
-from nousd.store._rows import Rows
+from nousd.store._rows_memory import Rows
 from nousd.store.artifacts import Artifact
 from nousd.wire.codec import decode_event
 from nousd.wire.entries import Entry

@@ -23,7 +23,7 @@ from nousd.replay.recorded import RecordedRun, read_run
 from nousd.replay.replay import replayed
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store import _pruning_memory, memory
-from nousd.store._rows import Rows
+from nousd.store._rows_memory import Rows
 from nousd.store.records import Old
 from nousd.wire import events
 from tests.daemon.scripted import (
@@ -50,7 +50,7 @@ async def daemon_with_log(
         async with memory_daemon(
             workdir=workdir, provider=provider, store=store, **options
         ) as daemon:
-            rows: Rows = store._rows  # type: ignore[attr-defined]
+            rows: Rows = store._rows_memory  # type: ignore[attr-defined]
             yield await daemon.connect(), await daemon.watch(types="all"), rows
 
 

@@ -377,7 +377,7 @@ async def test_a_fault_of_ours_in_the_writer_fails_all_batches_and_is_raised_on_
     async def use_the_store() -> None:
         async with sqlite.open_store(tmp_path / "log.db") as store:
             await append(store, created())
-            monkeypatch.setattr("nousd.store._row_writes.apply", faulty)
+            monkeypatch.setattr("nousd.store._rows_sqlite.apply", faulty)
             store.submit(outcomes.batch("faulty", [run_started()]))
             store.submit(outcomes.batch("queued", [delta()]))
             await store.flush()
