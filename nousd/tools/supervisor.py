@@ -36,13 +36,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import trio
 
+from nousd.tools.anonymous_file import anonymous_file
 from nousd.tools.sandbox.interface import Held
 
 GRACE_SECONDS: Final = 0.5
@@ -138,14 +139,45 @@ async def supervised_conversation(
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        async with process.stdin, process.stdout, process.stderr:
-            command = _Supervised(process, trio.socket.from_stdlib_socket(ours), -1)
-            try:
-                yield process
-            finally:
-                with trio.CancelScope(shield=True):
-                    await command.end()
-                    await process.wait()
+        async with process.stdin, process.stdout, process.stderr, _running(process, ours, -1):
+            yield process
+
+
+@asynccontextmanager
+async def _supervised(
+    argv: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    grace_seconds: float,
+    held: Held | None = None,
+) -> AsyncIterator[_Supervised]:
+    """Starts a program whose output is read from a pipe; leaving the block ends it."""
+    read_end, write_end = os.pipe()
+    with ExitStack() as stack:
+        stack.callback(os.close, read_end)
+        with ExitStack() as inherited:
+            inherited.callback(os.close, write_end)
+            ours, theirs = stack.enter_context(_control())
+            process = await _open(
+                argv, cwd, env, grace_seconds, control=theirs, output=write_end, held=held
+            )
+        os.set_blocking(read_end, False)
+        async with _running(process, ours, read_end) as command:
+            yield command
+
+
+@asynccontextmanager
+async def _running(
+    process: trio.Process, control: socket.socket, output: int
+) -> AsyncIterator[_Supervised]:
+    """Gives a supervisor that was started; leaving the block ends its command, and then it."""
+    command = _Supervised(process, trio.socket.from_stdlib_socket(control), output)
+    try:
+        yield command
+    finally:
+        with trio.CancelScope(shield=True):
+            await command.end()
+            await process.wait()
 
 
 @contextmanager
@@ -168,7 +200,7 @@ async def _open(
 ) -> trio.Process:
     """Starts a supervisor; ``output`` is where the command's goes, ``PIPE`` for a conversation."""
     talks = output == subprocess.PIPE
-    with control, _environment_file(env) as environment:
+    with control, anonymous_file("environment", _encoded(env)) as environment:
         settings = (control.fileno(), round(grace_seconds * 1000), environment, _limits(held))
         return await trio.lowlevel.open_process(
             [sys.executable, "-I", "-S", str(_PROGRAM), *map(str, settings), *argv],
@@ -182,6 +214,11 @@ async def _open(
         )
 
 
+def _encoded(env: Mapping[str, str]) -> bytes:
+    """Returns an environment as the supervisor reads it."""
+    return b"".join(os.fsencode(f"{name}={value}\0") for name, value in env.items())
+
+
 def _limits(held: Held | None) -> str:
     """Returns what the supervisor is told of limits."""
     if held is None:
@@ -189,50 +226,6 @@ def _limits(held: Held | None) -> str:
     limits = held.limits
     numbers = (held.is_holder, limits.memory_bytes, limits.processes, limits.file_bytes)
     return ",".join(str(int(number)) for number in numbers)
-
-
-@contextmanager
-def _environment_file(env: Mapping[str, str]) -> Iterator[int]:
-    """Yields a file without a name that holds an environment, for the supervisor to read."""
-    descriptor = os.memfd_create("environment")
-    try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(b"".join(os.fsencode(f"{name}={value}\0") for name, value in env.items()))
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@asynccontextmanager
-async def _supervised(
-    argv: Sequence[str],
-    cwd: Path,
-    env: Mapping[str, str],
-    grace_seconds: float,
-    held: Held | None = None,
-) -> AsyncIterator[_Supervised]:
-    ours, theirs = socket.socketpair()
-    read_end, write_end = os.pipe()
-    try:
-        with theirs:
-            try:
-                process = await _open(
-                    argv, cwd, env, grace_seconds, control=theirs, output=write_end, held=held
-                )
-            finally:
-                os.close(write_end)
-        os.set_blocking(read_end, False)
-        command = _Supervised(process, trio.socket.from_stdlib_socket(ours), read_end)
-        try:
-            yield command
-        finally:
-            with trio.CancelScope(shield=True):
-                await command.end()
-                await process.wait()
-    finally:
-        os.close(read_end)
-        ours.close()
 
 
 class _Supervised:

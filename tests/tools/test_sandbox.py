@@ -409,6 +409,31 @@ def test_the_temporary_folder_of_a_killed_daemon_is_removed_by_the_next(
     assert set(tmp_path.iterdir()) == {alive, foreign}
 
 
+@pytest.mark.parametrize("call", ["mkdtemp", "home"])
+def test_a_full_disk_is_told_as_what_keeps_a_program_from_being_held(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    work, temporary = tmp_path / "work", tmp_path / "temporary"
+    work.mkdir()
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    landlock = Landlock(CHOSEN)
+    if call == "mkdtemp":
+        monkeypatch.setattr(tempfile, "mkdtemp", no_space)
+    else:
+        monkeypatch.setattr(Path, "mkdir", no_space)
+    request = Request(argv=["/bin/true"], env={}, workdir=work)
+    with (
+        pytest.raises(ToolError, match="sandbox_failed: No space left on device"),
+        landlock.hold(request),
+    ):
+        pass
+    assert list(temporary.iterdir()) == []
+
+
 # --- what is told, and what is asked -----------------------------------------------------------
 
 

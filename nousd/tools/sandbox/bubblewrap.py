@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from nousd.errors import ToolError
+from nousd.tools.anonymous_file import anonymous_file
 from nousd.tools.sandbox import seccomp
 from nousd.tools.sandbox._bubblewrap_main import STAGING
 from nousd.tools.sandbox.interface import Held, Request
@@ -78,8 +79,9 @@ class Bubblewrap:
                 stack.enter_context(kept(_links(places)))
                 stand_ins = stack.enter_context(self._stand_ins.made(_makeable(closed)))
                 roots = laid_out(closed, stand_ins)
-                plan = stack.enter_context(_file_of(_plan(roots)))
-                rules = stack.enter_context(_file_of(seccomp.program(families=seccomp.INTERNET)))
+                plan = stack.enter_context(anonymous_file("plan", _plan(roots)))
+                calls = seccomp.program(families=seccomp.INTERNET)
+                rules = stack.enter_context(anonymous_file("seccomp", calls))
             except OSError as error:
                 where = f"{error.filename}: " if error.filename else ""
                 raise ToolError(f"sandbox_failed: {where}{error.strerror}") from error
@@ -106,18 +108,6 @@ class Bubblewrap:
             mounts=places.shown(TEMPORARY),
             limits=limits,
         )
-
-
-@contextmanager
-def _file_of(data: bytes) -> Iterator[int]:
-    descriptor = os.memfd_create("sandbox")
-    try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(data)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _plan(roots: Sequence[Root]) -> bytes:

@@ -26,11 +26,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
 from nousd.errors import ToolError
+from nousd.tools.anonymous_file import anonymous_file
 from nousd.tools.sandbox import seccomp
 from nousd.tools.sandbox.interface import Held, Request
 from nousd.tools.sandbox.places import Chosen, Places, is_of_the_machine, places_of
@@ -119,58 +120,67 @@ class Landlock:
     def hold(self, request: Request) -> Iterator[Held]:
         """See ``Sandbox.hold``."""
         places = places_of(request, self._chosen, self._search)
-        families = seccomp.INTERNET if request.network else ()
-        try:
-            temporary = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY}{os.getpid()}-"))
-        except OSError as error:
-            raise ToolError(f"sandbox_failed: {error.strerror}") from error
-        try:
-            home = temporary / "home"
-            home.mkdir()
-            for name, path in places.home_links(request.env.get("HOME")):
-                link = home / name
-                link.parent.mkdir(parents=True, exist_ok=True)
-                link.symlink_to(path)
+        with ExitStack() as stack:
+            try:
+                temporary = stack.enter_context(_temporary_folder())
+                home = _make_home(temporary, places, request)
+                plan = marshal.dumps(_plan(places, temporary, network=request.network))
+                descriptor = stack.enter_context(anonymous_file("plan", plan))
+            except OSError as error:
+                raise ToolError(f"sandbox_failed: {error.strerror}") from error
             env = places.environment(request.env, home=str(home), temporary=str(temporary))
-            plan = {
-                "rules": [*_rules(places), (str(temporary), WRITE, False), *_MACHINE],
-                "of_files": _OF_FILES,
-                "handled": _ALL,
-                "filter": seccomp.program(families=families, shares_machine=True),
-            }
-            with _file_of(plan) as descriptor:
-                yield Held(
-                    argv=[
-                        *(sys.executable, "-I", "-S", str(_PROGRAM), str(descriptor)),
-                        *request.argv,
-                    ],
-                    # What is there but closed makes git fail, unlike what is not there.
-                    env={**env, "GIT_CONFIG_NOSYSTEM": "1"},
-                    facts=SandboxFacts(
-                        backend=self.name,
-                        network=request.network,
-                        is_partial=places.is_partial,
-                        mounts=places.shown(str(temporary)),
-                        limits=self._chosen.limits.facts(),
-                    ),
-                    descriptors=(descriptor,),
-                    limits=self._chosen.limits,
-                    hint=HINT,
-                )
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            yield Held(
+                argv=[
+                    *(sys.executable, "-I", "-S", str(_PROGRAM), str(descriptor)),
+                    *request.argv,
+                ],
+                # What is there but closed makes git fail, unlike what is not there.
+                env={**env, "GIT_CONFIG_NOSYSTEM": "1"},
+                facts=self._facts(request, places, temporary),
+                descriptors=(descriptor,),
+                limits=self._chosen.limits,
+                hint=HINT,
+            )
+
+    def _facts(self, request: Request, places: Places, temporary: Path) -> SandboxFacts:
+        return SandboxFacts(
+            backend=self.name,
+            network=request.network,
+            is_partial=places.is_partial,
+            mounts=places.shown(str(temporary)),
+            limits=self._chosen.limits.facts(),
+        )
 
 
 @contextmanager
-def _file_of(plan: dict[str, Any]) -> Iterator[int]:
-    descriptor = os.memfd_create("plan")
+def _temporary_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix=f"{_TEMPORARY}{os.getpid()}-"))
     try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(marshal.dumps(plan))
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        yield descriptor
+        yield folder
     finally:
-        os.close(descriptor)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_home(temporary: Path, places: Places, request: Request) -> Path:
+    """Returns the home of a call, with links to what is shown of the user's."""
+    home = temporary / "home"
+    home.mkdir()
+    for name, path in places.home_links(request.env.get("HOME")):
+        link = home / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(path)
+    return home
+
+
+def _plan(places: Places, temporary: Path, *, network: bool) -> dict[str, Any]:
+    """Returns what ``_landlock_main`` is told."""
+    families = seccomp.INTERNET if network else ()
+    return {
+        "rules": [*_rules(places), (str(temporary), WRITE, False), *_MACHINE],
+        "of_files": _OF_FILES,
+        "handled": _ALL,
+        "filter": seccomp.program(families=families, shares_machine=True),
+    }
 
 
 def _sweep(folder: Path) -> None:
