@@ -49,6 +49,13 @@ _FIGURES: Final = {
 }
 _TEXTS: Final[Mapping[Any, Json]] = {bytes: _PAGE, str: _TEXT_STREAM, Exposed: _FIGURES}
 """what a row names where a reply is no JSON -> its kinds of content"""
+_RENAMED: Final[Mapping[int, str]] = {
+    413: "Content Too Large",
+    414: "URI Too Long",
+    416: "Range Not Satisfiable",
+    422: "Unprocessable Content",
+}
+"""status -> what RFC 9110 calls it; Python says so from 3.13 on, and the document is the same on all"""
 
 
 def openapi(rows: Iterable[Row], *, version: str) -> Json:
@@ -250,4 +257,5 @@ def _refusal(status: int, shapes: _Shapes) -> Json:
 def _phrase(status: int) -> str:
     """Returns what a status is called, and the codes that come with it."""
     codes = dict.fromkeys(failure.code for failure in FAILURES if failure.status == status)
-    return HTTPStatus(status).phrase + (f": {', '.join(codes)}" if codes else "")
+    name = _RENAMED.get(status) or HTTPStatus(status).phrase
+    return name + (f": {', '.join(codes)}" if codes else "")
