@@ -37,7 +37,9 @@ are values without any: at the usual 700 the search takes a tenth of the loop, a
 
 
 def look_for_cycles_seldom() -> None:
-    """Sets it, and leaves out of every search what is there now: modules and tables that stay."""
-    gc.collect()
+    """Sets it, from now on, and leaves out of every search what is there now: modules and tables that
+    stay. The little of it that is garbage is not worth the time it takes to find it.
+    """
     gc.freeze()
     gc.set_threshold(_CYCLES_AFTER)
+    gc.enable()

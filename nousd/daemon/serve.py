@@ -101,7 +101,6 @@ def serve(settings: Settings, door: Door | None = None) -> int:
     """
     sys.setswitchinterval(_SWITCH_SECONDS)
     give_back_large_blocks()
-    look_for_cycles_seldom()
     allow_many_descriptors()
     trio.run(_serve, settings, door)
     return 0
@@ -136,6 +135,7 @@ async def _serve(settings: Settings, door: Door | None) -> None:
         beside = None if door is None else await doors.enter_async_context(door(redactor.add))
         core = await stack.enter_async_context(open_core(parts))
         ways = _Ways(listeners, beside, doors)
+        look_for_cycles_seldom()
         await _serve_until_told_to_stop(core, ways, signals, notifier)
 
 

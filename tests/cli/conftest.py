@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import io
 import signal
 import sys
@@ -65,6 +66,7 @@ def nousd(
         monkeypatch.setattr(sys, "argv", ["nousd", *map(str, argv)])
         with pytest.raises(SystemExit) as caught:
             daemon_main.main()
+        gc.enable()  # off while a daemon starts, and none did
         captured = capsys.readouterr()
         return Outcome(int(caught.value.code or 0), captured.out, captured.err)
 
