@@ -1,8 +1,8 @@
 """The log in memory: for tests under a fake clock, and for a daemon that is to forget everything.
 
-The same answers as ``sqlite`` without a file, a thread or a time of its own: what is submitted in one
-tick of the event loop is committed together in a later one, so that a run under an autojump clock is
-the same every time. It is unbounded, because it is a log; nothing here is durable.
+It gives the same answers as ``sqlite`` without a file, a thread or a clock: what is submitted in
+one tick of the event loop is committed together in a later one, so a run under an autojump clock is
+the same every time. It is unbounded, because it is a log; nothing in it is durable.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ async def open_store(*, before_commit: Callable[[], None] = lambda: None) -> Asy
     """Opens an empty log; leaving the context commits what is queued.
 
     Args:
-        before_commit: called before each commit; a StoreError that it raises fails that commit, except
-            for what is owed if it says that the disk is full: there is always space for that.
+        before_commit: called before each commit. A StoreError that it raises fails the commit; a
+            StoreFull spares batches that are ``owed``, for which there is always space.
     """
     store = MemoryStore(before_commit)
     try:
@@ -278,11 +278,7 @@ class MemoryStore:
     async def tree(self, session_id: str, *, after: str | None, limit: int) -> tuple[TreeNode, ...]:
         await trio.lowlevel.checkpoint()
         rows = sorted(self._rows.entries[session_id].values(), key=lambda row: row.seq)
-        ids = [row.entry.id for row in rows]
-        if after is None:
-            start = 0
-        else:
-            start = ids.index(after) + 1 if after in ids else len(ids)
+        start = _place_behind(after, [row.entry.id for row in rows])
         return tuple(row.node for row in rows[start : start + limit])
 
     async def pending_inputs(self, session_id: str) -> tuple[QueuedInput, ...]:
@@ -315,11 +311,7 @@ class MemoryStore:
     ) -> tuple[RunRecord, ...]:
         await trio.lowlevel.checkpoint()
         newest_first = list(reversed(self._rows.runs.values()))
-        ids = [run.run_id for run in newest_first]
-        if before is None:
-            start = 0
-        else:
-            start = ids.index(before) + 1 if before in ids else len(ids)
+        start = _place_behind(before, [run.run_id for run in newest_first])
         wanted = (
             run
             for run in newest_first[start:]
@@ -401,6 +393,13 @@ class MemoryStore:
     async def unused_artifacts(self, put_before: str, *, limit: int) -> tuple[str, ...]:
         await trio.lowlevel.checkpoint()
         return tuple(islice(_artifacts_memory.unused(self._rows, put_before), limit))
+
+
+def _place_behind(last: str | None, ids: list[str]) -> int:
+    """Returns where the page behind ``last`` begins: nowhere, if that is not in the list."""
+    if last is None:
+        return 0
+    return ids.index(last) + 1 if last in ids else len(ids)
 
 
 def _seq(event: StoredEvent) -> int:
