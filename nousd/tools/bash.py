@@ -64,7 +64,7 @@ async def _bash(args: Bash, context: ToolContext) -> ToolResult:
         network=args.network,
         timeout_seconds=args.timeout,
     )
-    return _told(await run_command(command, context), args.timeout)
+    return _told(await run_command(command, context))
 
 
 def _sandbox(args: Bash, context: ToolContext) -> Sandbox | None:
@@ -101,20 +101,13 @@ def _shell() -> str:
     )
 
 
-def _told(ran: Ran, timeout: int) -> ToolResult:
+def _told(ran: Ran) -> ToolResult:
     ended = ran.ended
     if ended.failure is not None:
         raise ToolError(f"bash_failed: the command {ended.failure}")
-    notes = [f"[{remark}]" for remark in ran.remarks]
-    if ended.exceeded is not None:
-        notes.append(f"Command was ended: it went beyond {ran.limit_exceeded}")
-    elif ended.timed_out:
-        notes.append(f"Command timed out after {timeout} seconds")
-    elif ended.code != 0:
-        notes.append(f"Command exited with code {ended.code}")
-    text = "\n\n".join([ran.result.text or "(no output)", *notes])
-    is_error = ended.exceeded is not None or ended.timed_out or ended.code != 0
-    return msgspec.structs.replace(ran.result, text=text, is_error=is_error)
+    if ran.cut_off is not None:
+        return ran.told("(no output)", f"Command {ran.cut_off}")
+    return ran.told("(no output)", f"Command exited with code {ended.code}" if ended.code else None)
 
 
 BASH = builtin(

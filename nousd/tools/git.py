@@ -179,19 +179,10 @@ def _opened(args: Git, context: ToolContext) -> tuple[Path, ...]:
 
 
 def _told(ran: Ran, left_out: int) -> ToolResult:
-    ended = ran.ended
-    if ended.failure is not None:
-        raise ToolError(f"git_failed: git {ended.failure}")
-    notes = [f"[{remark}]" for remark in ran.remarks]
-    if left_out:
-        notes.append(f"[left out, because rules close them to reading: {left_out}]")
-    if ended.exceeded is not None:
-        notes.append(f"git was ended: it went beyond {ran.limit_exceeded}")
-    elif ended.timed_out:
-        notes.append(f"git timed out after {TIMEOUT_SECONDS} seconds")
-    text = "\n\n".join([ran.result.text or "(nothing)", *notes])
-    is_error = ended.exceeded is not None or ended.timed_out or ended.code != 0
-    return msgspec.structs.replace(ran.result, text=text, is_error=is_error)
+    if ran.ended.failure is not None:
+        raise ToolError(f"git_failed: git {ran.ended.failure}")
+    closed = f"[left out, because rules close them to reading: {left_out}]" if left_out else None
+    return ran.told("(nothing)", closed, f"git {ran.cut_off}" if ran.cut_off else None)
 
 
 def _program() -> str:

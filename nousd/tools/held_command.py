@@ -61,14 +61,34 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
     ended: Ended
     result: ToolResult
+    timeout_seconds: float
     remarks: tuple[str, ...] = ()
 
     @property
-    def limit_exceeded(self) -> str:
-        """The limit for which it was ended, for people."""
-        name = self.ended.exceeded or ""
+    def is_error(self) -> bool:
+        """Whether it was ended, or says itself that it failed."""
+        return self.cut_off is not None or self.ended.code != 0
+
+    @property
+    def cut_off(self) -> str | None:
+        """What it was ended for, worded behind its name; None if it ended by itself."""
+        if self.ended.exceeded is not None:
+            return f"was ended: it went beyond {self._limit_exceeded(self.ended.exceeded)}"
+        return f"timed out after {self.timeout_seconds:g} seconds" if self.ended.timed_out else None
+
+    def _limit_exceeded(self, name: str) -> str:
         facts = self.result.sandbox
         return f"the limit {name} of {facts.limits[name]}" if facts else f"the limit {name}"
+
+    def told(self, nothing: str, *notes: str | None) -> ToolResult:
+        """Returns what the model is told: the output and the remarks, and behind them the notes.
+
+        Args:
+            nothing: what stands in the place of no output.
+        """
+        remarks = [f"[{remark}]" for remark in self.remarks]
+        text = "\n\n".join([self.result.text or nothing, *remarks, *filter(None, notes)])
+        return msgspec.structs.replace(self.result, text=text, is_error=self.is_error)
 
 
 async def run_command(command: Command, context: ToolContext) -> Ran:
@@ -107,7 +127,12 @@ async def run_command(command: Command, context: ToolContext) -> Ran:
         facts = _with_own_limits(held.facts, command)
         result = msgspec.structs.replace(result, execution_env="sandbox", sandbox=facts)
     hints = (held.hint,) if held.hint and _REFUSAL.search(result.text) else ()
-    return Ran(ended=ended, result=result, remarks=(*held.remarks, *hints))
+    return Ran(
+        ended=ended,
+        result=result,
+        timeout_seconds=command.timeout_seconds,
+        remarks=(*held.remarks, *hints),
+    )
 
 
 async def said_by(command: Command, context: ToolContext, bytes_max: int) -> bytes:
