@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 
 from nousd.errors import ConfigError
-from nousd.providers.interface import Record, Recorder
+from nousd.providers.interface import UNRECORDED, Record, Recorder
 
 EXCHANGE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Of what was sent, and of what came back; the rest is not kept."""
@@ -88,7 +88,8 @@ class Recordings:
     def _recorder(self, provider: str) -> Recorder:
         run_id = current_run.get()
         if run_id is None:
-            return _Nowhere()
+            # Such as a summary that was asked for by hand.
+            return UNRECORDED
         number = self._counts.pop(run_id, 0) + 1
         self._counts[run_id] = number
         if len(self._counts) > RUNS_COUNTED_MAX:
@@ -188,18 +189,6 @@ class _Recorder:
 
     def _file(self, suffix: str) -> Path:
         return self._stem.with_name(self._stem.name + suffix)
-
-
-class _Nowhere:
-    """Takes what belongs to no run, such as a summary that was asked for by hand."""
-
-    def request(self, path: str, body: bytes) -> None: ...
-
-    def response(self, status: int, content_type: str) -> None: ...
-
-    def chunk(self, data: bytes) -> None: ...
-
-    def end(self) -> None: ...
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import msgspec
 
 from nousd.errors import ProviderError
-from nousd.providers.interface import Piece
+from nousd.providers.interface import FinishReason, Piece
 from nousd.providers.sse import SseParser
 from nousd.wire.codec import scrub
 from nousd.wire.limits import ANSWER_BYTES_MAX
@@ -226,6 +226,17 @@ class WholeText:
         """Returns what is left at the end of the text."""
         rest, self._half_pair = scrub(self._half_pair), ""
         return rest
+
+
+def finish_reason(*, is_cut: bool, with_calls: bool) -> FinishReason:
+    """Returns why an answer ended, by what it holds: a server's own word for that may be wrong.
+
+    Args:
+        is_cut: whether it lacks its end, which only the server can tell.
+    """
+    if is_cut:
+        return "length"
+    return "tool_use" if with_calls else "stop"
 
 
 def count_in(values: Any, key: str) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from nousd.providers.model_names import row_of
+from nousd.providers.model_names import plain_name, row_of
 from nousd.wire.entries import Thinking
 
 MAX_TOKENS: Final = 32_000
@@ -110,7 +110,7 @@ def picks(model: str) -> bool:
     """Whether the model can be told how to pick its words. The vendor refuses that of all of its own,
     since the version of the API that is spoken here.
     """
-    return not model.lower().rpartition("/")[2].startswith("claude")
+    return not plain_name(model).startswith("claude")
 
 
 def plan_for(

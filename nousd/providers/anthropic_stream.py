@@ -12,11 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from nousd.errors import ContextOverflow, ProviderError
-from nousd.providers.answer_stream import WholeText, count_in
+from nousd.providers.answer_stream import WholeText, count_in, finish_reason
 from nousd.providers.anthropic_messages import Block, kept_block
 from nousd.providers.interface import (
     Finished,
-    FinishReason,
     Piece,
     ReasoningDelta,
     ReasoningKept,
@@ -29,12 +28,8 @@ from nousd.providers.server_errors import error_from_object
 from nousd.providers.tool_calls import CallAssembler, CallFragment
 from nousd.wire.entries import Usage
 
-FINISH_REASONS: Final[dict[str, FinishReason]] = {
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "tool_use": "tool_use",
-}
-"""The server's word -> ours. Any other (``end_turn``, ``stop_sequence``...) is a ``stop``."""
+CUT_REASONS: Final = frozenset({"max_tokens", "model_context_window_exceeded"})
+"""Stop reasons of an answer that lacks its end."""
 
 _THOUGHTS: Final = frozenset({"thinking", "redacted_thinking"})
 _USAGE_KEYS: Final = (
@@ -211,21 +206,15 @@ class MessagesAnswer:
         if reason == "refusal":
             words = "the model refused to answer"
             raise ProviderError(f"{words}: {self._explanation}" if self._explanation else words)
-        is_cut = FINISH_REASONS.get(reason) == "length"
+        is_cut = reason in CUT_REASONS
         calls = list(self._calls.whole_calls(is_cut=is_cut))
         if reason == "model_context_window_exceeded" and not (calls or self._text_chars):
             raise ContextOverflow("the input leaves the model no room for an answer")
         yield from self._rest()
         yield from calls
         self.finished = True
-        yield Finished(_finish_reason(reason, with_calls=bool(calls)), _usage(self._usage))
-
-
-def _finish_reason(reason: str, *, with_calls: bool) -> FinishReason:
-    mapped = FINISH_REASONS.get(reason, "stop")
-    if mapped == "length":
-        return mapped
-    return "tool_use" if with_calls else "stop"
+        ended = finish_reason(is_cut=is_cut, with_calls=bool(calls))
+        yield Finished(ended, _usage(self._usage))
 
 
 def _thought(block: _Block) -> Block:

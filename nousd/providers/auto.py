@@ -93,9 +93,12 @@ async def find_provider(
 async def _find_local(servers: Sequence[LocalServer]) -> Found | None:
     # Here and not above, where it would be loaded for whoever has something configured; and before the
     # time runs.
-    from nousd.providers.registry import make_provider
+    from nousd.providers.registry import ProviderSettings, make_provider
 
-    asked = {server: make_provider(LOCAL_DIALECT, api_base=server.api_base) for server in servers}
+    asked = {
+        server: make_provider(LOCAL_DIALECT, ProviderSettings(api_base=server.api_base))
+        for server in servers
+    }
     listed: dict[LocalServer, tuple[str, ...]] = {}
     with trio.move_on_after(SECONDS_MAX):
         async with trio.open_nursery() as nursery:

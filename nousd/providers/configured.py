@@ -17,7 +17,7 @@ from nousd.providers.key_command import key_from
 from nousd.providers.late_key import AskKey
 from nousd.providers.models import ModelFacts, Models
 from nousd.providers.prices import Price
-from nousd.providers.registry import make_provider
+from nousd.providers.registry import ProviderSettings, make_provider
 from nousd.redaction.redactor import Redactor
 
 RecordOf = Callable[[str], Record]
@@ -137,19 +137,22 @@ def make_configured(
     key = provider.api_key.reveal() if provider.api_key else None
     if key is not None:
         secrets.add(key)
-    return make_provider(
-        provider.dialect,
-        name=provider.name,
+    settings = ProviderSettings(
         api_base=provider.api_base,
         api_key=key,
         key_variable=provider.key_variable,
-        ask_key=_ask_key(provider, secrets) if key is None else None,
         model=provider.model,
         idle_timeout_seconds=said.idle_timeout_seconds,
-        attempts_max=said.retry_attempts,
-        random=random,
         record=record(provider.name) if record else None,
         secrets=secrets,
+    )
+    return make_provider(
+        provider.dialect,
+        settings,
+        name=provider.name,
+        ask_key=_ask_key(provider, secrets) if key is None else None,
+        attempts_max=said.retry_attempts,
+        random=random,
     )
 
 

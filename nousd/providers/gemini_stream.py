@@ -15,11 +15,10 @@ from typing import Any, Final
 import msgspec
 
 from nousd.errors import ProviderError
-from nousd.providers.answer_stream import WholeText, count_in
+from nousd.providers.answer_stream import WholeText, count_in, finish_reason
 from nousd.providers.gemini_contents import DIALECT
 from nousd.providers.interface import (
     Finished,
-    FinishReason,
     Piece,
     ReasoningDelta,
     ReasoningKept,
@@ -59,7 +58,7 @@ FAILED_REASONS: Final[dict[str, tuple[str, bool]]] = {
 """Finish reasons that are failures -> (what is said about them, whether trying again may help)."""
 
 CUT_REASONS: Final = frozenset({"CONTINUATION", "MAX_TOKENS"})
-"""Finish reasons of an answer that lacks its end. Any other (``STOP``...) is a ``stop``."""
+"""Finish reasons of an answer that lacks its end."""
 
 
 class GeminiChunk(msgspec.Struct, rename="camel"):
@@ -138,7 +137,8 @@ class GeminiAnswer:
         pieces += self._kept()
         calls = list(self._calls.whole_calls())
         pieces += calls
-        pieces.append(Finished(_finish_reason(reason, with_calls=bool(calls)), self._usage))
+        ended = finish_reason(is_cut=reason in CUT_REASONS, with_calls=bool(calls))
+        pieces.append(Finished(ended, self._usage))
         self.finished = True
         return pieces
 
@@ -191,12 +191,6 @@ def _check_feedback(feedback: Mapping[str, Any]) -> None:
     if reason := as_text(feedback.get("blockReason")):
         said = as_text(feedback.get("blockReasonMessage")) or reason
         raise ProviderError(f"the server's content filter refused the prompt: {said}")
-
-
-def _finish_reason(reason: str, *, with_calls: bool) -> FinishReason:
-    if reason in CUT_REASONS:
-        return "length"
-    return "tool_use" if with_calls else "stop"
 
 
 def _usage(value: Any) -> Usage | None:

@@ -123,6 +123,20 @@ class Recorder(Protocol):
         ...
 
 
+class _Unrecorded:
+    """Takes an exchange that nobody wants."""
+
+    def request(self, path: str, body: bytes) -> None: ...
+
+    def response(self, status: int, content_type: str) -> None: ...
+
+    def chunk(self, data: bytes) -> None: ...
+
+    def end(self) -> None: ...
+
+
+UNRECORDED: Final[Recorder] = _Unrecorded()
+
 Record = Callable[[], Recorder]
 """Returns what takes the next exchange; each attempt is one."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from nousd.providers.model_names import plain_name
 from nousd.wire.entries import Thinking
 
 _NOT_REASONING: Final = re.compile(r"gpt-[34]|chatgpt-|gpt-5(\.\d+)?-chat")
@@ -21,17 +22,12 @@ _LEAST_EFFORTS: Final = (
 
 def reasons(model: str) -> bool:
     """Tells whether the model can be told anything about reasoning."""
-    return not _NOT_REASONING.match(_plain(model))
+    return not _NOT_REASONING.match(plain_name(model))
 
 
 def effort_for(model: str, thinking: Thinking) -> str:
     """Returns the effort to ask a model for that ``reasons``."""
     if thinking != "off":
         return thinking
-    name = _plain(model)
+    name = plain_name(model)
     return next((effort for beginning, effort in _LEAST_EFFORTS if beginning.match(name)), "none")
-
-
-def _plain(model: str) -> str:
-    """Returns the name without a vendor before a slash."""
-    return model.lower().rpartition("/")[2]

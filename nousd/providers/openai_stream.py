@@ -12,10 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from nousd.errors import ProviderError
-from nousd.providers.answer_stream import WholeText, count_in
+from nousd.providers.answer_stream import WholeText, count_in, finish_reason
 from nousd.providers.interface import (
     Finished,
-    FinishReason,
     Piece,
     ReasoningDelta,
     TextDelta,
@@ -24,14 +23,8 @@ from nousd.providers.server_errors import error_from_object
 from nousd.providers.tool_calls import CallAssembler, CallFragment
 from nousd.wire.entries import Usage
 
-FINISH_REASONS: Final[dict[str, FinishReason]] = {
-    "length": "length",
-    "max_tokens": "length",
-    "model_length": "length",
-    "tool_calls": "tool_use",
-    "function_call": "tool_use",
-}
-"""The server's word -> ours. Any other (``stop``, ``eos``, ``end_turn``...) is a ``stop``."""
+CUT_REASONS: Final = frozenset({"length", "max_tokens", "model_length"})
+"""Finish reasons of an answer that lacks its end."""
 
 FAILED_REASONS: Final[dict[str, tuple[str, bool]]] = {
     "content_filter": ("the server's content filter cut the answer off", False),
@@ -148,20 +141,13 @@ class ChatAnswer:
             words, retryable = FAILED_REASONS[reason]
             raise ProviderError(words, retryable=retryable)
         pieces: list[Piece] = [TextDelta(rest)] if (rest := self._text.rest()) else []
-        is_cut = FINISH_REASONS.get(reason) == "length"
+        is_cut = reason in CUT_REASONS
         calls = list(self._calls.whole_calls(is_cut=is_cut))
         pieces += calls
-        pieces.append(Finished(_finish_reason(reason, with_calls=bool(calls)), self._usage))
+        ended = finish_reason(is_cut=is_cut, with_calls=bool(calls))
+        pieces.append(Finished(ended, self._usage))
         self.finished = True
         return pieces
-
-
-def _finish_reason(reason: str, *, with_calls: bool) -> FinishReason:
-    """What the answer holds counts more than the word, which servers get wrong."""
-    mapped = FINISH_REASONS.get(reason, "stop")
-    if mapped == "length":
-        return mapped
-    return "tool_use" if with_calls else "stop"
 
 
 def _is_fault(chunk: _Chunk) -> bool:

@@ -31,9 +31,12 @@ class ProviderSettings:
     """What a provider is made from; None means the provider's own default.
 
     Args:
-        api_key: kept out of the repr.
+        api_key: kept out of the repr, as ``secrets`` are.
         key_variable: what an error calls the key's setting.
+        model: used where a session names none.
         context_window: tokens; overrides what is known of the model.
+        record: if given, every exchange with a server passes through what it returns.
+        secrets: what its errors must not tell besides its key; None for nothing.
     """
 
     api_base: str | None = None
@@ -47,33 +50,24 @@ class ProviderSettings:
     secrets: Redactor | None = field(default=None, repr=False)
 
 
+DEFAULTS: Final = ProviderSettings()
+
+
 def make_provider(
     dialect: str,
+    settings: ProviderSettings = DEFAULTS,
     *,
     name: str | None = None,
-    api_base: str | None = None,
-    api_key: str | None = None,
-    key_variable: str | None = None,
     ask_key: AskKey | None = None,
-    model: str | None = None,
-    context_window: int | None = None,
-    idle_timeout_seconds: float = IDLE_TIMEOUT_SECONDS,
-    connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     attempts_max: int = ATTEMPTS_MAX,
     random: Callable[[], float] = random.random,
-    record: Record | None = None,
-    secrets: Redactor | None = None,
 ) -> Provider:
     """Returns a provider that speaks a dialect, retrying as ``RetryingProvider`` does.
 
     Args:
         name: the provider's; None for the dialect's.
-        ask_key: asked for the key when it is first needed, instead of ``api_key``.
-        model: used where a session names none; None means the provider's own default.
-        context_window: tokens; overrides what is known of the model.
+        ask_key: asked for the key when it is first needed, instead of that of the settings.
         random: returns numbers from 0 up to 1, for the waits between attempts.
-        record: if given, every exchange with a server passes through what it returns.
-        secrets: what its errors must not tell besides its key; None for nothing.
 
     Raises:
         ConfigError: there is no such dialect, or a setting is missing or cannot be used.
@@ -81,17 +75,6 @@ def make_provider(
     factory = FACTORIES.get(dialect)
     if factory is None:
         raise ConfigError(f"dialect must be one of: {', '.join(sorted(FACTORIES))}")
-    settings = ProviderSettings(
-        api_base=api_base,
-        api_key=api_key,
-        key_variable=key_variable,
-        model=model,
-        context_window=context_window,
-        idle_timeout_seconds=idle_timeout_seconds,
-        connect_timeout_seconds=connect_timeout_seconds,
-        record=record,
-        secrets=secrets,
-    )
     if ask_key is None:
         provider = factory(settings)
     else:

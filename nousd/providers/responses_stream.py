@@ -17,10 +17,9 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from nousd.errors import ProviderError
-from nousd.providers.answer_stream import WholeText, count_in
+from nousd.providers.answer_stream import WholeText, count_in, finish_reason
 from nousd.providers.interface import (
     Finished,
-    FinishReason,
     Piece,
     ReasoningDelta,
     ReasoningKept,
@@ -235,18 +234,17 @@ class ResponsesAnswer:
 
     def _end(self, response: dict[str, Any]) -> Iterator[Piece]:
         """Takes the response as it is when it has ended, well or not."""
-        reason = _reason_of(response)
+        is_cut = _is_cut(response)
         if not self._items:
             for position, whole in enumerate(as_list(response.get("output"))):
                 yield from self._end_item(position, as_object(whole))
         for position in sorted(self._items):
             yield from self._end_item(position, {})
         yield from self._kept()
-        calls = list(self._calls.whole_calls(is_cut=reason == "length"))
+        calls = list(self._calls.whole_calls(is_cut=is_cut))
         yield from calls
-        yield Finished(
-            "tool_use" if calls and reason == "stop" else reason, _usage(response.get("usage"))
-        )
+        ended = finish_reason(is_cut=is_cut, with_calls=bool(calls))
+        yield Finished(ended, _usage(response.get("usage")))
         self.finished = True
 
     def _kept(self) -> Iterator[Piece]:
@@ -257,8 +255,8 @@ class ResponsesAnswer:
                     yield ReasoningKept(ReasoningBlock(dialect=DIALECT, data=item.place()))
 
 
-def _reason_of(response: Mapping[str, Any]) -> FinishReason:
-    """Returns why the response ended.
+def _is_cut(response: Mapping[str, Any]) -> bool:
+    """Whether a response that has ended lacks its end.
 
     Raises:
         ProviderError: it ended badly.
@@ -269,10 +267,10 @@ def _reason_of(response: Mapping[str, Any]) -> FinishReason:
     if status == "cancelled":
         raise ProviderError("the server broke the answer off", retryable=True)
     if status != "incomplete":
-        return "stop"
+        return False
     if as_object(response.get("incomplete_details")).get("reason") == "content_filter":
         raise ProviderError("the server's content filter cut the answer off")
-    return "length"
+    return True
 
 
 def _texts_in(parts: Any, separator: str = "") -> str:

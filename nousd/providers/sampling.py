@@ -12,6 +12,7 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from nousd.machine.model_input import ModelInput
+from nousd.providers.model_names import plain_name
 from nousd.providers.openai_effort import reasons
 from nousd.wire.entries import Sampling, Thinking
 
@@ -47,16 +48,11 @@ def chat_limit(model: str) -> str:
     """Returns what Chat Completions calls the bound of an answer: the vendor's newer models refuse the
     name that others know.
     """
-    return "max_completion_tokens" if _OPENAI.match(_plain(model)) else "max_tokens"
+    return "max_completion_tokens" if _OPENAI.match(plain_name(model)) else "max_tokens"
 
 
 def _picks(model: str, thinking: Thinking | None) -> bool:
-    name = _plain(model)
+    name = plain_name(model)
     if not _OPENAI.match(name) or not reasons(model):
         return True
     return thinking == "off" and _FREE_UNLESS_REASONING.match(name) is not None
-
-
-def _plain(model: str) -> str:
-    """Returns the name without a vendor before a slash."""
-    return model.lower().rpartition("/")[2]

@@ -22,7 +22,7 @@ import trio
 from nousd.errors import ConfigError, ProviderError
 from nousd.providers.answer_stream import Decoder
 from nousd.providers.delivery import Put
-from nousd.providers.interface import Record, Recorder
+from nousd.providers.interface import UNRECORDED, Record, Recorder
 from nousd.providers.server_errors import ERROR_BODY_BYTES_MAX
 from nousd.redaction.redactor import Redactor
 from nousd.wire.codec import scrub
@@ -41,21 +41,6 @@ _HEADERS: Final = {
 }
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
-
-
-class _Unrecorded:
-    """Takes an exchange that nobody wants."""
-
-    def request(self, path: str, body: bytes) -> None: ...
-
-    def response(self, status: int, content_type: str) -> None: ...
-
-    def chunk(self, data: bytes) -> None: ...
-
-    def end(self) -> None: ...
-
-
-_UNRECORDED: Final = _Unrecorded()
 
 
 class ModelServer:
@@ -146,7 +131,7 @@ class ModelServer:
         """
         with self._without_keys():
             connections = await self._opened()
-            return await connections.get(self._base + path, _UNRECORDED)
+            return await connections.get(self._base + path, UNRECORDED)
 
     async def _opened(self) -> Connections:
         async with self._opening:
@@ -169,7 +154,7 @@ class ModelServer:
 
     @contextmanager
     def _recorder(self) -> Iterator[Recorder]:
-        recorder = self._record() if self._record else _UNRECORDED
+        recorder = self._record() if self._record else UNRECORDED
         try:
             yield recorder
         finally:

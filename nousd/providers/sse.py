@@ -11,6 +11,7 @@ know what a payload means.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from typing import Final
 
 from nousd.errors import ProviderError
@@ -19,7 +20,6 @@ EVENT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of one event, and so of what is held between two chunks. Far above any delta, because some
 servers send a whole answer as one event."""
 
-_BOM: Final = b"\xef\xbb\xbf"
 _PAYLOAD_FIELDS: Final = (b"data", b"error")
 
 
@@ -78,7 +78,7 @@ class SseParser:
     def _take_line(self, line: bytes, payloads: list[bytes]) -> None:
         if self._at_start:
             self._at_start = False
-            line = line.removeprefix(_BOM)
+            line = line.removeprefix(BOM_UTF8)
         if line:
             self._take_field(line)
         elif self._data:

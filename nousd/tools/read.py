@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from typing import Annotated, BinaryIO, Final, NamedTuple
 
 import msgspec
@@ -22,8 +23,6 @@ _CHUNK_BYTES: Final = 1024 * 1024
 KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
 """What is kept of a file that is longer than a page. The file itself is there for the rest, and whoever
 reads it page by page is not to have it stored as often."""
-
-_BOM: Final = b"\xef\xbb\xbf"
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -63,7 +62,7 @@ def _result(confinement: Confinement, args: Read) -> ToolResult:
             raise ToolError(f"read_failed: {shown(args.path)} is {kind}, not text")
         if not probe:
             return ToolResult("(empty file)")
-        file.seek(len(_BOM) if probe.startswith(_BOM) else 0)
+        file.seek(len(BOM_UTF8) if probe.startswith(BOM_UTF8) else 0)
         begun = _skip_lines(file, args)
         page = _page(file, begun, min(args.limit or TOOL_RESULT_LINES_MAX, TOOL_RESULT_LINES_MAX))
         full = _whole(file, page.data, args.limit) if _is_cut(page, args) else None

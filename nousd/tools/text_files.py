@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from codecs import BOM_UTF8
 from contextlib import ExitStack, suppress
 from typing import Final
 
@@ -27,7 +28,6 @@ BINARY_PROBE_BYTES: Final = 8 * 1024
 WRITING: Final = trio.CapacityLimiter(1)
 """One change at a time in the whole daemon, so that two edits of one file never lose one of them."""
 
-_BOM: Final = b"\xef\xbb\xbf"
 
 _IMAGES: Final = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -66,7 +66,7 @@ def read_text(place: Place, given: str) -> tuple[bytes, str]:
         raise ToolError(f"edit_failed: {shown(given)} is larger than {TEXT_BYTES_MAX} bytes")
     if (kind := binary_kind(data)) is not None:
         raise ToolError(f"edit_failed: {shown(given)} is {kind}")
-    bom = _BOM if data.startswith(_BOM) else b""
+    bom = BOM_UTF8 if data.startswith(BOM_UTF8) else b""
     try:
         return bom, data[len(bom) :].decode()
     except UnicodeDecodeError as error:

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from nousd.providers.interface import Provider
-from nousd.providers.registry import make_provider
+from nousd.providers.registry import ProviderSettings, make_provider
 from tests.daemon_harness import Client, Daemon, Events, socket_daemon
 from tests.stub_model import StubModel, stub_model
 
@@ -37,7 +37,7 @@ async def stub() -> AsyncIterator[StubModel]:
 @pytest.fixture
 async def provider(stub: StubModel) -> AsyncIterator[Provider]:
     """The provider that talks to ``stub``; it waits as long as servers ask for, and no longer."""
-    provider = make_provider("openai", api_base=stub.api_base, model="stub-model")
+    provider = make_provider("openai", ProviderSettings(api_base=stub.api_base, model="stub-model"))
     yield provider
     await provider.aclose()
 

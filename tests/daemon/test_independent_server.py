@@ -21,7 +21,7 @@ from typing import Any, Final
 import httpx2
 import pytest
 
-from nousd.providers.registry import make_provider
+from nousd.providers.registry import ProviderSettings, make_provider
 from tests.daemon_harness import Client, Event, Events, of_type, socket_daemon
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "aimock"
@@ -109,9 +109,10 @@ async def talk(
     dialect: Dialect = request.param
     (short_folder / "work").mkdir()
     (short_folder / "work/notes.txt").write_text("The answer is forty-two.\n")
-    provider = make_provider(
-        dialect.name, api_base=server + dialect.base_path, api_key=KEY, model=dialect.model
+    settings = ProviderSettings(
+        api_base=server + dialect.base_path, api_key=KEY, model=dialect.model
     )
+    provider = make_provider(dialect.name, settings)
     headers = {"x-api-key": KEY}
     async with (
         socket_daemon(short_folder, provider=provider) as daemon,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nousd.providers.registry import make_provider
+from nousd.providers.registry import ProviderSettings, make_provider
 from tests.daemon_harness import Client, Event, Events, of_type, socket_daemon, types
 from tests.stub_model import (
     Gate,
@@ -153,7 +153,9 @@ async def test_a_failed_run_leaves_its_queue_pending(
 async def test_a_silent_stream_is_given_up_after_its_time(
     short_folder: Path, stub: StubModel
 ) -> None:
-    provider = make_provider("openai", api_base=stub.api_base, idle_timeout_seconds=0.1)
+    provider = make_provider(
+        "openai", ProviderSettings(api_base=stub.api_base, idle_timeout_seconds=0.1)
+    )
     async with socket_daemon(short_folder, provider=provider) as daemon:
         events, client = await daemon.watch(), await daemon.connect()
         stub.script(hanging_reply())

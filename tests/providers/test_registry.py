@@ -24,7 +24,7 @@ KEY = "sk-very-secret"
     ],
 )
 def test_a_server_on_this_machine_needs_no_key(api_base: str) -> None:
-    assert make_provider("openai", api_base=api_base).name == "openai"
+    assert make_provider("openai", ProviderSettings(api_base=api_base)).name == "openai"
 
 
 @pytest.mark.parametrize("api_key", [None, "", "  "])
@@ -33,12 +33,14 @@ def test_a_server_on_this_machine_needs_no_key(api_base: str) -> None:
 )
 def test_any_other_server_needs_a_key(api_base: str | None, api_key: str | None) -> None:
     with pytest.raises(ConfigError, match="OPENAI_API_KEY is not set"):
-        make_provider("openai", api_base=api_base, api_key=api_key)
+        make_provider("openai", ProviderSettings(api_base=api_base, api_key=api_key))
 
 
 def test_with_a_key_any_server_will_do() -> None:
-    assert make_provider("openai", api_key=KEY).default_model == "gpt-5-mini"
-    elsewhere = make_provider("openai", api_key=f"{KEY}\n", api_base="https://gpu/v1", model="m")
+    assert make_provider("openai", ProviderSettings(api_key=KEY)).default_model == "gpt-5-mini"
+    elsewhere = make_provider(
+        "openai", ProviderSettings(api_key=f"{KEY}\n", api_base="https://gpu/v1", model="m")
+    )
     assert elsewhere.default_model == "m"
 
 
@@ -62,7 +64,7 @@ def test_an_unknown_provider_is_answered_with_the_known_ones() -> None:
 )
 def test_a_base_that_cannot_be_used_is_named_but_not_shown(api_base: str) -> None:
     with pytest.raises(ConfigError, match=r"^api_base ") as caught:
-        make_provider("openai", api_base=api_base, api_key=KEY)
+        make_provider("openai", ProviderSettings(api_base=api_base, api_key=KEY))
     assert "hunter2" not in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -70,19 +72,27 @@ def test_a_base_that_cannot_be_used_is_named_but_not_shown(api_base: str) -> Non
 @pytest.mark.parametrize("api_key", ["sk\nx", "schlüssel", "sk\x7f"])
 def test_a_key_that_cannot_be_sent_is_refused_without_showing_it(api_key: str) -> None:
     with pytest.raises(ConfigError, match="OPENAI_API_KEY holds characters") as caught:
-        make_provider("openai", api_key=api_key)
+        make_provider("openai", ProviderSettings(api_key=api_key))
     assert api_key not in str(caught.value)
 
 
 def test_settings_do_not_show_the_key() -> None:
     assert KEY not in repr(ProviderSettings(api_key=KEY))
-    assert KEY not in repr(make_provider("openai", api_key=KEY))
+    assert KEY not in repr(make_provider("openai", ProviderSettings(api_key=KEY)))
 
 
 def test_the_window_is_the_known_one_unless_it_is_set() -> None:
-    assert make_provider("openai", api_key=KEY).context_window("gpt-4o-mini") == 128_000
-    assert make_provider("openai", api_key=KEY, context_window=9).context_window("gpt-4o") == 9
-    assert make_provider("mock", context_window=9).context_window("any") == 9
+    assert (
+        make_provider("openai", ProviderSettings(api_key=KEY)).context_window("gpt-4o-mini")
+        == 128_000
+    )
+    assert (
+        make_provider("openai", ProviderSettings(api_key=KEY, context_window=9)).context_window(
+            "gpt-4o"
+        )
+        == 9
+    )
+    assert make_provider("mock", ProviderSettings(context_window=9)).context_window("any") == 9
 
 
 @pytest.mark.parametrize("attempts_max", [1, 2])

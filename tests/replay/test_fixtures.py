@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from nousd.providers.interface import Provider
-from nousd.providers.registry import make_provider
+from nousd.providers.registry import ProviderSettings, make_provider
 from nousd.replay.compare import compared
 from nousd.replay.fixture import Fixture, read_fixture
 from nousd.replay.play import Tuning, play
@@ -51,9 +51,8 @@ def replies_of(fixture: Fixture) -> Iterator[Reply]:
 def server(fixture: Fixture, stub: StubModel, name: str) -> Provider:
     """The real provider, at a server that sends what was recorded. It does not wait between attempts."""
     dialect = fixture.dialects[name]
-    return make_provider(
-        dialect, name=name, api_base=f"{stub.origin}/v1", random=lambda: -1.0, model="test-model"
-    )
+    settings = ProviderSettings(api_base=f"{stub.origin}/v1", model="test-model")
+    return make_provider(dialect, settings, name=name, random=lambda: -1.0)
 
 
 def test_there_is_a_run_of_every_kind_in_every_dialect() -> None:
