@@ -6,9 +6,11 @@ what had to stay out is counted here, for the manifest, which is the last file o
 
 from __future__ import annotations
 
+import io
 import json
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import IO, Any, Final
@@ -24,6 +26,9 @@ FOLDER: Final = "nousd-bundle"
 
 _IN_MEMORY_BYTES_MAX: Final = 8 * 1024 * 1024
 """A file that is longer waits on the disk until its length is known."""
+
+_GZIP: Final = 16 + zlib.MAX_WBITS
+"""Asks zlib for the largest window, and for the head and the sum of a gzip file around it."""
 
 
 class File(msgspec.Struct, frozen=True):
@@ -56,7 +61,8 @@ class Archive:
         self.is_broken = False
         self._redactor = redactor
         self._now = now
-        self._tar = tarfile.open(fileobj=output, mode="w:gz", format=tarfile.PAX_FORMAT)  # noqa: SIM115
+        self._compressed = _Compressed(output)
+        self._tar = tarfile.open(fileobj=self._compressed, mode="w", format=tarfile.PAX_FORMAT)  # noqa: SIM115
 
     def leave_out(self, what: str, reason: str) -> None:
         """Notes that something is not in the bundle."""
@@ -102,6 +108,7 @@ class Archive:
             },
         )
         self._tar.close()
+        self._compressed.end()
 
     def _redacted_lines(self, text: str) -> Iterator[bytes]:
         """Yields the text in pieces: JSON lines one by one, and what lies between them whole, because a
@@ -134,6 +141,31 @@ class Archive:
             self._tar.addfile(info, file)
             self.is_broken = False
         self.files.append(File(name, info.size))
+
+
+class _Compressed(io.RawIOBase):
+    """Compresses what is written to it.
+
+    Unlike a ``GzipFile`` it writes nothing when it is dropped: half a bundle has no end, and its output
+    may be gone by then.
+    """
+
+    def __init__(self, output: IO[bytes]) -> None:
+        self._output = output
+        self._gzip = zlib.compressobj(level=zlib.Z_BEST_COMPRESSION, wbits=_GZIP)
+        self._size = 0
+
+    def write(self, data: Any) -> int:
+        self._output.write(self._gzip.compress(data))
+        self._size += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._size
+
+    def end(self) -> None:
+        """Writes what is left, and the sum over all of it."""
+        self._output.write(self._gzip.flush())
 
 
 def _json_or_none(text: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import json
 import os
@@ -552,6 +553,18 @@ def test_an_output_that_is_full_for_a_moment_is_an_error_all_the_same(
     write(folder, created("s1"), *STARTS, *a_message("m1", noise))
     with pytest.raises(OSError, match="No space left on device"):
         write_bundle(wanted_of(folder, tmp_path), FullForAMoment(), "out")
+
+
+def test_a_bundle_that_comes_to_nothing_writes_nothing_more_when_it_is_dropped(
+    folder: Path, tmp_path: Path
+) -> None:
+    write(folder, created("s1"))
+    output = io.BytesIO()
+    with pytest.raises(SessionNotFound):
+        write_bundle(wanted_of(folder, tmp_path, "s9"), output, "out")
+    half = output.getvalue()
+    gc.collect()
+    assert output.getvalue() == half
 
 
 def test_nothing_but_a_regular_file_is_ever_overwritten(folder: Path, tmp_path: Path) -> None:
