@@ -6,7 +6,7 @@ and signals. Tests run it on memory streams, a memory store and a fake clock.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -66,9 +66,11 @@ class Parts(msgspec.Struct, kw_only=True):
     store: Store
     clock: Clock
     models: Models
-    tools: tuple[Tool, ...]
     workspaces: Workspaces
     """The permissions look at the same."""
+    tools: tuple[Tool, ...] = ()
+    late_tools: Callable[[], Iterable[Tool]] | None = None
+    """Come before ``tools``, and are not asked for before somebody looks for a tool."""
     extension_commands: Mapping[str, ExtensionHandler] = {}
     hooks: Hooks = NO_HOOKS
     around_permissions: Callable[[Permissions, Sessions], Permissions] = CutPermissions
@@ -123,7 +125,7 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
     await close_what_can_be(parts.store, log, parts.clock)
     defaults = await parts.store.defaults()
     parts.workspaces.trust.remember(defaults.trusted)
-    tools = ToolRegistry(parts.tools)
+    tools = ToolRegistry(parts.tools, late=parts.late_tools)
     confirmers = Confirmers()
     uploads = Uploads(parts.store, parts.clock, parts.spool_folder)
     sessions = Sessions(

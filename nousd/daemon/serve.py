@@ -31,6 +31,7 @@ from nousd.daemon.connection import serve_commands
 from nousd.daemon.core import Core
 from nousd.daemon.descriptors import allow_many_descriptors
 from nousd.daemon.feed import serve_events
+from nousd.daemon.first_run import import_for_first_run
 from nousd.daemon.logs import configure_logging
 from nousd.daemon.mcp_specs import specs_of_settings
 from nousd.daemon.memory import give_back_large_blocks, look_for_cycles_seldom
@@ -56,6 +57,7 @@ from nousd.redaction.known import secret_variables
 from nousd.redaction.redactor import Redactor
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.sqlite import open_store
+from nousd.tools.interface import Tool
 from nousd.tools.mcp.server import Surroundings
 from nousd.wire.codec import encode_error
 from nousd.wire.limits import CONNECTIONS_MAX
@@ -164,7 +166,6 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
     from nousd.daemon.sandboxing import detector
     from nousd.extensions.loader import load_extensions
     from nousd.providers.configured import configured_models
-    from nousd.tools.builtins import builtin_tools
 
     extensions = load_extensions(
         settings.extension,
@@ -173,7 +174,6 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
         redact=redactor.redact,
     )
     workspaces = workspaces_of_settings(settings, extensions.places)
-    builtins = builtin_tools(allow_exec=settings.allow_exec, web_allow=settings.web_allow)
     permissions = RulePermissions(
         settings.permission_mode,
         rules_of_settings(settings),
@@ -194,7 +194,8 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
                 store=store,
                 clock=SystemClock(),
                 models=models,
-                tools=(*builtins, *extensions.tools),
+                late_tools=_builtin_tools(settings),
+                tools=extensions.tools,
                 workspaces=workspaces,
                 extension_commands=extensions.commands,
                 hooks=extensions.hooks,
@@ -222,6 +223,25 @@ async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator
             await models.aclose()
 
 
+def _builtin_tools(settings: Settings) -> Callable[[], tuple[Tool, ...]]:
+    """Returns what imports our own tools. What is wrong with their settings is said at once.
+
+    Raises:
+        ConfigError: ``web_allow`` cannot be used.
+    """
+    if settings.web_allow:
+        from nousd.tools.web_addresses import WebAllow
+
+        WebAllow(settings.web_allow)
+
+    def tools() -> tuple[Tool, ...]:
+        from nousd.tools.builtins import builtin_tools
+
+        return builtin_tools(allow_exec=settings.allow_exec, web_allow=settings.web_allow)
+
+    return tools
+
+
 def _native_settings(settings: Settings) -> NativeSettings:
     path = settings.system_prompt
     return NativeSettings(
@@ -244,6 +264,7 @@ async def _serve_until_told_to_stop(
             # A fault of theirs costs their clients the way in, and nobody anything else.
             served = partial(beside, core)
             connections.start_soon(boundary.contained, served, "the way in beside the sockets")
+        connections.start_soon(import_for_first_run, core.closing)
         notifier.ready(f"pid {os.getpid()}")
         _log.info("listening on %s", listeners.command.socket.getsockname())
         told = await anext(signals)

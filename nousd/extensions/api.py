@@ -10,9 +10,8 @@ It deliberately knows neither sessions nor events: an extension is asked and ans
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, get_args
 
 import msgspec
@@ -25,8 +24,9 @@ from nousd.extensions.calls import (
     Handler,
     Redact,
 )
-from nousd.extensions.hook_chain import NO_HOOKS, Hook, Hooks, OnError
+from nousd.extensions.hook_chain import Hook, OnError
 from nousd.extensions.hooks import HOOKS, HookName
+from nousd.extensions.loaded import ExtensionFunction
 from nousd.tools.arguments import Arguments, struct_arguments
 from nousd.tools.builtins import BUILTIN_NAMES
 from nousd.tools.function_tool import (
@@ -42,28 +42,11 @@ from nousd.tools.registry import TOOL_NAME
 from nousd.wire.access import Access, ToolClass
 from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
 
-ExtensionFunction = Callable[[Any], Awaitable[Any]]
-"""Takes a command's payload (anything but an object counts as {}), returns an object of plain JSON."""
-
-
 HOOK_TIMEOUT_SECONDS: Final = 10.0
 """For hooks that were registered without a limit of their own: a run waits for them."""
 
 HOOKS_MAX: Final = 64
 """Hooks of one extension."""
-
-
-class Extensions(msgspec.Struct, frozen=True):
-    """What all extensions together registered.
-
-    Args:
-        places: the files and folders their code was loaded from.
-    """
-
-    tools: tuple[Tool, ...] = ()
-    commands: Mapping[str, ExtensionFunction] = {}
-    hooks: Hooks = NO_HOOKS
-    places: tuple[Path, ...] = ()
 
 
 class Registered:

@@ -15,13 +15,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nousd.errors import ConfigError
-from nousd.extensions import demo as demo_extension
-from nousd.extensions.api import ExtensionApi, Extensions, Registered
 from nousd.extensions.calls import Redact, described
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
+from nousd.extensions.loaded import Extensions
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+    from nousd.extensions.api import ExtensionApi
 
 ENTRY_POINTS: Final = "nousd.extensions"
 """The group of entry points; each names a module with ``register(api)``, or such a function."""
@@ -30,7 +31,7 @@ EXTENSION_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
 
 _RESERVED_NAME: Final = "builtin"  # the source of our own tools
 
-Register = Callable[[ExtensionApi], object]
+Register = Callable[["ExtensionApi"], object]
 
 
 class _Found(NamedTuple):
@@ -70,6 +71,10 @@ def load_extensions(
 def _loaded_all(
     paths: tuple[Path, ...], installed: tuple[str, ...], *, demo: bool, redact: Redact
 ) -> Extensions:
+    if not (paths or installed or demo):
+        return Extensions()
+    from nousd.extensions.api import ExtensionApi, Registered
+
     known: dict[str, _Found] = {}
     for found in _found(paths, installed, demo=demo):
         if found.name in known:
@@ -88,7 +93,9 @@ def _loaded_all(
 
 def _found(paths: tuple[Path, ...], installed: tuple[str, ...], *, demo: bool) -> Iterator[_Found]:
     if demo:
-        yield _Found("extension demo", "demo", demo_extension.register, ())
+        from nousd.extensions.demo import register
+
+        yield _Found("extension demo", "demo", register, ())
     for path in paths:
         yield _from_file(path)
     if installed:

@@ -8,7 +8,7 @@ makes something of them looks at ``version``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from nousd.errors import ConfigError
@@ -22,16 +22,33 @@ class ToolRegistry(Mapping[str, Tool]):
     """Tools that are always there, in the order in which they were registered, and behind them those
     that come and go, by source and name: so two that stay never change places.
 
+    Args:
+        late: gives tools that come before all others. It is asked when the first tool is looked for, as
+            what it gives may take a while to import.
+
     Raises:
-        ConfigError: if a name is taken or unusable.
+        ConfigError: if a name is taken or unusable; of a late one, when it is asked for.
     """
 
-    def __init__(self, tools: Iterable[Tool] = ()) -> None:
-        self._tools: dict[str, Tool] = {}
+    def __init__(
+        self, tools: Iterable[Tool] = (), *, late: Callable[[], Iterable[Tool]] | None = None
+    ) -> None:
+        self._known: dict[str, Tool] = {}
+        self._late = late
         self._passing: dict[str, str] = {}
         self.version = 0
         for tool in tools:
-            self.register(tool)
+            _add(self._known, tool)
+            self.version += 1
+
+    @property
+    def _tools(self) -> dict[str, Tool]:
+        if self._late is not None:
+            together: dict[str, Tool] = {}
+            for tool in (*self._late(), *self._known.values()):
+                _add(together, tool)
+            self._known, self._late = together, None
+        return self._known
 
     def register(self, tool: Tool) -> None:
         """Adds a tool for good.
@@ -57,7 +74,7 @@ class ToolRegistry(Mapping[str, Tool]):
         passing = self._passing | dict.fromkeys(together.keys() - self._tools.keys(), source)
         lasting = [name for name in together if name not in passing]
         ordered = sorted(passing, key=lambda name: (passing[name], name))
-        self._tools = {name: together[name] for name in (*lasting, *ordered)}
+        self._known = {name: together[name] for name in (*lasting, *ordered)}
         self._passing = passing
 
     def __getitem__(self, name: str) -> Tool:

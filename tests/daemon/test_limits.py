@@ -28,7 +28,8 @@ from nousd.daemon.event_filters import FROZEN
 from nousd.daemon.instructions import Places, read_instructions
 from nousd.daemon.outbox import Outbox
 from nousd.daemon.sockets import open_listeners
-from nousd.extensions.api import ExtensionApi, ExtensionFunction, Registered
+from nousd.extensions.api import ExtensionApi, Registered
+from nousd.extensions.loaded import ExtensionFunction
 from nousd.machine import asked, compaction, queue_updates
 from nousd.providers import answer_stream, listing
 from nousd.providers import tool_calls as calls_of_models

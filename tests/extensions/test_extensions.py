@@ -15,8 +15,9 @@ import trio
 import trio.testing
 
 from nousd.errors import CommandRejected, ConfigError, ToolArgumentsInvalid, ToolError
-from nousd.extensions.api import ExtensionApi, Extensions, Registered
+from nousd.extensions.api import ExtensionApi, Registered
 from nousd.extensions.calls import THREADS_MAX, TIMEOUT_SECONDS
+from nousd.extensions.loaded import Extensions
 from nousd.extensions.loader import load_extensions
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import ExpectQuiet, ToolContext, ToolResult, nobody_waits

@@ -63,6 +63,29 @@ def test_the_tools_of_a_source_are_replaced_together_and_others_keep_their_place
     assert list(registry) == ["read", "z", "f"]
 
 
+def test_late_tools_are_asked_for_once_and_come_first() -> None:
+    asked = []
+
+    def late() -> list[Tool]:
+        asked.append(True)
+        return [READ]
+
+    registry = ToolRegistry([of_source("z", "extension")], late=late)
+    assert asked == []
+    assert list(registry) == ["read", "z"]
+    registry.replace_all("server", [of_source("a", "server")])
+    assert (list(registry), asked) == (["read", "z", "a"], [True])
+
+
+def test_tools_of_a_source_come_behind_late_ones_that_nobody_has_asked_for() -> None:
+    registry = ToolRegistry(late=lambda: [READ])
+    registry.replace_all("server", [of_source("a", "server")])
+    assert list(registry) == ["read", "a"]
+    registry = ToolRegistry(late=lambda: [READ])
+    with pytest.raises(ConfigError, match="tool read of server exists already, from builtin"):
+        registry.replace_all("server", [of_source("read", "server")])
+
+
 def test_a_source_with_a_name_that_is_taken_has_no_tools() -> None:
     registry = ToolRegistry([READ])
     registry.replace_all("server", [of_source("a", "server")])

@@ -1,0 +1,28 @@
+"""What came of loading extensions. Kept apart from what loads them: mostly there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nousd.extensions.hook_chain import NO_HOOKS, Hooks
+from nousd.tools.interface import Tool
+
+ExtensionFunction = Callable[[Any], Awaitable[Any]]
+"""Takes a command's payload (anything but an object counts as {}), returns an object of plain JSON."""
+
+
+class Extensions(msgspec.Struct, frozen=True):
+    """What all extensions together registered.
+
+    Args:
+        places: the files and folders their code was loaded from.
+    """
+
+    tools: tuple[Tool, ...] = ()
+    commands: Mapping[str, ExtensionFunction] = {}
+    hooks: Hooks = NO_HOOKS
+    places: tuple[Path, ...] = ()
