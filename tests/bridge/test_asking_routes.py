@@ -14,6 +14,7 @@ import trio
 
 from nousd.daemon.permissions import RulePermissions
 from nousd.providers.interface import Provider
+from nousd.wire.limits import SESSION_RULES_MAX
 from tests.bridge.harness import Bridge, Frame, Frames, bridge_to, text
 from tests.daemon_harness import WAIT_SECONDS, Daemon, socket_daemon
 from tests.stub_model import StubModel, text_reply, tool_reply
@@ -111,9 +112,11 @@ async def test_what_waits_is_listed_as_its_frame_tells_it(kit: Kit) -> None:
             "argsIntegrity": told["argsIntegrity"],
             "query": told["query"],
             "status": "pending",
+            "requestedAtMs": told["requestedAtMs"],
             "expiresAtMs": told["expiresAtMs"],
             "actionDigest": told["actionDigest"],
         }
+        assert told["requestedAtMs"] < told["expiresAtMs"]
         assert quote(listed["id"], safe="") == listed["id"], "an id is safe in a path"
         assert await pending(kit.bridge, sessionID=listed["sessionID"]) == [listed]
         other = await kit.bridge.new_session()
@@ -121,46 +124,49 @@ async def test_what_waits_is_listed_as_its_frame_tells_it(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "persists", "runs"),
+    ("reply", "told_as", "rule"),
     [
-        ("once", False, True),
-        ("always", True, True),
-        ("allow", True, True),
-        ("reject", False, False),
-        ("deny", False, False),
+        ("once", "once", None),
+        ("always", "always", "allow:write(a.txt)"),
+        ("allow", "always", "allow:write(a.txt)"),
+        ("reject", "reject", "deny:write(a.txt)"),
+        ("deny", "reject", "deny:write(a.txt)"),
     ],
 )
 async def test_a_reply_is_applied_and_says_which_rule_stands_from_then_on(
-    kit: Kit, short_folder: Path, reply: str, persists: bool, runs: bool
+    kit: Kit, short_folder: Path, reply: str, told_as: str, rule: str | None
 ) -> None:
     async with asked(kit, WRITE) as (frames, frame):
         id, session = frame.properties["requestID"], frame.properties["sessionID"]
         applied = await kit.bridge.post(f"/permission/{id}/reply", reply=reply)
-        rule = applied["standingRuleID"]
         assert applied == {
             "ok": True,
             "requestID": id,
             "reply": reply,
             "status": "applied",
-            "persistedRule": persists,
+            "persistedRule": rule is not None,
             "standingRuleID": rule,
         }
         told = await frames.until("session.run.finished")
         (replied,) = [frame.properties for frame in told if frame.type == "permission.replied"]
         assert (replied["requestID"], replied["sessionID"]) == (id, session)
         assert replied["decidedBy"] == "user"
-        assert replied["reply"] == ("once" if runs else "deny")
+        assert replied["reply"] == told_as
+        assert replied["standingRuleID"] == rule
+        assert replied["standingRulePersisted"] == (rule is not None)
         now = await kit.bridge.get("/permission", sessionID=session)
         assert now["requests"] == []
-        assert (rule in [rule["id"] for rule in now["rules"]]) == persists
-        assert (rule is not None) == persists
-        assert (short_folder / "work" / "a.txt").exists() == runs
+        assert (rule in [rule["id"] for rule in now["rules"]]) == (rule is not None)
+        assert (short_folder / "work" / "a.txt").exists() == (told_as != "reject")
 
 
-async def test_a_rule_that_stands_spares_the_next_question_in_its_session_alone(kit: Kit) -> None:
+@pytest.mark.parametrize("reply", ["always", "reject"])
+async def test_a_rule_that_stands_spares_the_next_question_in_its_session_alone(
+    kit: Kit, reply: str
+) -> None:
     async with asked(kit, WRITE) as (frames, frame):
         id, session = frame.properties["requestID"], frame.properties["sessionID"]
-        await kit.bridge.post(f"/permission/{id}/reply", reply="always")
+        await kit.bridge.post(f"/permission/{id}/reply", reply=reply)
         await frames.until("session.run.finished")
         kit.stub.script(tool_reply(WRITE), text_reply("done"))
         await kit.bridge.post(f"/session/{session}/prompt_async", parts=text("again"))
@@ -274,16 +280,40 @@ async def test_what_leads_out_of_the_workspace_is_allowed_once_whatever_the_repl
     session = await kit.bridge.new_session()
     await kit.bridge.post(f"/session/{session}/workspace/override", ttl_seconds=600)
     async with kit.bridge.events() as frames:
-        for _ in range(2):
+        for reply in ("reject", "always", "always"):
             kit.stub.script(tool_reply(("read", {"path": "../secret.txt"})), text_reply("done"))
             await kit.bridge.post(f"/session/{session}/prompt_async", parts=text("go"))
             (*_, frame) = await frames.until("permission.asked")
             id = frame.properties["requestID"]
-            applied = await kit.bridge.post(f"/permission/{id}/reply", reply="always")
+            applied = await kit.bridge.post(f"/permission/{id}/reply", reply=reply)
             assert (applied["persistedRule"], applied["standingRuleID"]) == (False, None)
             told = await frames.until("session.run.finished")
             results = [frame.properties.get("part", {}).get("result") for frame in told]
-            assert any("outside" in str(result) for result in results)
+            assert any("outside" in str(result) for result in results) == (reply == "always")
+
+
+async def test_a_reply_counts_although_there_is_no_room_for_its_rule(
+    kit: Kit, short_folder: Path
+) -> None:
+    other = [{"permission": f"other{n}", "action": "deny"} for n in range(SESSION_RULES_MAX)]
+    async with asked(kit, WRITE) as (frames, frame):
+        id, session = frame.properties["requestID"], frame.properties["sessionID"]
+        await kit.bridge.http.patch(f"/session/{session}", json={"permission": other})
+        applied = await kit.bridge.post(f"/permission/{id}/reply", reply="reject")
+        assert (applied["persistedRule"], applied["standingRuleID"]) == (False, None)
+        await frames.until("session.run.finished")
+    assert not (short_folder / "work" / "a.txt").exists()
+
+
+async def test_a_rejection_is_taken_back_with_the_rules_of_its_session(kit: Kit) -> None:
+    async with asked(kit, WRITE) as (frames, frame):
+        id, session = frame.properties["requestID"], frame.properties["sessionID"]
+        await kit.bridge.post(f"/permission/{id}/reply", reply="reject")
+        await frames.until("session.run.finished")
+        await kit.bridge.http.patch(f"/session/{session}", json={"permission": []})
+        kit.stub.script(tool_reply(WRITE), text_reply("done"))
+        await kit.bridge.post(f"/session/{session}/prompt_async", parts=text("again"))
+        await frames.until("permission.asked")
 
 
 @pytest.mark.parametrize(("word", "runs"), [("approve", True), ("deny", False)])

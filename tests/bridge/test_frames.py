@@ -153,6 +153,7 @@ TOLD: list[tuple[Event, list[str]]] = [
     (events.SessionUpdated(session_id="sess-1", name="n"), ["session.updated"]),
     (events.SessionUpdated(session_id=""), []),
     (events.SessionDeleted(session_id="sess-1"), ["session.deleted"]),
+    (events.SessionDeleteDeferred(**WHERE), ["session.delete.deferred"]),
     (events.MessageStart(**TURN, message_id="m", role="assistant"), []),
     (
         events.MessageStart(**TURN, message_id="m", role="user", text="hello"),
@@ -180,6 +181,56 @@ TOLD: list[tuple[Event, list[str]]] = [
 @pytest.mark.parametrize(("event", "types"), TOLD)
 def test_an_event_becomes_these_frames(event: Event, types: list[str]) -> None:
     assert [frame["type"] for frame in told(event)] == types
+
+
+CALL: dict[str, Any] = {
+    **TURN,
+    "tool_call_id": "msg-1.0",
+    "attempt": 1,
+    "tool_name": "write",
+    "input_hash": "sha256:0",
+    "reason": "r",
+}
+
+
+@pytest.mark.parametrize(
+    ("event", "reply", "rule"),
+    [
+        (events.ToolCallApproved(**CALL, by="user"), "once", None),
+        (events.ToolCallDenied(**CALL, by="user"), "deny", None),
+        (events.ToolCallApproved(**CALL, by="user", decision="once"), "once", None),
+        (
+            events.ToolCallApproved(**CALL, by="user", decision="session", rule="write(a)"),
+            "always",
+            "allow:write(a)",
+        ),
+        (
+            events.ToolCallApproved(**CALL, by="user", decision="always", rule="write(a)"),
+            "always",
+            "allow:write(a)",
+        ),
+        (events.ToolCallDenied(**CALL, by="user", decision="deny"), "deny", None),
+        (
+            events.ToolCallDenied(**CALL, by="user", decision="deny_session", rule="write(a)"),
+            "reject",
+            "deny:write(a)",
+        ),
+    ],
+)
+def test_a_reply_is_told_with_the_rule_that_it_made(
+    event: Event, reply: str, rule: str | None
+) -> None:
+    (frame,) = told(event)
+    assert (frame["type"], frame["reply"]) == ("permission.replied", reply)
+    assert (frame["standingRuleID"], frame["standingRulePersisted"]) == (rule, rule is not None)
+
+
+def test_a_request_says_since_when_it_waits_also_one_of_an_earlier_version() -> None:
+    asks: dict[str, Any] = {**CALL, "args": {}, "expires_at": TS}
+    (frame, _) = told(events.PermissionRequested(**asks))
+    assert frame["requestedAtMs"] == 1795288921123
+    (frame, _) = told(events.PermissionRequested(**asks, requested_at="2026-11-21T19:22:00Z"))
+    assert frame["requestedAtMs"] == 1795288920000
 
 
 @pytest.mark.parametrize("status", get_args(EndStatus))

@@ -188,7 +188,7 @@ async def test_files_that_are_too_much_for_a_line_come_whole_all_the_same(
         ([file(b"a", "image/png")], "files[0].media_type is image/png, but the bytes are not"),
         ([file(b"a", "no type")], "files[0].media_type"),
         ([*text("x"), *[file(b"a")] * 17], "files is too long: at most 16"),
-        (text("x" * (4 * MIB + 1)), "parts is too long: at most 4194304"),
+        (text(" " * (9 * MIB)), "parts"),
     ],
 )
 async def test_parts_that_cannot_be_taken_are_refused_with_their_place(
@@ -202,20 +202,43 @@ async def test_parts_that_cannot_be_taken_are_refused_with_their_place(
     assert await bridge.get(f"/session/{session}/message") == []
 
 
-async def test_a_text_that_is_longer_than_a_line_is_refused_with_the_limit(bridge: Bridge) -> None:
+@pytest.mark.behaviour("http_texts_are_as_long_as_bodies")
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("x" * (MIB + 1), "x" * (MIB + 1)),
+        ("\\u0001" * 1_700_000 + "x", "\x01" * 1_700_000 + "x"),
+        (" " * (5 * MIB) + "x" * (4 * MIB), " " * (5 * MIB) + "x" * (4 * MIB)),
+        ("ü" * (9 * MIB // 2), "ü" * (9 * MIB // 2)),
+    ],
+    ids=["just more than a line", "long in a line", "blanks before it", "as much as a body"],
+)
+async def test_a_text_that_is_longer_than_a_line_comes_whole_all_the_same(
+    written: str, meant: str, bridge: Bridge
+) -> None:
     session = await bridge.new_session()
-    body = b'{"parts":[{"type":"text","text":"x' + b"\\u0001" * 1_700_000 + b'"}]}'
-    refused = await bridge.http.post(
-        f"/session/{session}/message", content=body, headers={"content-type": "application/json"}
-    )
-    assert (refused.status_code, refused.json()["code"]) == (413, "BODY_TOO_LARGE"), refused.text
-    assert "8388608" in refused.json()["error"]
-    fits = b'{"parts":[{"type":"text","text":"x' + b"\\u0001" * 1_300_000 + b'"}]}'
     reply = await bridge.http.post(
-        f"/session/{session}/message", content=fits, headers={"content-type": "application/json"}
+        f"/session/{session}/message",
+        content=b'{"parts":[{"type":"text","text":"%b"}]}' % written.encode(),
+        headers={"content-type": "application/json"},
     )
-    assert reply.status_code == 200
-    assert reply.json()["parts"] == text("x" + "\x01" * 1_300_000)
+    assert reply.status_code == 200, reply.text[:200]
+    assert reply.json()["parts"] == text(meant)
+    (told,) = await bridge.get(f"/session/{session}/message")
+    assert told == reply.json()
+
+
+@pytest.mark.behaviour("http_texts_are_as_long_as_bodies")
+async def test_a_long_text_that_was_just_appended_is_not_said_again(
+    bridge: Bridge, stub: StubModel
+) -> None:
+    stub.script(text_reply("that is long"))
+    session = await bridge.new_session()
+    parts = [*text("x" * (3 * MIB)), *text("y" * (3 * MIB))]
+    await bridge.post(f"/session/{session}/message", parts=parts)
+    told = await bridge.post(f"/session/{session}/prompt_sync", parts=parts)
+    assert [message["info"]["role"] for message in told] == ["user", "assistant"]
+    assert told[0]["parts"] == text("x" * (3 * MIB) + "\n" + "y" * (3 * MIB))
 
 
 # --- read ----------------------------------------------------------------------------------------

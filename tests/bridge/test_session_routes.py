@@ -271,8 +271,15 @@ async def test_a_session_without_a_run_is_deleted_and_one_with_a_run_is_asked_to
             "activeRun": {"runID": begun.headers["x-tandem-run-id"]},
             "reason": "active_run",
         }
-        end = (await frames.until("session.run.finished"))[-1]
+        *before, end = await frames.until("session.run.finished")
         assert end.properties["status"] == "cancelled"
+        (deferred,) = [frame for frame in before if frame.type == "session.delete.deferred"]
+        assert deferred.properties == {
+            "sessionID": session,
+            "runID": begun.headers["x-tandem-run-id"],
+            "reason": "active_run",
+            "tenantContext": end.properties["tenantContext"],
+        }
     assert (await bridge.http.delete(f"/session/{session}")).json() == {"deleted": True}
     assert (await bridge.http.get(f"/session/{session}")).status_code == 404
     assert (await bridge.http.delete(f"/session/{session}")).status_code == 404

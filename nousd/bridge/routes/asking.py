@@ -40,8 +40,8 @@ _DECISIONS: Final[dict[str, ConfirmDecision]] = {
     "once": "once",
     "always": "session",
     "allow": "session",
-    "reject": "deny",
-    "deny": "deny",
+    "reject": "deny_session",
+    "deny": "deny_session",
 }
 """reply of the contract -> what is decided; its standing rules hold for one session."""
 
@@ -54,9 +54,16 @@ _QUESTION_NOT_PENDING: Final = Failure(409, "QUESTION_NOT_PENDING")
 _ASKED: Final = frozenset({"user", "timeout", "stop"})
 """Who has decided about a call that somebody was asked about."""
 
-_UNRULED: Final = frozenset({"once_only", "rule_required"})
-"""Why no rule can be granted for a call: what leads out of the workspace is allowed once, and not every
-call has a rule that it stands for. Then the call is allowed, and the answer says that no more is."""
+_UNRULED: Final = frozenset({"once_only", "rule_required", "too_many_rules"})
+"""Why no rule can be made: what leads out of the workspace is allowed once, not every call has a rule
+that it stands for, and rules have a bound. Then that call alone is decided on, and the answer says so.
+"""
+
+_THIS_CALL: Final[dict[ConfirmDecision, ConfirmDecision]] = {
+    "session": "once",
+    "deny_session": "deny",
+}
+"""decision with a rule -> the same without."""
 
 _NO_ANSWER: Final = "the user replied without an answer"
 
@@ -120,8 +127,10 @@ async def _reply(call: Call) -> Response:
     if body.reply not in _DECISIONS:
         words = ", ".join(_DECISIONS)
         raise HttpError(_REPLY_INVALID, f"reply must be one of {words}")
-    accepted = await _decided(call, _DECISIONS[body.reply], body.reason)
-    rule = None if accepted.rule is UNSET else rule_id("allow", accepted.rule)
+    decision = _DECISIONS[body.reply]
+    accepted = await _decided(call, decision, body.reason)
+    does = "deny" if decision == "deny_session" else "allow"
+    rule = None if accepted.rule is UNSET else rule_id(does, accepted.rule)
     return json_reply(
         Applied(
             ok=True,
@@ -173,7 +182,8 @@ async def _confirmed(call: Call, command: ConfirmTool) -> Accepted:
     except Refused as refused:
         if refused.message not in _UNRULED:
             raise
-    return await call.daemon.ask(msgspec.structs.replace(command, decision="once"))
+    alone = _THIS_CALL[command.decision]
+    return await call.daemon.ask(msgspec.structs.replace(command, decision=alone))
 
 
 async def _waiting(call: Call, named: NamedCall) -> ToolCallRecord:

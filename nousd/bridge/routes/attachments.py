@@ -1,7 +1,7 @@
 """Parts of a message as a text and its attachments.
 
-Files come as data only: a ``data:`` URL. What is too much for a line of the protocol is put as an
-artifact before it.
+Files come as data only: a ``data:`` URL. What is too much for a line of the protocol, a file or a text,
+is put as an artifact before it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from nousd.bridge.replies import UNPROCESSABLE, HttpError
@@ -20,11 +20,19 @@ from nousd.wire.commands import AttachmentGiven, PutArtifact
 from nousd.wire.limits import NAME_CHARS_MAX
 from nousd.wire.responses import Artifact, Upload
 
+_BEGINNING_CHARS: Final = 1024
+"""What of a text that was put stands in the line."""
+
 
 class Handed(NamedTuple):
-    """What a message says, and what comes with it."""
+    """What a message says, and what comes with it.
+
+    Args:
+        text: its beginning, where ``text_ref`` is the artifact with all of it.
+    """
 
     text: str
+    text_ref: str | None
     attachments: tuple[AttachmentGiven, ...]
 
 
@@ -50,17 +58,29 @@ async def handed_in(daemon: Client, parts: Iterable[PartGiven]) -> Handed:
             raise HttpError(UNPROCESSABLE, f"body: parts[{index}].text is required")
         else:
             texts.append(part.text)
-    left = IN_LINE_BYTES_MAX
-    attachments = []
-    for file in files:
-        in_line = len(file.data) <= left
-        left -= len(file.data) if in_line else 0
-        attachments.append(await _attached(daemon, file, in_line=in_line))
     text = "\n".join(texts)
     if files and not text.strip():
         # No text is blank with us: files alone are called by their names.
         text = "\n".join(file.name or file.media_type for file in files)
-    return Handed(text, tuple(attachments))
+    data = text.encode()
+    left = IN_LINE_BYTES_MAX - len(data)
+    said = (text, None) if left >= 0 else await _put_text(daemon, text, data)
+    attachments = []
+    for file in files:
+        in_line = len(file.data) <= max(left, 0)
+        left -= len(file.data) if in_line else 0
+        attachments.append(await _attached(daemon, file, in_line=in_line))
+    return Handed(*said, tuple(attachments))
+
+
+async def _put_text(daemon: Client, text: str, data: bytes) -> tuple[str, str | None]:
+    """Returns the beginning of a text that is too long for a line, and where all of it is. Of blanks
+    nothing is put: they will be refused.
+    """
+    beginning = text.lstrip()[:_BEGINNING_CHARS]
+    if not beginning:
+        return "", None
+    return beginning, await _put(daemon, _File("text/plain", None, data))
 
 
 async def _attached(daemon: Client, file: _File, *, in_line: bool) -> AttachmentGiven:

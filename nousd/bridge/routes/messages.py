@@ -21,6 +21,7 @@ from nousd.wire.run_options import ToolChoice
 
 SPELLS: Final[Mapping[str, str]] = {
     "text": "parts",
+    "text_ref": "parts",
     "attachments": "files",
     "tools": "toolAllowlist",
     "tool_choice": "toolMode",
@@ -71,7 +72,12 @@ async def _append(call: Call) -> Response:
     body: SendMessage = call.body
     handed = await handed_in(call.daemon, body.parts)
     accepted = await call.daemon.ask(
-        AppendMessage(session_id=session_id, text=handed.text, attachments=handed.attachments)
+        AppendMessage(
+            session_id=session_id,
+            text=handed.text,
+            text_ref=handed.text_ref,
+            attachments=handed.attachments,
+        )
     )
     require_not_handled(accepted)
     await _name_session(call, handed.text)

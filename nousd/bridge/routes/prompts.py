@@ -93,6 +93,7 @@ async def _prompt(call: Call) -> Prompt:
     tools = body.toolAllowlist if body.tool_allowlist is None else body.tool_allowlist
     return Prompt(
         text=handed.text,
+        text_ref=handed.text_ref,
         wait=False,
         session_id=call.path["id"],
         client_message_id=_message_id(call),

@@ -12,11 +12,9 @@ from starlette.responses import Response
 from nousd.bridge.replies import UNPROCESSABLE, HttpError, json_reply
 from nousd.bridge.routes.bodies import Given, ModelGiven, SampledGiven
 from nousd.bridge.routes.rules import RuleGiven, session_rules
-from nousd.bridge.routes.runs import active_run
 from nousd.bridge.routes.transcripts import transcript
 from nousd.bridge.table import Call, Row
-from nousd.errors import Refused
-from nousd.views.tandem.runs import RunFacts, run_facts
+from nousd.views.tandem.runs import DEFERRED, RunFacts, run_facts
 from nousd.views.tandem.sessions import (
     DEFAULT_TITLE,
     ChangedSession,
@@ -25,14 +23,12 @@ from nousd.views.tandem.sessions import (
     session,
 )
 from nousd.wire.commands import (
-    Abort,
     DeleteSession,
     GetSession,
     NewSession,
     UpdateSession,
 )
 from nousd.wire.optional import or_unset
-from nousd.wire.responses import SessionDeleted
 from nousd.wire.session_responses import SessionRecord
 
 SPELLS: Final[Mapping[str, str]] = {
@@ -152,34 +148,13 @@ async def _patch(call: Call) -> Response:
 
 
 async def _delete(call: Call) -> Response:
-    delete = DeleteSession(session_id=call.path["id"])
-    try:
-        await call.daemon.ask(delete, SessionDeleted)
-    except Refused as refused:
-        if refused.message != "run_in_progress":
-            raise
-        stopping = await _stop_run(call)
-        if stopping is not None:
-            return json_reply(stopping)
-        # The run was over before it could be stopped.
-        await call.daemon.ask(delete, SessionDeleted)
-    return json_reply(Deleted(deleted=True))
-
-
-async def _stop_run(call: Call) -> Deleted | None:
-    """Asks the run of a session to stop; returns None if it has none by now."""
-    run = await active_run(call.daemon, call.path["id"])
-    try:
-        await call.daemon.ask(Abort(session_id=call.path["id"], keep_queue=True))
-    except Refused as refused:
-        # One that is being stopped already takes no further command, and is a run all the same.
-        if refused.message != "no_active_run":
-            raise
-    if run is None:
-        return None
-    return Deleted(
-        deleted=False, cancelRequested=True, activeRun=run_facts(run), reason="active_run"
+    done = await call.daemon.ask(DeleteSession(session_id=call.path["id"], abort=True))
+    if done.run is UNSET:
+        return json_reply(Deleted(deleted=True))
+    stopping = Deleted(
+        deleted=False, cancelRequested=True, activeRun=run_facts(done.run), reason=DEFERRED
     )
+    return json_reply(stopping)
 
 
 ROWS: Final = (
@@ -220,7 +195,7 @@ ROWS: Final = (
         path="/session/{id}",
         handler=_delete,
         summary="Deletes a session; one with a run is asked to stop it instead.",
-        sends=("delete_session", "get_state", "abort"),
+        sends=("delete_session",),
         replies={200: Deleted},
         aliases=("/api/session/{id}",),
     ),

@@ -11,11 +11,16 @@ from msgspec import UNSET
 from nousd.views.tandem.runs import TENANT
 from nousd.views.tandem.spelling import Body
 from nousd.views.tandem.values import milliseconds, or_none
-from nousd.wire.events import PermissionRequested, QuestionAsked
+from nousd.wire.events import (
+    PermissionRequested,
+    QuestionAsked,
+    ToolCallApproved,
+    ToolCallDenied,
+)
 from nousd.wire.questions import QuestionAnswer, UserQuestion
 from nousd.wire.responses import Permissions
 from nousd.wire.todos import Todo
-from nousd.wire.tool_events import ToolCallEvent
+from nousd.wire.tool_events import ConfirmDecision, ToolCallEvent
 from nousd.wire.tool_responses import RuleInForce
 
 _ATTEMPT: Final = "-"
@@ -62,6 +67,7 @@ class AskedPermission(Body, frozen=True, kw_only=True):
     args_integrity: Literal["verified"] = msgspec.field(default_factory=lambda: "verified")
     query: str
     status: Literal["pending"] = msgspec.field(default_factory=lambda: "pending")
+    requested_at_ms: int | None = None
     expires_at_ms: int
     action_digest: str
 
@@ -112,6 +118,32 @@ def rule_id(decision: str, rule: str) -> str:
     return f"{decision}:{rule}"
 
 
+_REPLIES: Final[dict[ConfirmDecision, str]] = {
+    "once": "once",
+    "session": "always",
+    "always": "always",
+    "deny": "deny",
+    "deny_session": "reject",
+}
+"""what the user said -> how the contract calls it."""
+
+Decided = ToolCallApproved | ToolCallDenied
+
+
+def reply_given(event: Decided) -> str:
+    """Returns how the user replied; logs of earlier versions do not say whether that made a rule."""
+    if event.decision is UNSET:
+        return "once" if isinstance(event, ToolCallApproved) else "deny"
+    return _REPLIES[event.decision]
+
+
+def decided_rule(event: Decided) -> str | None:
+    """Returns the id of the rule that a reply made; None if it made none."""
+    if event.rule is UNSET:
+        return None
+    return rule_id("allow" if isinstance(event, ToolCallApproved) else "deny", event.rule)
+
+
 def asked_permissions(now: Permissions) -> AskedPermissions:
     """Returns what waits for a word of the user, and each rule once, however often it is in force."""
     granted = [
@@ -149,9 +181,15 @@ def asked_permission(request: PermissionRequested) -> AskedPermission:
         tool=request.tool_name,
         args=request.args,
         query=request.reason,
+        requested_at_ms=_asked_at(request),
         expires_at_ms=milliseconds(request.expires_at),
         action_digest=request.input_hash,
     )
+
+
+def _asked_at(request: PermissionRequested) -> int | None:
+    """Returns when a call was asked about; a daemon of an earlier version does not say so."""
+    return None if request.requested_at is UNSET else milliseconds(request.requested_at)
 
 
 def _pattern(rule: str) -> str:

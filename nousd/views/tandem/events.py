@@ -12,10 +12,18 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from nousd.views.tandem.asking import answer_text, call_ref, question, request_id, todo_items
+from nousd.views.tandem.asking import (
+    answer_text,
+    call_ref,
+    decided_rule,
+    question,
+    reply_given,
+    request_id,
+    todo_items,
+)
 from nousd.views.tandem.failures import engine_code
 from nousd.views.tandem.frames import FRAMES_MAX, Envelope, Frame
-from nousd.views.tandem.runs import RETRY_AFTER_MS, TENANT, attach_path
+from nousd.views.tandem.runs import DEFERRED, RETRY_AFTER_MS, TENANT, attach_path
 from nousd.views.tandem.sessions import project_id
 from nousd.views.tandem.values import milliseconds, or_none
 from nousd.wire import events
@@ -112,6 +120,11 @@ def _session_updated(_seen: Seen, event: events.SessionUpdated) -> Iterator[Told
 
 def _session_deleted(_seen: Seen, event: events.SessionDeleted) -> Iterator[Told]:
     yield "session.deleted", {"sessionID": event.session_id}
+
+
+def _delete_deferred(_seen: Seen, event: events.SessionDeleteDeferred) -> Iterator[Told]:
+    where = {"sessionID": event.session_id, "runID": event.run_id}
+    yield "session.delete.deferred", {**where, "reason": DEFERRED, "tenantContext": TENANT}
 
 
 def _session_attached(_seen: Seen, event: SessionAttached) -> Iterator[Told]:
@@ -299,7 +312,7 @@ def _permission_requested(seen: Seen, event: events.PermissionRequested) -> Iter
             "argsSource": "model",
             "argsIntegrity": "verified",
             "query": event.reason,
-            "requestedAtMs": milliseconds(seen.ts),
+            "requestedAtMs": milliseconds(or_none(event.requested_at) or seen.ts),
             "expiresAtMs": milliseconds(event.expires_at),
             "actionDigest": event.input_hash,
             "tenantContext": TENANT,
@@ -315,16 +328,16 @@ def _decided(seen: Seen, event: events.ToolCallApproved | events.ToolCallDenied)
     if event.by == "timeout":
         yield "permission.wait.timeout", {**where, "tool": event.tool_name}
     elif event.by == "user":
-        allowed = isinstance(event, events.ToolCallApproved)
+        rule = decided_rule(event)
         yield (
             "permission.replied",
             {
                 **where,
-                "reply": "once" if allowed else "deny",
+                "reply": reply_given(event),
                 "decidedAtMs": milliseconds(seen.ts),
                 "decidedBy": "user",
-                "standingRuleID": None,
-                "standingRulePersisted": False,
+                "standingRuleID": rule,
+                "standingRulePersisted": rule is not None,
                 "actionDigest": or_none(event.input_hash),
                 "tenantContext": TENANT,
             },
@@ -395,6 +408,7 @@ _VIEWS: Final[dict[type[events.Event], Callable[[Seen, Any], Iterator[Told]]]] =
     events.SessionCreated: _session_created,
     events.SessionUpdated: _session_updated,
     events.SessionDeleted: _session_deleted,
+    events.SessionDeleteDeferred: _delete_deferred,
     SessionAttached: _session_attached,
     WorkspaceOverrideGranted: _override_granted,
     WorkspaceOverrideExpired: _override_expired,

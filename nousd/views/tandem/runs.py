@@ -17,6 +17,9 @@ from nousd.wire.run_responses import ActiveRun
 TENANT: Final = {"org_id": "local", "workspace_id": "local", "source": "local_implicit"}
 """Whose a session is; here always the one user's of this machine."""
 
+DEFERRED: Final = "active_run"
+"""Why a session was not deleted."""
+
 RETRY_AFTER_MS: Final = 500
 """When a client that met a conflict may ask again."""
 
