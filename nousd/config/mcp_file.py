@@ -39,7 +39,8 @@ from msgspec import Meta
 
 from nousd.config.config_file import ConfigFile
 from nousd.config.secret import Secret
-from nousd.config.values import Given, SettingInfo, describe, nearest, read_value
+from nousd.config.tables import Table, open_table, read_struct
+from nousd.config.values import SettingInfo
 from nousd.errors import ConfigError
 from nousd.wire.limits import (
     MCP_SERVERS_MAX,
@@ -96,8 +97,8 @@ def read_mcp_file(file: ConfigFile) -> tuple[ConfiguredMcpServer, ...]:
         ConfigError: one line with the file, the table, the key and what it must be; never a value that
             may be a key.
     """
-    servers = _table(file, "[mcp]", file.table.get("mcp", {}), MCP_SERVERS_MAX)
-    return tuple(_server(file, name, value) for name, value in servers.items())
+    servers = open_table(file, "mcp", file.table.get("mcp", {}), MCP_SERVERS_MAX)
+    return tuple(_server(file, name, value) for name, value in servers.content.items())
 
 
 def names_secret(name: str) -> bool:
@@ -106,100 +107,80 @@ def names_secret(name: str) -> bool:
 
 
 def _server(file: ConfigFile, name: str, value: Any) -> ConfiguredMcpServer:
-    where = f"[mcp.{name}]"
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"{where} must be called by at most 32 lower-case letters, digits and dashes "
+            f"[mcp.{name}] must be called by at most 32 lower-case letters, digits and dashes "
             f"(file {file.path})"
         )
-    given = dict(_table(file, where, value))
-    inner = {key: _inner(file, name, key, given.pop(key, {})) for key in _INNER}
-    table = _outer(file, where, given)
-    if (table.command is None) == (table.url is None):
-        raise ConfigError(f"{where} needs a command or a url, and not both (file {file.path})")
-    classes = None if table.classes is None else _checked_classes(file, where, table.classes)
+    table = open_table(file, f"mcp.{name}", value)
+    inner = {
+        key: open_table(file, f"mcp.{name}.{key}", table.content.get(key, {}), MCP_VALUES_MAX)
+        for key in _INNER
+    }
+    said = _read_outer(table)
     return ConfiguredMcpServer(
         name,
-        table,
-        classes,
-        _secrets(file, f"[mcp.{name}.env]", inner["env"], _VARIABLE_NAME),
-        _secrets(file, f"[mcp.{name}.headers]", inner["headers"], _HEADER_NAME),
-        {tool: _classes(file, name, tool, said) for tool, said in inner["tool_classes"].items()},
+        said,
+        None if said.classes is None else _checked_classes(table, said.classes),
+        _read_secrets(inner["env"], _VARIABLE_NAME),
+        _read_secrets(inner["headers"], _HEADER_NAME, all_are_keys=True),
+        _read_tool_classes(inner["tool_classes"]),
     )
 
 
 _INNER: Final = ("env", "headers", "tool_classes")
+"""The tables in the table of a server."""
 
 
-def _outer(file: ConfigFile, where: str, given: Mapping[str, Any]) -> McpTable:
-    infos = {info.name: info for info in describe(McpTable)}
-    for key in given:
-        if key not in infos:
-            known = {*infos, *_INNER}
-            raise ConfigError(
-                f"unknown key {key!r} in {where} of file {file.path}; "
-                f"the nearest is {nearest(key, known)}"
-            )
-    origin, folder = f"file {file.path}, {where}", _folder(file)
-    values = {
-        key: read_value(infos[key], Given(item, origin, folder)) for key, item in given.items()
-    }
-    url = values.get("url", "http://")
-    if not url.startswith(("http://", "https://")) or "@" in url:
+def _read_outer(table: Table) -> McpTable:
+    said = read_struct(table, McpTable, beside=_INNER)
+    if said.url is not None and (
+        not said.url.startswith(("http://", "https://")) or "@" in said.url
+    ):
         # Nothing of it is repeated: a part of it may be a secret.
         raise ConfigError(
-            f"url must be one of http or https without a name or password in it ({origin})"
+            f"url must be one of http or https without a name or password in it ({table.origin})"
         )
-    return McpTable(**values)
+    if (said.command is None) == (said.url is None):
+        raise ConfigError(
+            f"{table.where} needs a command or a url, and not both (file {table.file.path})"
+        )
+    return said
 
 
-def _inner(file: ConfigFile, name: str, key: str, value: Any) -> Mapping[str, Any]:
-    return _table(file, f"[mcp.{name}.{key}]", value, MCP_VALUES_MAX)
-
-
-def _secrets(
-    file: ConfigFile, where: str, table: Mapping[str, Any], names: re.Pattern[str]
+def _read_secrets(
+    table: Table, names: re.Pattern[str], *, all_are_keys: bool = False
 ) -> dict[str, Secret]:
-    """Reads values that may be keys."""
+    """Reads values that may be keys: by their names, or all of them."""
     found: dict[str, Secret] = {}
-    for name, value in table.items():
+    for name, value in table.content.items():
         if not names.fullmatch(name):
             raise ConfigError(
-                f"{where} has the name {name[:100]!r}, which is none (file {file.path})"
+                f"{table.where} has the name {name[:100]!r}, which is none (file {table.file.path})"
             )
         info = SettingInfo(name, Secret, Meta(min_length=1, max_length=MCP_VALUE_CHARS_MAX))
-        found[name] = read_value(info, Given(value, f"file {file.path}, {where}", _folder(file)))
-        is_key = where.endswith(".headers]") or names_secret(name)
-        if file.exposure and is_key and not _REFERENCE.search(found[name].reveal()):
-            raise ConfigError(f"{where} holds a key, and {file.exposure}")
+        found[name] = table.read(info, value)
+        is_key = all_are_keys or names_secret(name)
+        if table.file.exposure and is_key and not _REFERENCE.search(found[name].reveal()):
+            raise ConfigError(f"{table.where} holds a key, and {table.file.exposure}")
     return found
 
 
-def _classes(file: ConfigFile, name: str, tool: str, value: Any) -> tuple[ToolClass, ...]:
-    where = f"[mcp.{name}.tool_classes]"
-    info = SettingInfo(tool[:100], tuple[str, ...], Meta(max_length=len(TOOL_CLASSES)))
-    said = read_value(info, Given(value, f"file {file.path}, {where}", _folder(file)))
-    return _checked_classes(file, where, said)
+def _read_tool_classes(table: Table) -> dict[str, tuple[ToolClass, ...]]:
+    bounds = Meta(max_length=len(TOOL_CLASSES))
+    return {
+        tool: _checked_classes(
+            table, table.read(SettingInfo(tool[:100], tuple[str, ...], bounds), value)
+        )
+        for tool, value in table.content.items()
+    }
 
 
-def _checked_classes(file: ConfigFile, where: str, said: tuple[str, ...]) -> tuple[ToolClass, ...]:
+def _checked_classes(table: Table, said: tuple[str, ...]) -> tuple[ToolClass, ...]:
     for word in said:
         if word not in TOOL_CLASSES:
             raise ConfigError(
-                f"{where} names the class {word[:100]!r}; there are {', '.join(TOOL_CLASSES)} "
-                f"(file {file.path})"
+                f"{table.where} names the class {word[:100]!r}; there are {', '.join(TOOL_CLASSES)} "
+                f"(file {table.file.path})"
             )
     return cast("tuple[ToolClass, ...]", said)
-
-
-def _table(file: ConfigFile, where: str, value: Any, most: int | None = None) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{where} must be a table (file {file.path})")
-    if most is not None and len(value) > most:
-        raise ConfigError(f"{where} must hold at most {most} (file {file.path})")
-    return value
-
-
-def _folder(file: ConfigFile) -> Path:
-    assert file.path is not None, "a file that is not there has no tables"
-    return file.path.parent

@@ -38,16 +38,16 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from nousd.config.checks import decide
 from nousd.config.config_file import ConfigFile
 from nousd.config.secret import Secret
-from nousd.config.values import Given, SettingInfo, describe, nearest
+from nousd.config.tables import Table, open_table, read_struct
+from nousd.config.values import SettingInfo, nearest
 from nousd.errors import ConfigError
 from nousd.wire.limits import NAME_CHARS_MAX
 
@@ -116,23 +116,19 @@ def read_models_file(file: ConfigFile) -> ModelsFile:
     Raises:
         ConfigError: one line with the file, the table, the key and what it must be; never a key.
     """
-    raw = {name: _table(file, name, file.table.get(name, {}), most) for name, most in _MOST.items()}
-    providers = {name: _provider(file, name, raw["providers"][name]) for name in raw["providers"]}
+    raw = {
+        name: open_table(file, name, file.table.get(name, {}), most).content
+        for name, most in _MOST.items()
+    }
+    providers = {name: _provider(file, name, table) for name, table in raw["providers"].items()}
     known = {*DIALECTS, *providers}
-    models = {name: _model(file, name, raw["models"][name], known) for name in raw["models"]}
-    aliases = {name: _alias(file, name, raw["aliases"][name], known) for name in raw["aliases"]}
+    models = {name: _model(file, name, table, known) for name, table in raw["models"].items()}
+    aliases_table = Table(file, "aliases", raw["aliases"])
+    aliases = {name: _alias(aliases_table, name, known) for name in raw["aliases"]}
     return ModelsFile(providers, models, aliases)
 
 
 _MOST: Final = {"providers": PROVIDERS_MAX, "models": MODELS_MAX, "aliases": ALIASES_MAX}
-
-
-def _table(file: ConfigFile, name: str, value: Any, most: int | None = None) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise ConfigError(f"{name} must be a table, as in [{name}] (file {file.path})")
-    if most is not None and len(value) > most:
-        raise ConfigError(f"[{name}] must hold at most {most} (file {file.path})")
-    return value
 
 
 # --- providers -----------------------------------------------------------------------------------
@@ -141,35 +137,35 @@ _PROVIDER_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,63}")
 
 
 def _provider(file: ConfigFile, name: str, value: Any) -> ProviderTable:
-    where = f"[providers.{name}]"
+    table = open_table(file, f"providers.{name}", value)
+    where = table.where
     # Upper-case letters and underscores would make two names one variable.
     if not _PROVIDER_NAME.fullmatch(name) or name == AUTO:
         raise ConfigError(
             f"{where} must be called by at most 64 lower-case letters, digits and dashes, and not "
             f"{AUTO} (file {file.path})"
         )
-    table = _struct(file, where, value, ProviderTable)
-    if name not in DIALECTS and table.dialect is None:
+    provider = read_struct(table, ProviderTable)
+    if name not in DIALECTS and provider.dialect is None:
         choices = ", ".join(DIALECTS)
         raise ConfigError(f"{where} needs a dialect, one of {choices} (file {file.path})")
-    if name in DIALECTS and table.dialect not in (None, name):
+    if name in DIALECTS and provider.dialect not in (None, name):
         raise ConfigError(
-            f"{where} is called like a dialect and must speak it, not {table.dialect}: call it "
+            f"{where} is called like a dialect and must speak it, not {provider.dialect}: call it "
             f"something else (file {file.path})"
         )
-    if table.api_key is not None and file.exposure:
+    if provider.api_key is not None and file.exposure:
         raise ConfigError(f"{where} holds a key, and {file.exposure}")
-    return _with_program_found(file, where, table)
+    return _with_program_found(table, provider)
 
 
-def _with_program_found(file: ConfigFile, where: str, table: ProviderTable) -> ProviderTable:
+def _with_program_found(table: Table, provider: ProviderTable) -> ProviderTable:
     """A program that is named by a path starts at the file, as every path in it does."""
-    program, *arguments = table.api_key_command or ("",)
+    program, *arguments = provider.api_key_command or ("",)
     if "/" not in program:
-        return table
-    info = SettingInfo("api_key_command", Path, Meta())
-    path = decide(info, Given(program, _origin(file, where), _folder(file)))
-    return replace(table, api_key_command=(str(path), *arguments))
+        return provider
+    path = table.read(SettingInfo("api_key_command", Path, Meta()), program)
+    return replace(provider, api_key_command=(str(path), *arguments))
 
 
 # --- models --------------------------------------------------------------------------------------
@@ -178,31 +174,33 @@ _PATTERN: Final = re.compile(r"\*/\*|[a-z0-9.+-]+/(\*|[a-z0-9.+-]+)")
 
 
 def _model(file: ConfigFile, name: str, value: Any, providers: Collection[str]) -> ModelTable:
-    where = f'[models."{name}"]'
-    _check_model_name(file, where, name, providers)
-    table = _struct(file, where, value, ModelTable)
-    for pattern in table.attachments or ():
+    table = open_table(file, f'models."{name}"', value)
+    _check_model_name(file, table.where, name, providers)
+    model = read_struct(table, ModelTable)
+    for pattern in model.attachments or ():
         if not _PATTERN.fullmatch(pattern):
             raise ConfigError(
                 f"attachments must be media types like image/png or image/*, not {pattern[:100]!r} "
-                f"({_origin(file, where)})"
+                f"({table.origin})"
             )
-    prices = (table.input_price, table.output_price)
-    cached = (table.cache_read_price, table.cache_write_price)
+    prices = (model.input_price, model.output_price)
+    cached = (model.cache_read_price, model.cache_write_price)
     if None in prices and {*prices, *cached} != {None}:
-        raise ConfigError(f"{where} needs input_price and output_price together (file {file.path})")
-    return table
+        raise ConfigError(
+            f"{table.where} needs input_price and output_price together (file {file.path})"
+        )
+    return model
 
 
-def _alias(file: ConfigFile, name: str, value: Any, providers: Collection[str]) -> str:
+def _alias(table: Table, name: str, providers: Collection[str]) -> str:
     if not name.strip() or len(name) > NAME_CHARS_MAX or "/" in name or name in providers:
         raise ConfigError(
             f"an alias is a name of at most {NAME_CHARS_MAX} characters without a slash, and not "
-            f"that of a provider, not {name[:100]!r} (file {file.path}, [aliases])"
+            f"that of a provider, not {name[:100]!r} ({table.origin})"
         )
-    given = Given(value, _origin(file, "[aliases]"), _folder(file))
-    target: str = decide(SettingInfo(name, str, Meta(max_length=NAME_CHARS_MAX)), given)
-    _check_model_name(file, f"alias {name} in [aliases]", target, providers)
+    info = SettingInfo(name, str, Meta(max_length=NAME_CHARS_MAX))
+    target: str = table.read(info, table.content[name])
+    _check_model_name(table.file, f"alias {name} in {table.where}", target, providers)
     return target
 
 
@@ -214,39 +212,7 @@ def _check_model_name(file: ConfigFile, where: str, name: str, providers: Collec
             f"(file {file.path})"
         )
     if provider not in providers:
-        import difflib
-
-        close = difflib.get_close_matches(provider, sorted(providers), n=1, cutoff=0.0)[0]
         raise ConfigError(
-            f"{where} names the provider {provider}, and there is none; the nearest is {close} "
-            f"(file {file.path})"
+            f"{where} names the provider {provider}, and there is none; the nearest is "
+            f"{nearest(provider, providers)} (file {file.path})"
         )
-
-
-# --- any table -----------------------------------------------------------------------------------
-
-T = TypeVar("T", bound=msgspec.Struct)
-
-
-def _struct(file: ConfigFile, where: str, value: Any, struct: type[T]) -> T:
-    infos = {info.name: info for info in describe(struct)}
-    table = _table(file, where.strip("[]"), value)
-    for key in table:
-        if key not in infos:
-            raise ConfigError(
-                f"unknown key {key!r} in {where} of file {file.path}; "
-                f"the nearest is {nearest(key, infos)}"
-            )
-    origin, folder = _origin(file, where), _folder(file)
-    return struct(
-        **{key: decide(infos[key], Given(item, origin, folder)) for key, item in table.items()}
-    )
-
-
-def _origin(file: ConfigFile, where: str) -> str:
-    return f"file {file.path}, {where}"
-
-
-def _folder(file: ConfigFile) -> Path:
-    assert file.path is not None, "a file that is not there has no tables"
-    return file.path.parent

@@ -61,7 +61,7 @@ def test_a_server_is_all_that_its_tables_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("mcp = 5", "[mcp] must be a table"),
+        ("mcp = 5", "mcp must be a table, as in [mcp]"),
         ("[mcp.My]\ncommand = ['a']", "[mcp.My] must be called by at most 32 lower-case letters"),
         (f"[mcp.{'x' * 33}]\ncommand = ['a']", "must be called by at most 32"),
         ("[mcp.a]", "[mcp.a] needs a command or a url, and not both"),

@@ -1,0 +1,91 @@
+"""The tables of the settings file: opened, and read into structs, whatever they are about.
+
+What a key means is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from nousd.config.checks import decide
+from nousd.config.config_file import ConfigFile
+from nousd.config.values import Given, SettingInfo, describe, nearest
+from nousd.errors import ConfigError
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Table(NamedTuple):
+    """A table of the settings file.
+
+    Args:
+        name: as it stands in the file, such as ``providers.work``.
+        content: key -> value, as read from TOML.
+    """
+
+    file: ConfigFile
+    name: str
+    content: Mapping[str, Any]
+
+    @property
+    def where(self) -> str:
+        """How errors call it, such as ``[providers.work]``."""
+        return f"[{self.name}]"
+
+    @property
+    def origin(self) -> str:
+        """Where its values came from."""
+        return f"file {self.file.path}, {self.where}"
+
+    def read(self, info: SettingInfo, value: Any) -> Any:
+        """Returns what a value of the table means; paths start at the file.
+
+        Raises:
+            ConfigError: as ``decide``.
+        """
+        assert self.file.path is not None, "a file that is not there has no tables"
+        return decide(info, Given(value, self.origin, self.file.path.parent))
+
+    def refuse_unknown(self, known: Collection[str]) -> None:
+        """Raises ConfigError for a key that is not ``known``, with the nearest one that is."""
+        for key in self.content:
+            if key not in known:
+                raise ConfigError(
+                    f"unknown key {key!r} in {self.where} of file {self.file.path}; "
+                    f"the nearest is {nearest(key, known)}"
+                )
+
+
+def open_table(file: ConfigFile, name: str, value: Any, most: int | None = None) -> Table:
+    """Returns the table ``[name]``.
+
+    Args:
+        value: what stands in the file under that name.
+        most: how many keys it may have; None for any number.
+
+    Raises:
+        ConfigError: it is no table, or holds too much.
+    """
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name} must be a table, as in [{name}] (file {file.path})")
+    if most is not None and len(value) > most:
+        raise ConfigError(f"[{name}] must hold at most {most} (file {file.path})")
+    return Table(file, name, value)
+
+
+def read_struct(table: Table, struct: type[T], *, beside: Collection[str] = ()) -> T:
+    """Returns the table as a struct, whose annotations hold the bounds (``values.describe``).
+
+    Args:
+        beside: further keys that the table may have, which the struct does not.
+
+    Raises:
+        ConfigError: a key is unknown, or its value of the wrong kind or out of bounds.
+    """
+    infos = {info.name: info for info in describe(struct)}
+    table.refuse_unknown({*infos, *beside})
+    given = {key: value for key, value in table.content.items() if key in infos}
+    return struct(**{key: table.read(infos[key], value) for key, value in given.items()})
