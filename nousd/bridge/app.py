@@ -16,13 +16,7 @@ from nousd.bridge.gate import Gate, Safety
 from nousd.bridge.handling import answered
 from nousd.bridge.metrics.requests import ROUTE, Measured
 from nousd.bridge.paths import Paths
-from nousd.bridge.replies import (
-    INTERNAL,
-    METHOD_NOT_ALLOWED,
-    NOT_FOUND,
-    HttpError,
-    error_reply,
-)
+from nousd.bridge.replies import INTERNAL, METHOD_NOT_ALLOWED, NOT_FOUND, HttpError, error_reply
 from nousd.bridge.routes import ROWS
 from nousd.bridge.table import Row, Services
 

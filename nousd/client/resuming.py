@@ -10,13 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from nousd.errors import (
-    AnswerTimedOut,
-    ClientError,
-    ConnectionLost,
-    DaemonUnreachable,
-    Refused,
-)
+from nousd.errors import AnswerTimedOut, ClientError, ConnectionLost, DaemonUnreachable, Refused
 
 KEEPALIVE_SECONDS: Final = 15.0
 """How often a follower wants a sign of life, unless its subscription says otherwise."""

@@ -16,13 +16,8 @@ from msgspec.structs import replace
 from nousd.config.checks import decide
 from nousd.config.config_file import ConfigFile, read_config_file
 from nousd.config.mcp_file import read_mcp_file
-from nousd.config.models_file import (
-    AUTO,
-)
-from nousd.config.permissions_file import (
-    PERMISSIONS,
-    read_permissions_file,
-)
+from nousd.config.models_file import AUTO
+from nousd.config.permissions_file import PERMISSIONS, read_permissions_file
 from nousd.config.providers import (
     LOCAL_DIALECT,
     MOCK,

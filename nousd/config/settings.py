@@ -19,19 +19,9 @@ import msgspec
 from msgspec import Meta, field
 
 from nousd.config.mcp_file import ConfiguredMcpServer
-from nousd.config.models_file import (
-    API_BASE_CHARS_MAX,
-    TABLES,
-    ModelTable,
-)
-from nousd.config.permissions_file import (
-    PERMISSIONS,
-    PermissionsTable,
-)
-from nousd.config.providers import (
-    MOCK,
-    ConfiguredProvider,
-)
+from nousd.config.models_file import API_BASE_CHARS_MAX, TABLES, ModelTable
+from nousd.config.permissions_file import PERMISSIONS, PermissionsTable
+from nousd.config.providers import MOCK, ConfiguredProvider
 from nousd.config.values import Name, Regex, describe
 from nousd.places import locations
 from nousd.wire.entries import PermissionMode

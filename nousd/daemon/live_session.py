@@ -16,12 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nousd.config.agents import Catalogue
 from nousd.daemon.log import Log, Ticket
-from nousd.errors import (
-    SessionNotFound,
-    StoreError,
-    StoreFull,
-    WriteFailed,
-)
+from nousd.errors import SessionNotFound, StoreError, StoreFull, WriteFailed
 from nousd.machine import session as machine
 from nousd.machine.session import SessionState
 from nousd.store.artifacts import Artifact

@@ -38,20 +38,12 @@ from nousd.daemon.memory import give_back_large_blocks, look_for_cycles_seldom
 from nousd.daemon.permissions import RulePermissions, rules_of_settings
 from nousd.daemon.recordings import open_recordings
 from nousd.daemon.sockets import Listeners, open_listeners, socket_paths
-from nousd.daemon.systemd import (
-    Notifier,
-    take_notifier,
-    take_passed_sockets,
-)
+from nousd.daemon.systemd import Notifier, take_notifier, take_passed_sockets
 from nousd.daemon.workspace_settings import default_prompt, workspaces_of_settings
 from nousd.errors import CommandRejected
 from nousd.places import locations
 from nousd.places.accept import serve_connections
-from nousd.places.folders import (
-    prepare_chosen_folder,
-    prepare_own_folder,
-    prepare_state_folder,
-)
+from nousd.places.folders import prepare_chosen_folder, prepare_own_folder, prepare_state_folder
 from nousd.places.locks import lock_socket, lock_state_folder
 from nousd.redaction.known import secret_variables
 from nousd.redaction.redactor import Redactor

@@ -18,12 +18,7 @@ import trio
 from nousd.daemon.clock import Clock
 from nousd.daemon.live_session import LiveSession, not_found
 from nousd.daemon.log import Log, Ticket
-from nousd.errors import (
-    CommandRejected,
-    InvalidPayload,
-    SessionNotFound,
-    StoreError,
-)
+from nousd.errors import CommandRejected, InvalidPayload, SessionNotFound, StoreError
 from nousd.machine import queue
 from nousd.machine.row_changes import LASTING
 from nousd.machine.session import SessionState

@@ -22,12 +22,7 @@ from nousd.machine.workers import check_rules, of_parent
 from nousd.tools.task_runner import Task, TaskResult
 from nousd.wire.event_base import EndStatus
 from nousd.wire.inputs import QueuedInput
-from nousd.wire.limits import (
-    NAME_CHARS_MAX,
-    TASK_DEPTH_MAX,
-    TASKS_PARALLEL_MAX,
-    TASKS_PER_ROOT_MAX,
-)
+from nousd.wire.limits import NAME_CHARS_MAX, TASK_DEPTH_MAX, TASKS_PARALLEL_MAX, TASKS_PER_ROOT_MAX
 from nousd.wire.optional import or_unset
 from nousd.wire.run_options import NOTHING_ASKED, RunOptions, RunRequest
 from nousd.wire.workers import TaskOrigin, WorkerSpec

@@ -17,13 +17,7 @@ from typing import Any, Final, get_args
 import msgspec
 
 from nousd.errors import CommandRejected, ConfigError, ExtensionError, ToolError
-from nousd.extensions.calls import (
-    TIMEOUT_SECONDS,
-    TIMEOUT_SECONDS_MAX,
-    Caller,
-    Handler,
-    Redact,
-)
+from nousd.extensions.calls import TIMEOUT_SECONDS, TIMEOUT_SECONDS_MAX, Caller, Handler, Redact
 from nousd.extensions.hook_chain import Hook, OnError
 from nousd.extensions.hooks import HOOKS, HookName
 from nousd.extensions.loaded import ExtensionFunction

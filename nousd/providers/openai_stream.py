@@ -13,12 +13,7 @@ import msgspec
 
 from nousd.errors import ProviderError
 from nousd.providers.answer_stream import WholeText, count_in, finish_reason
-from nousd.providers.interface import (
-    Finished,
-    Piece,
-    ReasoningDelta,
-    TextDelta,
-)
+from nousd.providers.interface import Finished, Piece, ReasoningDelta, TextDelta
 from nousd.providers.server_errors import error_from_object
 from nousd.providers.tool_calls import CallAssembler, CallFragment
 from nousd.wire.entries import Usage

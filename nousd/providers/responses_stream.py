@@ -18,13 +18,7 @@ import msgspec
 
 from nousd.errors import ProviderError
 from nousd.providers.answer_stream import WholeText, count_in, finish_reason
-from nousd.providers.interface import (
-    Finished,
-    Piece,
-    ReasoningDelta,
-    ReasoningKept,
-    TextDelta,
-)
+from nousd.providers.interface import Finished, Piece, ReasoningDelta, ReasoningKept, TextDelta
 from nousd.providers.kept_data import KeptSize, storable
 from nousd.providers.lenient import as_list, as_object, as_text
 from nousd.providers.responses_input import DIALECT

@@ -16,13 +16,7 @@ from typing import NamedTuple
 
 from nousd.errors import ToolError
 from nousd.tools.confine import Confinement
-from nousd.tools.text_files import (
-    discard_staged,
-    put_staged,
-    stage_file,
-    sync_folder,
-    writable,
-)
+from nousd.tools.text_files import discard_staged, put_staged, stage_file, sync_folder, writable
 
 Parts = tuple[str, ...]
 

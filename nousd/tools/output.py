@@ -14,11 +14,7 @@ import trio
 from nousd.tools.interface import Emit, ToolResult
 from nousd.tools.spool import Spool
 from nousd.tools.whole_output import WholeOutput
-from nousd.wire.limits import (
-    TOOL_RESULT_BYTES_MAX,
-    TOOL_RESULT_LINES_MAX,
-    TOOL_UPDATES_BYTES_MAX,
-)
+from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX, TOOL_UPDATES_BYTES_MAX
 
 STREAM_PAUSE_SECONDS: Final = 0.05
 """Between two pieces of a stream, so that a thousand short lines are a few pieces."""

@@ -7,14 +7,7 @@ is resolved or connected here: what is judged must be the very address that is c
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
-)
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
 from nousd.errors import ConfigError, ToolError

@@ -17,13 +17,7 @@ from typing import Final, Literal
 
 from msgspec import UNSET, UnsetType
 
-from nousd.wire.entries import (
-    Attachment,
-    Entry,
-    StopReason,
-    TurnKind,
-    Usage,
-)
+from nousd.wire.entries import Attachment, Entry, StopReason, TurnKind, Usage
 from nousd.wire.event_base import EndStatus, Event, RunEvent, TurnEvent
 from nousd.wire.extension_events import InputHandled
 from nousd.wire.inputs import PendingCounts, QueuedInput

@@ -7,11 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.wire.entries import (
-    Sampling,
-    Thinking,
-    Usage,
-)
+from nousd.wire.entries import Sampling, Thinking, Usage
 from nousd.wire.event_base import Event
 
 

@@ -7,11 +7,7 @@ from typing import Final
 from msgspec import UNSET, UnsetType
 
 from nousd.wire.command_base import QueueMode
-from nousd.wire.entries import (
-    PermissionMode,
-    Sampling,
-    Thinking,
-)
+from nousd.wire.entries import PermissionMode, Sampling, Thinking
 from nousd.wire.event_base import Event
 from nousd.wire.mcp import McpServer
 from nousd.wire.session_settings import SessionRules, SourceMetadata

@@ -13,15 +13,7 @@ from nousd.store.artifacts import Artifact
 from nousd.wire import events
 from nousd.wire.entries import MessageEntry
 from nousd.wire.event_base import TurnKey
-from tests.store.helpers import (
-    TS,
-    append,
-    created,
-    deleted,
-    queue_update,
-    queued,
-    updated,
-)
+from tests.store.helpers import TS, append, created, deleted, queue_update, queued, updated
 
 STORES = Path(__file__).parents[2] / "fixtures" / "stores"
 LONG = "a long answer " * 1000

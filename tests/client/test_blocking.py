@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from nousd.client.blocking import Connection, Subscription
-from nousd.errors import (
-    AnswerInvalid,
-    AnswerTimedOut,
-    ConnectionLost,
-    DaemonUnreachable,
-    Refused,
-)
+from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost, DaemonUnreachable, Refused
 from nousd.wire.commands import Ping, Prompt
 from nousd.wire.responses import Accepted, Pong, Result
 from tests.fake_daemon import FakeDaemon, event, ok, refused, says

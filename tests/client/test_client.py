@@ -14,13 +14,7 @@ from anyio.abc import AnyByteStream
 
 from nousd.client.client import Client
 from nousd.client.memory import MemoryStream, memory_streams
-from nousd.errors import (
-    AnswerInvalid,
-    AnswerTimedOut,
-    ConnectionLost,
-    DaemonUnreachable,
-    Refused,
-)
+from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost, DaemonUnreachable, Refused
 from nousd.wire.commands import GetState, Ping, Prompt, Steer
 from nousd.wire.framing import LineSplitter
 from nousd.wire.responses import Accepted, Pong

@@ -26,14 +26,7 @@ from nousd.store.interface import Store
 from nousd.tools.spool import Spool
 from tests.daemon.process_harness import Place, Process, running
 from tests.daemon.scripted import ScriptedProvider
-from tests.daemon_harness import (
-    Client,
-    Daemon,
-    FakeClock,
-    memory_daemon,
-    of_type,
-    socket_daemon,
-)
+from tests.daemon_harness import Client, Daemon, FakeClock, memory_daemon, of_type, socket_daemon
 from tests.store.helpers import append, appended, created, source
 from tests.stub_model import StubModel, text_reply, tool_reply
 

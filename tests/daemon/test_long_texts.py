@@ -21,12 +21,7 @@ from nousd.store import memory
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter
 from nousd.wire.codec import encode_json
-from nousd.wire.limits import (
-    DELTA_BYTES_MAX,
-    EVENT_TEXT_BYTES_MAX,
-    PAGE_BYTES_MAX,
-    TEXT_CHARS_MAX,
-)
+from nousd.wire.limits import DELTA_BYTES_MAX, EVENT_TEXT_BYTES_MAX, PAGE_BYTES_MAX, TEXT_CHARS_MAX
 from tests.daemon.scripted import (
     Outcome,
     ScriptedProvider,

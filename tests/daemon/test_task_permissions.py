@@ -14,14 +14,7 @@ from nousd.store import memory
 from nousd.wire.entries import PermissionMode
 from tests.daemon.asking_bench import Fetched, calls, naming
 from tests.daemon.scripted import says
-from tests.daemon.task_bench import (
-    children_of,
-    hangs,
-    of_run,
-    result_of,
-    task_daemon,
-    tasks,
-)
+from tests.daemon.task_bench import children_of, hangs, of_run, result_of, task_daemon, tasks
 from tests.daemon_harness import Event, FakeClock, Payload, of_type
 
 FETCH = ("fetch", "{}")

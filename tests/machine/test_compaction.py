@@ -12,12 +12,7 @@ from nousd.machine import compaction
 from nousd.machine.compaction import Cut, plan_cut
 from nousd.machine.compile import Compiled
 from nousd.machine.model_input import ModelChoice, ModelInput, UserMessage
-from nousd.machine.tokens import (
-    CHARS_PER_TOKEN,
-    MESSAGE_TOKENS,
-    entry_tokens,
-    estimate_tokens,
-)
+from nousd.machine.tokens import CHARS_PER_TOKEN, MESSAGE_TOKENS, entry_tokens, estimate_tokens
 from nousd.machine.transcript import in_context
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
 from nousd.wire.limits import SUMMARY_CHARS_MAX

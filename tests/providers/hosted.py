@@ -8,12 +8,7 @@ import trio
 from nousd.errors import ProviderError
 from nousd.providers.hosted import HostedProvider
 from tests.providers.conformance import Dialect, Scene, Server
-from tests.providers.helpers import (
-    Collector,
-    ask,
-    collect,
-    text_of,
-)
+from tests.providers.helpers import Collector, ask, collect, text_of
 from tests.stub_model import Gate, Part, Reply, burst, event
 
 NOW = 1_700_000_000.0

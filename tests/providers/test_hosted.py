@@ -35,13 +35,7 @@ from tests.providers.helpers import (
     reasoning_of,
     text_of,
 )
-from tests.providers.hosted import (
-    HELLO,
-    answer,
-    bytes_of,
-    failure,
-    fast,
-)
+from tests.providers.hosted import HELLO, answer, bytes_of, failure, fast
 from tests.stub_model import Gate, Reply, framed, stub_model
 
 # --- good answers ----------------------------------------------------------------------------

@@ -21,19 +21,8 @@ from nousd.providers.server import ERROR_CHARS_MAX
 from nousd.providers.server_errors import ERROR_BODY_BYTES_MAX
 from tests.providers.conformance import KEY, Dialect, Scene, Server
 from tests.providers.dialects import DIALECTS
-from tests.providers.helpers import (
-    Collector,
-    ask,
-    collect,
-    text_of,
-)
-from tests.providers.hosted import (
-    HELLO,
-    answer,
-    failure,
-    flood,
-    up_to,
-)
+from tests.providers.helpers import Collector, ask, collect, text_of
+from tests.providers.hosted import HELLO, answer, failure, flood, up_to
 from tests.stub_model import Gate, Part, Reply, hanging_reply, stub_model
 
 # --- broken answers --------------------------------------------------------------------------

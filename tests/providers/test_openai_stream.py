@@ -7,13 +7,7 @@ import pytest
 
 from nousd.errors import ContextOverflow, ProviderError
 from nousd.providers.answer_stream import AnswerStream
-from nousd.providers.interface import (
-    Finished,
-    Piece,
-    ReasoningDelta,
-    TextDelta,
-    ToolCallPiece,
-)
+from nousd.providers.interface import Finished, Piece, ReasoningDelta, TextDelta, ToolCallPiece
 from nousd.providers.openai_stream import ChatAnswer
 from nousd.wire.entries import Usage
 from nousd.wire.limits import ANSWER_BYTES_MAX

@@ -21,15 +21,7 @@ from nousd.store.records import StoredEvent
 from nousd.wire import events
 from nousd.wire.events import DELTA_EVENTS
 from tests.store.faulty_disk import Fault, FaultyDisk, faulty_disk
-from tests.store.helpers import (
-    append,
-    appended,
-    created,
-    delta,
-    run_ended,
-    run_started,
-    whole_log,
-)
+from tests.store.helpers import append, appended, created, delta, run_ended, run_started, whole_log
 
 COMMITS: list[tuple[Sequence[events.Event], Sequence[Artifact]]] = [
     ((created(),), ()),

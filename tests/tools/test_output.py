@@ -12,19 +12,10 @@ import trio.testing
 
 from nousd.tools import whole_output
 from nousd.tools.interface import ToolResult
-from nousd.tools.output import (
-    OutputCollector,
-    OutputStream,
-    head_of,
-    within_bounds,
-)
+from nousd.tools.output import OutputCollector, OutputStream, head_of, within_bounds
 from nousd.tools.spool import Spool
 from nousd.tools.whole_output import SPOOL_PIECE_BYTES
-from nousd.wire.limits import (
-    TOOL_RESULT_BYTES_MAX,
-    TOOL_RESULT_LINES_MAX,
-    TOOL_UPDATES_BYTES_MAX,
-)
+from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX, TOOL_UPDATES_BYTES_MAX
 
 
 async def collected(*chunks: bytes) -> OutputCollector:

@@ -22,12 +22,7 @@ from nousd.views.tandem.sessions import (
     changed_session,
     session,
 )
-from nousd.wire.commands import (
-    DeleteSession,
-    GetSession,
-    NewSession,
-    UpdateSession,
-)
+from nousd.wire.commands import DeleteSession, GetSession, NewSession, UpdateSession
 from nousd.wire.optional import or_unset
 from nousd.wire.session_responses import SessionRecord
 

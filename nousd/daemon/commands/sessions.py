@@ -25,13 +25,7 @@ from nousd.machine.fragments import store_input
 from nousd.machine.usage import CallFigures
 from nousd.wire import commands, events
 from nousd.wire.optional import or_unset
-from nousd.wire.responses import (
-    Compaction,
-    Leaf,
-    SessionDeleted,
-    SessionSelected,
-    Tree,
-)
+from nousd.wire.responses import Compaction, Leaf, SessionDeleted, SessionSelected, Tree
 
 
 async def new_session(core: Core, command: commands.NewSession) -> Reply:

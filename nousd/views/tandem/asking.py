@@ -11,12 +11,7 @@ from msgspec import UNSET
 from nousd.views.tandem.runs import TENANT
 from nousd.views.tandem.spelling import Body
 from nousd.views.tandem.values import milliseconds, or_none
-from nousd.wire.events import (
-    PermissionRequested,
-    QuestionAsked,
-    ToolCallApproved,
-    ToolCallDenied,
-)
+from nousd.wire.events import PermissionRequested, QuestionAsked, ToolCallApproved, ToolCallDenied
 from nousd.wire.questions import QuestionAnswer, UserQuestion
 from nousd.wire.responses import Permissions
 from nousd.wire.todos import Todo
