@@ -16,8 +16,8 @@ from nousd.cli.arguments import Argument
 from nousd.cli.asked import NoAnswer, answers_to, question_lines, request_lines
 from nousd.cli.input_arguments import SESSION
 from nousd.cli.render import as_text
+from nousd.cli.verb_base import DONE, FAILED, Options, say, shown
 from nousd.cli.verbs import Watch
-from nousd.cli.watch import DONE, FAILED, Options, say, shown
 from nousd.client.answers import Answer
 from nousd.client.blocking import Connection
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from nousd.cli import mcp_servers, watch
+from nousd.cli import mcp_servers, verb_base, watch
 from nousd.cli.arguments import Argument, function_of, given_values
 from nousd.cli.asking import ASKING
 from nousd.cli.input_arguments import PROMPT, SESSION
@@ -27,8 +27,8 @@ from nousd.cli.output import ending_in_order
 from nousd.cli.render import as_text
 from nousd.cli.tool_calls import CALLING
 from nousd.cli.trust import TRUSTING
+from nousd.cli.verb_base import FAILED, Options
 from nousd.cli.verbs import VERBS, Verb, Watch
-from nousd.cli.watch import FAILED, Options
 from nousd.client.blocking import Connection
 from nousd.errors import ClientError, ConfigError, DaemonUnreachable, NousdError
 from nousd.places import locations
@@ -378,8 +378,8 @@ def _ask(verb: Verb, options: Options, values: dict[str, Any]) -> int:
     if options.json:
         print(json.dumps(answer.payload, ensure_ascii=False))
     else:
-        print(*map(watch.shown, as_text(answer)), sep="\n")
-    return FAILED if answer.payload.get("status", "completed") != "completed" else watch.DONE
+        print(*map(verb_base.shown, as_text(answer)), sep="\n")
+    return FAILED if answer.payload.get("status", "completed") != "completed" else verb_base.DONE
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from nousd.cli.open_requests import OpenRequests
 from nousd.cli.render import as_text
-from nousd.cli.watch import DONE, FAILED, Options, RunPrinter, shown
+from nousd.cli.verb_base import DONE, FAILED, Options, shown
+from nousd.cli.watch import RunPrinter
 from nousd.client.answers import Answer, ReceivedEvent
 from nousd.client.blocking import Connection, Subscription
 from nousd.errors import ClientError, Refused

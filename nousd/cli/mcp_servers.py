@@ -10,7 +10,7 @@ import typer
 
 from nousd.cli.arguments import Argument
 from nousd.cli.render import as_text
-from nousd.cli.watch import DONE, Options, shown
+from nousd.cli.verb_base import DONE, Options, shown
 from nousd.client.blocking import Connection
 
 _COMMANDS: Final = {

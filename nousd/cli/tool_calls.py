@@ -8,8 +8,8 @@ import typer
 
 from nousd.cli.arguments import Argument
 from nousd.cli.input_arguments import SESSION, json_object
+from nousd.cli.verb_base import DONE, FAILED, Options, print_line, say, shown
 from nousd.cli.verbs import Watch
-from nousd.cli.watch import DONE, FAILED, Options, print_line, say, shown
 from nousd.client.answers import ReceivedEvent
 from nousd.client.blocking import Connection, Subscription
 

@@ -16,8 +16,8 @@ import typer
 from nousd.cli.arguments import Argument
 from nousd.cli.project_files import file_lines
 from nousd.cli.render import as_text
+from nousd.cli.verb_base import DONE, FAILED, Options, say, shown
 from nousd.cli.verbs import WORKSPACE, Watch
-from nousd.cli.watch import DONE, FAILED, Options, say, shown
 from nousd.client.answers import Answer
 from nousd.client.blocking import Connection
 

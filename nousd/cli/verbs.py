@@ -23,7 +23,7 @@ from nousd.cli.input_arguments import (
     flag,
     json_value,
 )
-from nousd.cli.watch import Options
+from nousd.cli.verb_base import Options
 
 
 class Verb(NamedTuple):

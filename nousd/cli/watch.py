@@ -9,44 +9,13 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from nousd.cli.asked import waiting_lines
 from nousd.cli.render import harmless, snippet
-from nousd.client.answers import REQUEST_TIMEOUT_SECONDS, ReceivedEvent, decode_answer
+from nousd.cli.verb_base import DONE, FAILED, Options, print_line, say, shown
+from nousd.client.answers import ReceivedEvent, decode_answer
 from nousd.client.blocking import Connection, Subscription
-
-DONE: Final = 0
-FAILED: Final = 1
-
-
-class Options(NamedTuple):
-    """What every verb is told.
-
-    Args:
-        json: print what the daemon sent instead of text.
-        timeout_seconds: for each answer; None means what is usual for the verb.
-    """
-
-    socket_path: Path
-    json: bool
-    timeout_seconds: float | None
-
-    @property
-    def answer_seconds(self) -> float:
-        return REQUEST_TIMEOUT_SECONDS if self.timeout_seconds is None else self.timeout_seconds
-
-
-def shown(text: str) -> str:
-    """Returns text of a model or a tool as it may be printed: on a terminal it controls nothing."""
-    return harmless(text) if sys.stdout.isatty() else text
-
-
-def say(text: str) -> None:
-    """Prints what is about the work rather than its result."""
-    print(harmless(text), file=sys.stderr, flush=True)
-
 
 # --- prompt_stream ---------------------------------------------------------------------------
 
@@ -222,9 +191,3 @@ def raw(options: Options, line: str | None) -> int:
             refused |= decode_answer(answer).refusal is not None
             print_line(answer)
     return FAILED if refused else DONE
-
-
-def print_line(line: bytes) -> None:
-    """Prints a line of the wire as its bytes are."""
-    sys.stdout.buffer.write(line + b"\n")
-    sys.stdout.buffer.flush()
