@@ -39,6 +39,7 @@ BY_COMMAND: Final[Mapping[str, frozenset[int]]] = {
     "list_questions": frozenset({404}),
     "list_runs": frozenset(),
     "list_sessions": frozenset(),
+    "list_tools": frozenset({404}),
     "new_session": frozenset({403, 404, 409}),
     "override_workspace": frozenset({404, 409}),
     "prompt": frozenset({404, 409, 429}),

@@ -157,6 +157,24 @@ async def test_options_hold_for_one_run(bridge: Bridge, stub: StubModel) -> None
     assert "tool_choice" not in body
 
 
+@pytest.mark.behaviour("http_tools_go_by_the_engines_names")
+@pytest.mark.parametrize(
+    ("allowed", "offered"),
+    [
+        (["glob", "list", "codesearch", "websearch"], {"find", "ls", "grep"}),
+        (["g*"], {"git", "grep", "find"}),
+        (["websearch"], set()),
+    ],
+)
+async def test_the_engines_names_of_tools_mean_ours(
+    allowed: list[str], offered: set[str], bridge: Bridge, stub: StubModel
+) -> None:
+    session = await bridge.new_session()
+    await bridge.post(f"/session/{session}/prompt_sync", parts=text("go"), toolAllowlist=allowed)
+    body = (await stub.next_request()).json
+    assert {tool["function"]["name"] for tool in body.get("tools", ())} == offered
+
+
 @pytest.mark.parametrize("option", [{"tool_mode": "none"}, {"tool_allowlist": []}])
 async def test_a_run_may_be_without_tools(
     option: dict[str, Any], bridge: Bridge, stub: StubModel

@@ -133,6 +133,16 @@ async def test_rules_are_of_the_session_and_one_that_is_none_is_refused(
         "ask": ["bash", "edit"],
         "deny": ["*", "bash(rm *)"],
     }
+    for rule, meant in (
+        ({"permission": "glob", "pattern": "*", "action": "deny"}, "find"),
+        ({"permission": "webfetch", "pattern": "webfetch", "action": "deny"}, "web_fetch"),
+        ({"permission": "webfetch", "pattern": "*.org", "action": "deny"}, "web_fetch(*.org)"),
+        ({"permission": "mcp.github.*", "action": "deny"}, "mcp__github__*"),
+        ({"permission": "websearch", "action": "deny"}, "websearch"),
+    ):
+        await bridge.http.patch(f"/session/{session}", json={"permission": [rule, rule]})
+        ours = (await client.request("get_session", session_id=session))["session"]
+        assert ours["rules"] == {"deny": [meant]}
     for rule, words in (
         ({"permission": "read", "action": "forbid"}, "permission[0].action must be one of"),
         ({"permission": "no rule", "action": "deny"}, "permission.deny[0]"),

@@ -29,8 +29,9 @@ from nousd.errors import Refused
 from nousd.views.tandem.frames import FRAMES_MAX, Place
 from nousd.views.tandem.messages import Message, reply
 from nousd.views.tandem.runs import Conflict, Started, started
+from nousd.views.tandem.tools import ANY, allowed_tools
 from nousd.views.tandem.values import or_none
-from nousd.wire.commands import Prompt
+from nousd.wire.commands import ListTools, Prompt
 from nousd.wire.limits import HTTP_PROMPT_SECONDS, NAME_CHARS_MAX
 from nousd.wire.responses import Accepted
 
@@ -90,7 +91,6 @@ async def _prompt(call: Call) -> Prompt:
     body: SendMessage = call.body
     handed = await handed_in(call.daemon, body.parts)
     model = body.model or ModelGiven()
-    tools = body.toolAllowlist if body.tool_allowlist is None else body.tool_allowlist
     return Prompt(
         text=handed.text,
         text_ref=handed.text_ref,
@@ -103,12 +103,22 @@ async def _prompt(call: Call) -> Prompt:
         client_id=call.header("x-tandem-client-id"),
         agent_id=call.header("x-tandem-agent-id"),
         agent_profile=body.agent or None,
-        tools=None if tools is None else tuple(tools),
+        tools=await _tools(call),
         model=model.model,
         provider=model.provider,
         sampling=body.sampling,
         tool_choice=body.tool_mode or body.toolMode,
     )
+
+
+async def _tools(call: Call) -> tuple[str, ...] | None:
+    """Returns the only tools that a run is to have; None for those that its session has."""
+    body: SendMessage = call.body
+    names = body.toolAllowlist if body.tool_allowlist is None else body.tool_allowlist
+    if names is None or ANY not in "".join(names):
+        return None if names is None else allowed_tools(names)
+    listed = await call.daemon.ask(ListTools(session_id=call.path["id"]))
+    return allowed_tools(names, [tool.name for tool in listed.tools])
 
 
 def _message_id(call: Call) -> str | None:
@@ -168,7 +178,7 @@ ROWS: Final = (
         path="/session/{id}/prompt_async",
         handler=_prompt_async,
         summary="Starts a run; its id is in the header, or in the body with return=run.",
-        sends=("put_artifact", "prompt"),
+        sends=("put_artifact", "list_tools", "prompt"),
         replies={204: None, 202: Started, **_REFUSALS},
         query=PromptQuery,
         body=SendMessage,
@@ -180,7 +190,7 @@ ROWS: Final = (
         path="/session/{id}/prompt_sync",
         handler=_prompt_sync,
         summary="Starts a run; answers with all messages at its end, or with events as they come.",
-        sends=("put_artifact", "prompt", "get_messages", "list_runs", "get_events"),
+        sends=("put_artifact", "list_tools", "prompt", "get_messages", "list_runs", "get_events"),
         replies={200: list[Message] | Reply, 202: Started, **_REFUSALS},
         body=SendMessage,
         spells=SPELLS,

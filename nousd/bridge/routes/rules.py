@@ -1,7 +1,8 @@
 """Rules about tool calls, from the contract's to ours.
 
 The engine passes over a rule that it does not understand. One that is passed over may be a denial, so
-here it is refused, whatever it was meant to be.
+here it is refused, whatever it was meant to be. For the engine a pattern is about the name of the tool;
+one that is just that says nothing, and any other is a pattern of ours.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Final, Literal
 
 from nousd.bridge.replies import UNPROCESSABLE, HttpError
 from nousd.bridge.routes.bodies import Given
+from nousd.views.tandem.tools import is_same_tool, tools_of
 from nousd.wire.session_settings import SessionRules
 
 _DECISIONS: Final[dict[str, Literal["allow", "ask", "deny"]]] = {
@@ -22,7 +24,7 @@ _DECISIONS: Final[dict[str, Literal["allow", "ask", "deny"]]] = {
     "reject": "deny",
 }
 
-_ANY: Final = (None, "", "*", "**")
+_ANY: Final = ("", "*", "**")
 """Patterns that say nothing."""
 
 
@@ -46,9 +48,14 @@ def session_rules(given: Sequence[RuleGiven]) -> SessionRules:
         if decision is None:
             words = f"body: permission[{index}].action must be one of {', '.join(_DECISIONS)}"
             raise HttpError(UNPROCESSABLE, words)
-        told[decision].append(_text(rule))
-    return SessionRules(**{decision: tuple(texts) for decision, texts in told.items()})
+        told[decision] += _texts(rule)
+    # Several of the engine's tools may be one of ours.
+    return SessionRules(**{decision: tuple(dict.fromkeys(each)) for decision, each in told.items()})
 
 
-def _text(rule: RuleGiven) -> str:
-    return rule.permission if rule.pattern in _ANY else f"{rule.permission}({rule.pattern})"
+def _texts(rule: RuleGiven) -> list[str]:
+    """Returns a rule for each tool of ours that is meant; the rule itself where nothing of ours is."""
+    pattern = rule.pattern
+    says_nothing = pattern is None or pattern in _ANY or is_same_tool(pattern, rule.permission)
+    rest = "" if says_nothing else f"({pattern})"
+    return [f"{tool}{rest}" for tool in tools_of(rule.permission) or (rule.permission,)]

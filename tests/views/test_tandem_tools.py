@@ -1,0 +1,58 @@
+"""Which of our tools the names of the contract mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from nousd.tools.builtins import BUILTIN_NAMES
+from nousd.views.tandem import tools
+from nousd.views.tandem.tools import allowed_tools, is_same_tool, tools_of
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("read", ("read",)),
+        ("Read", ("Read",)),
+        ("glob", ("find",)),
+        (" Run-Command ", ("bash",)),
+        ("webfetch_html", ("web_fetch",)),
+        ("websearch", ()),
+        ("mcp.github.issues_list", ("mcp__github__issues_list",)),
+        ("mcp.github.v2.list", ("mcp__github__v2.list",)),
+        ("mcp.github.*", ("mcp__github__*",)),
+        ("mcp__github__list", ("mcp__github__list",)),
+        ("nothing of anybodys", ("nothing of anybodys",)),
+        ("*", ("*",)),
+        ("mcp*", ("mcp*",)),
+        ("web*", ("web*",)),
+        ("webfetch*", ("webfetch*", "web_fetch")),
+        ("todo*", ("todo*",)),
+        ("*search", ("*search", "grep")),
+    ],
+)
+def test_a_name_means_these_tools(name: str, ours: tuple[str, ...]) -> None:
+    assert tools_of(name) == ours
+
+
+def test_every_tool_that_is_meant_is_there_and_no_name_of_ours_means_another() -> None:
+    meant = {ours for several in tools._OURS.values() for ours in several}
+    assert meant <= BUILTIN_NAMES
+    assert not tools._OURS.keys() & BUILTIN_NAMES
+
+
+def test_a_list_allows_each_tool_once_and_looks_for_patterns_among_those_there_are() -> None:
+    there = ("read", "mcp__github__list", "mcp__github__close", "find")
+    assert allowed_tools(["read", "glob", "list", "ls", "websearch"]) == ("read", "find", "ls")
+    assert allowed_tools(["mcp.github.*", "read"], there) == (
+        "mcp__github__list",
+        "mcp__github__close",
+        "read",
+    )
+    assert allowed_tools(["*"], there) == there
+    assert allowed_tools(["websearch"]) == ()
+
+
+def test_names_are_the_same_however_they_are_written() -> None:
+    assert is_same_tool("Todo-Write", "todo_write")
+    assert not is_same_tool("read", "write")
