@@ -37,7 +37,6 @@ BY_COMMAND: Final[Mapping[str, frozenset[int]]] = {
     "list_models": frozenset(),
     "list_permissions": frozenset({404}),
     "list_questions": frozenset({404}),
-    "list_runs": frozenset(),
     "list_sessions": frozenset(),
     "list_tools": frozenset({404}),
     "new_session": frozenset({403, 404, 409}),

@@ -20,6 +20,7 @@ from nousd.errors import SessionNotFound, StoreError, StoreFull, WriteFailed
 from nousd.machine import session as machine
 from nousd.machine.session import SessionState
 from nousd.store.artifacts import Artifact
+from nousd.store.records import Record
 from nousd.wire import events
 from nousd.wire.responses import Accepted
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _REMEMBERED_INPUTS: Final = 1024
 """Client message ids remembered per session, at least as many as can be on their way at once."""
+
 
 Follow = Callable[[Sequence[events.Event], Sequence[events.Event]], None]
 """Takes events as they were decided, and as they stand in the log."""
@@ -46,15 +48,17 @@ class LiveSession:
     """One session in memory.
 
     Invariants: ``committed`` is a state that ``state`` was at some earlier time; the two are equal
-    when ``in_flight`` is 0; ``run`` is set from the decision to start a run until its end is
-    committed; ``calls`` are those that clients make and that are under way. ``agents`` are those that
-    there were when the session first asked for them. While ``lost`` nothing can be decided; ``failure``
-    says why it is, if a commit did.
+    when ``in_flight`` is 0; ``updated_at`` is what the session's row says, the time of its newest
+    committed event that is no delta, and "" before the first one; ``run`` is set from the decision to
+    start a run until its end is committed; ``calls`` are those that clients make and that are under
+    way. ``agents`` are those that there were when the session first asked for them. While ``lost``
+    nothing can be decided; ``failure`` says why it is, if a commit did.
     """
 
-    def __init__(self, state: SessionState, log: Log) -> None:
+    def __init__(self, state: SessionState, log: Log, updated_at: str = "") -> None:
         self.state = state
         self.committed = state
+        self.updated_at = updated_at
         self.run: RunHost | None = None
         self.calls: set[ClientCall] = set()
         self.in_flight = 0
@@ -102,11 +106,13 @@ class LiveSession:
         ticket = self._log.submit(encoded, artifacts=artifacts)
         self.state = after
         self.in_flight += 1
+        updated_at = _updated_at(encoded.records)
 
         def settled(ticket: Ticket) -> None:
             self.in_flight -= 1
             if ticket.failure is None:
                 self.committed = after
+                self.updated_at = updated_at or self.updated_at
             else:
                 self._lose(ticket.failure)
 
@@ -169,6 +175,13 @@ def _earlier(failure: StoreError | None) -> WriteFailed:
     """Returns what is raised instead of a decision that comes after a failed commit."""
     kind = StoreFull if isinstance(failure, StoreFull) else WriteFailed
     return kind(f"an earlier commit of the session failed: {failure}")
+
+
+def _updated_at(records: Sequence[Record]) -> str | None:
+    """Returns when the last of them happened that is no delta; None if all are."""
+    return next(
+        (each.ts for each in reversed(records) if each.type not in events.DELTA_EVENTS), None
+    )
 
 
 def not_found(session_id: str) -> SessionNotFound:

@@ -97,7 +97,7 @@ class Sessions:
             if row is None:
                 raise not_found(session_id)
             pending = await self._store.pending_inputs(session_id)
-            live = LiveSession(_state_of(row, pending), self._log)
+            live = LiveSession(_state_of(row, pending), self._log, updated_at=row.updated_at)
             live.lost, live.failure = failure is not None, failure
             self._keep(live)
         if row.origin is not None:

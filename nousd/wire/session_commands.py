@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from nousd.wire.command_base import AnsweredBy, Folder, Name, PageSize
 from nousd.wire.entries import Sampling
-from nousd.wire.limits import PATH_CHARS_MAX
+from nousd.wire.limits import PAGE_ROWS_MAX, PATH_CHARS_MAX
 from nousd.wire.session_settings import SessionRules, SourceMetadata, SourceName
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
         Sessions,
         SessionSelected,
     )
+
+
+Newest = Annotated[int, Meta(ge=0, le=PAGE_ROWS_MAX)]
+"""How many rows come with something else, the newest ones."""
 
 
 class NewSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
@@ -79,9 +83,10 @@ class ListSessions(AnsweredBy["Sessions"], frozen=True, kw_only=True):
 
 
 class GetSession(AnsweredBy["SessionNow"], frozen=True, kw_only=True):
-    """Reads what is known of one session, its transcript left out."""
+    """Reads what is known of one session, and so many of the newest messages of its transcript."""
 
     session_id: Name
+    messages: Newest = 0
 
 
 class UpdateSession(AnsweredBy["Accepted"], frozen=True, kw_only=True):

@@ -7,7 +7,9 @@ from msgspec import UNSET, UnsetType
 
 from nousd.wire.entries import PermissionMode, Sampling, UsageTotals
 from nousd.wire.response_base import Response, RunState
+from nousd.wire.run_responses import RunRecord
 from nousd.wire.session_settings import SessionRules, SourceMetadata
+from nousd.wire.transcript_responses import Messages
 from nousd.wire.workers import TaskOrigin
 from nousd.wire.workspaces import OverrideInForce
 
@@ -64,4 +66,10 @@ class Sessions(Response, frozen=True, kw_only=True):
 
 
 class SessionNow(Response, frozen=True, kw_only=True):
+    """``transcript`` and ``failed_runs`` are there if messages were asked for: the newest of them, and
+    those of its newest runs that did not come to a good end, newest first.
+    """
+
     session: SessionRecord
+    transcript: Messages | UnsetType = UNSET
+    failed_runs: tuple[RunRecord, ...] | UnsetType = UNSET

@@ -25,7 +25,7 @@ from tests.daemon_harness import (
     of_type,
     socket_daemon,
 )
-from tests.stub_model import Gate, StubModel, text_reply
+from tests.stub_model import Gate, StubModel, error_reply, hanging_reply, text_reply
 
 SAID: Payload = {
     "source": "chat",
@@ -48,6 +48,51 @@ async def made(client: Client, **said: Any) -> str:
 
 def said_in(session: Payload) -> Payload:
     return {key: session.get(key) for key in SAID}
+
+
+# --- read ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour("a_session_comes_with_its_newest_messages")
+async def test_a_session_comes_with_its_newest_messages_and_the_runs_that_failed(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    stub.script(text_reply("well"), error_reply(400, "no"), text_reply("well"), hanging_reply())
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client, events = await daemon.connect(), await daemon.watch()
+        session_id = await made(client)
+        runs = []
+        for text in ("one", "two", "three", "four"):
+            runs.append((await client.request("prompt", text=text, wait=False))["run_id"])
+            if text == "four":
+                await stub.next_request()
+                await client.request("abort")
+            await events.run()
+        newest = await client.request("get_session", session_id=session_id, messages=2)
+        assert newest["transcript"] == await client.request("get_messages", limit=2)
+        assert newest["transcript"]["has_more"] is True
+        assert newest["session"] == await record(client, session_id)
+        failed = await client.request("list_runs", session_id=session_id)
+        assert newest["failed_runs"] == [run for run in failed["runs"] if run["status"] == "error"]
+        assert [run["run_id"] for run in newest["failed_runs"]] == [runs[1]]
+        alone = await client.request("get_session", session_id=session_id)
+        assert set(alone) == {"session"}
+
+
+async def test_a_session_says_the_same_in_memory_and_in_a_list_also_after_it_was_read_again(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    stub.script(text_reply("well"))
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        client, events = await daemon.connect(), await daemon.watch()
+        session_id = await made(client, **SAID)
+        await client.request("prompt", session_id=session_id, text="go", wait=False)
+        await events.run()
+        told = await record(client, session_id)
+        (row,) = (await client.request("list_sessions"))["sessions"]
+        assert {key: told[key] for key in row} == row
+    async with socket_daemon(short_folder, provider=provider) as daemon:
+        assert await record(await daemon.connect(), session_id) == told
 
 
 # --- making --------------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ from starlette.responses import Response
 
 from nousd.bridge.replies import ErrorBody, json_reply
 from nousd.bridge.routes.runs import told_as_conflict
-from nousd.bridge.routes.transcripts import transcript
+from nousd.bridge.routes.transcripts import read_session
 from nousd.bridge.table import Call, Row
 from nousd.views.tandem.asking import TodoItem, todo_items
 from nousd.views.tandem.runs import Conflict
 from nousd.views.tandem.sessions import Session, session
-from nousd.wire.commands import BranchSession, CompactSession, GetSession, GetTodos
+from nousd.wire.commands import BranchSession, CompactSession, GetTodos
 from nousd.wire.limits import HTTP_PROMPT_SECONDS
 
 
@@ -38,8 +38,7 @@ async def _todo(call: Call) -> Response:
 
 async def _fork(call: Call) -> Response:
     made = await call.daemon.ask(BranchSession(session_id=call.path["id"], activate=False))
-    record = (await call.daemon.ask(GetSession(session_id=made.session_id))).session
-    copy = session(record, await transcript(call.daemon, record.session_id))
+    copy = session(*await read_session(call.daemon, made.session_id))
     return json_reply(Forked(**msgspec.structs.asdict(copy) | {"ok": True}, session=copy))
 
 
@@ -66,7 +65,7 @@ ROWS: Final = (
         path="/session/{id}/fork",
         handler=_fork,
         summary="Copies what a session holds now into a new one.",
-        sends=("branch_session", "get_session", "get_messages"),
+        sends=("branch_session", "get_session", "get_messages", "get_events"),
         replies={200: Forked},
         aliases=("/api/session/{id}/fork",),
     ),

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from nousd.bridge.replies import Failure, HttpError, json_reply
 from nousd.bridge.routes.attachments import handed_in
 from nousd.bridge.routes.bodies import ModelGiven, PartGiven, SampledGiven
-from nousd.bridge.routes.transcripts import message_of, transcript
+from nousd.bridge.routes.transcripts import message_of, read_session
 from nousd.bridge.table import Call, Row
 from nousd.views.tandem.messages import Message
 from nousd.views.tandem.sessions import DEFAULT_TITLE
@@ -93,7 +93,8 @@ async def _name_session(call: Call, text: str) -> None:
 
 
 async def _messages(call: Call) -> Response:
-    return json_reply(await transcript(call.daemon, call.path["id"]))
+    _, messages = await read_session(call.daemon, call.path["id"])
+    return json_reply(messages)
 
 
 ROWS: Final = (
@@ -113,7 +114,7 @@ ROWS: Final = (
         path="/session/{id}/message",
         handler=_messages,
         summary="Reads the messages of a session.",
-        sends=("get_messages", "list_runs", "get_events"),
+        sends=("get_session", "get_messages", "get_events"),
         replies={200: list[Message]},
         aliases=("/api/session/{id}/message",),
     ),

@@ -21,7 +21,7 @@ from nousd.bridge.routes.attachments import handed_in
 from nousd.bridge.routes.bodies import ModelGiven
 from nousd.bridge.routes.messages import SPELLS, SendMessage, require_not_handled
 from nousd.bridge.routes.runs import told_as_conflict
-from nousd.bridge.routes.transcripts import transcript
+from nousd.bridge.routes.transcripts import read_session
 from nousd.bridge.streams import event_stream, pages, told
 from nousd.bridge.table import Call, Row
 from nousd.bridge.window import Wanted
@@ -165,7 +165,7 @@ async def _prompt_sync(call: Call) -> Response:
     if waiting.cancelled_caught:
         words = "the run goes on, but is not waited for any longer"
         raise HttpError(TIMED_OUT, words, headers=headers)
-    messages = await transcript(call.daemon, begun.session_id)
+    _, messages = await read_session(call.daemon, begun.session_id)
     answer = Reply(reply(messages)) if call.caller.takes_reply_object else messages
     return json_reply(answer, headers=headers)
 
@@ -190,7 +190,7 @@ ROWS: Final = (
         path="/session/{id}/prompt_sync",
         handler=_prompt_sync,
         summary="Starts a run; answers with all messages at its end, or with events as they come.",
-        sends=("put_artifact", "list_tools", "prompt", "get_messages", "list_runs", "get_events"),
+        sends=("put_artifact", "list_tools", "prompt", "get_session", "get_messages", "get_events"),
         replies={200: list[Message] | Reply, 202: Started, **_REFUSALS},
         body=SendMessage,
         spells=SPELLS,

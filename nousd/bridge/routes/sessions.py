@@ -12,7 +12,7 @@ from starlette.responses import Response
 from nousd.bridge.replies import UNPROCESSABLE, HttpError, json_reply
 from nousd.bridge.routes.bodies import Given, ModelGiven, SampledGiven
 from nousd.bridge.routes.rules import RuleGiven, session_rules
-from nousd.bridge.routes.transcripts import transcript
+from nousd.bridge.routes.transcripts import read_session
 from nousd.bridge.table import Call, Row
 from nousd.views.tandem.runs import DEFERRED, RunFacts, run_facts
 from nousd.views.tandem.sessions import (
@@ -123,8 +123,7 @@ def _folder(body: CreateSession) -> str | None:
 
 
 async def _get(call: Call) -> Response:
-    record = await record_of(call)
-    return json_reply(session(record, await transcript(call.daemon, record.session_id)))
+    return json_reply(session(*await read_session(call.daemon, call.path["id"])))
 
 
 async def _patch(call: Call) -> Response:
@@ -170,7 +169,7 @@ ROWS: Final = (
         path="/session/{id}",
         handler=_get,
         summary="Reads a session with its messages.",
-        sends=("get_session", "get_messages", "list_runs", "get_events"),
+        sends=("get_session", "get_messages", "get_events"),
         replies={200: Session},
         aliases=("/api/session/{id}",),
     ),

@@ -9,13 +9,16 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.client.client import Client
+from nousd.errors import AnswerInvalid
 from nousd.views.tandem.failures import Failure, engine_code
 from nousd.views.tandem.messages import Message, messages
-from nousd.wire.commands import GetEvents, GetMessages, ListRuns
+from nousd.wire.commands import GetEvents, GetMessages, GetSession
 from nousd.wire.entries import Entry, MessageEntry
 from nousd.wire.events import Error
 from nousd.wire.limits import PAGE_ROWS_MAX
+from nousd.wire.responses import Messages
 from nousd.wire.run_responses import RunRecord
+from nousd.wire.session_responses import SessionRecord
 
 ENTRIES_MAX: Final = 10_000
 BYTES_MAX: Final = 64 * 1024 * 1024
@@ -38,26 +41,35 @@ class _ErrorLine(msgspec.Struct):
 _decoder: Final = msgspec.json.Decoder(_ErrorLine)
 
 
-async def transcript(daemon: Client, session_id: str) -> list[Message]:
-    """Returns the messages from the root to the leaf of a session, and what waits to join it.
+async def read_session(daemon: Client, session_id: str) -> tuple[SessionRecord, list[Message]]:
+    """Returns a session, and its messages from the root to the leaf with what waits to join it.
 
     Raises:
         Refused: there is no such session.
+        AnswerInvalid: the daemon does not know how to answer that.
     """
+    now = await daemon.ask(GetSession(session_id=session_id, messages=PAGE_ROWS_MAX))
+    if now.transcript is UNSET or now.failed_runs is UNSET:
+        raise AnswerInvalid("session_record: the messages are missing")
+    entries = [*await _older(daemon, now.transcript), *now.transcript.messages]
+    failures = await _failures(daemon, now.failed_runs, entries)
+    return now.session, messages(session_id, entries, failures)
+
+
+async def _older(daemon: Client, page: Messages) -> list[Entry]:
+    """Returns the entries before a page, the oldest first, as far as they are told."""
     pages: list[tuple[Entry, ...]] = []
     count = size = 0
-    before: str | None = None
-    while count < ENTRIES_MAX and size < BYTES_MAX:
-        wanted = GetMessages(session_id=session_id, before=before, limit=PAGE_ROWS_MAX)
-        page = await daemon.ask(wanted)
-        pages.append(page.messages)
+    while page.has_more and page.messages:
         count += len(page.messages)
         size += len(msgspec.json.encode(page.messages))
-        if not page.has_more or not page.messages:
+        if count >= ENTRIES_MAX or size >= BYTES_MAX:
             break
-        before = page.messages[0].id
-    entries = [entry for page_entries in reversed(pages) for entry in page_entries]
-    return messages(session_id, entries, await _failures(daemon, session_id, entries))
+        page = await daemon.ask(
+            GetMessages(session_id=page.session_id, before=page.messages[0].id, limit=PAGE_ROWS_MAX)
+        )
+        pages.append(page.messages)
+    return [entry for page_entries in reversed(pages) for entry in page_entries]
 
 
 async def message_of(daemon: Client, session_id: str, entry_id: str) -> Message:
@@ -75,17 +87,13 @@ async def message_of(daemon: Client, session_id: str, entry_id: str) -> Message:
 
 
 async def _failures(
-    daemon: Client, session_id: str, entries: Iterable[Entry]
+    daemon: Client, failed: Iterable[RunRecord], entries: Iterable[Entry]
 ) -> dict[str, Failure]:
-    """Returns what runs have failed with that entries are of."""
-    told = {entry.run_id for entry in entries if isinstance(entry, MessageEntry)} - {""}
-    if not told:
-        return {}
-    runs = await daemon.ask(ListRuns(session_id=session_id, limit=PAGE_ROWS_MAX))
-    failed = [run for run in runs.runs if run.status in _FAILED and run.run_id in told]
+    """Returns what those of the runs have failed with that entries are of."""
+    told = {entry.run_id for entry in entries if isinstance(entry, MessageEntry)}
     return {
         run.run_id: await _failure(daemon, run, is_looked_up=index < FAILURES_MAX)
-        for index, run in enumerate(failed)
+        for index, run in enumerate(run for run in failed if run.run_id in told)
     }
 
 

@@ -11,8 +11,7 @@ from starlette.responses import Response
 from nousd.bridge.replies import INTERNAL, NOT_FOUND, ErrorBody, HttpError, json_reply
 from nousd.bridge.routes.bodies import Given
 from nousd.bridge.routes.runs import told_as_conflict
-from nousd.bridge.routes.sessions import record_of
-from nousd.bridge.routes.transcripts import transcript
+from nousd.bridge.routes.transcripts import read_session
 from nousd.bridge.table import Call, Row
 from nousd.views.tandem.runs import Conflict
 from nousd.views.tandem.sessions import Session, session
@@ -54,9 +53,7 @@ async def _attach(call: Call) -> Response:
     )
     async with told_as_conflict(call):
         await call.daemon.ask(attach)
-    record = await record_of(call)
-    told = await transcript(call.daemon, session_id)
-    return json_reply(session(record, told, ok=True))
+    return json_reply(session(*await read_session(call.daemon, session_id), ok=True))
 
 
 async def _override(call: Call) -> Response:
@@ -79,7 +76,7 @@ ROWS: Final = (
         path="/session/{id}/attach",
         handler=_attach,
         summary="Moves a session to another folder; not while it has a run.",
-        sends=("attach_session", "get_session", "get_messages"),
+        sends=("attach_session", "get_session", "get_messages", "get_events"),
         replies={200: Session, 409: Conflict | ErrorBody},
         body=Attach,
         spells={"workspace": "target_workspace", "reason": "reason_tag"},

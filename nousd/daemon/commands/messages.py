@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.daemon.commands.accepting import require_entry
-from nousd.daemon.core import Core, Reply
+from nousd.daemon.core import Core
 from nousd.daemon.history import whole_inputs, whole_path
 from nousd.daemon.live_session import LiveSession
 from nousd.errors import CommandRejected
@@ -24,7 +24,7 @@ from nousd.wire.responses import Messages
 from nousd.wire.subscribe import cursor
 
 
-async def get_messages(core: Core, command: commands.GetMessages) -> Reply:
+async def get_messages(core: Core, command: commands.GetMessages) -> Messages:
     """Reads the path root -> leaf, the newest page of it unless ``before`` says otherwise.
 
     Behind the leaf stands what was appended during a run and has no place in the tree yet: whoever

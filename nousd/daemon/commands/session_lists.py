@@ -1,20 +1,25 @@
-"""Commands that read what is known of sessions, their transcripts left out: all of it from rows."""
+"""Commands that read what is known of sessions: of many from their rows, of one from its state."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
 
+from nousd.daemon.commands.messages import get_messages
 from nousd.daemon.commands.reading import run_state
 from nousd.daemon.core import Core, Reply
 from nousd.daemon.live_session import not_found
 from nousd.daemon.requests import page_of
+from nousd.machine.session import SessionState
 from nousd.store.rows import SessionRow
 from nousd.store.session_list import SessionFilter
 from nousd.wire import commands
+from nousd.wire.entries import MessageEntry
+from nousd.wire.limits import PAGE_ROWS_MAX
 from nousd.wire.optional import or_unset
-from nousd.wire.responses import SessionNow, Sessions
+from nousd.wire.responses import Messages, SessionNow, Sessions
+from nousd.wire.run_responses import RunRecord
 from nousd.wire.session_responses import SessionRecord, SessionSummary
 from nousd.wire.workspaces import OverrideInForce
 
@@ -29,7 +34,12 @@ async def list_sessions(core: Core, command: commands.ListSessions) -> Reply:
         before=command.before,
         offset=command.offset,
     )
-    shown = page_of([SessionSummary(**_facts(core, row)) for row in page.rows[: command.limit]])
+    shown = page_of(
+        [
+            SessionSummary(**_facts(core, row), updated_at=row.updated_at)
+            for row in page.rows[: command.limit]
+        ]
+    )
     return Sessions(sessions=shown, has_more=len(page.rows) > len(shown), count=page.count)
 
 
@@ -48,41 +58,56 @@ async def _wanted(core: Core, command: commands.ListSessions) -> SessionFilter:
 
 
 async def get_session(core: Core, command: commands.GetSession) -> Reply:
-    """Reads one session's row."""
-    row = await core.store.session(command.session_id)
-    if row is None:
-        raise not_found(command.session_id)
-    # What a task may do is cut by its parents, which come with it.
+    """Reads what is known of one session, with the newest of its messages if that is asked for."""
     live = await core.sessions.get(command.session_id)
+    if not live.updated_at:
+        raise not_found(command.session_id)
+    state = live.committed
     record = SessionRecord(
-        **_facts(core, row),
-        permission_mode=core.runs.permissions.mode_of(live.committed),
-        sampling=or_unset(row.sampling),
-        rules=or_unset(row.rules),
-        origin_workspace=or_unset(row.origin_workspace),
-        attached_from=or_unset(row.attached_from),
-        attached_at=or_unset(row.attached_at),
-        attach_reason=or_unset(row.attach_reason),
-        override=_override(row),
+        **_facts(core, state),
+        updated_at=live.updated_at,
+        permission_mode=core.runs.permissions.mode_of(state),
+        sampling=or_unset(state.sampling),
+        rules=or_unset(state.rules),
+        origin_workspace=or_unset(state.origin_workspace),
+        attached_from=or_unset(state.attached_from),
+        attached_at=or_unset(state.attached_at),
+        attach_reason=or_unset(state.attach_reason),
+        override=_override(state),
     )
-    return SessionNow(session=record)
+    if not command.messages:
+        return SessionNow(session=record)
+    newest = commands.GetMessages(session_id=state.session_id, limit=command.messages)
+    transcript = await get_messages(core, newest)
+    failed = await _failed_runs(core, transcript)
+    return SessionNow(session=record, transcript=transcript, failed_runs=failed)
 
 
-def _override(row: SessionRow) -> OverrideInForce | UnsetType:
-    expires_at, seconds = row.override_expires_at, row.override_seconds
+async def _failed_runs(core: Core, transcript: Messages) -> tuple[RunRecord, ...]:
+    """Returns those of a session's newest runs that did not come to a good end, newest first."""
+    if not any(isinstance(entry, MessageEntry) and entry.run_id for entry in transcript.messages):
+        return ()
+    newest = await core.store.runs(transcript.session_id, limit=PAGE_ROWS_MAX, before=None)
+    return tuple(run for run in newest if run.status in _FAILED)
+
+
+_FAILED: Final = frozenset({"error", "interrupted", "timeout"})
+
+
+def _override(state: SessionState) -> OverrideInForce | UnsetType:
+    expires_at, seconds = state.override_expires_at, state.override_seconds
     if expires_at is None or seconds is None:
         return UNSET
     return OverrideInForce(ttl_seconds=seconds, expires_at=expires_at)
 
 
-def _facts(core: Core, row: SessionRow) -> dict[str, Any]:
+def _facts(core: Core, row: SessionRow | SessionState) -> dict[str, Any]:
     choice = core.runs.models.choice(row.provider, row.model, None)
     shown = core.sessions.shown(row.session_id)
     run_id: str | UnsetType = UNSET if shown is None or shown.run is None else shown.run.run_id
     return {
         "session_id": row.session_id,
         "created_at": row.created_at,
-        "updated_at": row.updated_at,
         "active": row.session_id == core.sessions.committed_active_id,
         "run_state": run_state(shown),
         "workspace": row.workspace or core.workspaces.default.path,
