@@ -27,7 +27,7 @@ def get(options: Options, artifact_id: str, output: Path | None) -> int:
     A file gets its name when all of it is there and right.
     """
     with (
-        Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon,
+        options.connect() as daemon,
         _written(output) as target,
     ):
         digest = hashlib.sha256()
@@ -63,7 +63,7 @@ def put(options: Options, path: Path, media_type: str | None) -> int:
     seconds = options.timeout_seconds or PUT_SECONDS
     with (
         _readable(path) as file,
-        Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon,
+        options.connect() as daemon,
     ):
         answer = put_file(daemon, file, media_type, timeout_seconds=seconds)
     print(json.dumps(answer) if options.json else answer["artifact_id"])

@@ -6,7 +6,6 @@ very call that was shown, need not be typed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -15,28 +14,25 @@ import typer
 from nousd.cli.arguments import Argument
 from nousd.cli.asked import NoAnswer, answers_to, question_lines, request_lines
 from nousd.cli.input_arguments import SESSION
-from nousd.cli.render import as_text
-from nousd.cli.verb_base import DONE, FAILED, Options, say, shown
+from nousd.cli.verb_base import DONE, FAILED, Options, print_answer, say
 from nousd.cli.verbs import Watch
-from nousd.client.answers import Answer
-from nousd.client.blocking import Connection
 
 Payload = Mapping[str, Any]
 
 
 def _mode(options: Options, values: dict[str, Any]) -> int:
-    with _connected(options) as daemon:
+    with options.connect() as daemon:
         if "mode" in values:
-            return _show(options, daemon.request("set_permission_mode", values))
+            return print_answer(options, daemon.request("set_permission_mode", values))
         answer = daemon.request("get_state", values)
     if options.json:
-        return _show(options, answer)
+        return print_answer(options, answer)
     print(answer.payload["permission_mode"])
     return DONE
 
 
 def _confirm(options: Options, values: dict[str, Any]) -> int:
-    with _connected(options) as daemon:
+    with options.connect() as daemon:
         pending = daemon.request("list_permissions", {}).payload["pending"]
         request = _found(pending, "tool_call_id", values["tool_call_id"])
         if request is None:
@@ -45,12 +41,12 @@ def _confirm(options: Options, values: dict[str, Any]) -> int:
         for line in request_lines(request):
             say(line)
         named = {key: request[key] for key in ("tool_call_id", "attempt", "input_hash")}
-        return _show(options, daemon.request("confirm_tool", {**values, **named}))
+        return print_answer(options, daemon.request("confirm_tool", {**values, **named}))
 
 
 def _answer(options: Options, values: dict[str, Any]) -> int:
     question_id = values["question_id"]
-    with _connected(options) as daemon:
+    with options.connect() as daemon:
         waiting = daemon.request("list_questions", {}).payload["questions"]
         asked = _found(waiting, "question_id", question_id)
         if asked is None:
@@ -65,23 +61,11 @@ def _answer(options: Options, values: dict[str, Any]) -> int:
             say(question_lines(question)[0])
             say("  " + ", ".join([*answer.get("chosen", ()), answer.get("text", "")]).strip(", "))
         payload = {"question_id": question_id, "answers": answers}
-        return _show(options, daemon.request("answer_question", payload))
+        return print_answer(options, daemon.request("answer_question", payload))
 
 
 def _found(waiting: list[Payload], key: str, id: str) -> Payload | None:
     return next((each for each in waiting if each[key] == id), None)
-
-
-def _connected(options: Options) -> Connection:
-    return Connection(options.socket_path, timeout_seconds=options.answer_seconds)
-
-
-def _show(options: Options, answer: Answer) -> int:
-    if options.json:
-        print(json.dumps(answer.payload, ensure_ascii=False))
-    else:
-        print(*map(shown, as_text(answer)), sep="\n")
-    return DONE
 
 
 ASKING: Final[dict[str, Watch]] = {

@@ -8,7 +8,6 @@ them, and what a verb needs beyond the blocking client is imported when it runs.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -19,17 +18,15 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from nousd.cli import mcp_servers, verb_base, watch
+from nousd.cli import mcp_servers, watch
 from nousd.cli.arguments import Argument, function_of, given_values
 from nousd.cli.asking import ASKING
 from nousd.cli.input_arguments import PROMPT, SESSION
 from nousd.cli.output import ending_in_order
-from nousd.cli.render import as_text
 from nousd.cli.tool_calls import CALLING
 from nousd.cli.trust import TRUSTING
-from nousd.cli.verb_base import FAILED, Options
+from nousd.cli.verb_base import DONE, FAILED, Options, print_answer
 from nousd.cli.verbs import VERBS, Verb, Watch
-from nousd.client.blocking import Connection
 from nousd.errors import ClientError, ConfigError, DaemonUnreachable, NousdError
 from nousd.places import locations
 
@@ -372,14 +369,11 @@ def _usual_socket() -> Path:
 def _ask(verb: Verb, options: Options, values: dict[str, Any]) -> int:
     """Sends the verb's command and prints the answer."""
     seconds = options.timeout_seconds or verb.timeout_seconds
-    with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
+    with options.connect() as daemon:
         payload = watch.payload_of(daemon, {**verb.fixed, **values})
         answer = daemon.request(verb.command, payload, timeout_seconds=seconds)
-    if options.json:
-        print(json.dumps(answer.payload, ensure_ascii=False))
-    else:
-        print(*map(verb_base.shown, as_text(answer)), sep="\n")
-    return FAILED if answer.payload.get("status", "completed") != "completed" else verb_base.DONE
+    print_answer(options, answer)
+    return FAILED if answer.payload.get("status", "completed") != "completed" else DONE
 
 
 if __name__ == "__main__":

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
 
 from nousd.cli.arguments import Argument
-from nousd.cli.render import as_text
-from nousd.cli.verb_base import DONE, Options, shown
-from nousd.client.blocking import Connection
+from nousd.cli.verb_base import Options, print_answer
 
 _COMMANDS: Final = {
     "list": "list_mcp",
@@ -94,10 +91,6 @@ def run(options: Options, values: dict[str, Any]) -> int:
         raise typer.BadParameter(f"{action} needs the name of a server")
     # That there are no classes is something to say; that there are no words is not.
     given = {key: value for key, value in values.items() if value or key == "classes"}
-    with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
+    with options.connect() as daemon:
         answer = daemon.request(_COMMANDS[action], {} if action == "list" else given)
-    if options.json:
-        print(json.dumps(answer.payload, ensure_ascii=False))
-    else:
-        print(*map(shown, as_text(answer)), sep="\n")
-    return DONE
+    return print_answer(options, answer)

@@ -23,7 +23,7 @@ def show(options: Options, wanted: str, *, verify: bool) -> int:
         wanted: the id of a ``model_input`` event; or of a run, which means its last answer, and each of
             its calls where it is only checked.
     """
-    with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
+    with options.connect() as daemon:
         told = list(_told(daemon, wanted))
         if not told:
             raise ClientError(f"{wanted} is no model_input, and no run with one")

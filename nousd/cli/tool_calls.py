@@ -11,14 +11,14 @@ from nousd.cli.input_arguments import SESSION, json_object
 from nousd.cli.verb_base import DONE, FAILED, Options, print_line, say, shown
 from nousd.cli.verbs import Watch
 from nousd.client.answers import ReceivedEvent
-from nousd.client.blocking import Connection, Subscription
+from nousd.client.blocking import Subscription
 
 _ENDS: Final = ("tool_call_completed", "tool_call_denied")
 
 
 def _call(options: Options, values: dict[str, Any]) -> int:
     """Makes a call and shows it to its end."""
-    with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
+    with options.connect() as daemon:
         call_id = daemon.request("call_tool", values).payload["tool_call_id"]
     # Its id stands for that of a run; from the beginning, since it may be over by now.
     wanted = {"after": "evt-0", "run_id": call_id, "types": "all"}

@@ -15,10 +15,8 @@ import typer
 
 from nousd.cli.arguments import Argument
 from nousd.cli.project_files import file_lines
-from nousd.cli.render import as_text
-from nousd.cli.verb_base import DONE, FAILED, Options, say, shown
+from nousd.cli.verb_base import DONE, FAILED, Options, print_answer, say, shown
 from nousd.cli.verbs import WORKSPACE, Watch
-from nousd.client.answers import Answer
 from nousd.client.blocking import Connection
 
 Payload = Mapping[str, Any]
@@ -29,9 +27,9 @@ SHOWN_BYTES_MAX: Final = 256 * 1024
 
 def _trust(options: Options, values: dict[str, Any]) -> int:
     where = _workspace(values)
-    with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
+    with options.connect() as daemon:
         if values.get("list"):
-            return _show(options, daemon.request("list_trust", where))
+            return print_answer(options, daemon.request("list_trust", where))
         payload = _named(values["path"]) if "path" in values else _own(daemon, where)
         if payload is None or not _is_wanted(yes=values.get("yes", False)):
             return FAILED
@@ -40,7 +38,7 @@ def _trust(options: Options, values: dict[str, Any]) -> int:
 
 def _untrust(options: Options, values: dict[str, Any]) -> int:
     named = {"path": str(Path(values["path"]).absolute())} if "path" in values else {}
-    with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
+    with options.connect() as daemon:
         answer = daemon.request("untrust", {**named, **_workspace(values)})
         return _done(options, answer.payload, "not trusted any more")
 
@@ -91,14 +89,6 @@ def _is_wanted(*, yes: bool) -> bool:
         return False
     print("Trust this file as it is? [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
-
-
-def _show(options: Options, answer: Answer) -> int:
-    if options.json:
-        print(json.dumps(answer.payload, ensure_ascii=False))
-    else:
-        print(*map(shown, as_text(answer)), sep="\n")
-    return DONE
 
 
 def _done(options: Options, payload: Payload, what: str) -> int:

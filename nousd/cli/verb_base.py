@@ -5,12 +5,15 @@ Which verbs there are, and what they ask, is not known here.
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from nousd.cli.render import harmless
-from nousd.client.answers import REQUEST_TIMEOUT_SECONDS
+from nousd.cli.render import as_text, harmless
+from nousd.client.answers import REQUEST_TIMEOUT_SECONDS, Answer
+from nousd.client.blocking import Connection, Subscription
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -30,7 +33,16 @@ class Options(NamedTuple):
 
     @property
     def answer_seconds(self) -> float:
+        """How long an answer is waited for where a verb does not know better."""
         return REQUEST_TIMEOUT_SECONDS if self.timeout_seconds is None else self.timeout_seconds
+
+    def connect(self) -> Connection:
+        """Returns a connection for commands; raises as ``Connection`` when it is entered."""
+        return Connection(self.socket_path, timeout_seconds=self.answer_seconds)
+
+    def subscribe(self, wanted: Mapping[str, Any]) -> Subscription:
+        """Returns a subscription to the events that are ``wanted``, as ``subscribe`` takes it."""
+        return Subscription(self.socket_path, wanted, timeout_seconds=self.answer_seconds)
 
 
 def shown(text: str) -> str:
@@ -47,3 +59,12 @@ def print_line(line: bytes) -> None:
     """Prints a line of the wire as its bytes are."""
     sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
+
+
+def print_answer(options: Options, answer: Answer) -> int:
+    """Prints an answer as text, or its payload with ``--json``. Returns the exit code ``DONE``."""
+    if options.json:
+        print(json.dumps(answer.payload, ensure_ascii=False))
+    else:
+        print(*map(shown, as_text(answer)), sep="\n")
+    return DONE

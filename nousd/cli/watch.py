@@ -15,7 +15,7 @@ from nousd.cli.asked import waiting_lines
 from nousd.cli.render import harmless, snippet
 from nousd.cli.verb_base import DONE, FAILED, Options, print_line, say, shown
 from nousd.client.answers import ReceivedEvent, decode_answer
-from nousd.client.blocking import Connection, Subscription
+from nousd.client.blocking import Connection
 
 # --- prompt_stream ---------------------------------------------------------------------------
 
@@ -32,8 +32,8 @@ def payload_of(daemon: Connection, values: dict[str, Any]) -> dict[str, Any]:
 def prompt_stream(options: Options, payload: Mapping[str, Any]) -> int:
     """Starts a run and shows it until its end."""
     with (
-        _subscription(options, {"types": "v1"}) as events,
-        Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon,
+        options.subscribe({"types": "v1"}) as events,
+        options.connect() as daemon,
     ):
         answer = daemon.request("prompt", payload_of(daemon, {**payload, "wait": False}))
         tell_hooks(answer.payload)
@@ -133,10 +133,10 @@ class RunPrinter:
 
 def trace(options: Options, run_id: str) -> int:
     """Prints every event of a run, from its start to its end."""
-    with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
+    with options.connect() as daemon:
         daemon.request("get_run", {"run_id": run_id})  # refused for a run that will never end
     wanted = {"after": "evt-0", "run_id": run_id, "types": "all"}
-    with _subscription(options, wanted) as events:
+    with options.subscribe(wanted) as events:
         for event in _of_run(events, run_id):
             print_line(event.line)
     return DONE
@@ -145,7 +145,7 @@ def trace(options: Options, run_id: str) -> int:
 def events(options: Options, wanted: Mapping[str, Any], *, follow: bool) -> int:
     """Prints the events behind a cursor: up to now, or for ever."""
     if follow:
-        with _subscription(options, wanted) as subscription:
+        with options.subscribe(wanted) as subscription:
             for event in subscription:
                 print_line(event.line)
     for told in up_to_now(options, wanted):
@@ -155,7 +155,7 @@ def events(options: Options, wanted: Mapping[str, Any], *, follow: bool) -> int:
 
 def up_to_now(options: Options, wanted: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yields the events behind a cursor, up to what was newest when it was asked first."""
-    with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
+    with options.connect() as daemon:
         page = daemon.request("get_events", wanted).payload
         head = _number(page["head"])
         while page["events"]:
@@ -175,17 +175,13 @@ def _number(event_id: str) -> int:
     return int(event_id.removeprefix("evt-"))
 
 
-def _subscription(options: Options, wanted: Mapping[str, Any]) -> Subscription:
-    return Subscription(options.socket_path, wanted, timeout_seconds=options.answer_seconds)
-
-
 # --- raw -------------------------------------------------------------------------------------
 
 
 def raw(options: Options, line: str | None) -> int:
     """Sends lines as they are, one after the other, and prints what comes back for each."""
     refused = False
-    with Connection(options.socket_path, timeout_seconds=options.answer_seconds) as daemon:
+    with options.connect() as daemon:
         for sent in sys.stdin.buffer if line is None else os.fsencode(line).split(b"\n"):
             answer = daemon.exchange(sent.removesuffix(b"\n") + b"\n")
             refused |= decode_answer(answer).refusal is not None
