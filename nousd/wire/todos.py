@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from nousd.wire.event_base import Event
-from nousd.wire.limits import NAME_CHARS_MAX, TODO_CHARS_MAX, TODOS_MAX
+from nousd.wire.limits import NAME_CHARS_MAX, TODO_CHARS_MAX
 
 TodoStatus = Literal["pending", "in_progress", "completed", "cancelled"]
 
@@ -24,11 +24,8 @@ class Todo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: TodoPriority | UnsetType = UNSET
 
 
-Todos = Annotated[tuple[Todo, ...], Meta(max_length=TODOS_MAX)]
-
-
 class TodoUpdated(Event, frozen=True, kw_only=True):
-    """The session's list is this from here on. Run, turn and call are those that replaced it."""
+    """From here on the session's list is this one, set by that run, turn and call."""
 
     todos: tuple[Todo, ...]
     run_id: str | UnsetType = UNSET
