@@ -1,4 +1,4 @@
-"""Commands that read what is true now, and the one that calls an extension."""
+"""Commands that read what is true now."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd import __version__
-from nousd.daemon.core import Core, Plain, Reply
+from nousd.daemon.core import Core, Reply
 from nousd.daemon.event_filters import event_filter, position, pruned
 from nousd.daemon.hub import STRETCH_EVENTS
 from nousd.errors import CommandRejected
@@ -153,12 +153,3 @@ async def get_capabilities(core: Core, _command: commands.GetCapabilities) -> Re
         extension_commands=tuple(sorted(core.extension_commands)),
         limits={**limits, "line_bytes_max": core.line_bytes_max},
     )
-
-
-async def extension_command(core: Core, command: commands.ExtensionCommand) -> Reply:
-    """Calls a command that an extension registered."""
-    handler = core.extension_commands.get(command.name)
-    if handler is None:
-        raise CommandRejected(f"extension_command_not_found: {command.name}")
-    payload = command.payload if isinstance(command.payload, dict) else {}
-    return Plain("extension_result", await handler(payload))

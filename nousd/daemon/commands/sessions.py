@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import trio
 from msgspec import UNSET
 
 from nousd.daemon.commands.accepting import require_entry
@@ -16,16 +15,11 @@ from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.garbage import drop_leftovers
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
-from nousd.daemon.model_inputs import artifacts_of
-from nousd.errors import CommandRejected, InvalidPayload
-from nousd.machine import appending, compaction, decisions
-from nousd.machine.asked import model_input
-from nousd.machine.compile import Compiled
-from nousd.machine.fragments import store_input
-from nousd.machine.usage import CallFigures
+from nousd.errors import InvalidPayload
+from nousd.machine import appending, decisions
 from nousd.wire import commands, events
 from nousd.wire.optional import or_unset
-from nousd.wire.responses import Compaction, Leaf, SessionDeleted, SessionSelected, Tree
+from nousd.wire.responses import Leaf, SessionDeleted, SessionSelected, Tree
 
 
 async def new_session(core: Core, command: commands.NewSession) -> Reply:
@@ -151,76 +145,6 @@ async def get_tree(core: Core, command: commands.GetTree) -> Reply:
         has_more=len(nodes) > command.limit,
         leaf_id=or_unset(leaf_id),
     )
-
-
-async def compact_session(core: Core, command: commands.CompactSession) -> Reply:
-    """Cuts off the older part of what models see, as asked for by hand.
-
-    The model writes the summary while the session stays free; should anything have happened to it
-    meanwhile, the summary is thrown away and the command refused.
-    """
-    live = await core.sessions.require(command.session_id)
-    decisions.require_idle(live.state)
-    leaf_id = live.state.leaf_id
-    runtime = core.runs.runtime
-    context = await core.contexts.at_leaf(live)
-    cut = runtime.plan_cut(context, core.runs.choice_of(live.state))
-    if cut is None:
-        raise CommandRejected("nothing_to_compact")
-    instruction = (command.instruction or "").strip() or None
-    choice = core.runs.choice_of(live.state)
-    summary = await runtime.summarise(
-        cut,
-        choice,
-        instruction=instruction,
-        tell=partial(_tell_input, core, live.session_id),
-        report=partial(_count_call, core, live.session_id),
-    )
-    live = await core.sessions.get(live.session_id)
-    decisions.require_idle(live.state)
-    if live.state.leaf_id != leaf_id:
-        raise CommandRejected("session_changed")
-    entry = compaction.compaction_entry(
-        cut,
-        summary,
-        entry_id=core.clock.new_id("cmp"),
-        parent_id=leaf_id,
-        trigger="manual",
-        created_at=core.clock.now(),
-        run_id=None,
-        instruction=instruction,
-    )
-    appended = events.EntryAppended(session_id=live.session_id, entry=entry)
-    answer = Compaction(
-        session_id=live.session_id,
-        summary=summary,
-        first_kept_entry_id=cut.first_kept.id,
-        tokens_before=cut.tokens_before,
-        trigger="manual",
-        entry_id=entry.id,
-        instruction=or_unset(instruction),
-    )
-    return Deferred(live.decide((appended,)), answer)
-
-
-async def _tell_input(core: Core, session_id: str, compiled: Compiled) -> None:
-    live = await core.sessions.get(session_id)
-    stored = store_input(None, compiled.request, omitted=compiled.omitted)
-    told = model_input(
-        compiled,
-        stored,
-        sources=(),
-        leaf_id=live.state.leaf_id,
-        session_id=session_id,
-    )
-    live.decide((told,), artifacts=artifacts_of(stored))
-
-
-async def _count_call(core: Core, session_id: str, figures: CallFigures) -> None:
-    """The call has cost what it has, whatever becomes of its summary."""
-    with trio.CancelScope(shield=True):
-        live = await core.sessions.get(session_id)
-        live.decide((figures.reported(session_id),))
 
 
 def _selected(live: LiveSession, *, is_active: bool, warnings: Warnings = UNSET) -> SessionSelected:

@@ -1,0 +1,16 @@
+"""The command that calls what an extension registered."""
+
+from __future__ import annotations
+
+from nousd.daemon.core import Core, Plain, Reply
+from nousd.errors import CommandRejected
+from nousd.wire import commands
+
+
+async def extension_command(core: Core, command: commands.ExtensionCommand) -> Reply:
+    """Calls a command that an extension registered."""
+    handler = core.extension_commands.get(command.name)
+    if handler is None:
+        raise CommandRejected(f"extension_command_not_found: {command.name}")
+    payload = command.payload if isinstance(command.payload, dict) else {}
+    return Plain("extension_result", await handler(payload))
