@@ -1,7 +1,7 @@
 """The daemon without its edges: store, sessions, runs and commands put together.
 
-``open_core`` is the whole daemon for whoever brings streams of his own; ``serve`` brings sockets, locks
-and signals. Tests run it on memory streams, a memory store and a fake clock.
+``open_core`` is the whole daemon for whoever brings streams of their own; ``serve`` brings sockets,
+locks and signals. Tests run it on memory streams, a memory store and a fake clock.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Everything that is raised on purpose is a ``NousdError`` and is worded for its reader. Anything else is
 a fault of ours: it is written to the log file with its traceback, the client gets a reference to it,
-and the daemon lives on. This is the only broad ``except`` of the project.
+and the daemon lives on. Our own code is caught broadly here and at no other place of the daemon; around
+calls of foreign code (extensions, the MCP library) stands one of its own.
 """
 
 from __future__ import annotations

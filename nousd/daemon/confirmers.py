@@ -40,7 +40,7 @@ class Confirmers:
         return len(self._declared)
 
     def can_answer(self, places: Iterable[Place]) -> bool:
-        """Whether anybody has declared that he answers what is asked in one of those places."""
+        """Whether any client has declared that it answers what is asked in one of those places."""
         return any(
             wanted.session_id in (None, place.session_id) and wanted.run_id in (None, place.run_id)
             for place in places

@@ -1,4 +1,4 @@
-"""A file on its way into the store, each step of which shows that whoever puts it is alive."""
+"""A spooled output on its way into the store: each piece that is read is a sign of life of its call."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ class Roots:
 
     Args:
         allowed: each with all that is below; at least one.
-        hidden: what no workspace may lie in or contain. What the user runs the daemon in is his choice,
-            and not judged here.
+        hidden: what no workspace may lie in or contain. The daemon's own workdir is the user's
+            choice, and not judged here.
     """
 
     def __init__(self, allowed: Iterable[Path], hidden: Iterable[Path] = ()) -> None:

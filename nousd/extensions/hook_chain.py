@@ -58,7 +58,7 @@ class Failure(NamedTuple):
 
 
 class InputOutcome(NamedTuple):
-    """The text that counts, by whom it was changed; or who dealt with it, and what he replies."""
+    """The text that counts and who changed it; or which extension dealt with it, and its reply."""
 
     text: str
     changed_by: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class ResultOutcome(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """Who does not let something happen, and why."""
+    """Which extension does not let something happen, and why."""
 
     extension: str
     reason: str
@@ -170,7 +170,7 @@ class Hooks:
         return RunOutcome(tuple(added), tuple(failures))
 
     async def tell(self, name: HookName, told: Told) -> tuple[Failure, ...]:
-        """Tells what happened, to whom no answer is open."""
+        """Tells handlers what happened; they may answer nothing."""
         failures: list[Failure] = []
         for hook in self._of(name):
             await self._asked(hook, told, failures)

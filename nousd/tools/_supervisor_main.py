@@ -173,7 +173,7 @@ def _limit(limits: Limits) -> None:
     if limits.file_bytes:
         _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
     if limits.processes and os.getuid() != 0:
-        # Counted for each user, and never for root. Others of his may start some meanwhile.
+        # The kernel counts them by user, and never those of root. Others of the user start some too.
         _lower(resource.RLIMIT_NPROC, _tasks_of(os.getuid()) + 2 * limits.processes)
 
 

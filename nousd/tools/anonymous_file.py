@@ -15,7 +15,7 @@ def anonymous_file(label: str, data: bytes) -> Iterator[int]:
     """Gives a descriptor, at its beginning, of a file that holds the data; for programs that inherit it.
 
     Args:
-        label: what the kernel shows of it, for people who look for leaks.
+        label: what the kernel shows of it, for people who look for a leak.
 
     Raises:
         OSError: there is no memory, or no descriptor left.

@@ -34,7 +34,7 @@ class Spool:
 
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             self._handle = os.dup(file.fileno())
-        # Whoever is cancelled with a spool in his hands need not think of it.
+        # So the space is given back also where the holder is cancelled, or forgets to close it.
         self._finalizer = weakref.finalize(self, os.close, self._handle)
         self._digest = hashlib.sha256()
         self.size_bytes = 0

@@ -34,7 +34,7 @@ class CallEvents:
         # It may be set while the call waits or runs, and counts for the next one.
         self._mode = host.permission_mode
         self.answered: PolicySource | None = None
-        """What the user said of it, once he was asked."""
+        """What the user answered, once asked."""
 
     @cached_property
     def keys(self) -> Mapping[str, Any]:

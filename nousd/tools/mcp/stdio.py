@@ -1,8 +1,8 @@
 """A server as a process of this machine: its messages are lines on its standard input and output.
 
 It is held by a supervisor, so it dies with the daemon and leaves nothing behind. It is read at a
-bounded pace: who floods waits in his own pipe. What it writes to standard error goes to the daemon's
-log, the beginning of it.
+bounded pace: a server that floods us waits in its own pipe. Of what it writes to standard error
+a bounded part goes to the daemon's log.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def _arguments(
             yield from ("--bind", f"{STAGING}/{number}", str(root.path))
     for name, path in places.home_links(request.env.get("HOME")):
         yield from ("--symlink", str(path), f"{HOME}/{name}")
-    # The settings of the kernel belong to root, who needs no capability to write what he owns.
+    # The settings of the kernel belong to root, which needs no capability to write what it owns.
     for own in ("/proc", "/dev", "/"):
         yield from ("--remount-ro", own)
     yield from ("--chdir", str(request.workdir), "--seccomp", str(rules), "--")
