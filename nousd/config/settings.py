@@ -9,8 +9,7 @@ A few fields are no settings of their own: what the file's tables say of provide
 a project's word on ``permission_mode`` comes behind a flag or variable and before the user's file.
 """
 
-from __future__ import annotations
-
+# No annotations from the future here: each of them would be compiled a second time, at every start.
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -330,19 +329,16 @@ _NOT_CHOSEN: Final = FILE_TABLES | {"config_file", "is_mode_insisted_on"}
 
 _IN_FILE_ONLY: Final = frozenset({"extensions", "hard_links", "web_allow"})
 
-SETTINGS: Final = {
-    info.name: info for info in describe(Settings, without=_NOT_CHOSEN | _IN_FILE_ONLY)
-}
+ALL_SETTINGS: Final = {info.name: info for info in describe(Settings, without=_NOT_CHOSEN)}
 """name -> what it may be, for every setting that a user chooses."""
 
-FILE_SETTINGS: Final = {
-    info.name: info for info in describe(Settings, without=_NOT_CHOSEN | SETTINGS.keys())
-}
-"""The same for those that only the settings file may name: what code is run is no matter of a variable
-that was left over, or of a flag in somebody's script.
-"""
+SETTINGS: Final = {name: info for name, info in ALL_SETTINGS.items() if name not in _IN_FILE_ONLY}
+"""Those that flags and variables may name, too."""
 
-ALL_SETTINGS: Final = {**SETTINGS, **FILE_SETTINGS}
+FILE_SETTINGS: Final = {name: info for name, info in ALL_SETTINGS.items() if name in _IN_FILE_ONLY}
+"""Those that only the settings file may name: what code is run is no matter of a variable that was left
+over, or of a flag in somebody's script.
+"""
 
 
 DEFAULTS: Final = {
