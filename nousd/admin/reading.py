@@ -196,7 +196,7 @@ class _ReadingFile(apsw.VFSFile):
     def xCheckReservedLock(self) -> bool:  # noqa: N802
         return False
 
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: ARG002, N802
+    def xWrite(self, data: object, offset: int) -> None:  # noqa: ARG002, N802
         raise apsw.ReadOnlyError("the log is only read")
 
     def xTruncate(self, newsize: int) -> None:  # noqa: ARG002, N802

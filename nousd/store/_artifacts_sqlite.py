@@ -71,7 +71,7 @@ _UNUSED: Final = """
 
 
 def unused(connection: apsw.Connection, put_before: str, limit: int) -> tuple[str, ...]:
-    values = {"put_before": put_before, "limit": limit}
+    values: dict[str, str | int] = {"put_before": put_before, "limit": limit}
     return tuple(artifact_id for (artifact_id,) in connection.execute(_UNUSED, values))
 
 

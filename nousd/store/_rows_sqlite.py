@@ -139,7 +139,7 @@ _FORGET: Final = (
 
 
 def _forget_session(connection: apsw.Connection, change: row_changes.ForgetSession) -> None:
-    values = {"gone": change.session_id, "seq": change.seq}
+    values: dict[str, str | int] = {"gone": change.session_id, "seq": change.seq}
     for statement in _FORGET:
         connection.execute(statement, values)
 

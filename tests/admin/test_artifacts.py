@@ -34,7 +34,7 @@ async def write_log(path: Path) -> None:
         await append(store, created("s1"), appended("e1", artifact_id=LARGE.artifact_id))
 
 
-def change(log: Path, statement: str, *values: object) -> None:
+def change(log: Path, statement: str, *values: str) -> None:
     connection = apsw.Connection(str(log))
     connection.execute(statement, values)
     assert connection.changes()

@@ -200,7 +200,7 @@ class _File(apsw.VFSFile):
         self._surface = disk._surface(self._path)
         super().__init__("", name, flags)
 
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+    def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802
         def write(part: bytes) -> None:
             self._surface.write(offset, part)
             super(_File, self).xWrite(part, offset)

@@ -414,7 +414,8 @@ async def test_no_statement_of_one_artifact_walks_over_a_whole_table(path: Path)
     }
     assert len(queries) == 4
     for query in queries.values():
-        values = {"id": "", "count": 1} if ":id" in query else ("",) * query.count("?")
+        named: dict[str, str | int] = {"id": "", "count": 1}
+        values = named if ":id" in query else ("",) * query.count("?")
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", values)]
         assert not [step for step in plan if step.startswith("SCAN") or "TEMP B-TREE" in step]
     connection.close()
