@@ -1,4 +1,4 @@
-"""Which response answers which command, as the commands themselves say it."""
+"""Which responses a command can be answered with, read from the commands' own base classes."""
 
 from __future__ import annotations
 

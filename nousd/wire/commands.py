@@ -95,8 +95,8 @@ if TYPE_CHECKING:
 class AttachmentGiven(msgspec.Struct, frozen=True, kw_only=True):
     """A file that goes with a text: ``data`` (base64), a ``path`` in the workdir, or an artifact.
 
-    Exactly one of the three. ``media_type`` is needed with ``data``; else it is what the path's name, or
-    the artifact, says. ``name`` is for people and models; with ``path`` it is the file's own.
+    Exactly one of the three. ``media_type`` is required with ``data``; otherwise the file's suffix, or
+    the artifact, decides it. ``name`` is for people and models; with ``path`` it is the file's own.
     """
 
     media_type: Name | None = None
@@ -142,7 +142,7 @@ class Prompt(AnsweredBy["Accepted | Result"], frozen=True, kw_only=True):
 
 
 class AppendMessage(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Stores a message of the user without a run; one that is going on does not mind."""
+    """Stores a message of the user without starting a run; a run that is going on is not disturbed."""
 
     text: Text
     text_ref: Name | None = None
@@ -185,7 +185,7 @@ class Abort(AnsweredBy["Accepted"], frozen=True, kw_only=True):
 
 
 class SetActiveTools(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Names the tools that the model is offered from its next call on."""
+    """Sets which tools models are offered, from the next model call on."""
 
     tools: Annotated[tuple[Name, ...], Meta(max_length=TOOLS_MAX)]
     session_id: Name | None = None

@@ -29,7 +29,7 @@ PermissionMode = Literal["ask", "auto", "yolo"]
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a model picks its words, and how many it may say. What is left out is the provider's affair.
+    """How a model samples its answer, and how long that may be. What is left out the provider decides.
 
     ``max_tokens`` bounds one answer, reasoning included.
     """
@@ -55,10 +55,10 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UsageTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What several model calls came to. The tokens are those of ``Usage``.
+    """The sums over several model calls. The tokens are those of ``Usage``.
 
-    ``duration_ms`` and ``cost_usd`` are sums of what is known: ``uncounted_calls`` told no tokens, of
-    ``unpriced_calls`` (the former among them) it is not known what they cost.
+    ``duration_ms`` and ``cost_usd`` are sums of what is known: ``uncounted_calls`` reported no tokens;
+    what ``unpriced_calls`` cost (the former are among them) is not known.
     """
 
     calls: int
@@ -101,7 +101,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         runtime_tool_call_id: the model's own id, which need not be unique.
         args: the arguments; the model's raw text under ``"_raw"`` where it was no JSON object.
         args_ref: where the arguments are too long for an event, the artifact that holds their JSON;
-            ``args`` is then what shows of them, and ``args_bytes`` the size of that JSON.
+            ``args`` is then an excerpt of them, and ``args_bytes`` the size of that JSON.
     """
 
     tool_call_id: str
@@ -164,7 +164,7 @@ class CompactionEntry(
     tag="compaction",
     omit_defaults=True,
 ):
-    """Marks that what stands before ``first_kept_entry_id`` is told to models as ``summary``."""
+    """From here on models are given ``summary`` in the place of all before ``first_kept_entry_id``."""
 
     id: str
     parent_id: str | UnsetType = UNSET

@@ -1,4 +1,4 @@
-"""What extensions made of something that belongs to no run: what clients and subscribers are told."""
+"""What clients are told of extensions where there is no run that could carry it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from msgspec import UNSET, UnsetType
 from nousd.wire.event_base import Event
 
 InputKind = Literal["prompt", "steer", "follow_up", "message"]
-"""What a text was handed in as; a ``message`` was to be appended."""
+"""What a text was sent as; a ``message`` was to be appended."""
 
 
 class Remark(msgspec.Struct, frozen=True, kw_only=True):
-    """Something went wrong with an extension: what a ``warning`` says where there is a run."""
+    """What went wrong with an extension; with a run it would be a ``warning`` event."""
 
     code: str
     message: str
 
 
 class InputHandled(Event, frozen=True, kw_only=True):
-    """An extension dealt with a text that a client handed in: no run started, nothing was queued.
+    """An extension dealt with a text that a client sent: no run started, nothing was queued.
 
     ``session_id`` is "" where there was no session yet. ``text`` is what the client sent, or what other
     extensions made of it (``changed_by``); ``reply`` is what it was told, or its beginning.

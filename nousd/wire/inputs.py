@@ -18,9 +18,10 @@ class QueuedInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     prompt was accepted on, ``promoted_run_id`` the run that a promoted follow-up became a steer of.
     ``changed_by`` names the extensions that changed its text before it was accepted.
 
-    A ``message`` was appended, and waits for its place in the tree at most: ``entry_id`` is the entry it
-    becomes. Of a prompt it is the entry that holds the text already. ``request_hash`` tells what came
-    under a client message id from another text.
+    A ``message`` was appended during a run and waits for its place in the tree: ``entry_id`` is the
+    entry that it becomes. For a prompt that is the entry which already holds the text.
+    ``request_hash`` tells whether a second command under the same client message id has the same
+    text.
     """
 
     input_id: str

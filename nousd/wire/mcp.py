@@ -1,4 +1,4 @@
-"""MCP servers on the wire: what is said of one, the commands that add and remove them, what is told."""
+"""MCP servers on the wire: how one is described, the commands about them, their status."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ McpState = Literal["connecting", "ready", "backoff", "failed"]
 
 
 class McpServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is said of a server: it has a ``command`` or a ``url``.
+    """How an MCP server is reached: by a ``command`` or a ``url``.
 
     ``${NAME}`` in a value of ``env`` or ``headers`` stands for an environment variable of the daemon.
     ``classes`` is what its tools may do, ``tool_classes`` the same for single ones; without both that is
@@ -74,17 +74,17 @@ class RemoveMcp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
 
 
 class RestartMcp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Ends the connection to an MCP server and connects at once."""
+    """Ends the connection to an MCP server and connects anew at once."""
 
     name: ServerName
 
 
 class ListMcp(AnsweredBy["McpServers"], frozen=True, kw_only=True):
-    """Reads which MCP servers there are, and how they are."""
+    """Reads which MCP servers there are, and the status of each."""
 
 
 class McpServerStatus(Event, frozen=True, kw_only=True):
-    """How an MCP server is now. ``session_id`` is "".
+    """The status of an MCP server has changed to this. ``session_id`` is "".
 
     ``error`` says why it is not ready, or was not before. ``restarts`` counts the connections after the
     first one. ``tools`` are offered; ``left_out`` are not, with the reasons, the first of them.
@@ -101,7 +101,7 @@ class McpServerStatus(Event, frozen=True, kw_only=True):
 
 
 class McpServerSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A server and how it is. ``origin`` says where it is said to be.
+    """A server and its status. ``origin`` says where it is configured.
 
     ``command`` and ``url`` are shown; values of ``env`` and ``headers`` are not.
     """

@@ -1,4 +1,4 @@
-"""The figures of a daemon's process: the command that reads them, and what it answers.
+"""Metrics of the daemon's process: the command that reads them, and what it answers.
 
 All of them are of this process alone: what counts begins at 0 with each start.
 """
@@ -18,8 +18,10 @@ class GetMetrics(AnsweredBy["Metrics"], frozen=True, kw_only=True):
 
 
 class Durations(msgspec.Struct, frozen=True, kw_only=True):
-    """How long something took, in seconds. ``counts`` has one more than ``bounds``: how many took at
-    most that bound and more than the one before; the last count is of those above all bounds.
+    """A histogram of how long something took, in seconds.
+
+    ``counts`` has one more than ``bounds``: each says how many took at most that bound and more than the
+    one before, the last how many took longer than any.
     """
 
     bounds: tuple[float, ...]
@@ -61,7 +63,7 @@ class PendingInputs(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, counts: Mapping[str, int], *, truncated: bool) -> PendingInputs:
-        """Returns what was counted; a kind that is not named is 0."""
+        """Returns the counts by kind; a kind that is missing counts 0."""
         kinds = {kind: counts.get(kind, 0) for kind in cls.__struct_fields__[:-1]}
         return cls(**kinds, truncated=truncated)
 

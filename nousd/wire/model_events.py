@@ -12,10 +12,10 @@ from nousd.wire.event_base import Event
 
 
 class Omitted(msgspec.Struct, frozen=True):
-    """An entry of the context that the model is not told, or not whole; ``reason`` is for programs.
+    """An entry of the context that the model is not given, or not whole; ``reason`` is for programs.
 
     ``empty``: an answer without text and calls. ``no_call``: a result that no call waits for.
-    ``preview``: only the beginning of its text is told. ``attachment``: a file was left out that the
+    ``preview``: only the beginning of its text is given. ``attachment``: a file was left out that the
     model cannot take. ``oldest``: it did not fit.
     """
 
@@ -34,7 +34,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where a part of the system prompt came from, or might have.
 
     Without ``hash`` nothing of it was used. ``hash`` and ``bytes`` are of the text as it was used, in
-    UTF-8. ``reason`` says why nothing or not all was: ``off``, ``not_found``, ``not_a_file``,
+    UTF-8. ``reason`` says why none or not all of it was used: ``off``, ``not_found``, ``not_a_file``,
     ``outside``, ``unreadable``, ``empty``, ``not_utf8``, ``cut``, ``no_room``. ``extension`` names the
     one that added the part for this run.
     """
@@ -65,9 +65,9 @@ class ModelInput(Event, frozen=True, kw_only=True):
     them. ``tokens_estimated`` is of everything it is given, ``context_window`` what it can take.
     ``omitted`` names the oldest of the ``omitted_count`` entries that it is not told, or not whole.
 
-    A summary that was asked for by hand belongs to no run. Logs of earlier versions have none of the
-    keys that may be missing but ``omitted`` and ``leaf_id``. ``sampling`` is what was asked for; a
-    family of models that is known to refuse it is not told.
+    A summary that was asked for by hand belongs to no run. ``sampling`` is what was asked for; it is not
+    sent to a family of models that is known to refuse it. Of the keys that may be missing, logs of
+    earlier versions have ``omitted`` and ``leaf_id`` alone.
     """
 
     model: str
@@ -95,8 +95,8 @@ class ModelInput(Event, frozen=True, kw_only=True):
 class UsageReported(Event, frozen=True, kw_only=True):
     """What one model call cost: tokens, milliseconds, and dollars where the price is known.
 
-    One for each call that a provider answered, if only in part. Without ``usage`` it did not say how
-    many tokens that took. A summary that was asked for by hand belongs to no run.
+    One for each call that a provider answered, if only in part. Without ``usage`` the provider did not
+    report tokens. A summary that was asked for by hand belongs to no run.
     """
 
     model: str

@@ -11,7 +11,7 @@ from nousd.wire.response_base import Response
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """US dollars per million tokens. Cached tokens without a price cost what other input does."""
+    """US dollars per million tokens. Cached tokens without a price of their own cost as other input."""
 
     input: float
     output: float
@@ -43,9 +43,7 @@ Catalog = Literal["server", "config", "none"]
 
 
 class ProviderSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider that is configured. ``usable``: it can be asked as far as the configuration goes, its
-    key included.
-    """
+    """A provider that is configured. ``usable``: nothing is missing to ask it, a key included."""
 
     provider: str
     is_default: bool
@@ -54,7 +52,7 @@ class ProviderSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Models(Response, frozen=True, kw_only=True):
-    """``truncated``: there are more; name a provider."""
+    """``truncated``: there are more models; name a provider to see its own."""
 
     models: tuple[ModelSummary, ...]
     errors: tuple[ProviderUnlisted, ...]

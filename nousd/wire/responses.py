@@ -72,7 +72,7 @@ class Accepted(Response, frozen=True, kw_only=True):
 
 
 class SessionSelected(Response, frozen=True, kw_only=True):
-    """Answers new, switch, branch and rename. ``warnings`` tells what went wrong with extensions."""
+    """Answers the commands that make, select or rename a session. ``warnings`` are about extensions."""
 
     session_id: str
     active: bool
@@ -155,7 +155,7 @@ class Subscribed(Response, frozen=True, kw_only=True):
 class Keepalive(Response, frozen=True, kw_only=True):
     """Follows ``subscribed``, with its id, whenever nothing was written for ``keepalive_seconds``.
 
-    ``cursor`` is how far the subscriber has come, past events that its filter left out, too.
+    ``cursor`` is how far the subscriber has come, events that its filter left out included.
     """
 
     cursor: str
@@ -163,16 +163,16 @@ class Keepalive(Response, frozen=True, kw_only=True):
 
 
 class Upload(Response, frozen=True, kw_only=True):
-    """A piece was taken; ``received`` is how many bytes have come, and the next piece's offset."""
+    """A piece was taken; ``received`` is how many bytes have come, and so the next piece's offset."""
 
     upload_id: str
     received: int
 
 
 class Artifact(Response, frozen=True, kw_only=True):
-    """An artifact that was put; or a part of one, with the last three keys.
+    """An artifact that was put; or, with the last three keys, a part of one that is read.
 
-    ``data`` (base64) begins at ``offset``; ``eof``: it goes up to the end.
+    ``data`` (base64) begins at ``offset``; ``eof``: it reaches the end.
     """
 
     artifact_id: str

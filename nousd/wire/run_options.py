@@ -1,7 +1,7 @@
 """What a prompt may say of its run beside the text: who asks, and what holds for this run alone.
 
-``agent_start`` has it, so that the log tells how a run was meant to go, and whoever resumes one that was
-cut off goes on in the same way.
+``agent_start`` carries it, so that the log tells how a run was meant to go, and a run that was cut
+off is resumed in the same way.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ToolChoice = Literal["auto", "none", "required"]
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What holds for one run, whatever its session says.
 
-    ``tools`` are the only ones that the model has, those of its tasks among them; none if it is empty.
-    ``provider`` and ``model`` come together. Of ``sampling`` what is left out is the session's.
+    ``tools`` are the only tools that its model, and those of its tasks, have; an empty list means none.
+    ``provider`` and ``model`` come together. What ``sampling`` leaves out is as the session has it.
     """
 
     tools: tuple[str, ...] | UnsetType = UNSET
@@ -41,4 +41,4 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 NOTHING_ASKED: Final = RunRequest()
-"""How a run is asked for of which nothing is said."""
+"""A run of which nothing was said."""

@@ -57,8 +57,8 @@ class Result(Response, frozen=True, kw_only=True):
 
 
 class ActiveRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run that has not ended. ``origin`` is of the run of a task. ``last_activity_at`` is when it last
-    gave a sign of life; waiting within a limit of its own is one.
+    """A run that has not ended. ``origin`` is there for the run of a task. ``last_activity_at`` is when
+    it last gave a sign of life; waiting within a limit of its own counts as one.
     """
 
     run_id: str
@@ -73,7 +73,7 @@ class ActiveRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of a run. ``last_activity_at`` is told while it goes on."""
+    """What is known of a run. ``last_activity_at`` is there while it goes on."""
 
     run_id: str
     session_id: str

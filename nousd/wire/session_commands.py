@@ -1,4 +1,4 @@
-"""The commands about sessions as such: made, chosen, listed, changed, deleted.
+"""The commands that make, select, list, change and delete sessions.
 
 What they answer is in ``session_responses`` and ``responses``.
 """
@@ -31,8 +31,8 @@ Newest = Annotated[int, Meta(ge=0, le=PAGE_ROWS_MAX)]
 class NewSession(AnsweredBy["SessionSelected"], frozen=True, kw_only=True):
     """Creates a session and, unless ``activate`` is false, makes it the active one.
 
-    ``workspace`` is the folder that it works in, without it the daemon's workdir. ``parent_id``: whose
-    child it is in lists; it has nothing of that one.
+    ``workspace`` is the folder that it works in; without it, the daemon's workdir. ``parent_id``
+    makes it a child of that session in lists; nothing is taken over from it.
     """
 
     name: Name | None = None
@@ -90,7 +90,7 @@ class GetSession(AnsweredBy["SessionNow"], frozen=True, kw_only=True):
 
 
 class UpdateSession(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Changes what is given of a session, also during a run; null takes back what was set."""
+    """Changes the given settings of a session, also during a run; null takes back what was set."""
 
     session_id: Name
     name: Name | UnsetType = UNSET

@@ -1,4 +1,4 @@
-"""What is answered about sessions as such: the rows of lists, and one session alone."""
+"""What is answered about sessions: the rows of lists, and one session whole."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from nousd.wire.workspaces import OverrideInForce
 
 
 class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A row of ``list_sessions``. ``provider`` and ``model`` are those of its next call, ``run_id`` is
-    of the run that goes on.
+    """A row of ``list_sessions``. ``provider`` and ``model`` are those of the session's next model call,
+    ``run_id`` is that of its active run.
     """
 
     session_id: str
@@ -40,7 +40,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class SessionRecord(SessionSummary, frozen=True, kw_only=True):
-    """One session, as ``get_session`` tells it: its row, and what is too much for a list.
+    """One session, as ``get_session`` answers it: its row, and what is too much for a list.
 
     ``origin_workspace`` and the three behind it are there once it was attached to another folder:
     ``attached_from`` is the one before, ``origin_workspace`` the first of all.

@@ -1,4 +1,4 @@
-"""What whoever makes a session says of it: where it comes from, and the rules for it alone."""
+"""What the maker of a session may say of it: where it comes from, and rules for it alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SessionRules(
 ):
     """Rules about the tool calls of one session, beside those of the settings.
 
-    A list that is not known is refused: to pass over what may be a denial would permit.
+    A list of an unknown name is refused: it may be meant to deny, and to skip it would permit.
     """
 
     allow: SessionRuleTexts = ()

@@ -44,7 +44,7 @@ def cursor_seq(text: str) -> int:
     """Returns the sequence number of a cursor.
 
     Raises:
-        ValueError: if it is not one of ours.
+        ValueError: it is no cursor.
     """
     prefix, dash, digits = text.partition("-")
     if prefix != "evt" or not dash or not digits.isascii() or not digits.isdigit():

@@ -89,8 +89,8 @@ class Untrust(AnsweredBy["Accepted"], frozen=True, kw_only=True):
 
 
 class ListTrust(AnsweredBy["ProjectFiles"], frozen=True, kw_only=True):
-    """Reads which files of the project there are, and of other projects those that are trusted; what
-    each of them adds, and what never counts.
+    """Reads which files the project has, and which files of other projects are trusted: what each of
+    them adds, and what of it never counts.
     """
 
     workspace: Folder | None = None
@@ -123,7 +123,9 @@ class RejectQuestion(AnsweredBy["Accepted"], frozen=True, kw_only=True):
 
 
 class ListAgents(AnsweredBy["Agents"], frozen=True, kw_only=True):
-    """Lists the agents that the tool ``task`` can name: those of a session, or those there are now."""
+    """Lists the agents that the tool ``task`` can name in a session, or, without one, in a new
+    session.
+    """
 
     session_id: Name | None = None
 
@@ -154,7 +156,7 @@ class GetToolCall(AnsweredBy["ToolCallNow"], frozen=True, kw_only=True):
 
 
 class ListToolCalls(AnsweredBy["ToolCalls"], frozen=True, kw_only=True):
-    """Reads which tool calls there were, the newest first; ``before``: the ``event`` of the last one."""
+    """Lists tool calls, newest first; ``before`` (the ``event`` of the last one) continues a page."""
 
     session_id: Name | None = None
     run_id: Name | None = None

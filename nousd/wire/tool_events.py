@@ -1,4 +1,4 @@
-"""The events of tool calls: what every client is told of a call, and each step of it for who asks.
+"""The events of tool calls: what every client is told of a call, and its steps, for those who ask.
 
 The steps (``tool_call_*``, ``permission_requested``) belong to a run, or to none where a client called
 the tool itself. Keys that a log of an earlier version may lack have a default; present versions always
@@ -49,9 +49,9 @@ class PolicySource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class PolicySnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Under which mode a call was decided on, and what each source said, in their order.
+    """The mode under which a call was decided on, and what each source said, in their order.
 
-    The mode is not told of a call that did not come to its start.
+    The mode is missing for a call that never started.
     """
 
     sources: tuple[PolicySource, ...]
@@ -63,8 +63,8 @@ class SandboxFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     Args:
         backend: such as ``bubblewrap``.
-        network: whether it could reach one.
-        mounts: folder and how it was shown, such as ``/usr:ro``.
+        network: whether the program could reach a network.
+        mounts: each folder with how it was mounted, such as ``/usr:ro``.
         limits: name -> value of each limit that was in force, such as ``memory_bytes``.
         is_partial: whether the workdir was too large for finding every protected place below its top.
     """
@@ -103,10 +103,10 @@ class ToolExecutionUpdate(ToolExecutionEvent, frozen=True, kw_only=True):
 
 
 class ToolExecutionEnd(ToolExecutionEvent, frozen=True, kw_only=True):
-    """``result`` is what the model is told, or its beginning: then ``text_ref`` names it whole.
+    """``result`` is what the model is told, or its beginning, where ``text_ref`` names the whole.
 
-    Where the model is told a part of the output, ``artifact_id`` names the output.
-    ``changed_by`` names the extensions that changed what it is told.
+    Where the model is told only a part of the output, ``artifact_id`` names all of it. ``changed_by``
+    names the extensions that changed what the model is told.
     """
 
     result: str
@@ -127,7 +127,7 @@ class ToolCallEvent(Event, frozen=True, kw_only=True):
     """A step of one tool call.
 
     ``attempt`` counts from 1 how often that very call was requested. ``input_hash`` is of the tool's
-    name and the arguments that run, or would. A call of a client's has neither run nor turn.
+    name and the arguments that run, or would. A client's own call has neither run nor turn.
     """
 
     run_id: str | UnsetType = UNSET
@@ -227,8 +227,8 @@ class ToolCallDenied(ToolCallEvent, frozen=True, kw_only=True):
 class ToolCallStarted(ToolCallEvent, frozen=True, kw_only=True):
     """The call is about to have an effect; after this it is never run again by itself.
 
-    Whose code carries it out, and the mode under which it was decided on, stand here as well, so that
-    they can be told of a call that is cut off.
+    Whose code carries it out, and the mode under which it was decided on, are here as well, so that they
+    are known even if the call is cut off.
     """
 
     executed_by: ExecutedBy | UnsetType = UNSET
@@ -236,7 +236,7 @@ class ToolCallStarted(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class ToolCallOutput(ToolCallEvent, frozen=True, kw_only=True):
-    """A piece of what a client's own call says while it runs."""
+    """A piece of the output of a client's own call while it runs."""
 
     delta: str
     joined_from: str | UnsetType = UNSET

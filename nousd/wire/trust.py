@@ -1,4 +1,4 @@
-"""Words for what a project's own files say, and which of them the user trusts."""
+"""A project's own files on the wire: what they say, and which of them the user trusts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ProjectFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class TrustUpdated(Event, frozen=True, kw_only=True):
-    """The user trusts a file of a project as long as it has that hash; with null, no more.
+    """The user trusts a file of a project while it has that hash; with null, no longer.
 
     It belongs to no session: ``session_id`` is "".
     """

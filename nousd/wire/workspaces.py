@@ -1,5 +1,5 @@
-"""Words for where a session works: what moves it to another folder, and what lets it ask about what lies
-outside of it for a while.
+"""Workspaces on the wire: moving a session to another folder, and overrides, by which it may for a
+while ask about what lies outside.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nousd.wire.limits import OVERRIDE_SECONDS_MAX, REASON_CHARS_MAX
 from nousd.wire.response_base import Response
 
 OverrideEnd = Literal["expired", "ended", "replaced", "attached"]
-"""Why an override is over: its time, a word of the user's, the next one, or another workspace."""
+"""Why an override is over: its time, the user, a newer override, or a move to another workspace."""
 
 
 # --- commands ----------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ class OverrideInForce(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attached(Response, frozen=True, kw_only=True):
-    """Where the session works now, and before; ``revoked`` are the rules that hold no more."""
+    """Where the session works now, and did before; ``revoked`` are the rules that no longer hold."""
 
     session_id: str
     workspace: str
@@ -75,7 +75,7 @@ class SessionAttached(Event, frozen=True, kw_only=True):
     """The session works in ``workspace`` from here on, and did in ``attached_from``.
 
     ``origin_workspace`` is the first that it ever had. ``revoked`` are the rules that allowed calls in
-    the session alone: they were meant for the other folder, and hold no more.
+    this session alone: they were meant for the other folder, and no longer hold.
     """
 
     workspace: str
