@@ -36,7 +36,7 @@ class Refold:
 
     def apply(self, logged: LoggedEvent) -> None:
         for change in row_changes(logged.event, logged.seq, logged.ts):
-            _rows_sqlite.apply(self._connection, change)
+            _rows_sqlite.apply(self._connection, (change,))
             if isinstance(change, CopyEntries) and not self.has_session(change.parent_id):
                 self._adopt(change.session_id, logged.seq)
             elif isinstance(change, ForgetSession):

@@ -34,6 +34,7 @@ from nousd.machine.projection import row_changes
 from nousd.machine.row_changes import ForgetSession, RowChange, TouchSession
 from nousd.store import _artifacts_sqlite, _rows_sqlite
 from nousd.store._database import BUSY_MS_MAX, WAL_PAGES, Opened, is_for_want_of_space
+from nousd.store._many_rows import ManyRows, Row
 from nousd.store._reserve import Reserve
 from nousd.store._tally import Tally
 from nousd.store.records import Batch, StoredEvent, put_at
@@ -48,10 +49,9 @@ many deltas."""
 _SYNCED: Final = "FULL"
 """The mode in which a commit is on the disk when it returns."""
 
-_INSERT_EVENT: Final = """
-    INSERT INTO events (seq, type, session_id, run_id, line, schema_version)
-    VALUES (?, ?, ?, ?, ?, ?)
-"""
+_INSERT_EVENTS: Final = ManyRows(
+    "INSERT INTO events (seq, type, session_id, run_id, line, schema_version)", 6
+)
 
 
 class Commits:
@@ -67,6 +67,9 @@ class Commits:
     def __init__(self, opened: Opened, reserve: Reserve) -> None:
         self.tally = Tally()
         self._connection = opened.connection
+        # A statement over many rows notes what it changes, in case it has to be undone. In a file that
+        # costs several times the statement, and a disk may be full.
+        self._connection.pragma("temp_store", "MEMORY")
         self._reserve = reserve
         self._synchronous = ""
         self._next = opened.next_seq
@@ -157,27 +160,24 @@ class Commits:
             self.tally.unsynced()
 
     def _write(self, batches: Sequence[Batch], stored: list[tuple[StoredEvent, ...]]) -> None:
-        self._connection.executemany(
-            _INSERT_EVENT,
-            [
-                (
-                    event.seq,
-                    event.type,
-                    event.session_id,
-                    event.run_id,
-                    event.line,
-                    EVENT_SCHEMA_VERSION,
-                )
-                for events in stored
-                for event in events
-            ],
+        _INSERT_EVENTS.execute(
+            self._connection, [_event_row(event) for events in stored for event in events]
         )
-        for batch, changes in zip(batches, _changes_of(batches, stored), strict=True):
-            for artifact in batch.artifacts:
-                _artifacts_sqlite.put_whole(self._connection, artifact, put_at(batch))
-            for change in changes:
-                _rows_sqlite.apply(self._connection, change)
-                self._must_truncate |= isinstance(change, ForgetSession)
+        changes: list[RowChange] = []
+        for batch, events in zip(batches, stored, strict=True):
+            if batch.artifacts:
+                # What a session that was deleted before took with it is put again.
+                self._apply(changes)
+                changes.clear()
+                for artifact in batch.artifacts:
+                    _artifacts_sqlite.put_whole(self._connection, artifact, put_at(batch))
+            for record, event in zip(batch.records, events, strict=True):
+                changes += row_changes(record.event, event.seq, record.ts)
+        self._apply(changes)
+
+    def _apply(self, changes: Sequence[RowChange]) -> None:
+        _rows_sqlite.apply(self._connection, _touched_once(changes))
+        self._must_truncate |= any(isinstance(change, ForgetSession) for change in changes)
 
     def _write_next(self, seq: int) -> None:
         self._connection.execute("UPDATE log_state SET next_seq = ?", (seq,))
@@ -353,30 +353,33 @@ def _numbered(batches: Sequence[Batch], seq: int) -> list[tuple[StoredEvent, ...
     return stored
 
 
-def _changes_of(
-    batches: Sequence[Batch], stored: list[tuple[StoredEvent, ...]]
-) -> list[list[RowChange]]:
-    """Returns what each batch changes of rows. Of a session's times of update only the last of all
-    is written: nobody sees one in the middle of a transaction, and each would move its indices.
+def _event_row(event: StoredEvent) -> Row:
+    return (
+        event.seq,
+        event.type,
+        event.session_id,
+        event.run_id,
+        event.line,
+        EVENT_SCHEMA_VERSION,
+    )
+
+
+def _touched_once(changes: Sequence[RowChange]) -> list[RowChange]:
+    """Returns changes with the last alone of a session's times of update, behind the rest: nobody sees
+    one in the middle of a transaction, and each would move its indices.
     """
-    changes = [
-        [
-            change
-            for record, event in zip(batch.records, events, strict=True)
-            for change in row_changes(record.event, event.seq, record.ts)
-        ]
-        for batch, events in zip(batches, stored, strict=True)
-    ]
-    touches = (touch for each in changes for touch in each if isinstance(touch, TouchSession))
-    last = {touch.session_id: touch for touch in touches}
-    return [
-        [
-            change
-            for change in each
-            if not isinstance(change, TouchSession) or change is last[change.session_id]
-        ]
-        for each in changes
-    ]
+    ordered: list[RowChange] = []
+    touches: dict[str, TouchSession] = {}
+    for change in changes:
+        if isinstance(change, TouchSession):
+            touches[change.session_id] = change
+            continue
+        if isinstance(change, ForgetSession):
+            # A list goes on behind a deleted session from where that was last.
+            ordered += touches.values()
+            touches.clear()
+        ordered.append(change)
+    return [*ordered, *touches.values()]
 
 
 def _is_durable(batch: Batch) -> bool:
