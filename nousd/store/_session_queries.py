@@ -30,14 +30,20 @@ _WANTED: Final = """
     AND (:workspace IS NULL OR coalesce(workspace, :unnamed_workspace) = :workspace)
     AND (:source IS NULL OR source = :source)
     AND (:archived IS NULL OR archived = :archived)
-    AND (:parent_id IS NULL OR parent_id = :parent_id)
     AND (:text IS NULL OR instr(folded(name), :text)
         OR instr(folded(coalesce(workspace, :unnamed_workspace)), :text))
 """
-_SESSIONS: Final = f"""
-    SELECT {_COLUMNS} {_WANTED} ORDER BY updated_seq DESC LIMIT :limit OFFSET :offset
+_OF_PARENT: Final = """
+    AND (parent_id = :parent_id OR rowid IN (
+        SELECT rowid FROM sessions INDEXED BY sessions_of_tasks
+        WHERE settings ->> '$.origin.session_id' = :parent_id))
 """
+_PAGE: Final = "ORDER BY updated_seq DESC LIMIT :limit OFFSET :offset"
+
+_SESSIONS: Final = f"SELECT {_COLUMNS} {_WANTED} {_PAGE}"
 _COUNT: Final = f"SELECT count(*) {_WANTED}"
+_SESSIONS_OF_PARENT: Final = f"SELECT {_COLUMNS} {_WANTED} {_OF_PARENT} {_PAGE}"
+_COUNT_OF_PARENT: Final = f"SELECT count(*) {_WANTED} {_OF_PARENT}"
 
 _CHILDREN: Final = """
     SELECT session_id FROM sessions
@@ -66,11 +72,13 @@ def sessions(
 ) -> SessionPage:
     text = None if wanted.text is None else folded(wanted.text)
     values = {**msgspec.structs.asdict(wanted), "text": text, "bound": _SEQ_MAX}
-    count = connection.execute(_COUNT, values).get
+    is_of_all = wanted.parent_id is None
+    count = connection.execute(_COUNT if is_of_all else _COUNT_OF_PARENT, values).get
     if before is not None:
         query = "SELECT updated_seq FROM sessions WHERE session_id = ?"
         values["bound"] = connection.execute(query, (before,)).get or 0
-    rows = connection.execute(_SESSIONS, {**values, "limit": limit, "offset": offset})
+    page = _SESSIONS if is_of_all else _SESSIONS_OF_PARENT
+    rows = connection.execute(page, {**values, "limit": limit, "offset": offset})
     return SessionPage(tuple(_session_row(row) for row in rows), count)
 
 

@@ -16,7 +16,7 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         children: also those that calls of ``task`` made.
-        parent_id: what they are a branch of.
+        parent_id: what they are a branch of, or of which a call of ``task`` made them.
         text: stands in the name or the workspace, however it is written (``folded``).
         unnamed_workspace: where sessions work that name no workspace.
     """
@@ -53,9 +53,13 @@ def is_wanted(row: SessionRow, wanted: SessionFilter) -> bool:
         and wanted.workspace in (None, workspace)
         and wanted.source in (None, row.source)
         and wanted.archived in (None, row.archived)
-        and wanted.parent_id in (None, row.parent_id)
+        and wanted.parent_id in (None, row.parent_id, _task_of(row))
         and (wanted.text is None or _is_in(wanted.text, row.name, workspace))
     )
+
+
+def _task_of(row: SessionRow) -> str | None:
+    return None if row.origin is None else row.origin.session_id
 
 
 def _is_in(text: str, *places: str | None) -> bool:

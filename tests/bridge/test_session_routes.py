@@ -14,7 +14,7 @@ from nousd.providers.interface import Provider
 from nousd.tools.confine import Confinement
 from tests.bridge.harness import Bridge, bridge_to, text
 from tests.daemon_harness import Client, Daemon, socket_daemon
-from tests.stub_model import Gate, StubModel, text_reply
+from tests.stub_model import Gate, StubModel, text_reply, tool_reply
 
 ID_ROUTES = [
     ("GET", "/session/{id}", None),
@@ -416,6 +416,27 @@ async def test_a_fork_is_told_at_the_top_and_as_a_session_and_is_not_made_active
     ]
     ours = (await client.request("get_session", session_id=fork["id"]))["session"]
     assert not ours["active"]
+
+
+@pytest.mark.behaviour("http_children_are_those_of_tasks_too")
+async def test_sessions_of_tasks_are_children_and_in_no_list(
+    bridge: Bridge, stub: StubModel
+) -> None:
+    stub.script(
+        tool_reply(("task", {"tasks": [{"prompt": "look"}]})),
+        text_reply("seen"),
+        text_reply("done"),
+    )
+    session = await bridge.new_session()
+    await bridge.post(f"/session/{session}/prompt_sync", parts=text("go"))
+    fork = await bridge.post(f"/session/{session}/fork")
+    children = await bridge.get(f"/session/{session}/children")
+    (of_task,) = [child for child in children if child["id"] != fork["id"]]
+    assert [child["parentID"] for child in children] == [session] * 2
+    messages = await bridge.get(f"/session/{of_task['id']}/message")
+    assert [message["parts"] for message in messages] == [text("look"), text("seen")]
+    assert (await bridge.get(f"/session/{of_task['id']}"))["parentID"] == session
+    assert of_task["id"] not in {each["id"] for each in await bridge.get("/session?scope=global")}
 
 
 async def test_what_cannot_be_summarized_is_a_conflict_and_what_a_run_holds_is_one_with_that_run(

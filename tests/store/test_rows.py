@@ -581,6 +581,10 @@ async def test_sessions_of_tasks_keep_who_made_them_and_can_be_left_out(store: S
         "s1"
     ]
     assert len((await store.sessions(limit=9, before=None)).rows) == 5
+    of_s1 = await store.sessions(SessionFilter(parent_id="s1"), limit=9, before=None)
+    assert ([each.session_id for each in of_s1.rows], of_s1.count) == (["t1", "t2"], 2)
+    own_of_s1 = SessionFilter(parent_id="s1", children=False)
+    assert (await store.sessions(own_of_s1, limit=9, before=None)).count == 0
     assert await store.children("s1") == ("t1", "t2")
     assert await store.children("t1") == ("t3",)
     assert await store.children("nobody") == ()

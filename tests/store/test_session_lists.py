@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 import pytest
 import trio
 
@@ -169,6 +170,7 @@ LISTS = [
     SessionFilter(workspace="/w/7", unnamed_workspace="/w"),
     SessionFilter(text="SESSION 99"),
     SessionFilter(text="nowhere"),
+    SessionFilter(parent_id="nobody"),
 ]
 
 
@@ -188,6 +190,25 @@ def test_a_list_and_its_count_go_through_one_index_and_sort_nothing(
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", values)]
         assert len(plan) == 1
         assert "INDEX sessions_listed" in plan[0]
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    "query", [_session_queries._SESSIONS_OF_PARENT, _session_queries._COUNT_OF_PARENT]
+)
+def test_a_list_of_one_parent_goes_through_indices_and_sorts_nothing(
+    many: Path, query: str
+) -> None:
+    connection = open_for_reading(many)
+    values = msgspec.structs.asdict(SessionFilter(parent_id="s7"))
+    values |= {"bound": 2**63 - 1, "limit": 100, "offset": 0}
+    plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", values)]
+    assert not [step for step in plan if "SCAN" in step or "TEMP B-TREE" in step]
+    searched = [step for step in plan if "SEARCH" in step]
+    assert ["INDEX sessions_listed" in searched[0], "INDEX sessions_of_tasks" in searched[1]] == [
+        True,
+        True,
+    ]
     connection.close()
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from nousd.views.tandem.messages import Message
 from nousd.views.tandem.spelling import Body
@@ -129,7 +130,7 @@ def session(
         source_kind=or_none(record.source),
         source_metadata=or_none(record.source_metadata),
         environment=_ENVIRONMENT,
-        parent_id=or_none(record.parent_id),
+        parent_id=_parent_of(record),
         origin_workspace_root=None if attached is None else or_none(attached.origin_workspace),
         attached_from_workspace=attached_from,
         attached_to_workspace=None if attached_from is None else record.workspace,
@@ -139,6 +140,13 @@ def session(
         created_at_ms=milliseconds(record.created_at),
         ok=ok,
     )
+
+
+def _parent_of(record: SessionSummary) -> str | None:
+    """Returns the session that one is a branch or child of, or whose call of ``task`` made it."""
+    if record.origin is not UNSET:
+        return record.origin.session_id
+    return or_none(record.parent_id)
 
 
 def _attached_at(record: SessionRecord | None) -> int | None:
