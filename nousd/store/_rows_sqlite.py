@@ -1,8 +1,11 @@
-"""Row changes to SQL: each change is one or a few statements on the writer's connection."""
+"""Row changes to SQL. What comes by the thousand is written many rows at a time; of the rest each change
+is one or a few statements.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 import apsw
@@ -11,6 +14,7 @@ from msgspec import UNSET
 
 from nousd.machine import row_changes
 from nousd.machine.usage import with_call
+from nousd.store._many_rows import ManyRows
 from nousd.store.artifacts import PUT_STEP_BYTES
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import UsageTotals
@@ -19,9 +23,10 @@ from nousd.wire.events import UsageReported
 _settings_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def apply(connection: apsw.Connection, change: row_changes.RowChange) -> None:
-    """Writes one change, inside the transaction that is open."""
-    _APPLY[type(change)](connection, change)
+def apply(connection: apsw.Connection, changes: Iterable[row_changes.RowChange]) -> None:
+    """Writes changes in their order, inside the transaction that is open."""
+    for kind, alike in groupby(changes, type):
+        _APPLY[kind](connection, tuple(alike))
 
 
 def _text(value: Any) -> str:
@@ -91,11 +96,17 @@ def _move_leaf(connection: apsw.Connection, change: row_changes.MoveLeaf) -> Non
     )
 
 
-def _touch_session(connection: apsw.Connection, change: row_changes.TouchSession) -> None:
-    connection.execute(
-        "UPDATE sessions SET updated_seq = ?, updated_at = ? WHERE session_id = ? AND NOT deleted",
-        (change.seq, change.ts, change.session_id),
-    )
+_TOUCH: Final = ManyRows(
+    "UPDATE sessions SET updated_seq = column2, updated_at = column3 FROM (",
+    3,
+    ") WHERE session_id = column1 AND NOT deleted",
+)
+
+
+def _touch_sessions(
+    connection: apsw.Connection, changes: Sequence[row_changes.TouchSession]
+) -> None:
+    _TOUCH.execute(connection, [(change.session_id, change.seq, change.ts) for change in changes])
 
 
 _ITS_OWN: Final = """
@@ -189,22 +200,29 @@ def _use_artifact(connection: apsw.Connection, change: row_changes.UseArtifact) 
     )
 
 
-def _put_input(connection: apsw.Connection, change: row_changes.PutInput) -> None:
+_PUT_INPUT: Final = ManyRows(
+    """
+    INSERT OR REPLACE INTO inputs
+        (session_id, input_id, state, seq, position, client_message_id, body)
+    """,
+    7,
+)
+
+
+def _put_inputs(connection: apsw.Connection, changes: Sequence[row_changes.PutInput]) -> None:
+    _PUT_INPUT.execute(connection, [_input_row(change) for change in changes])
+
+
+def _input_row(change: row_changes.PutInput) -> tuple[Any, ...]:
     queued = change.input
-    connection.execute(
-        """
-        INSERT OR REPLACE INTO inputs
-            (session_id, input_id, state, seq, position, client_message_id, body)
-        VALUES (?, ?, 'pending', ?, ?, ?, ?)
-        """,
-        (
-            change.session_id,
-            queued.input_id,
-            change.seq,
-            change.index,
-            None if queued.client_message_id is UNSET else queued.client_message_id,
-            encode_json(queued),
-        ),
+    return (
+        change.session_id,
+        queued.input_id,
+        "pending",
+        change.seq,
+        change.index,
+        None if queued.client_message_id is UNSET else queued.client_message_id,
+        encode_json(queued),
     )
 
 
@@ -318,25 +336,38 @@ def _add_call(
     )
 
 
-_APPLY: Final[dict[type[row_changes.RowChange], Callable[[apsw.Connection, Any], None]]] = {
-    row_changes.PutSession: _put_session,
-    row_changes.CopyEntries: _copy_entries,
-    row_changes.UpdateSession: _update_session,
-    row_changes.MoveLeaf: _move_leaf,
-    row_changes.TouchSession: _touch_session,
-    row_changes.ForgetSession: _forget_session,
-    row_changes.SetDefaults: _set_defaults,
-    row_changes.SetTrust: _set_trust,
-    row_changes.SetActiveSession: _set_active_session,
-    row_changes.PutEntry: _put_entry,
-    row_changes.UseArtifact: _use_artifact,
-    row_changes.PutInput: _put_input,
-    row_changes.SetInputState: _set_input_state,
-    row_changes.PutRun: _put_run,
-    row_changes.EndRun: _end_run,
-    row_changes.CountTurn: _count_turn,
-    row_changes.PutToolCall: _put_tool_call,
-    row_changes.SetToolCallState: _set_tool_call_state,
-    row_changes.EndToolCall: _end_tool_call,
-    row_changes.AddUsage: _add_usage,
+_Write = Callable[[apsw.Connection, Sequence[Any]], None]
+
+
+def _each(write: Callable[[apsw.Connection, Any], None]) -> _Write:
+    """Returns what writes changes one by one."""
+
+    def write_each(connection: apsw.Connection, changes: Sequence[Any]) -> None:
+        for change in changes:
+            write(connection, change)
+
+    return write_each
+
+
+_APPLY: Final[dict[type[row_changes.RowChange], _Write]] = {
+    row_changes.PutSession: _each(_put_session),
+    row_changes.CopyEntries: _each(_copy_entries),
+    row_changes.UpdateSession: _each(_update_session),
+    row_changes.MoveLeaf: _each(_move_leaf),
+    row_changes.TouchSession: _touch_sessions,
+    row_changes.ForgetSession: _each(_forget_session),
+    row_changes.SetDefaults: _each(_set_defaults),
+    row_changes.SetTrust: _each(_set_trust),
+    row_changes.SetActiveSession: _each(_set_active_session),
+    row_changes.PutEntry: _each(_put_entry),
+    row_changes.UseArtifact: _each(_use_artifact),
+    row_changes.PutInput: _put_inputs,
+    row_changes.SetInputState: _each(_set_input_state),
+    row_changes.PutRun: _each(_put_run),
+    row_changes.EndRun: _each(_end_run),
+    row_changes.CountTurn: _each(_count_turn),
+    row_changes.PutToolCall: _each(_put_tool_call),
+    row_changes.SetToolCallState: _each(_set_tool_call_state),
+    row_changes.EndToolCall: _each(_end_tool_call),
+    row_changes.AddUsage: _each(_add_usage),
 }
