@@ -21,6 +21,7 @@ from nousd.daemon.meters import Meters
 from nousd.daemon.questions import Questions
 from nousd.daemon.runs import Runs
 from nousd.daemon.sessions import Sessions
+from nousd.daemon.transcripts import Transcripts
 from nousd.daemon.uploads import Uploads
 from nousd.daemon.workspaces import Workspaces
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
@@ -44,6 +45,7 @@ class Core(msgspec.Struct, kw_only=True):
         command_timeout: seconds a ``prompt`` with ``wait: true`` is waited for.
         line_bytes_max: the bound of one line, as it is set.
         line_budget: what the long lines of all connections may hold together.
+        transcripts: those that were read last.
         hooks: of all extensions.
         handled: the answers to texts that extensions dealt with, by session and client message id.
         stopping: from the first signal on; then no command is taken any more.
@@ -72,6 +74,7 @@ class Core(msgspec.Struct, kw_only=True):
     line_bytes_max: int
     closing: trio.Event
     line_budget: LineBudget = msgspec.field(default_factory=LineBudget)
+    transcripts: Transcripts = msgspec.field(default_factory=Transcripts)
     stopping: bool = False
     hooks: Hooks = NO_HOOKS
     handled: OrderedDict[tuple[str, str], Deferred] = msgspec.field(default_factory=OrderedDict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.daemon.commands.messages import get_messages
@@ -11,6 +12,7 @@ from nousd.daemon.commands.reading import run_state
 from nousd.daemon.core import Core, Reply
 from nousd.daemon.live_session import not_found
 from nousd.daemon.requests import page_of
+from nousd.daemon.transcripts import Newest
 from nousd.machine.session import SessionState
 from nousd.store.rows import SessionRow
 from nousd.store.session_list import SessionFilter
@@ -21,6 +23,7 @@ from nousd.wire.optional import or_unset
 from nousd.wire.responses import Messages, SessionNow, Sessions
 from nousd.wire.run_responses import RunRecord
 from nousd.wire.session_responses import SessionRecord, SessionSummary
+from nousd.wire.subscribe import cursor
 from nousd.wire.workspaces import OverrideInForce
 
 
@@ -77,10 +80,19 @@ async def get_session(core: Core, command: commands.GetSession) -> Reply:
     )
     if not command.messages:
         return SessionNow(session=record)
-    newest = commands.GetMessages(session_id=state.session_id, limit=command.messages)
-    transcript = await get_messages(core, newest)
-    failed = await _failed_runs(core, transcript)
-    return SessionNow(session=record, transcript=transcript, failed_runs=failed)
+    at = cursor(core.hub.head)
+    newest = core.transcripts.find(state, command.messages)
+    if newest is None:
+        newest = await _newest(core, state.session_id, command.messages)
+        if live.committed is state:
+            core.transcripts.keep(state, command.messages, newest)
+    transcript = msgspec.structs.replace(newest.transcript, cursor=at)
+    return SessionNow(session=record, transcript=transcript, failed_runs=newest.failed_runs)
+
+
+async def _newest(core: Core, session_id: str, limit: int) -> Newest:
+    transcript = await get_messages(core, commands.GetMessages(session_id=session_id, limit=limit))
+    return Newest(transcript, await _failed_runs(core, transcript))
 
 
 async def _failed_runs(core: Core, transcript: Messages) -> tuple[RunRecord, ...]:

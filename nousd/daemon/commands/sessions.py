@@ -111,6 +111,7 @@ def _delete(core: Core, live: LiveSession) -> Ticket:
         if ticket.failure is None:
             core.hub.forget(live.session_id)
             core.contexts.forget(live.session_id)
+            core.transcripts.forget(live.session_id)
             core.runs.inputs.forget(live.session_id)
             core.runs.overrides.forget_deleted(live.session_id)
 
