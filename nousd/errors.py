@@ -25,8 +25,9 @@
     │   └── KeyUnavailable           ... because its key could not be had; no server was asked
     ├── RunFailed                    a run cannot go on; becomes its `error` event
     ├── ToolError                    a tool call failed; becomes a tool result, never ends a run
-    │   ├── ToolArgumentsInvalid
-    │   └── Unanswered               ... because the user did not answer what it asked
+    │   ├── ToolArgumentsInvalid     ... because its arguments do not fit
+    │   ├── Unanswered               ... because the user did not answer what it asked
+    │   └── ToolServerFailed         ... because the server that has the tool is gone
     ├── ExtensionError               an extension's function failed, or gave what it must not
     │   └── ExtensionTimedOut        ... or did not return in time
     ├── NotReplayable                a stored run cannot be played again
@@ -155,11 +156,11 @@ class ConfigError(NousdError):
 
 
 class RuleInvalid(NousdError):
-    """A text is no rule about tool calls. The error's text says why, and does not repeat it."""
+    """A text is no rule about tool calls. The message says why, and does not repeat the text."""
 
 
 class ModelUnknown(NousdError):
-    """A name that looks like that of a model, a provider or an alias, and is none.
+    """A name stands for no model: it looks like one, or like a provider or an alias, and is none.
 
     Args:
         nearest: what may have been meant.
@@ -189,8 +190,8 @@ class StoreFull(WriteFailed):
 class StoreInDoubt(StoreError):
     """A commit failed, and so did finding out what became of it.
 
-    After a restart all of it may be in the log, or nothing. Sent again under the same client message
-    id, an input is accepted once in both cases.
+    After a restart all of it may be in the log, or nothing. An input that is sent again under the same
+    client message id is accepted once in both cases.
     """
 
 
@@ -272,7 +273,7 @@ class Unanswered(ToolError):
 
 
 class ToolServerFailed(ToolError):
-    """A server of another program's tools cannot be reached, or broke off; its other calls fail too."""
+    """The MCP server that has the tool cannot be reached, or broke off; its other calls fail too."""
 
     code = "mcp_server_failed"
 
