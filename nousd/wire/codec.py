@@ -6,8 +6,8 @@ payload is still known for the answer.
 
 The fast path is msgspec on the bytes as they came. Only when it fails, or misses a key of the envelope,
 is the line read again the tolerant way: v1 clients may send keys of the envelope in any case, invalid
-UTF-8 and lone surrogates (both become U+FFFD). The tolerant way also words the errors, so that no
-text of a parser reaches a client.
+UTF-8 and lone surrogates (both become U+FFFD). The tolerant way also words the errors (``faults``),
+so that no text of a parser reaches a client.
 
 Duplicate keys: the last one counts. Of keys that differ in case only, the lower-case one counts, so
 that both ways agree. Unknown keys are skipped. All three are promises of v1, as ``protocol/v1.md``
@@ -27,23 +27,14 @@ import msgspec
 
 from nousd.errors import InvalidCommand, InvalidCursor, InvalidPayload, WireError
 from nousd.wire.command_base import OptionalCursor
-from nousd.wire.commands import COMMANDS, LENIENT, MESSAGES, Command
+from nousd.wire.commands import COMMANDS, LENIENT, Command
 from nousd.wire.events import EVENT_TYPES, Event
+from nousd.wire.faults import fault_in, kind_of, missing_field
 from nousd.wire.limits import NESTING_MAX
 from nousd.wire.responses import RESPONSE_TYPES, Response
 
 _FAILURES: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 """What msgspec raises on bad input; two of them are not its own exceptions."""
-
-_KINDS: Final[dict[type, str]] = {
-    str: "string",
-    int: "number",
-    float: "number",
-    bool: "boolean",
-    list: "array",
-    dict: "object",
-    type(None): "null",
-}
 
 C = TypeVar("C", bound=Command)
 
@@ -100,20 +91,20 @@ def _decode_tolerantly(line: bytes) -> Request:
     if value is None:
         value = {}
     if not isinstance(value, dict):
-        raise InvalidCommand(f"invalid_json: expected an object, got {_kind(value)}")
+        raise InvalidCommand(f"invalid_json: expected an object, got {kind_of(value)}")
     fields = {key.lower(): item for key, item in value.items()} | value
     request_id = fields.get("id")
     readable_id = request_id if isinstance(request_id, str) else ""
     for name in ("v", "id", "type"):
         if not isinstance(fields.get(name), str | None):
             raise InvalidCommand(
-                f"invalid_json: {name} must be a string, got {_kind(fields[name])}",
+                f"invalid_json: {name} must be a string, got {kind_of(fields[name])}",
                 request_id=readable_id,
             )
     payload = fields.get("payload")
     if not isinstance(payload, dict | None):
         raise InvalidCommand(
-            f"invalid_json: payload must be an object, got {_kind(payload)}",
+            f"invalid_json: payload must be an object, got {kind_of(payload)}",
             request_id=readable_id,
         )
     version = fields.get("v") or "1"
@@ -193,10 +184,6 @@ def is_nested_too_deep(json: bytes) -> bool:
     return False
 
 
-def _kind(value: Any) -> str:
-    return _KINDS.get(type(value), "value")
-
-
 # --- payloads --------------------------------------------------------------------------------
 
 
@@ -244,7 +231,7 @@ def _convert_tolerantly(values: dict[str, Any], struct: type[C]) -> C:
     for field in msgspec.structs.fields(struct):
         if field.name not in values:
             if field.required:
-                raise InvalidPayload(_missing(struct, field.name))
+                raise InvalidPayload(missing_field(struct, field.name))
             continue
         value = values[field.name]
         try:
@@ -252,7 +239,7 @@ def _convert_tolerantly(values: dict[str, Any], struct: type[C]) -> C:
         except msgspec.ValidationError as error:
             if not _counts_as_absent(value, field, struct):
                 fault = InvalidCursor if field.type == OptionalCursor else InvalidPayload
-                raise fault(_fault(struct, field, value, error)) from None
+                raise fault(fault_in(struct, field, value, error)) from None
     return struct(**accepted)
 
 
@@ -263,122 +250,6 @@ def _counts_as_absent(value: Any, field: msgspec.structs.FieldInfo, struct: type
     if value == "" and field.type != OptionalCursor:
         return not field.required and field.default is None
     return (struct, field.name) in LENIENT and not isinstance(value, str)
-
-
-def _missing(struct: type[Command], name: str) -> str:
-    return MESSAGES.get((struct, name), (f"{name} is required", ""))[0]
-
-
-def _fault(
-    struct: type[Command],
-    field: msgspec.structs.FieldInfo,
-    value: Any,
-    error: msgspec.ValidationError,
-) -> str:
-    """Words what is wrong with one field."""
-    place = _PLACE.search(str(error))
-    if place is None:
-        return _fault_of(struct, field, field.name, value, str(error))
-    _, index, inner, deeper = place.groups()
-    name, inside = field.name, value
-    if index is not None:
-        name, inside = f"{name}[{index}]", value[int(index)]
-    (of, described) = _field_inside(field, inner)
-    fault = str(error)[: place.start()] + (f" - at `${deeper}`" if deeper else "")
-    return _fault_of(of, described, f"{name}.{inner}", inside[inner], fault)
-
-
-_PLACE: Final = re.compile(r" - at `\$(\[(\d+)\])?\.(\w+)(\S*)`")
-"""A fault of a struct in the field, or in a list in it, such as ``attachments[0].name``."""
-
-
-def _field_inside(
-    field: msgspec.structs.FieldInfo, name: str
-) -> tuple[type[Any], msgspec.structs.FieldInfo]:
-    """Returns the struct in a field, or in the list in it, and its field of that name."""
-    described = msgspec.inspect.type_info(field.type)
-    choices = described.types if isinstance(described, msgspec.inspect.UnionType) else (described,)
-    items = (each.item_type if hasattr(each, "item_type") else each for each in choices)
-    (struct,) = (item.cls for item in items if isinstance(item, msgspec.inspect.StructType))
-    (inner,) = (each for each in msgspec.structs.fields(struct) if each.name == name)
-    return struct, inner
-
-
-def _fault_of(
-    struct: type[Any],
-    field: msgspec.structs.FieldInfo,
-    name: str,
-    value: Any,
-    error: str,
-) -> str:
-    if unknown := _UNKNOWN.search(error):
-        return f"{name} has an unknown key: {unknown[1][:100]}"
-    parts = _alternatives(field.type)
-    of_outer_type = any(_kind(value) == _OUTER_KINDS.get(kind, kind) for kind in map(_type, parts))
-    if of_outer_type and (limit := _limit(name, error)):
-        return limit
-    if fixed := MESSAGES.get((struct, field.name)):
-        return fixed[1] if of_outer_type and value != "" else fixed[0]
-    if of_outer_type and len(parts) == 1 and (place := _ITEM.search(error)):
-        return f"an item of {name} must be {_wanted_at(place[1], parts[0])}"
-    if field.required and _type(parts[0]) == "string":
-        return f"{name} is required"
-    return f"{name} must be {' or '.join(map(_wanted, parts))}"
-
-
-def _alternatives(type_: Any) -> list[dict[str, Any]]:
-    """Returns the JSON Schemas of what a field may be, ``null`` left out."""
-    schema = msgspec.json.schema(type_)
-    return [part for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
-
-
-_OUTER_KINDS: Final = {"integer": "number"}
-
-
-def _type(schema: dict[str, Any]) -> str:
-    kind: str = schema.get("type", "object" if "$ref" in schema else "string")
-    return kind
-
-
-def _wanted(schema: dict[str, Any]) -> str:
-    if "enum" in schema:
-        return " or ".join(schema["enum"])
-    if "examples" in schema:
-        return f"a string like {schema['examples'][0]}"
-    if "contentEncoding" in schema:
-        return str(schema["contentEncoding"])
-    kind = _type(schema)
-    return f"{'an' if kind[0] in 'aio' else 'a'} {kind}"
-
-
-_ITEM: Final = re.compile(r" - at `\$((?:\[(?:\d+|\.{3})\])+)`")
-"""A fault of an item of a list, or of a value in an object, or of one deeper in them."""
-
-
-def _wanted_at(place: str, schema: dict[str, Any]) -> str:
-    """Says what must stand in such a place of what has ``schema``."""
-    for _ in range(place.count("[")):
-        schema = schema["items"] if "items" in schema else schema["additionalProperties"]
-    return _wanted(schema) + (" that is not empty" if "minLength" in schema else "")
-
-
-_BOUND: Final = re.compile(r"(length )?(<=|>=) (\d+)(.* - at `\$\[\d+\]`)?")
-
-
-_UNKNOWN: Final = re.compile(r"^Object contains unknown field `(.*)`", re.DOTALL)
-
-
-def _limit(name: str, error: str) -> str | None:
-    """Names the bound that a value of the right type is past, if that was the fault."""
-    match = _BOUND.search(error)
-    if match is None:
-        return None
-    of_length, sign, bound, inside = match.groups()
-    if not of_length:
-        return f"{name} must be {'at most' if sign == '<=' else 'at least'} {bound}"
-    if sign == ">=":
-        return None
-    return f"{'an item of ' if inside else ''}{name} is too long: at most {bound}"
 
 
 # --- responses and events --------------------------------------------------------------------
