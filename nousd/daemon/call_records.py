@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 from msgspec import UNSET
 
 from nousd.daemon.history import wholes_of
+from nousd.daemon.log_walk import event_in, event_of, for_each_event
 from nousd.errors import CommandRejected
 from nousd.machine.client_calls import CallLedger
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult
 from nousd.store.interface import Store
-from nousd.store.records import EventFilter, StoredEvent
+from nousd.store.records import EventFilter
 from nousd.store.rows import ToolCallRow
 from nousd.wire import events
 from nousd.wire.codec import EventLine, decode_event
@@ -24,9 +24,6 @@ from nousd.wire.events import EVENTS, Event
 from nousd.wire.subscribe import cursor
 from nousd.wire.tool_events import ToolCallEvent
 from nousd.wire.tool_responses import CallDecision, ToolCallRecord
-
-_PAGE_EVENTS: Final = 256
-_PAGE_BYTES: Final = 4 * 1024 * 1024
 
 _STEPS: Final = frozenset(
     name
@@ -54,7 +51,7 @@ class CallRecords:
         for line in await self._steps(row):
             note = _FACTS.get(EVENTS[line.type])
             if note is not None:
-                facts |= note(_payload(line), line.ts, facts)
+                facts |= note(event_in(line), line.ts, facts)
         return ToolCallRecord(
             tool_call_id=row.tool_call_id,
             attempt=row.attempt,
@@ -95,13 +92,10 @@ class CallRecords:
         if await self._store.run(entry.run_id) is None:
             return Earlier(may_have_run=True)
         wanted = EventFilter(run_id=entry.run_id, types=frozenset({"tool_call_started"}))
-        after = 0
-        while page := await self._page(after, wanted):
-            for stored in page:
-                started = _payload(decode_event(stored.line))
-                if started.tool_call_id == call.tool_call_id:
-                    return Earlier(may_have_run=True)
-            after = page[-1].seq
+        started: list[Any] = []
+        await for_each_event(self._store, wanted, lambda stored: started.append(event_of(stored)))
+        if any(event.tool_call_id == call.tool_call_id for event in started):
+            return Earlier(may_have_run=True)
         return NEVER_SEEN
 
     async def _last_result(
@@ -109,7 +103,7 @@ class CallRecords:
     ) -> tuple[str | None, StoredResult] | None:
         for row in newest_first:
             if row.started and row.state == "completed":
-                steps = [_payload(line) for line in await self._steps(row)]
+                steps = [event_in(line) for line in await self._steps(row)]
                 end = next((e for e in steps if isinstance(e, events.ToolExecutionEnd)), None)
                 if end is not None and not any(_was_cut_off(step) for step in steps):
                     return row.input_hash, await self._whole(end)
@@ -125,36 +119,23 @@ class CallRecords:
     async def _steps(self, row: ToolCallRow) -> list[EventLine]:
         """Returns the steps of an attempt, in their order."""
         wanted = EventFilter(run_id=row.run_id or row.tool_call_id, types=_STEPS)
-        lines = []
-        after = row.seq - 1
-        while page := await self._page(after, wanted, until=row.last_seq):
-            lines += [decode_event(stored.line) for stored in page]
-            after = page[-1].seq
+        lines: list[EventLine] = []
+        await for_each_event(
+            self._store,
+            wanted,
+            lambda stored: lines.append(decode_event(stored.line)),
+            after=row.seq - 1,
+            until=row.last_seq,
+        )
         return lines
 
-    async def _page(
-        self, after: int, wanted: EventFilter, *, until: int | None = None
-    ) -> tuple[StoredEvent, ...]:
-        return await self._store.events_after(
-            after, wanted, limit=_PAGE_EVENTS, bytes_max=_PAGE_BYTES, until=until
-        )
 
-
-async def walked(store: Store, tool_call_id: str) -> CallLedger:
+async def ledger_of(store: Store, tool_call_id: str) -> CallLedger:
     """Returns where a client's own call stands, from its events."""
     ledger = CallLedger()
-    after = 0
-    while page := await store.events_after(
-        after, EventFilter(run_id=tool_call_id), limit=_PAGE_EVENTS, bytes_max=_PAGE_BYTES
-    ):
-        for stored in page:
-            ledger.note(_payload(decode_event(stored.line)))
-        after = page[-1].seq
+    events = EventFilter(run_id=tool_call_id)
+    await for_each_event(store, events, lambda stored: ledger.note(event_of(stored)))
     return ledger
-
-
-def _payload(line: EventLine) -> Any:
-    return msgspec.json.decode(line.payload, type=EVENTS[line.type])
 
 
 def _was_cut_off(step: Event) -> bool:

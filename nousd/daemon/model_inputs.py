@@ -13,13 +13,14 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
+from nousd.daemon.log_walk import for_each_event
 from nousd.errors import InputNotWhole
 from nousd.machine.compile import Compiled
 from nousd.machine.fragments import Chain, Rest, Stored, resumed_chain, store_input
 from nousd.machine.model_input import ModelMessage
 from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
-from nousd.store.records import EventFilter
+from nousd.store.records import EventFilter, StoredEvent
 from nousd.wire import events
 from nousd.wire.codec import decode_event
 from nousd.wire.fragments import MEDIA_TYPE, decode_node
@@ -29,8 +30,6 @@ KEPT_CHARS_MAX: Final = 8 * 1024 * 1024
 """Of the messages that are kept in all; they are mostly those of the contexts that are kept anyway."""
 
 _RUNS_LOOKED_AT: Final = 3
-_PAGE_EVENTS: Final = 256
-_PAGE_BYTES: Final = 1024 * 1024
 
 
 def artifacts_of(stored: Stored) -> list[Artifact]:
@@ -82,15 +81,14 @@ class ModelInputs:
         """Returns the id of the node that the run's last answer was asked for with."""
         wanted = EventFilter(run_id=run_id, types=frozenset({"model_input"}))
         newest: str | None = None
-        after = 0
-        while page := await self._store.events_after(
-            after, wanted, limit=_PAGE_EVENTS, bytes_max=_PAGE_BYTES
-        ):
-            after = page[-1].seq
-            for event in page:
-                told = _decoder.decode(decode_event(event.line).payload)
-                if told.purpose == "answer" and told.input_ref is not UNSET:
-                    newest = told.input_ref
+
+        def take(stored: StoredEvent) -> None:
+            nonlocal newest
+            told = _decoder.decode(decode_event(stored.line).payload)
+            if told.purpose == "answer" and told.input_ref is not UNSET:
+                newest = told.input_ref
+
+        await for_each_event(self._store, wanted, take)
         return newest
 
     async def _resumed(self, node_ref: str, messages: Sequence[ModelMessage]) -> Chain | None:

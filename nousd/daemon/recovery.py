@@ -10,13 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
 
-import msgspec
-
-from nousd.daemon.call_records import walked
+from nousd.daemon.call_records import ledger_of
 from nousd.daemon.clock import Clock
 from nousd.daemon.log import Log
+from nousd.daemon.log_walk import event_of, for_each_event
 from nousd.errors import StoreError
 from nousd.machine.appending import joined, leaf_after
 from nousd.machine.ends import owed_ends
@@ -26,14 +24,10 @@ from nousd.machine.usage import owed_usage
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter
 from nousd.store.rows import ToolCallRow
-from nousd.wire.codec import decode_event
-from nousd.wire.events import EVENTS, Event
+from nousd.wire.events import Event
 from nousd.wire.run_responses import RunRecord
 
 _log = logging.getLogger(__name__)
-
-_PAGE_EVENTS: Final = 4096
-_PAGE_BYTES: Final = 4 * 1024 * 1024
 
 
 Ends = Callable[[], Awaitable[tuple[Event, ...]]]
@@ -102,18 +96,11 @@ async def _ends_of_run(run: RunRecord, store: Store, clock: Clock) -> tuple[Even
 
 
 async def _ends_of_call(row: ToolCallRow, store: Store) -> tuple[Event, ...]:
-    return (await walked(store, row.tool_call_id)).owed_ends("interrupted")
+    return (await ledger_of(store, row.tool_call_id)).owed_ends("interrupted")
 
 
 async def _walk(store: Store, run: RunRecord) -> Ledger:
     ledger = Ledger(run.session_id, run.run_id, LOGGED)
-    after = 0
-    while page := await store.events_after(
-        after, EventFilter(run_id=run.run_id), limit=_PAGE_EVENTS, bytes_max=_PAGE_BYTES
-    ):
-        for stored in page:
-            event = decode_event(stored.line)
-            payload: Event = msgspec.json.decode(event.payload, type=EVENTS[event.type])
-            ledger.note(payload)
-        after = page[-1].seq
+    events = EventFilter(run_id=run.run_id)
+    await for_each_event(store, events, lambda stored: ledger.note(event_of(stored)))
     return ledger

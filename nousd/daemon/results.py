@@ -5,12 +5,12 @@ Asked for again after the run's deltas were pruned it has the same texts under f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
+from nousd.daemon.log_walk import for_each_event
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, StoredEvent
 from nousd.wire.codec import decode_event
@@ -19,9 +19,6 @@ from nousd.wire.limits import RESULT_EVENTS_MAX
 from nousd.wire.responses import Accepted, Result
 from nousd.wire.run_responses import FlatEvent
 from nousd.wire.subscribe import cursor_seq
-
-_PAGE_EVENTS: Final = 2048
-_PAGE_BYTES: Final = 4 * 1024 * 1024
 
 _FLAT_FIELDS: Final = frozenset(FlatEvent.__struct_fields__) - {"type", "id", "ts", "turn"}
 
@@ -46,13 +43,8 @@ async def run_result(store: Store, accepted: Accepted) -> Result:
 async def _summarised(store: Store, run_id: str) -> _Summary | None:
     """Reads a run page by page; None if it was pruned between two of them, and a text came twice."""
     summary = _Summary()
-    after = 0
     wanted = EventFilter(run_id=run_id, types=frozenset(FROZEN_EVENTS))
-    while page := await store.events_after(
-        after, wanted, limit=_PAGE_EVENTS, bytes_max=_PAGE_BYTES
-    ):
-        summary.add(page)
-        after = page[-1].seq
+    await for_each_event(store, wanted, summary.add)
     summary.join_deltas()
     return None if summary.repeats else summary
 
@@ -70,20 +62,19 @@ class _Summary:
         self._assistants: set[str] = set()
         self._deltas: list[str] = []
 
-    def add(self, page: Iterable[StoredEvent]) -> None:
-        for stored in page:
-            event = decode_event(stored.line)
-            payload = msgspec.json.decode(event.payload)
-            self._look_for_outcome(event.type, payload)
-            self._look_for_repetition(stored, payload)
-            flat = _flattened(event.type, event.id, event.ts, payload)
-            if self.events and _continues(self.events[-1], flat):
-                self._deltas.append(str(flat.delta))
-            elif len(self.events) < RESULT_EVENTS_MAX:
-                self.join_deltas()
-                self.events.append(flat)
-            else:
-                self.truncated = True
+    def add(self, stored: StoredEvent) -> None:
+        event = decode_event(stored.line)
+        payload = msgspec.json.decode(event.payload)
+        self._look_for_outcome(event.type, payload)
+        self._look_for_repetition(stored, payload)
+        flat = _flattened(event.type, event.id, event.ts, payload)
+        if self.events and _continues(self.events[-1], flat):
+            self._deltas.append(str(flat.delta))
+        elif len(self.events) < RESULT_EVENTS_MAX:
+            self.join_deltas()
+            self.events.append(flat)
+        else:
+            self.truncated = True
 
     def join_deltas(self) -> None:
         """Gives the last event the deltas that followed it; all at once, however many there are."""

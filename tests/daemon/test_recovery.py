@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from nousd.daemon import recovery
+from nousd.daemon import log_walk
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
 from nousd.daemon.recovery import close_what_is_open
@@ -281,7 +281,7 @@ async def test_one_sessions_run_can_be_closed_alone(bench: Bench) -> None:
 async def test_a_run_of_any_length_is_walked_page_by_page(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "_PAGE_EVENTS", 7)
+    monkeypatch.setattr(log_walk, "_PAGE_EVENTS", 7)
     await bench.write(started() + turn() + message(deltas=100))
     await bench.write(started("other") + turn("other"))
     assert await bench.recover() == 2

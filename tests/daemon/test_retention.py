@@ -14,7 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from nousd.admin.vacuum import vacuum
-from nousd.daemon import results, retention
+from nousd.daemon import log_walk, retention
 from nousd.errors import StoreError
 from nousd.providers.interface import Finished, Receive, TextDelta
 from nousd.store import memory
@@ -269,7 +269,7 @@ async def test_a_result_that_pruning_overtakes_tells_no_text_twice(
     async with world.daemon() as daemon:
         world.model.answer(says("one ", "two ", "three ", "four"))
         before = await (await daemon.connect()).request("prompt", **ASKED)
-    monkeypatch.setattr(results, "_PAGE_EVENTS", 4)
+    monkeypatch.setattr(log_walk, "_PAGE_EVENTS", 4)
     overtaking = PrunedMeanwhile(world.store)
     async with world.daemon(store=overtaking) as daemon:
         after = await (await daemon.connect()).request("prompt", **ASKED)

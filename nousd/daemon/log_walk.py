@@ -1,0 +1,55 @@
+"""The events of one run or call, read from the log from first to last, a page at a time.
+
+What becomes of them is the caller's; who follows the log as it grows is served by the hub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter, StoredEvent
+from nousd.wire.codec import EventLine, decode_event
+from nousd.wire.events import EVENTS, Event
+
+_PAGE_EVENTS: Final = 1024
+_PAGE_BYTES: Final = 4 * 1024 * 1024
+
+
+async def for_each_event(
+    store: Store,
+    wanted: EventFilter,
+    take: Callable[[StoredEvent], object],
+    *,
+    after: int = 0,
+    until: int | None = None,
+) -> None:
+    """Calls ``take`` with every stored event behind ``after``, in order; others get a turn between two
+    pages.
+
+    Args:
+        until: the last one, None for the last there is.
+
+    Raises:
+        StoreError: the log could not be read.
+    """
+    while page := await store.events_after(
+        after, wanted, limit=_PAGE_EVENTS, bytes_max=_PAGE_BYTES, until=until
+    ):
+        for stored in page:
+            take(stored)
+        after = page[-1].seq
+
+
+def event_of(stored: StoredEvent) -> Event:
+    """Returns a stored event as its struct."""
+    return event_in(decode_event(stored.line))
+
+
+def event_in(line: EventLine) -> Event:
+    """Returns the event that a line of the log tells, as its struct."""
+    event: Event = msgspec.json.decode(line.payload, type=EVENTS[line.type])
+    return event
