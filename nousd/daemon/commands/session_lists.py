@@ -17,7 +17,6 @@ from nousd.machine.session import SessionState
 from nousd.store.rows import SessionRow
 from nousd.store.session_list import SessionFilter
 from nousd.wire import commands
-from nousd.wire.entries import MessageEntry
 from nousd.wire.limits import PAGE_ROWS_MAX
 from nousd.wire.optional import or_unset
 from nousd.wire.responses import Messages, SessionNow, Sessions
@@ -97,7 +96,7 @@ async def _newest(core: Core, session_id: str, limit: int) -> Newest:
 
 async def _failed_runs(core: Core, transcript: Messages) -> tuple[RunRecord, ...]:
     """Returns those of a session's newest runs that did not come to a good end, newest first."""
-    if not any(isinstance(entry, MessageEntry) and entry.run_id for entry in transcript.messages):
+    if not transcript.messages:
         return ()
     newest = await core.store.runs(transcript.session_id, limit=PAGE_ROWS_MAX, before=None)
     return tuple(run for run in newest if run.status in _FAILED)
