@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from nousd.providers.interface import (
     UsageSoFar,
 )
 from nousd.wire.entries import Usage
+from tests.providers import decoding
 from tests.providers.conformance import Scene
 from tests.providers.dialects.anthropic import (
     PING,
@@ -33,33 +36,34 @@ from tests.providers.dialects.anthropic import (
     error,
     stream,
 )
-from tests.providers.helpers import cuts, text_of
-from tests.stub_model import Part, event
+from tests.providers.helpers import text_of
+from tests.stub_model import Part
 
 
-def decode(chunks: list[bytes]) -> list[Piece]:
-    decoder = AnswerStream(MessagesAnswer({"demo_echo": "demo.echo"}))
-    pieces = [piece for chunk in chunks for piece in decoder.feed(chunk)]
-    return [*pieces, *decoder.end()]
+def new_decoder() -> AnswerStream[Any]:
+    return AnswerStream(MessagesAnswer({"demo_echo": "demo.echo"}))
+
+
+decode = partial(decoding.decode, new_decoder)
 
 
 def sse(*parts: Part) -> bytes:
-    return b"".join(event(part) for part in parts if isinstance(part, dict))
+    return decoding.sse(*_events(parts))
 
 
 def answer(*parts: Part) -> list[Piece]:
     """Returns the pieces of a good stream, after checking that cutting it changes nothing."""
-    data = sse(begin(), *parts)
-    expected = decode([data])
-    for cut in cuts(data):
-        assert decode(cut) == expected
-    return [piece for piece in expected if not isinstance(piece, UsageSoFar)]
+    pieces = decoding.pieces_of(new_decoder, *_events((begin(), *parts)))
+    return [piece for piece in pieces if not isinstance(piece, UsageSoFar)]
 
 
 def failure_of(*parts: Part) -> ProviderError:
-    with pytest.raises(ProviderError) as caught:
-        decode([sse(begin(), *parts)])
-    return caught.value
+    return decoding.failure_of(new_decoder, *_events((begin(), *parts)))
+
+
+def _events(parts: Iterable[Part]) -> Iterator[dict[str, Any]]:
+    """Yields the parts without the pauses between them."""
+    return (part for part in parts if isinstance(part, dict))
 
 
 def said(words: str, index: int = 0) -> list[Part]:

@@ -11,6 +11,7 @@ from nousd.providers.interface import Finished, Piece, ReasoningDelta, TextDelta
 from nousd.providers.openai_stream import ChatAnswer
 from nousd.wire.entries import Usage
 from nousd.wire.limits import ANSWER_BYTES_MAX
+from tests.providers.decoding import sse
 from tests.providers.helpers import cuts, finish_of, reasoning_of, text_of
 from tests.providers.streams import (
     DONE,
@@ -21,7 +22,6 @@ from tests.providers.streams import (
     ended,
     failure_of,
     function,
-    sse,
 )
 from tests.stub_model import delta
 
