@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import apsw
@@ -64,21 +64,61 @@ def open_for_writing(
         StoreFull: for that the disk has no space; nothing was changed.
     """
     inspect(path, version_max=len(migrations))
+    if not any(map(_has_content, (path, _side_file(path, "-journal"), _side_file(path, "-wal")))):
+        _make_new(path, connect, migrations)
     _make_private(path)
     was_closed = not _has_content(_side_file(path, "-wal"))
-    try:
-        connection = connect(str(path))
-    except apsw.Error as error:
-        raise StoreError(f"{path} cannot be opened: {error}") from error
     with contextlib.ExitStack() as undo:
+        connection = _connected(path, connect)
         undo.callback(connection.close)
-        try:
+        with _telling_faults(path, connection):
             head, next_seq = _prepare(connection, migrations)
-        except apsw.Error as error:
-            kind = StoreFull if is_for_want_of_space(error, connection) else StoreError
-            raise kind(f"{path} cannot be opened: {error}") from error
         undo.pop_all()
     return Opened(connection, head, next_seq, was_closed)
+
+
+def _connected(path: pathlib.Path, connect: Connect) -> apsw.Connection:
+    try:
+        return connect(str(path))
+    except apsw.Error as error:
+        raise StoreError(f"{path} cannot be opened: {error}") from error
+
+
+@contextlib.contextmanager
+def _telling_faults(path: pathlib.Path, connection: apsw.Connection) -> Iterator[None]:
+    try:
+        yield
+    except apsw.Error as error:
+        kind = StoreFull if is_for_want_of_space(error, connection) else StoreError
+        raise kind(f"{path} cannot be opened: {error}") from error
+
+
+def _make_new(path: pathlib.Path, connect: Connect, migrations: Sequence[Migration]) -> None:
+    """Makes an empty log beside its place and moves it there once it is whole and on the disk. Made in
+    place it would take the syncs of two commits with a journal, and a first start waits for each.
+    """
+    beside = _side_file(path, ".new")
+    try:
+        beside.unlink(missing_ok=True)
+        _make_private(beside)
+        connection = _connected(beside, connect)
+        with contextlib.closing(connection), _telling_faults(path, connection):
+            migrate(connection, migrations, synchronous="OFF")
+            connection.pragma("journal_mode", "WAL")
+        _sync(beside)
+        beside.rename(path)
+        _sync(path.parent)
+    except OSError as error:
+        kind = StoreFull if error.errno in _NO_SPACE else StoreError
+        raise kind(f"{path} cannot be opened: {error.strerror}") from error
+
+
+def _sync(path: pathlib.Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _prepare(connection: apsw.Connection, migrations: Sequence[Migration]) -> tuple[int, int]:

@@ -33,11 +33,19 @@ MIGRATIONS: Final[Sequence[Migration]] = (
 """In the order in which they are applied; the schema's version is how many were."""
 
 
-def migrate(connection: apsw.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-    """Applies what is missing, as one transaction: a new log costs the syncs of one.
+def migrate(
+    connection: apsw.Connection,
+    migrations: Sequence[Migration] = MIGRATIONS,
+    *,
+    synchronous: str = "EXTRA",
+) -> None:
+    """Applies what is missing, as one transaction.
 
     They run with a rollback journal, not with a WAL: so the version in the file's own header is
     always the true one, and can be read without opening the database (``_database.inspect``).
+
+    Args:
+        synchronous: what SQLite is to make sure of; ``OFF`` for a file that counts once it is whole.
 
     Raises:
         StoreError: one failed; nothing was changed.
@@ -47,7 +55,7 @@ def migrate(connection: apsw.Connection, migrations: Sequence[Migration] = MIGRA
     if done >= len(migrations):
         return
     connection.pragma("journal_mode", "DELETE")
-    connection.pragma("synchronous", "EXTRA")
+    connection.pragma("synchronous", synchronous)
     with connection:
         for version, migration in enumerate(migrations[done:], done + 1):
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -12,7 +13,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from nousd.errors import StoreError, StoreTooNew
+from nousd.errors import StoreError, StoreFull, StoreTooNew
 from nousd.store import _call_queries, _queries, migrations, sqlite
 from nousd.store._database import open_for_writing
 from nousd.store.artifacts import Artifact
@@ -202,15 +203,53 @@ async def test_a_new_database_has_every_migration_and_our_mark(path: Path) -> No
         assert connection.pragma("journal_mode") == "wal"
 
 
-def test_making_a_database_takes_the_syncs_of_two_commits(path: Path) -> None:
-    """One for all migrations, one for the mode of the journal: a first start waits for each sync."""
+def test_making_a_database_takes_two_syncs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the file and of its folder: a first start waits for each. SQLite itself does none."""
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{handle}").readlink()))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
     with faulty_disk() as disk:
         open_for_writing(path, disk.connect).connection.close()
-    assert 0 < disk.syncs <= 2 * SYNCS_OF_A_COMMIT
+    assert (synced, disk.syncs) == ([f"{path}.new", str(path.parent)], 0)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-SYNCS_OF_A_COMMIT = 4
-"""With a rollback journal: twice of the journal, then of the database, of the journal's end."""
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_database_whose_making_failed_is_made_by_the_next_start(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    with monkeypatch.context() as patch:
+        left = [None] * number
+
+        def fsync(_handle: int) -> None:
+            if not left:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            left.pop()
+
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(StoreFull, match="cannot be opened: No space left on device"):
+            open_for_writing(path, apsw.Connection)
+    assert path.exists() == (number == 1)
+    opened = open_for_writing(path, apsw.Connection)
+    with closing(opened.connection) as connection:
+        assert connection.pragma("user_version") == len(migrations.MIGRATIONS)
+        assert opened.was_closed
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_what_a_making_that_was_cut_short_left_behind_is_made_anew(path: Path) -> None:
+    for suffix in ("", "-journal", "-wal"):
+        write(
+            path.with_name(f"{path.name}.new{suffix}"), b"SQLite format 3" + bytes(5000), mode=0o666
+        )
+    open_for_writing(path, apsw.Connection).connection.close()
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+    assert mode_of(path) == 0o600
 
 
 async def test_an_older_database_gets_what_is_missing_and_keeps_its_events(path: Path) -> None:
