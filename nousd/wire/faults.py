@@ -1,7 +1,8 @@
 """What is wrong with a payload: one sentence that names the field and, if there is one, its bound.
 
-The sentence is made from the field's type and bounds, as its JSON Schema says them, and from where msgspec
-found the fault; no text of a parser reaches a client. ``commands.MESSAGES`` has the few that differ.
+The sentence is made from the field's type and bounds, as its JSON Schema says them, and from where
+msgspec found the fault; no text of a parser reaches a client. ``commands.MESSAGES`` has the few
+that differ.
 """
 
 from __future__ import annotations
