@@ -2,7 +2,7 @@
 
 While a run goes on they wait in the session's queue, each with the id of the entry that it becomes; they
 join the tree before the run's next turn, or with its end, however it comes. So what is accepted is
-durable at once, and no run finds an entry of somebody else's between its own.
+durable at once, and no run finds a foreign entry between its own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def append_message(state: SessionState, message: QueuedInput) -> Events:
 def joined_to_branch(
     branch: SessionState, parent: SessionState, new_id: Callable[[], str]
 ) -> Events:
-    """Returns the events by which a new branch has what still waits in its parent.
+    """Returns the events that give a new branch the messages that still wait in its parent.
 
     It has entries of its own for them: where those of the parent go is not known yet.
     """
@@ -53,7 +53,7 @@ def joined_to_branch(
 
 
 def joined(state: SessionState, *, run_id: str | None, leaf_id: str | None = None) -> Events:
-    """Returns the events that give the messages that wait for it their place in the tree.
+    """Returns the events that give waiting messages their place in the tree.
 
     Args:
         leaf_id: behind which, if the state does not know it yet.
@@ -94,7 +94,7 @@ def appended_entry(message: QueuedInput, parent_id: str | None) -> MessageEntry:
 
 
 def leaf_after(decided: Sequence[events.Event], leaf_id: str | None) -> str | None:
-    """Returns the leaf that events lead to."""
+    """Returns the leaf once the events are applied."""
     for event in reversed(decided):
         if isinstance(event, events.EntryAppended):
             return event.entry.id

@@ -1,8 +1,9 @@
-"""Which artifacts an event refers to: the one rule by which they are kept.
+"""Which artifacts an event refers to: the one rule by which artifacts are kept.
 
-It goes by the names of fields, in an event and in whatever the event holds: ``artifact_id``, and every
-name that ends in ``_ref`` or ``_refs``. So an event that is given such a field needs nothing more. What
-an artifact holds is not known here; what it refers to itself must stand in the event as well.
+The rule goes by the names of fields, in an event and in whatever it holds: ``artifact_id``, and
+every name that ends in ``_ref`` or ``_refs``. So a new event with such a field needs nothing more.
+What an artifact holds is not known here; what it refers to in turn must be named by the event as
+well.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The places that one call must not touch: what rules say of places it did not name.
 
-A call is judged by the paths that it names. It may come to others: a folder is searched whole, a link is
-exchanged between the judging and the opening. So what a rule denies, and what it asks about without
-this call having been asked about, is closed where files are opened.
+A call is judged by the paths that it names, and may still come to others: a folder is searched
+whole, or a link is swapped between judging and opening. So what rules deny, and what they ask about
+and nobody was asked for this call, is closed where files are opened.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ r"""Command lines of a small grammar that is read completely, or not at all.
     word   = letters, digits and ``_ - . / : = , @ % + ^``; '...'; "..." without $ ` \\ !
 
 Whatever else stands in a line (redirections, assignments, substitutions, globs, reserved words, line
-ends, comments) can make a shell do what the words do not say. Such a line has no parts here: nothing is
-guessed. Pure.
+ends, comments) can make a shell do what the words do not say. Such a line has no parts here, because
+nothing is guessed. Pure.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Where to cut a transcript that grows too long, and what stands for the part cut off.
+"""Where to cut a transcript that grows too long, and what stands for the part that is cut off.
 
-A cut keeps the newest entries and never separates a tool call from its result. What is cut off is told
-by a summary that the model writes; should that fail, by a mechanical one. Both are bounded, and a
-summary takes the earlier summary in instead of standing behind it, so that the number of compactions
-does not make it grow.
+A cut keeps the newest entries and never separates a tool call from its result. A summary that the model
+writes stands for what is cut off; if that fails, a mechanical one. Both are bounded, and a summary
+absorbs the earlier one instead of following it, so that it does not grow with the number of
+compactions.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def plan_cut(context: Sequence[Entry], keep_tokens: int) -> Cut | None:
 
 
 def _tokens_from_each(context: Sequence[Entry]) -> list[int]:
-    """Returns for each entry what it and everything behind it cost, in tokens."""
+    """Returns for each entry the tokens of it and of everything behind it."""
     backwards = accumulate(entry_tokens(entry) for entry in reversed(context))
     return list(backwards)[::-1]
 
@@ -119,7 +119,7 @@ _SAVINGS: Final[dict[str, Saving]] = {"oldest": "oldest_dropped", "preview": "pr
 
 
 def _not_rendered(dropped: Sequence[Entry], told: int) -> tuple[Omitted, ...]:
-    """Names what the summary's author is not told, or not whole, of what was cut off."""
+    """Names what of the part that is cut off the summariser is not given, or not whole."""
     first = len(dropped) - told
     return tuple(
         Omitted(entry.id, "oldest" if index < first else "preview")

@@ -1,7 +1,7 @@
 """Which events close what a run has open, and the entries they leave in the transcript.
 
-There is one way to end a run early, whether it is stopped from outside or its process was killed. What
-is open is known to ``lifecycle.Ledger``; why a run ends is said by the caller.
+There is one way to end a run early, whether it is stopped from outside or its process was killed.
+What is open ``lifecycle.Ledger`` knows; why the run ends the caller says.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Programs and options that make one command run another.
 
-One table, and conservative: what a rule for the first command must not allow is found by name, never by
-trying to understand a program's arguments as it does. A word that only looks like such an option costs a
-question, no more. Which programs are wholly harmless is not known here, and cannot be: whoever allows
-``python *`` allows what Python can do.
+One conservative table: what a rule for the outer command must not allow is found by name, never by
+parsing a program's arguments as the program does. A word that only looks like such an option costs
+a question, no more. Which programs are harmless is not known here and cannot be: whoever allows
+``python *`` allows all that Python can do.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What is too long for an event: cut when it goes into the log, and put together again behind it.
+"""Texts too long for an event: cut on their way into the log, and made whole again on their way out.
 
-Everything before the log and behind it works with whole texts: decisions, runtimes, contexts, answers
-to clients. In the log a text longer than ``EVENT_TEXT_BYTES_MAX`` is its beginning, with ``text_ref``
-naming the artifact that holds it whole and ``text_bytes`` its size; arguments of a call whose JSON is
-longer are what shows of them, with ``args_ref`` and ``args_bytes``.
+Decisions, runtimes, contexts and answers to clients all work with whole texts. In the log a text longer
+than ``EVENT_TEXT_BYTES_MAX`` is its beginning, with ``text_ref`` naming the artifact that holds it whole
+and ``text_bytes`` its size; arguments whose JSON is longer are an excerpt, with ``args_ref`` and
+``args_bytes``.
 
-A ``text_ref`` stays with a text that is put together again: such a text is cut without a second look,
-and not stored a second time. The answer of a model is the exception: its ``message_end`` has it whole,
-since that is where v1 clients read it; its entry has not.
+A text that is made whole again keeps its ``text_ref``, so that it is cut without a second look and not
+stored a second time. A model's answer is the exception: its ``message_end`` has it whole, since that is
+where v1 clients read it; its entry has not.
 
 How an artifact is kept or read is not known here.
 """

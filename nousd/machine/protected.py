@@ -1,7 +1,7 @@
-"""Places that a tool does not write to without a user's word: what is there decides what others do.
+"""Places that no tool writes to unless the user agrees, because what is there makes other programs act.
 
 Git runs what its folder says, and agent programs obey what their files say: whoever can write there can
-have anything done later, outside of every rule. One table; rules like any other, which ask.
+have anything done later, outside of every rule. One table of rules like any other; they ask.
 """
 
 from __future__ import annotations

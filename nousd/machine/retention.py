@@ -1,8 +1,8 @@
 """Old deltas: which lines of the log become one, and what that one says.
 
 The deltas of a finished message or tool execution say nothing that its end does not, so once they are
-old, one line of each type stands for all of them. It is the last one, with the whole text: its number
-is one that every reader who saw a part of them has yet to come to, and a replay is still a valid run.
+old, one line of each type stands for all of them. It is the last one, with the whole text: a reader that
+has seen only a part of them has yet to reach its number, and a replay is still a valid run.
 ``joined_from`` names the first event that it stands for, so that such a reader knows where its text
 begins.
 

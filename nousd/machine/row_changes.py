@@ -1,8 +1,8 @@
-"""What can become of the rows that the log's tables of sessions, entries, inputs, runs and calls have.
+"""The changes that events make to the rows of sessions, entries, inputs, runs and tool calls.
 
-A change says what is to become of a row, whatever was there: what is put for the first time stays as it
-was put (facts are written once), and what changes a row that is not there changes nothing. Which event
-changes what is decided in ``projection``; how a row is kept is known to each store.
+Each can be applied whatever rows there are: a row that is put stays as it was first put (facts are
+written once), and a change to a row that is not there changes nothing. Which event makes which
+change is decided in ``projection``; how a row is kept each store knows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules that a session has of its own, as it was made with or as a client changed them since."""
+"""The rules of a session's own: those it was made with, as clients have changed them since."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the system prompt is made of: the prompt itself and the instructions that lie in files.
+"""What the system prompt is made of: the prompt itself and the instructions in files.
 
-Each part is a source that stands in the log, with its hash, whether it was used or not. Who reads the
-files is not known here.
+Each part is a source, which is logged with its hash whether it was used or not. Who reads the files
+is not known here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How much a model input is, estimated in tokens without a tokenizer.
 
-Rough on purpose: it is the same for every model, and the same for one input every time. What a server
+Rough on purpose: the same input has the same estimate every time and for every model. What a server
 counts itself is in its answer (``usage_reported``).
 """
 
@@ -33,7 +33,7 @@ a guess must not refuse what the server might take."""
 
 
 def entry_tokens(entry: Entry) -> int:
-    """Estimates what one entry costs as model input; what it reasoned is not counted."""
+    """Estimates what one entry costs as model input; its reasoning is not counted."""
     if isinstance(entry, CompactionEntry):
         return text_tokens(len(entry.summary))
     chars = len(entry.text)
@@ -49,7 +49,7 @@ def estimate_tokens(entries: Iterable[Entry]) -> int:
 
 
 def message_tokens(message: ModelMessage) -> int:
-    """Estimates what one message costs, all in it included."""
+    """Estimates what one message costs, with everything in it."""
     chars = len(message.text)
     attached = 0
     if isinstance(message, AssistantMessage):

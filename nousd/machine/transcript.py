@@ -1,4 +1,4 @@
-"""Entries to the messages that tell a model of them: the transcript fold.
+"""From entries to the messages of a model call: the transcript fold.
 
 Pure and deterministic. The rules (protocol/v1.md, "History"): the last compaction's summary stands for
 everything before its first kept entry; every tool call is followed by exactly one result, one that says
@@ -53,7 +53,7 @@ def in_context(path: Sequence[Entry]) -> list[Entry]:
 
 
 def with_entry(context: Sequence[Entry], entry: Entry) -> list[Entry]:
-    """Returns what counts of a path once an entry is appended, of what counted of it before."""
+    """Returns the context once an entry is appended to a path, from the context before."""
     path = [*context, entry]
     return in_context(path) if isinstance(entry, CompactionEntry) else path
 
@@ -68,7 +68,7 @@ def _from_entry(path: Sequence[Entry], entry_id: str) -> list[Entry]:
 def owed_calls(context: Sequence[Entry]) -> tuple[ToolCall, ...]:
     """Returns the calls at the end of a context that have no result, the first of them first.
 
-    There are none once anything else was said behind them.
+    There are none if anything else was said behind them.
     """
     settled: set[str] = set()
     for entry in reversed(context):
@@ -111,7 +111,7 @@ def told(context: Iterable[Entry], choice: ModelChoice, accepts: Accepts) -> Tol
 
 
 class _Fold:
-    """Takes entries one after the other; knows which calls still wait for a result."""
+    """Takes entries one by one, and knows which calls still wait for a result."""
 
     def __init__(self, choice: ModelChoice, accepts: Accepts) -> None:
         self._choice = choice

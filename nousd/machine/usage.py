@@ -18,7 +18,7 @@ from nousd.wire.model_events import Purpose
 
 
 class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What one model call came to, as far as it is known; the fields are those of the event."""
+    """What one model call took and cost, as far as that is known; the fields are those of the event."""
 
     provider: str
     model: str
@@ -47,7 +47,7 @@ class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def owed_usage(ledger: Ledger) -> tuple[Event, ...]:
-    """Returns what counts the model call that a process was making when it was killed, if it had shown
+    """Returns the event for the model call that a process was making when it was killed, if it had shown
     anything of its answer. What it took and cost nobody knows. Earlier versions, which do not say who
     was asked, counted no call that broke off.
     """
@@ -87,7 +87,9 @@ def with_call(sums: UsageTotals | None, call: UsageReported) -> UsageTotals:
 
 
 def _dollars(one: float | UnsetType, other: float | UnsetType) -> float | UnsetType:
-    """Adds what is known, without what binary fractions add: tenths of cents make whole cents again."""
+    """Adds what is known, rounded, so that binary fractions do not show: ten tenths of a cent make
+    a cent.
+    """
     if one is UNSET or other is UNSET:
         return other if one is UNSET else one
     return round(one + other, _DOLLAR_DIGITS)

@@ -1,6 +1,6 @@
-"""What a worker may do: all that its parents may, and of that what its own bounds leave.
+"""What a worker may do: what its parents may, within its own bounds.
 
-Pure. How the parents' calls are judged is ``machine.permission``'s.
+Pure. How calls of the parents are judged is ``machine.permission``'s matter.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class WorkersCase(NamedTuple):
 
 
 def cut(by_parents: Judgement, case: WorkersCase) -> Judgement:
-    """Returns what follows for a call of which the parents' bounds say ``by_parents``: it is allowed if
-    the worker's own bounds allow it as well.
+    """Returns the judgement of a call for which the parents' bounds say ``by_parents``: it is
+    allowed only if the worker's own bounds allow it as well.
     """
     if by_parents.verdict == "deny":
         return by_parents
@@ -113,5 +113,5 @@ def of_parent(worker: WorkerSpec, parent: WorkerSpec | None) -> WorkerSpec:
 
 
 def has_tool(worker: WorkerSpec | None, name: str) -> bool:
-    """Whether a worker has a tool; whoever is none has all of them."""
+    """Whether a worker has a tool; without a worker, every tool is there."""
     return worker is None or worker.tools is UNSET or name in worker.tools
