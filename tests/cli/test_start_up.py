@@ -89,8 +89,17 @@ nousd.tools.sandbox.landlock nousd.tools.sandbox.bubblewrap
 """
 """What no daemon needs before somebody asks for it. Each costs memory for as long as it runs."""
 
+NOT_FOR_A_FIRST_ANSWER = """
+typer click nousd.cli.daemon_app nousd.cli.serve_flags nousd.config.report
+nousd.extensions.api nousd.extensions.demo nousd.tools.bash nousd.tools.builtins nousd.tools.edit
+nousd.tools.git nousd.tools.grep nousd.tools.patch nousd.tools.read nousd.tools.web_fetch
+"""
+"""What comes after the first answer, if at all: whoever starts a daemon waits for each import before."""
+
 _SERVE = """
 import sys
+import nousd.daemon.first_run
+nousd.daemon.first_run.QUIET_SECONDS = 1000
 from nousd.cli.daemon_main import main
 sys.argv[0] = "nousd"
 try:
@@ -130,6 +139,7 @@ def test_a_daemon_that_was_only_pinged_has_imported_nothing_for_work(
     kind, *modules = told.split()
     assert (daemon.returncode, kind) == (0, "modules:")
     assert set(NOT_FOR_IDLENESS.split()) & set(modules) == set()
+    assert set(NOT_FOR_A_FIRST_ANSWER.split()) & set(modules) == set()
 
 
 _PING_LINE = b'{"v":"1","id":"1","type":"ping","payload":{}}\n'
