@@ -14,10 +14,10 @@ from nousd.daemon.live_session import LiveSession
 from nousd.daemon.model_inputs import artifacts_of
 from nousd.errors import CommandRejected
 from nousd.machine import compaction, decisions
-from nousd.machine.asked import model_input
 from nousd.machine.compaction import Cut
 from nousd.machine.compile import Compiled
 from nousd.machine.fragments import store_input
+from nousd.machine.model_input_event import model_input
 from nousd.machine.usage import CallFigures
 from nousd.wire import commands, events
 from nousd.wire.optional import or_unset

@@ -17,9 +17,9 @@ import msgspec
 from nousd.errors import ContextOverflow, RunFailed
 from nousd.machine import compaction
 from nousd.machine import sources as sources_of
-from nousd.machine.asked import model_input
 from nousd.machine.compile import Budget, Compiled, Frame, budget_of, compile_input, what_is_largest
 from nousd.machine.model_input import ModelChoice, ToolSpec, UserMessage
+from nousd.machine.model_input_event import model_input
 from nousd.machine.transcript import owed_calls
 from nousd.machine.usage import CallFigures
 from nousd.providers.models import Models
