@@ -270,6 +270,30 @@ async def test_the_place_of_a_peer_that_goes_is_free_at_once(
                 pass
 
 
+class Spawned(trio.abc.Instrument):
+    """Counts the tasks that are started."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def task_spawned(self, task: trio.lowlevel.Task) -> None:
+        self.count += 1
+
+
+async def test_a_request_starts_no_task_but_the_applications(small: SmallServer) -> None:
+    spawned = Spawned()
+    async with await connected(small.address) as stream:
+        for asked in (KEPT, KEPT.replace(b"\r\n\r\n", b"\r\ncontent-length: 0\r\n\r\n")):
+            await stream.send_all(asked)
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+            trio.lowlevel.add_instrument(spawned)
+            for _ in range(5):
+                await stream.send_all(asked)
+                assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+            trio.lowlevel.remove_instrument(spawned)
+    assert spawned.count == 10
+
+
 def test_an_answer_is_read_whole() -> None:
     two = b"HTTP/1.1 200 \r\ncontent-length: 1\r\n\r\na" * 2
     assert answers_in(two) == [Answer(200, {"content-length": "1"}, b"a")] * 2
