@@ -87,9 +87,7 @@ def with_call(sums: UsageTotals | None, call: UsageReported) -> UsageTotals:
 
 
 def _dollars(one: float | UnsetType, other: float | UnsetType) -> float | UnsetType:
-    """Adds what is known, rounded, so that binary fractions do not show: ten tenths of a cent make
-    a cent.
-    """
+    """Adds what is known, rounded so that no binary fractions show: ten tenths of a cent make one."""
     if one is UNSET or other is UNSET:
         return other if one is UNSET else one
     return round(one + other, _DOLLAR_DIGITS)

@@ -30,7 +30,7 @@ from nousd.daemon.outbox import Outbox
 from nousd.daemon.sockets import open_listeners
 from nousd.extensions.api import ExtensionApi, Registered
 from nousd.extensions.loaded import ExtensionFunction
-from nousd.machine import asked, compaction, queue_updates
+from nousd.machine import compaction, model_input_event, queue_updates
 from nousd.providers import answer_stream, listing
 from nousd.providers import tool_calls as calls_of_models
 from nousd.providers.interface import Provider
@@ -621,7 +621,7 @@ async def tool_updates_bytes(kit: Kit, offset: int) -> None:
 
 
 async def omitted(kit: Kit, offset: int) -> None:
-    bound = kit.scale("omitted_max", asked, "OMITTED_MAX", 2)
+    bound = kit.scale("omitted_max", model_input_event, "OMITTED_MAX", 2)
     silent = [text_reply()] * (bound + offset)  # an answer without a word is told to no model
     kit.stub.script(*silent, text_reply("done"))
     for _ in silent:
