@@ -229,16 +229,20 @@ async def test_a_text_that_is_longer_than_a_line_comes_whole_all_the_same(
 
 
 @pytest.mark.behaviour("http_texts_are_as_long_as_bodies")
-async def test_a_long_text_that_was_just_appended_is_not_said_again(
-    bridge: Bridge, stub: StubModel
+@pytest.mark.behaviour("http_failed_runs_are_told")
+async def test_a_long_text_that_was_appended_is_not_said_again_and_told_to_be_too_long_for_a_model(
+    bridge: Bridge,
 ) -> None:
-    stub.script(text_reply("that is long"))
     session = await bridge.new_session()
+    await bridge.post(f"/session/{session}/message", parts=text("before"))
     parts = [*text("x" * (3 * MIB)), *text("y" * (3 * MIB))]
     await bridge.post(f"/session/{session}/message", parts=parts)
-    told = await bridge.post(f"/session/{session}/prompt_sync", parts=parts)
-    assert [message["info"]["role"] for message in told] == ["user", "assistant"]
-    assert told[0]["parts"] == text("x" * (3 * MIB) + "\n" + "y" * (3 * MIB))
+    for _ in range(2):
+        told = await bridge.post(f"/session/{session}/prompt_sync", parts=parts)
+        assert [message["info"]["role"] for message in told] == ["user", "user", "assistant"]
+        assert told[1]["parts"] == text("x" * (3 * MIB) + "\n" + "y" * (3 * MIB))
+        (failure,) = told[2]["parts"]
+        assert failure["text"].startswith("ENGINE_ERROR: CONTEXT_LENGTH_EXCEEDED: ")
 
 
 # --- read ----------------------------------------------------------------------------------------
@@ -295,6 +299,35 @@ async def test_a_run_that_failed_says_so_in_its_last_text(
         f"/session/{session}/prompt_sync", json={"parts": text("again")}, headers=sdk
     )
     assert reply.json()["reply"].startswith(f"ENGINE_ERROR: {code}: ")
+
+
+@pytest.mark.behaviour("http_failed_runs_are_told")
+async def test_what_was_seen_before_the_daemon_stopped_is_still_there_and_why_it_broke_off(
+    short_folder: Path, provider: Provider, stub: StubModel
+) -> None:
+    gate = Gate()
+    stub.script(text_reply("Hel", gate, "lo"))
+    async with (
+        socket_daemon(short_folder, provider=provider) as daemon,
+        bridge_to(daemon) as bridge,
+    ):
+        session = await bridge.new_session()
+        async with bridge.events(sessionID=session) as frames:
+            await bridge.http.post(f"/session/{session}/prompt_async", json={"parts": text("go")})
+            frame = (await frames.until("message.part.updated"))[-1]
+            while frame.properties["delta"] != "Hel":
+                frame = (await frames.until("message.part.updated"))[-1]
+    async with (
+        socket_daemon(short_folder, provider=provider) as daemon,
+        bridge_to(daemon) as bridge,
+    ):
+        assert await said(bridge, session) == [
+            ("user", ["go"]),
+            (
+                "assistant",
+                ["Hel", "ENGINE_ERROR: ENGINE_DISPATCH_FAILED: the daemon was stopped"],
+            ),
+        ]
 
 
 async def test_a_failure_is_behind_what_was_said_before_it(

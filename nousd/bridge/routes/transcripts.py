@@ -10,11 +10,11 @@ from msgspec import UNSET
 
 from nousd.client.client import Client
 from nousd.errors import AnswerInvalid
-from nousd.views.tandem.failures import Failure, engine_code
+from nousd.views.tandem.failures import Failure, engine_code, run_error
 from nousd.views.tandem.messages import Message, messages
 from nousd.wire.commands import GetEvents, GetMessages, GetSession
 from nousd.wire.entries import Entry, MessageEntry
-from nousd.wire.events import Error
+from nousd.wire.events import Error, MessageStart
 from nousd.wire.limits import PAGE_ROWS_MAX
 from nousd.wire.responses import Messages
 from nousd.wire.run_responses import RunRecord
@@ -30,6 +30,9 @@ FAILURES_MAX: Final = 32
 _NEWEST: Final = 32
 """Entries among which one that was just appended is looked for first."""
 
+_NO_RUN: Final = ""
+"""Of which run an entry is that was appended without one."""
+
 _FAILED: Final = {"error": None, "interrupted": None, "timeout": "run_stale"}
 """status of a run that failed -> the code of its error, where that follows from it."""
 
@@ -38,7 +41,12 @@ class _ErrorLine(msgspec.Struct):
     payload: Error
 
 
+class _StartLine(msgspec.Struct):
+    payload: MessageStart
+
+
 _decoder: Final = msgspec.json.Decoder(_ErrorLine)
+_start_decoder: Final = msgspec.json.Decoder(_StartLine)
 
 
 async def read_session(daemon: Client, session_id: str) -> tuple[SessionRecord, list[Message]]:
@@ -52,8 +60,35 @@ async def read_session(daemon: Client, session_id: str) -> tuple[SessionRecord, 
     if now.transcript is UNSET or now.failed_runs is UNSET:
         raise AnswerInvalid("session_record: the messages are missing")
     entries = [*await _older(daemon, now.transcript), *now.transcript.messages]
+    entries = await _with_their_runs(daemon, now.failed_runs, entries)
     failures = await _failures(daemon, now.failed_runs, entries)
     return now.session, messages(session_id, entries, failures)
+
+
+async def _with_their_runs(
+    daemon: Client, failed: Iterable[RunRecord], entries: list[Entry]
+) -> list[Entry]:
+    """Returns entries with each as its run's that a run was started on, although it was there already,
+    and that failed without another word: else nobody were told of it.
+    """
+    told = _runs_of(entries)
+    silent = [run.run_id for run in failed if run.run_id not in told] if _NO_RUN in told else []
+    of_run: dict[str, str] = {}
+    for run_id in silent[:FAILURES_MAX]:
+        page = await daemon.ask(GetEvents(run_id=run_id, types=("message_start",), limit=1))
+        for line in page.events:
+            # The newest of several comes first.
+            of_run.setdefault(_start_decoder.decode(line).payload.message_id, run_id)
+    return [
+        msgspec.structs.replace(entry, run_id=of_run[entry.id])
+        if isinstance(entry, MessageEntry) and entry.run_id == _NO_RUN and entry.id in of_run
+        else entry
+        for entry in entries
+    ]
+
+
+def _runs_of(entries: Iterable[Entry]) -> set[str]:
+    return {entry.run_id for entry in entries if isinstance(entry, MessageEntry)}
 
 
 async def _older(daemon: Client, page: Messages) -> list[Entry]:
@@ -90,7 +125,7 @@ async def _failures(
     daemon: Client, failed: Iterable[RunRecord], entries: Iterable[Entry]
 ) -> dict[str, Failure]:
     """Returns what those of the runs have failed with that entries are of."""
-    told = {entry.run_id for entry in entries if isinstance(entry, MessageEntry)}
+    told = _runs_of(entries)
     return {
         run.run_id: await _failure(daemon, run, is_looked_up=index < FAILURES_MAX)
         for index, run in enumerate(run for run in failed if run.run_id in told)
@@ -102,6 +137,6 @@ async def _failure(daemon: Client, run: RunRecord, *, is_looked_up: bool) -> Fai
     if code is None and is_looked_up:
         page = await daemon.ask(GetEvents(run_id=run.run_id, types=("error",), limit=1))
         code = _decoder.decode(page.events[0]).payload.code if page.events else None
-    error = run.status if run.error is UNSET else run.error
+    error = run_error(run.status, run.error) or run.status
     ended_at = run.started_at if run.ended_at is UNSET else run.ended_at
     return Failure(engine_code(code), error, ended_at)

@@ -21,10 +21,10 @@ from nousd.views.tandem.asking import (
     request_id,
     todo_items,
 )
-from nousd.views.tandem.failures import engine_code
+from nousd.views.tandem.failures import engine_code, run_error
 from nousd.views.tandem.frames import FRAMES_MAX, Envelope, Frame
 from nousd.views.tandem.runs import DEFERRED, RETRY_AFTER_MS, TENANT, attach_path
-from nousd.views.tandem.sessions import project_id
+from nousd.views.tandem.sessions import ENVIRONMENT, project_id
 from nousd.views.tandem.values import milliseconds, or_none
 from nousd.wire import events
 from nousd.wire.codec import decode_event
@@ -181,6 +181,7 @@ def _agent_start(seen: Seen, event: events.AgentStart) -> Iterator[Told]:
             "clientID": or_none(event.client_id),
             "agentID": or_none(event.agent_id),
             "agentProfile": or_none(event.agent_profile),
+            "environment": ENVIRONMENT,
             "tenantContext": TENANT,
         },
     )
@@ -190,12 +191,11 @@ def _agent_start(seen: Seen, event: events.AgentStart) -> Iterator[Told]:
 def _agent_end(seen: Seen, event: events.AgentEnd) -> Iterator[Told]:
     ended = _ENDS[event.status]
     where = {"sessionID": event.session_id}
-    error = or_none(event.error)
-    if event.status == "interrupted" and error is None:
-        error = "the daemon was stopped"
+    error = run_error(event.status, event.error)
+    failed = {} if error is None else {"error": error}
     yield "session.updated", {**where, "status": ended.shown}
     # The words in which the session is idle again come first: what ends a run is told last.
-    yield "session.status", {**where, "status": ended.shown}
+    yield "session.status", {**where, "status": ended.shown, **failed}
     yield (
         "session.run.finished",
         {
@@ -326,7 +326,9 @@ def _decided(seen: Seen, event: events.ToolCallApproved | events.ToolCallDenied)
     """Tells what became of a request; a call that nobody was asked about is not told."""
     where: dict[str, Any] = {"sessionID": event.session_id, "requestID": request_id(event)}
     if event.by == "timeout":
-        yield "permission.wait.timeout", {**where, "tool": event.tool_name}
+        message_id = call_ref(event).message_id
+        told = {**where, "messageID": message_id, "tool": event.tool_name}
+        yield "permission.wait.timeout", told
     elif event.by == "user":
         rule = decided_rule(event)
         yield (

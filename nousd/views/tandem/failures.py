@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from msgspec import UNSET, UnsetType
+
 _CODES: Final = {
     "context_too_large": "CONTEXT_LENGTH_EXCEEDED",
     "provider_error": "PROVIDER_SERVER_ERROR",
     "run_stale": "ENGINE_TIMEOUT",
 }
 """code of an ``error`` event -> the contract's; any other is ENGINE_DISPATCH_FAILED."""
+
+
+_ERRORS: Final = {"error": "error", "interrupted": "the daemon was stopped", "timeout": "timeout"}
+"""how a run ended -> what is said where nothing else was."""
 
 
 class Failure(NamedTuple):
@@ -28,6 +34,11 @@ class Failure(NamedTuple):
     def text(self) -> str:
         """What stands in the place of an answer."""
         return error_text(self.code, self.message)
+
+
+def run_error(status: str, error: str | UnsetType) -> str | None:
+    """Returns what a run failed with, for people; None if it did not fail."""
+    return _ERRORS.get(status) if error is UNSET else error
 
 
 def engine_code(code: str | None) -> str:

@@ -129,7 +129,7 @@ def session(
         provider=record.provider,
         source_kind=or_none(record.source),
         source_metadata=or_none(record.source_metadata),
-        environment=_ENVIRONMENT,
+        environment=ENVIRONMENT,
         parent_id=_parent_of(record),
         origin_workspace_root=None if attached is None else or_none(attached.origin_workspace),
         attached_from_workspace=attached_from,
@@ -159,4 +159,5 @@ def project_id(workspace: str) -> str:
     return f"workspace-{hashlib.sha256(workspace.lower().encode()).hexdigest()[:12]}"
 
 
-_ENVIRONMENT: Final = Environment(platform.system().lower(), platform.machine().lower())
+ENVIRONMENT: Final = Environment(platform.system().lower(), platform.machine().lower())
+"""This machine."""
