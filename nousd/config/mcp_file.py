@@ -80,14 +80,14 @@ class ConfiguredMcpServer(NamedTuple):
     tool_classes: Mapping[str, tuple[ToolClass, ...]]
 
 
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
-_REFERENCE: Final = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
-_SECRET_NAME: Final = re.compile(
+_NAME: Final = r"[a-z0-9][a-z0-9-]{0,31}"
+_REFERENCE: Final = r"\$\{[A-Za-z_][A-Za-z0-9_]*\}"
+_LIKELY_KEY: Final = (
     r"(?i)(?:^|[_-])(?:[a-z0-9]*(?:key|token|secret)s?|passw[a-z]*|pass|pwd|credentials?|auth|cookies?|pat)"
     r"(?:$|[_-])"
 )
-_VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_VARIABLE_NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
+_HEADER_NAME: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 
 
 def read_mcp_file(file: ConfigFile) -> tuple[ConfiguredMcpServer, ...]:
@@ -103,11 +103,11 @@ def read_mcp_file(file: ConfigFile) -> tuple[ConfiguredMcpServer, ...]:
 
 def names_secret(name: str) -> bool:
     """Whether the value of a variable of that name is likely to be a key."""
-    return _SECRET_NAME.search(name) is not None
+    return re.search(_LIKELY_KEY, name) is not None
 
 
 def _server(file: ConfigFile, name: str, value: Any) -> ConfiguredMcpServer:
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(_NAME, name):
         raise ConfigError(
             f"[mcp.{name}] must be called by at most 32 lower-case letters, digits and dashes "
             f"(file {file.path})"
@@ -148,20 +148,18 @@ def _read_outer(table: Table) -> McpTable:
     return said
 
 
-def _read_secrets(
-    table: Table, names: re.Pattern[str], *, all_are_keys: bool = False
-) -> dict[str, Secret]:
+def _read_secrets(table: Table, names: str, *, all_are_keys: bool = False) -> dict[str, Secret]:
     """Reads values that may be keys: by their names, or all of them."""
     found: dict[str, Secret] = {}
     for name, value in table.content.items():
-        if not names.fullmatch(name):
+        if not re.fullmatch(names, name):
             raise ConfigError(
                 f"{table.where} has the name {name[:100]!r}, which is none (file {table.file.path})"
             )
         info = SettingInfo(name, Secret, Meta(min_length=1, max_length=MCP_VALUE_CHARS_MAX))
         found[name] = table.read(info, value)
         is_key = all_are_keys or names_secret(name)
-        if table.file.exposure and is_key and not _REFERENCE.search(found[name].reveal()):
+        if table.file.exposure and is_key and not re.search(_REFERENCE, found[name].reveal()):
             raise ConfigError(f"{table.where} holds a key, and {table.file.exposure}")
     return found
 

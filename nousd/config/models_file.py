@@ -133,14 +133,14 @@ _MOST: Final = {"providers": PROVIDERS_MAX, "models": MODELS_MAX, "aliases": ALI
 
 # --- providers -----------------------------------------------------------------------------------
 
-_PROVIDER_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,63}")
+_PROVIDER_NAME: Final = r"[a-z][a-z0-9-]{0,63}"
 
 
 def _provider(file: ConfigFile, name: str, value: Any) -> ProviderTable:
     table = open_table(file, f"providers.{name}", value)
     where = table.where
     # Upper-case letters and underscores would make two names one variable.
-    if not _PROVIDER_NAME.fullmatch(name) or name == AUTO:
+    if not re.fullmatch(_PROVIDER_NAME, name) or name == AUTO:
         raise ConfigError(
             f"{where} must be called by at most 64 lower-case letters, digits and dashes, and not "
             f"{AUTO} (file {file.path})"
@@ -170,7 +170,7 @@ def _with_program_found(table: Table, provider: ProviderTable) -> ProviderTable:
 
 # --- models --------------------------------------------------------------------------------------
 
-_PATTERN: Final = re.compile(r"\*/\*|[a-z0-9.+-]+/(\*|[a-z0-9.+-]+)")
+_PATTERN: Final = r"\*/\*|[a-z0-9.+-]+/(\*|[a-z0-9.+-]+)"
 
 
 def _model(file: ConfigFile, name: str, value: Any, providers: Collection[str]) -> ModelTable:
@@ -178,7 +178,7 @@ def _model(file: ConfigFile, name: str, value: Any, providers: Collection[str]) 
     _check_model_name(file, table.where, name, providers)
     model = read_struct(table, ModelTable)
     for pattern in model.attachments or ():
-        if not _PATTERN.fullmatch(pattern):
+        if not re.fullmatch(_PATTERN, pattern):
             raise ConfigError(
                 f"attachments must be media types like image/png or image/*, not {pattern[:100]!r} "
                 f"({table.origin})"

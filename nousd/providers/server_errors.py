@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -44,7 +43,7 @@ _OVERFLOW_CODES: Final = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"}
 )
 
-_OVERFLOW_WORDS: Final = re.compile(
+_OVERFLOW_WORDS: Final = (
     r"maximum (context|prompt|model) length"  # OpenAI, vLLM, DeepSeek, OpenRouter, xAI
     r"|exceeds? the (available )?context (size|window|length)"  # llama.cpp, OpenAI
     r"|context (size|length|window) (has been |was )?exceed"
@@ -58,8 +57,7 @@ _OVERFLOW_WORDS: Final = re.compile(
     r"|reduce the length of the (messages|prompt|input)"  # Groq
     r"|exceeded model token limit"  # Moonshot
     r"|too large for model with \d+"  # Mistral
-    r"|tokens. must be <= \d+",  # TGI
-    re.IGNORECASE,
+    r"|tokens. must be <= \d+"  # TGI
 )
 """How servers without a code word it. Compared only where the status does not say otherwise."""
 
@@ -157,11 +155,13 @@ def _is_overflow(fault: Fault, status: int | None) -> bool:
     return (
         status == _PAYLOAD_TOO_LARGE
         or not _OVERFLOW_CODES.isdisjoint(fault.codes)
-        or _OVERFLOW_WORDS.search(fault.words) is not None
+        or re.search(_OVERFLOW_WORDS, fault.words, re.IGNORECASE) is not None
     )
 
 
 def _status_line(status: int) -> str:
+    from http import HTTPStatus
+
     try:
         return f"http {status} {HTTPStatus(status).phrase}"
     except ValueError:
