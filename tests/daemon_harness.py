@@ -45,6 +45,7 @@ from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.places.accept import serve_connections
 from nousd.providers.interface import Provider
 from nousd.providers.models import Models
+from nousd.providers.registry import ProviderSettings, make_provider
 from nousd.runtimes.interface import Runtime
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store import memory, sqlite
@@ -57,6 +58,7 @@ from nousd.tools.mcp.server import Surroundings
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
 from tests.lifecycle import LifecycleChecker
+from tests.stub_model import StubModel
 from tests.validation import check_event, check_response
 
 WAIT_SECONDS: Final = 15
@@ -358,6 +360,11 @@ async def memory_daemon(
             finally:
                 await shut_down(core)
                 await daemon.close_connections()
+
+
+def provider_of(stub: StubModel, name: str) -> Provider:
+    """Returns a provider of that name which asks the stub."""
+    return make_provider("openai", ProviderSettings(api_base=stub.api_base), name=name)
 
 
 @asynccontextmanager

@@ -122,7 +122,7 @@ async def test_a_reader_that_stalls_is_cut_and_holds_up_nobody(
     cut = trio.Event()
 
     class Watched(server._Guarded):
-        async def send_all(self, data: bytes) -> None:
+        async def send_all(self, data: bytes | bytearray | memoryview) -> None:
             try:
                 await super().send_all(data)
             except trio.BrokenResourceError:

@@ -16,7 +16,7 @@ from nousd.providers.interface import Provider
 from nousd.providers.models import ModelFacts, Models
 from nousd.providers.registry import make_provider
 from tests.bridge.harness import bridge_to
-from tests.daemon_harness import socket_daemon
+from tests.daemon_harness import provider_of, socket_daemon
 from tests.stub_model import Reply, StubModel, error_reply, stub_model
 
 
@@ -35,8 +35,8 @@ async def test_each_provider_says_what_it_has_who_says_so_and_whether_it_can_be_
     async with stub_model() as silent:
         models = Models(
             {
-                "main": partial(make_provider, "openai", name="main", api_base=stub.api_base),
-                "silent": partial(make_provider, "openai", name="silent", api_base=silent.api_base),
+                "main": partial(provider_of, stub, "main"),
+                "silent": partial(provider_of, silent, "silent"),
                 "broken": unusable,
             },
             ModelChoice("main", "m1"),
@@ -88,8 +88,8 @@ async def test_more_models_than_one_answer_holds_are_all_told(
     async with stub_model() as other:
         models = Models(
             {
-                "main": partial(make_provider, "openai", name="main", api_base=stub.api_base),
-                "other": partial(make_provider, "openai", name="other", api_base=other.api_base),
+                "main": partial(provider_of, stub, "main"),
+                "other": partial(provider_of, other, "other"),
             },
             ModelChoice("main", "m1"),
         )

@@ -19,8 +19,7 @@ from nousd.machine.model_input import ModelChoice
 from nousd.providers.interface import Provider
 from nousd.providers.models import ModelFacts, Models
 from nousd.providers.prices import Price
-from nousd.providers.registry import make_provider
-from tests.daemon_harness import Client, Daemon, of_type, socket_daemon
+from tests.daemon_harness import Client, Daemon, of_type, provider_of, socket_daemon
 from tests.stub_model import Gate, Reply, StubModel, error_reply, stub_model, tool_reply
 
 
@@ -49,8 +48,8 @@ def servers(stub: StubModel, other: StubModel) -> dict[str, StubModel]:
 async def running(folder: Path, stub: StubModel, other: StubModel) -> AsyncIterator[Daemon]:
     models = Models(
         {
-            "main": partial(make_provider, "openai", name="main", api_base=stub.api_base),
-            "other": partial(make_provider, "openai", name="other", api_base=other.api_base),
+            "main": partial(provider_of, stub, "main"),
+            "other": partial(provider_of, other, "other"),
             "broken": unusable,
         },
         ModelChoice("main", "m1"),

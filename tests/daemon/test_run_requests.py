@@ -13,7 +13,6 @@ from trio.testing import MockClock
 
 from nousd.machine.model_input import ModelChoice
 from nousd.providers.models import Models
-from nousd.providers.registry import make_provider
 from tests.daemon.process_harness import Place, running
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, says
 from tests.daemon_harness import (
@@ -23,6 +22,7 @@ from tests.daemon_harness import (
     Payload,
     memory_daemon,
     of_type,
+    provider_of,
     socket_daemon,
 )
 from tests.stub_model import Gate, StubModel, error_reply, hanging_reply, text_reply, tool_reply
@@ -34,7 +34,7 @@ NAMES = {"client_id": "desktop", "agent_id": "a-1", "agent_profile": "reviewer"}
 async def daemon(short_folder: Path, stub: StubModel) -> AsyncIterator[Daemon]:
     """A daemon whose provider ``main`` is ``stub``, with two models."""
     models = Models(
-        {"main": partial(make_provider, "openai", name="main", api_base=stub.api_base)},
+        {"main": partial(provider_of, stub, "main")},
         ModelChoice("main", "m1"),
         aliases={"quick": ModelChoice("main", "m2")},
     )
