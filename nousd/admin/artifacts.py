@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import apsw
 
-from nousd.admin.around import RowReader
+from nousd.admin.damaged_tables import RowReader
 from nousd.admin.findings import Finding
 from nousd.admin.pages import RawArtifact, RawChunk, RawInfo
 from nousd.store._artifacts_sqlite import finish, put_whole

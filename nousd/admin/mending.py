@@ -18,7 +18,7 @@ import apsw
 import msgspec
 from msgspec import UNSET
 
-from nousd.admin.around import RowReader
+from nousd.admin.damaged_tables import RowReader
 from nousd.admin.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
 from nousd.admin.walking import RunWalker
 from nousd.machine.lifecycle import Phase

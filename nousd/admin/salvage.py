@@ -29,8 +29,8 @@ import apsw
 import msgspec
 
 from nousd.admin import artifacts
-from nousd.admin.around import SEQ_MAX, EventReader, RowReader, Stretch
 from nousd.admin.backup import flush_to_disk
+from nousd.admin.damaged_tables import SEQ_MAX, EventReader, RowReader, Stretch
 from nousd.admin.findings import (
     FINDINGS_MAX,
     PROGRESS_EVENTS,
