@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from nousd.cli.arguments import Argument
-from nousd.cli.asked import NoAnswer, answers_to, question_lines, request_lines
 from nousd.cli.input_arguments import SESSION
+from nousd.cli.request_lines import NoAnswer, answers_to, question_lines, request_lines
 from nousd.cli.verb_base import DONE, FAILED, Options, print_answer, say
 from nousd.cli.verbs import Watch
 

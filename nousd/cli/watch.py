@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from nousd.cli.asked import waiting_lines
 from nousd.cli.render import harmless, snippet
+from nousd.cli.request_lines import waiting_lines
 from nousd.cli.verb_base import DONE, FAILED, Options, print_line, say, shown
 from nousd.client.answers import ReceivedEvent, decode_answer
 from nousd.client.blocking import Connection
