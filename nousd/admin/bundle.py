@@ -1,9 +1,9 @@
-"""``nousd bundle``: one file with what a person needs who is to find out what went wrong.
+"""``nousd bundle``: one file with what somebody needs to find out what went wrong.
 
-It is made to be handed to others. So everything in it goes through the redactor (``bundle_archive``),
-and what is no text stays out. Nothing is changed, and a daemon may be at work meanwhile: the log is read
-in one transaction. A part that cannot be had, such as the log of a broken disk, is named in the manifest
-with the reason, and keeps none of the others out.
+It is made to be handed to others, so everything in it goes through the redactor
+(``bundle_archive``), and what is no text stays out. Nothing is changed, and a daemon may be at work
+meanwhile: the log is read in one transaction. A part that cannot be had, such as the log on a
+broken disk, is named in the manifest with the reason; the others are there all the same.
 """
 
 from __future__ import annotations

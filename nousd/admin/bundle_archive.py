@@ -1,7 +1,7 @@
-"""The file that a support bundle is: a tar.gz into which nothing gets but through the redactor.
+"""The archive of a support bundle: a tar.gz that nothing enters but through the redactor.
 
-Every way in takes something that is whole, redacts it and only then writes it. What is in the bundle and
-what had to stay out is counted here, for the manifest, which is the last file of it.
+Each method that adds something takes it whole, redacts it and only then writes it. What is in the
+bundle and what had to stay out is counted here, for the manifest, which is its last file.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a support bundle tells of a log: its events, what became of each tool call, and its artifacts.
 
-Deltas are joined first, those of a message that has no end as well: a secret that came in pieces is none
-of them. Nor is one of which only a piece is told, so where a text was cut its last word is taken off.
-Everything is read through one connection, in the one transaction that its caller has open. The bundle's
-file and what is redacted are not known here.
+Deltas are joined first, also those of a message without an end, because no single piece of a secret
+looks like one. Nor does a secret that was cut, so where a text was cut its last word is taken off.
+Everything is read through one connection, in the one transaction that its caller has open. The
+bundle's file and what is redacted are not known here.
 """
 
 from __future__ import annotations

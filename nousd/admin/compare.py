@@ -1,7 +1,7 @@
-"""Two sets of rows, table by table: those that a log keeps, and those that its events make.
+"""Compares two sets of rows, table by table: those that a log keeps, and those that its events make.
 
-Texts of JSON are compared as what they mean, so that the order of keys, which is nobody's promise, is no
-fault. A log of an older schema is compared in the columns that both have.
+JSON is compared by what it means, since nobody promises an order of keys. A log of an older schema is
+compared in the columns that both have.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Reading tables of a damaged database through SQLite, around what it cannot read.
+"""Reads the tables of a damaged database through SQLite, around the pages that it cannot read.
 
-SQLite finds a row by walking down from the root of its table, and gives up at the first page that is
-damaged. So events are read from both ends as far as it goes, and what lies between is halved and read in
-the same way, until only the numbers are left that lead to a damaged page. Other tables are small and
-are read from both ends alone.
+SQLite finds a row by walking down from the root of its table, and gives up at the first damaged page. So
+events are read from both ends as far as that goes, and what lies between is halved and read in the same
+way, until only the numbers that lead to a damaged page are left. Other tables are small and are
+read from both ends alone.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ _COLUMNS: Final[dict[str, Types]] = {
     "state": _TEXT,
     "status": _TEXT,
 }
-"""column -> what it holds. SQLite sees to that when it writes, and not when it reads."""
+"""column -> what it holds. SQLite enforces that when it writes, not when it reads."""
 
 
 class RowReader:

@@ -1,7 +1,7 @@
 """``nousd doctor``: everything that a daemon needs, looked at one by one; nothing is changed.
 
-A check is a row of ``EXAMINATIONS``; what each looks at is in the modules ``examine_*``. None of them
-knows of another, and a failure of one keeps none of the others from being looked at.
+A check is a row of ``EXAMINATIONS``; what each looks at is in the modules ``examine_*``. None knows of
+another, and each is made whether or not others failed.
 """
 
 from __future__ import annotations

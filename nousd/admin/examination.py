@@ -1,4 +1,4 @@
-"""What an examination by ``nousd doctor`` is made of: the checks' shape and what they are told."""
+"""What the checks of ``nousd doctor`` return, and what they are given."""
 
 from __future__ import annotations
 

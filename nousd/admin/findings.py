@@ -1,4 +1,4 @@
-"""What a look at something finds, as data: for a person one line each, for a program JSON."""
+"""What a check finds, as data: a line each for people, JSON for programs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One row of the log to the event it says it is, or to what is wrong with it.
+"""From a row of the log to the event that it claims to be, or to what is wrong with it.
 
-What a daemon would take for granted is looked at here, because a flipped bit does not ask who reads.
+What a daemon takes for granted is verified here, because any bit may have flipped.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Lost events that rows tell (``restored_events``) get their own numbers again: a 
 the event that made it. Whatever else a daemon could not live with is mended by new events, because rows
 follow from events and from nothing else (``mending_events``).
 
-The rows that were read may be older than the events, where SQLite could not read all of the WAL. So they
-are only believed in what never goes back: that something was there, is deleted, consumed or ended.
+The rows may be older than the events, where SQLite could not read all of the WAL. So they are only
+believed in what never reverts: that something existed, or was deleted, consumed or ended.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
 The log itself is only read. In the order in which it is done:
 
-1. The events, through SQLite as far as it goes (``around``), and if anything is wrong then also
+1. The events, through SQLite as far as it goes (``damaged_tables``), and if anything is wrong then also
    from the pages themselves (``pages``). An event that is whole anywhere is taken once.
 2. Events that are lost and of which the rows tell all: entries, inputs, beginnings of runs
    (``mending``). They get their own number again.
-3. The rows, made again by folding the events (``refold``). This is what keeps a deleted session
-   deleted: its tombstone is among the events, and whatever stale page the others came from, the fold
-   forgets them.
-4. New events for what the daemon could not live with: a session without its beginning, a run that
+3. The rows, made again by folding the events (``refold``). This keeps a deleted session deleted: its
+   tombstone is among the events, and whatever stale page its other events came from, the fold forgets
+   them.
+4. New events that mend what a daemon could not work with: a session without its beginning, a run that
    cannot be walked (``mending``). Their numbers are beyond all that were ever given.
 
 ``OUT`` gets its name last, when it is whole and on the disk.

@@ -1,4 +1,4 @@
-"""What the verbs take that hand in a text: the text, where it goes, and what it says of its run."""
+"""The arguments of verbs that send a text: the text, where it goes, and the options of its run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the figures of a daemon's process are shown: a line for each thing."""
+"""The metrics of a daemon's process as text for people, a line for each."""
 
 from __future__ import annotations
 

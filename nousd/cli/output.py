@@ -1,4 +1,4 @@
-"""What becomes of a program whose output cannot be written: a full disk, a reader that has left."""
+"""How a program ends whose output cannot be written: on a full disk, or when the reader has left."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from nousd.cli import asked, call_lines, metric_lines, session_lines
+from nousd.cli import call_lines, metric_lines, request_lines, session_lines
 from nousd.cli.project_files import project_files
 from nousd.client.answers import Answer
 
@@ -316,8 +316,8 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "artifact": _artifact,
     "capabilities": _capabilities,
     "metrics": metric_lines.metrics,
-    "permissions": asked.permissions,
-    "questions": asked.questions,
+    "permissions": request_lines.permissions,
+    "questions": request_lines.questions,
     "project_files": project_files,
 }
 """type of the answer -> its lines; ``extension_result`` is whatever it is, shown as JSON."""

@@ -1,4 +1,4 @@
-"""What the verbs about sessions take: how a session is made, found and changed from a command line."""
+"""The arguments of verbs that make, find and change sessions."""
 
 from __future__ import annotations
 

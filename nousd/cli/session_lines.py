@@ -1,4 +1,4 @@
-"""How answers about sessions are shown: lists, and one session alone."""
+"""Sessions as text for people: a page of a list, and one in full."""
 
 from __future__ import annotations
 

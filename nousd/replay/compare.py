@@ -1,7 +1,7 @@
-"""Two lists of a run's events, as far as they have to be the same.
+"""Compares two lists of a run's events in all that has to be the same.
 
-Ids become names in the order of their first appearance, times and what was measured go, and deltas that
-stand side by side are one. What the log does not tell at all is not compared; what that is, is said.
+Ids become names in the order of their first appearance, times and measurements are dropped, and
+neighbouring deltas are joined. What a log does not hold at all is not compared, and is named.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one who sees to it that everything enters where it did: between the log of a play and its run.
+"""Enters what came from outside where it came in: the conductor, between a play's log and its run.
 
 It counts the run's own events as they are decided, whoever decides them (``WatchedStore``), and stands
 behind each step of the loop (``watched``): so what came from outside is entered in the run's own task,

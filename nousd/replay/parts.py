@@ -1,7 +1,7 @@
 """A model and tools that do what they did: the recorded pieces, results and failures, in their order.
 
-Where a play goes otherwise than the run did, the script runs out. Then a part fails, so that the play
-comes to an end that can be compared.
+Where a play goes another way than the run did, the script runs out. Then a part fails, so that the play
+ends and can be compared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The project that a run had: all that it said there stands in the log.
+"""The project that a run had, as the log holds it.
 
 What its rules and its mode made of calls is played as it was (``judged``); what its settings said that
 did not count is told once more as it was told.

@@ -1,7 +1,7 @@
-"""A run as its log holds it, and the session as it was before: everything that playing it takes.
+"""A run as its log holds it, and the session as it was before: all that it takes to play it.
 
-What the log does not hold any more is said here, so that nobody plays a run that cannot come out the
-same. How a log is kept is not known here.
+A run whose log no longer holds all of that is refused here, since it could not come out the same.
+How a log is kept is not known here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What logs of earlier versions do not tell, so that a play on them is compared in the rest.
+"""What logs of earlier versions do not hold, so that a play on them is compared in the rest.
 
 No event is ever invented for an old log (``wire.lifting``): a run in it is played by the loop of today,
 which tells more. The version is that of a run's event lines.
