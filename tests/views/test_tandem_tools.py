@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from nousd.tools.builtins import BUILTIN_NAMES
@@ -39,6 +42,19 @@ def test_every_tool_that_is_meant_is_there_and_no_name_of_ours_means_another() -
     meant = {ours for several in tools._OURS.values() for ours in several}
     assert meant <= BUILTIN_NAMES
     assert not tools._OURS.keys() & BUILTIN_NAMES
+
+
+def test_the_contract_has_the_names_that_are_understood() -> None:
+    text = (Path(__file__).parents[2] / "protocol" / "http.md").read_text()
+    section = text.partition("### Names of tools")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*`) \| (.*) \|$", section, re.MULTILINE)
+    told = {
+        name: () if ours == "nothing" else (ours.strip("`"),)
+        for names, ours in rows
+        for name in re.findall(r"`([^`]*)`", names)
+    }
+    assert told.pop("mcp.SERVER.TOOL") == tools_of("mcp.SERVER.TOOL")
+    assert told == tools._OURS
 
 
 def test_a_list_allows_each_tool_once_and_looks_for_patterns_among_those_there_are() -> None:
