@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.registry import ToolRegistry
 
 SECRET = "the-secret-outside"
+REPOSITORY = Path(__file__).parents[2]
 
 
 class Bench:
@@ -126,3 +129,28 @@ def lifeline(path: Path) -> Iterator[Lifeline]:
         yield Lifeline(path, descriptor)
     finally:
         os.close(descriptor)
+
+
+# Says ``ready`` three times; among them is one that left its group and one whose parent is gone.
+FAMILY = """
+exec 9>'{fifo}'
+(setsid sh -c 'trap "" TERM HUP; echo ready >&9; while :; do sleep 1000; done' &)
+setsid sh -c 'setsid sh -c "echo ready >&9; sleep 1000" & sleep 1000' &
+echo ready >&9
+while :; do sleep 1000; done
+"""
+
+
+@asynccontextmanager
+async def another_daemon(code: str, script: str) -> AsyncIterator[trio.Process]:
+    """Runs Python code in a process of its own, with a shell script and a PATH as its arguments."""
+    daemon = await trio.lowlevel.open_process(
+        [sys.executable, "-c", code, script, os.environ["PATH"]],
+        cwd=REPOSITORY,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield daemon
+    finally:
+        daemon.kill()
+        await daemon.wait()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import trio
 
 from nousd.tools.supervisor import supervised_conversation
-from tests.tools.bench import Lifeline
-from tests.tools.test_supervisor import ENV, FAMILY, REPOSITORY
+from tests.tools.bench import FAMILY, REPOSITORY, Lifeline, another_daemon
+from tests.tools.test_supervisor import ENV
 
 DAEMON = """
 import sys, trio
@@ -71,16 +69,7 @@ async def test_leaving_ends_the_program_and_all_its_descendants(line: Lifeline) 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 async def test_when_the_daemon_dies_so_does_all_of_the_program(number: int, line: Lifeline) -> None:
-    script = FAMILY.format(fifo=line.path)
-    daemon = await trio.lowlevel.open_process(
-        [sys.executable, "-c", DAEMON, script, ENV["PATH"]],
-        cwd=REPOSITORY,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
+    async with another_daemon(DAEMON, FAMILY.format(fifo=line.path)) as daemon:
         await line.wait_ready(3)
         daemon.send_signal(number)
         await line.wait_gone()
-    finally:
-        daemon.kill()
-        await daemon.wait()

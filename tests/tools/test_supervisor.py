@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,10 +14,9 @@ import trio
 
 from nousd.tools._supervisor_main import OPEN_FILES_USUAL
 from nousd.tools.supervisor import Ended, run_supervised
-from tests.tools.bench import Lifeline
+from tests.tools.bench import FAMILY, REPOSITORY, Lifeline, another_daemon
 
 ENV = {"PATH": os.environ["PATH"]}
-REPOSITORY = Path(__file__).parents[2]
 
 
 async def run(script: str, cwd: Path, output: list[bytes], **options: float) -> Ended:
@@ -144,32 +142,15 @@ trio.run(lambda: run_supervised(
 ))
 """
 
-FAMILY = """
-exec 9>'{fifo}'
-(setsid sh -c 'trap "" TERM HUP; echo ready >&9; while :; do sleep 1000; done' &)
-setsid sh -c 'setsid sh -c "echo ready >&9; sleep 1000" & sleep 1000' &
-echo ready >&9
-while :; do sleep 1000; done
-"""
-
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 async def test_when_the_daemon_dies_its_commands_and_all_their_descendants_die(
     number: int, line: Lifeline
 ) -> None:
-    script = FAMILY.format(fifo=line.path)
-    daemon = await trio.lowlevel.open_process(
-        [sys.executable, "-c", DAEMON, script, ENV["PATH"]],
-        cwd=REPOSITORY,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
+    async with another_daemon(DAEMON, FAMILY.format(fifo=line.path)) as daemon:
         await line.wait_ready(3)
         daemon.send_signal(number)
         await line.wait_gone()
-    finally:
-        daemon.kill()
-        await daemon.wait()
 
 
 ABANDONED = """
@@ -184,16 +165,9 @@ exec sleep 1000
 async def test_when_the_supervisor_is_killed_its_command_dies_without_the_daemon(
     line: Lifeline,
 ) -> None:
-    script = ABANDONED.format(fifo=line.path)
-    daemon = await trio.lowlevel.open_process(
-        [sys.executable, "-c", DAEMON, script, ENV["PATH"]], cwd=REPOSITORY
-    )
-    try:
+    async with another_daemon(DAEMON, ABANDONED.format(fifo=line.path)) as daemon:
         await line.wait_gone()
         assert daemon.returncode is None
-    finally:
-        daemon.kill()
-        await daemon.wait()
 
 
 async def test_a_supervisor_that_is_told_to_stop_ends_its_command(
