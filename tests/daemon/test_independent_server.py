@@ -8,14 +8,10 @@ it, and without it these tests are skipped.
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Timer
 from typing import Any, Final
 
 import httpx2
@@ -23,11 +19,11 @@ import pytest
 
 from nousd.providers.registry import ProviderSettings, make_provider
 from tests.daemon_harness import Client, Event, Events, of_type, socket_daemon
+from tests.foreign_server import foreign_server
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "aimock"
 PROGRAM: Final = FOLDER / "node_modules/.bin/llmock"
 KEY: Final = "key-of-the-tests"
-START_SECONDS: Final = 60
 
 
 @dataclass(frozen=True)
@@ -54,32 +50,12 @@ def server() -> Iterator[str]:
         pytest.skip("Node is not installed, which the independent model server runs on")
     if not PROGRAM.exists():
         pytest.skip("the independent model server is missing: npm ci --prefix tests/aimock")
-    with subprocess.Popen(
-        [PROGRAM, "--port", "0", "--strict", "--fixtures", FOLDER / "fixtures.json"],
-        env={"PATH": os.environ["PATH"], "AIMOCK_API_KEYS": KEY},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+    with foreign_server(
+        *(PROGRAM, "--port", "0", "--strict", "--fixtures", FOLDER / "fixtures.json"),
+        env={"AIMOCK_API_KEYS": KEY},
+        ready=r"listening on (http://\S+)",
     ) as process:
-        too_long = Timer(START_SECONDS, process.kill)
-        too_long.start()
-        try:
-            url = _url_told_by(process)
-            too_long.cancel()
-            yield url
-        finally:
-            too_long.cancel()
-            process.kill()
-
-
-def _url_told_by(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    told = []
-    for line in process.stdout:
-        if found := re.search(r"listening on (http://\S+)", line):
-            return found[1]
-        told.append(line)
-    raise AssertionError(f"the independent model server did not start: {told}")
+        yield process.told[1]
 
 
 @dataclass(frozen=True)

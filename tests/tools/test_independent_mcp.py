@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import re
 import shutil
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from threading import Timer
 from typing import Any, Final
 
 import pytest
 import trio
 
+from tests.foreign_server import foreign_server
 from tests.tools.test_mcp_servers import Host, kept
 
 PROGRAM: Final = (
     Path(__file__).parent.parent
     / "everything/node_modules/@modelcontextprotocol/server-everything/dist/index.js"
 )
+
 START_SECONDS: Final = 60
 
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")  # the SDK's
@@ -45,30 +43,9 @@ def node() -> str:
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """Where the server answers over streamable HTTP."""
-    with subprocess.Popen(
-        [node(), PROGRAM, "streamableHttp"],
-        env={"PATH": os.environ["PATH"], "PORT": "0"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        too_long = Timer(START_SECONDS, process.kill)
-        too_long.start()
-        try:
-            yield f"http://127.0.0.1:{_port_told_by(process)}/mcp"
-        finally:
-            too_long.cancel()
-            process.kill()
-
-
-def _port_told_by(process: subprocess.Popen[str]) -> int:
-    assert process.stdout is not None
-    told = []
-    for line in process.stdout:
-        if re.search(r"listening on port", line):
-            return _port_of(process.pid)
-        told.append(line)
-    raise AssertionError(f"the independent MCP server did not start: {told}")
+    argv = (node(), PROGRAM, "streamableHttp")
+    with foreign_server(*argv, env={"PORT": "0"}, ready="listening on port") as process:
+        yield f"http://127.0.0.1:{_port_of(process.pid)}/mcp"
 
 
 def _port_of(pid: int) -> int:
