@@ -50,7 +50,7 @@ async def daemon_with_log(
         async with memory_daemon(
             workdir=workdir, provider=provider, store=store, **options
         ) as daemon:
-            rows: Rows = store._rows_memory  # type: ignore[attr-defined]
+            rows: Rows = store._rows  # type: ignore[attr-defined]
             yield await daemon.connect(), await daemon.watch(types="all"), rows
 
 

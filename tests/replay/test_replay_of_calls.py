@@ -48,7 +48,7 @@ async def replayed_bench(
     async with memory.open_store() as store:
         async with asking_daemon(workdir, mode=mode, store=store, **options) as bench:
             yield bench
-        await check_all_same(store._rows_memory)  # type: ignore[attr-defined]
+        await check_all_same(store._rows)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("decision", ["once", "session", "always", "deny"])
@@ -170,8 +170,8 @@ async def test_a_log_that_tells_less_of_its_calls_is_played_as_far_as_it_tells(
             await bench.events.until("question_asked")
             await bench.client.request("abort")
             await bench.events.until("agent_end")
-        log = MemoryLog(store._rows_memory)  # type: ignore[attr-defined]
-        for run_id in store._rows_memory.runs:  # type: ignore[attr-defined]
+        log = MemoryLog(store._rows)  # type: ignore[attr-defined]
+        for run_id in store._rows.runs:  # type: ignore[attr-defined]
             run = read_run(log, run_id)
             earlier = replace(run, events=tuple(as_before(run.events)))
             assert len(earlier.events) < len(run.events)
