@@ -18,9 +18,9 @@ SECRET_CHARS_MIN: Final = 6
 """Shorter values are never secrets: replacing every ``test`` would spoil the text."""
 
 LONG_SECRET_CHARS_MIN: Final = 12
-"""Shorter ones stay in what tools say, and a shorter variable is no secret for its name alone. The key of a
-model server on this machine is often a word such as ``ollama``, which a model has to be able to read in
-the code it works on."""
+"""Shorter ones stay in what tools say, and a shorter variable is no secret for its name alone. The
+key of a model server on this machine is often a word such as ``ollama``, which a model has to be
+able to read in the code it works on."""
 
 
 class KnownSecrets(NamedTuple):
@@ -102,8 +102,8 @@ def secret_variables(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def spellings_of(secret: str) -> set[str]:
-    """Returns every form in which a secret turns up: as it is, in a URL, in the JSON of any encoder, in a
-    Python repr, and in Base64 of a text that has something before and behind it.
+    """Returns every form in which a secret turns up: as it is, in a URL, in the JSON of any
+    encoder, in a Python repr, and in Base64 of a text that has something before and behind it.
     """
     in_json = json.dumps(secret)[1:-1]
     data = secret.encode("utf-8", "surrogateescape")
@@ -125,8 +125,8 @@ _ESCAPED_FOR_HTML: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
 
 def _base64(data: bytes, before: int, signs: bytes) -> str:
-    """Returns the characters that ``data`` alone decides in the Base64 of a text that has ``before`` bytes,
-    or a multiple of three more, in front of it.
+    """Returns the characters that ``data`` alone decides in the Base64 of a text that has
+    ``before`` bytes, or a multiple of three more, in front of it.
 
     Args:
         signs: the two characters of the alphabet that are neither letters nor digits.

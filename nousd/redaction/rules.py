@@ -19,10 +19,11 @@ class Rule(NamedTuple):
 
     Args:
         kind: what is put in the secret's place, as ``[redacted:kind]``.
-        source: a regular expression; what is replaced is the named group that matched, or the whole match
-            if there are no groups.
-        signs: literals in lower case, one of which stands in every text that has such a secret. Looking for
-            them first is what makes the search quick, as most texts have none. Empty if there are no such.
+        source: a regular expression; what is replaced is the named group that matched, or the whole
+            match if there are no groups.
+        signs: literals in lower case, one of which stands in every text that has such a secret.
+            Looking for them first is what makes the search quick, as most texts have none. Empty if
+            there are no such.
     """
 
     kind: str
@@ -73,8 +74,8 @@ _SIGNS_OF_NAMES: Final = "key|token|passw|passphrase|passcode|pwd|credential|sec
 _ALREADY: Final = r"(?!\[redacted)"
 
 _CLOSED: Final = r"(?![A-Za-z0-9])"
-"""Must follow the quote that ends a value. If a word follows it, then that quote opened a new value, and the
-one before was never closed."""
+"""Must follow the quote that ends a value. If a word follows it, then that quote opened a new
+value, and the one before was never closed."""
 
 _VALUE: Final = (
     r"(?:"
@@ -87,8 +88,8 @@ _VALUE: Final = (
     r"|(?P<bare>[^\s\"'\\,;&<>(){}\[\]|]+)"
     r")"
 )
-"""A value behind ``NAME=`` or ``"name":``: in quotes of any depth; in quotes that are never closed, where it
-is the rest of the line; or in none."""
+"""A value behind ``NAME=`` or ``"name":``: in quotes of any depth; in quotes that are never closed,
+where it is the rest of the line; or in none."""
 
 _NO_VALUES: Final = (
     r"(?!\\*[\"']{0,3}(?:"
@@ -96,8 +97,8 @@ _NO_VALUES: Final = (
     r"(?=\\*[\"']|[,;)}\]\n]|\s*$|\s{2}|\s\()"
     r"|\$\(|-----BEGIN ))"
 )
-"""What stands there and is no secret: a word that says whether there is one, the name of another variable,
-a command. A private key is one, but has a rule of its own, as it has many lines."""
+"""What stands there and is no secret: a word that says whether there is one, the name of another
+variable, a command. A private key is one, but has a rule of its own, as it has many lines."""
 
 _PEM: Final = r"[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_TEXT: Final = r"[A-Za-z0-9+/=:,.\s\\-]"
