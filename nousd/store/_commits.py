@@ -50,7 +50,12 @@ _SYNCED: Final = "FULL"
 """The mode in which a commit is on the disk when it returns."""
 
 _INSERT_EVENTS: Final = ManyRows(
-    "INSERT INTO events (seq, type, session_id, run_id, line, schema_version)", 6
+    """
+    INSERT INTO events (seq, type, session_id, run_id, line, schema_version)
+    SELECT * FROM (
+    """,
+    6,
+    ") WHERE column1 IS NOT NULL",
 )
 
 

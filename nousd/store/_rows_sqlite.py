@@ -204,8 +204,10 @@ _PUT_INPUT: Final = ManyRows(
     """
     INSERT OR REPLACE INTO inputs
         (session_id, input_id, state, seq, position, client_message_id, body)
+    SELECT * FROM (
     """,
     7,
+    ") WHERE column1 IS NOT NULL",
 )
 
 
