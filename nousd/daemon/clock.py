@@ -8,9 +8,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
-_TS_CHARS: Final = len("2026-01-01T00:00:00.000000")
-
-
 _ID_RANDOM_BYTES: Final = 4
 _IDS_PER_BLOCK: Final = 256
 
@@ -41,12 +38,18 @@ class SystemClock:
     """The real one. Ids sort by the time they were made and cannot be guessed from one another."""
 
     def __init__(self) -> None:
+        self._second = 0
+        self._until_second = ""
         self._randomness: Iterator[str] = iter(())
 
     def now(self) -> str:
         """See ``Clock.now``."""
-        # Several times for each event, and five times as fast as `strftime`.
-        return datetime.now(UTC).isoformat(timespec="microseconds")[:_TS_CHARS] + "Z"
+        # Several times for each event: what stays the same for a second is made once.
+        second, microseconds = divmod(time.time_ns() // 1000, 1_000_000)
+        if second != self._second:
+            self._until_second = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+            self._second = second
+        return f"{self._until_second}.{microseconds:06d}Z"
 
     def new_id(self, prefix: str) -> str:
         """See ``Clock.new_id``."""
