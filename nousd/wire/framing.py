@@ -76,6 +76,8 @@ class LineSplitter:
 
     def feed(self, chunk: bytes | bytearray) -> list[bytes | LineTooLong]:
         """Returns the lines that ``chunk`` completes, in order, without LF and trailing CR."""
+        if self._is_one_line(chunk):
+            return [self._checked(bytes(chunk[:-1]))]
         self._give_back_surplus()
         head, newline, tail = bytes(chunk).partition(b"\n")
         lines: list[bytes | LineTooLong] = []
@@ -88,6 +90,12 @@ class LineSplitter:
             rest = head
         self._extend(rest, lines)
         return lines
+
+    def _is_one_line(self, chunk: bytes | bytearray) -> bool:
+        """Whether it is one whole line that is not long, as who waits for each answer sends them."""
+        if self._rest or self._skipping or self._taken or len(chunk) > LONG_LINE_BYTES:
+            return False
+        return 0 <= chunk.find(b"\n") == len(chunk) - 1
 
     def end(self) -> list[bytes | LineTooLong]:
         """Returns the last line if the input ended without an LF, else nothing."""
