@@ -20,7 +20,9 @@ from nousd.wire.events import Event
 
 def artifacts_of(event: Event) -> tuple[str, ...]:
     """Returns the ids of the artifacts that an event refers to, each once, in its fields' order."""
-    return tuple(dict.fromkeys(_ids_in(event)))
+    found: dict[str, None] = {}
+    _find_ids(event, found)
+    return tuple(found)
 
 
 def names_artifact(field: str) -> bool:
@@ -28,17 +30,18 @@ def names_artifact(field: str) -> bool:
     return field == "artifact_id" or field.endswith(("_ref", "_refs"))
 
 
-def _ids_in(struct: msgspec.Struct) -> Iterator[str]:
+def _find_ids(struct: msgspec.Struct, found: dict[str, None]) -> None:
+    """Adds the ids in a struct as keys. No generator: mostly there is none, and every event is asked."""
     for name in _fields_of_interest(type(struct)):
         value = getattr(struct, name)
         if value is UNSET or value is None:
             continue
         items = value if isinstance(value, tuple) else (value,)
         if names_artifact(name):
-            yield from items
+            found.update(dict.fromkeys(items))
         else:
             for item in items:
-                yield from _ids_in(item)
+                _find_ids(item, found)
 
 
 @functools.cache

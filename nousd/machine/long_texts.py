@@ -172,7 +172,7 @@ class _Shears:
 
     def inputs_of(self, event: events.QueueUpdate) -> events.Event:
         inputs = tuple([self.text_of(queued) for queued in event.inputs])
-        return msgspec.structs.replace(event, inputs=inputs)
+        return event if inputs == event.inputs else msgspec.structs.replace(event, inputs=inputs)
 
     def end_of_user(self, event: events.MessageEnd) -> events.Event:
         # Why a message ended is told of a model's alone.

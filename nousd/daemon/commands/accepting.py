@@ -109,6 +109,8 @@ async def accepted(
         return place.known
     given = Given(asked.command, brought, asked.changed_by, request_hash, place.tail)
     reply = accept(core, place.live, given)
+    if asked.warnings is UNSET:
+        return reply
     assert isinstance(reply.payload, Accepted)
     payload = msgspec.structs.replace(reply.payload, warnings=asked.warnings)
     return Deferred(reply.ticket, payload)
