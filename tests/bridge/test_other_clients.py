@@ -90,7 +90,7 @@ class Told:
 def story() -> Iterator[Reply]:
     """What the model says, in the order in which every driver asks."""
     yield from (_MODELS, DEFAULT_REPLY, text_reply("Hel", "lo"))
-    for _ in ("cancel_run", "cancel", "abort"):
+    for _ in ("cancel_run", "cancel", "abort", "delete"):
         yield text_reply("Hel", Gate(), "lo")
     for call in (_WRITES, _WRITES, tool_reply(("bash", {"command": "rm x"})), _ASKS, _ASKS):
         yield from (call, text_reply("done"))
@@ -260,6 +260,9 @@ def refusing_is_right(told: Told) -> None:
     assert told.refusal("wrong token") == (401, "AUTH_REQUIRED")
 
 
+STANDING = {"once": None, "always": "allow:write(a.txt)", "reject": "deny:bash(=rm x)"}
+
+
 def streams_were_told(told: Told) -> None:
     assert told.result("global_stream")[-1]["type"] == "session.created"
     whole = told.result("stream")
@@ -273,6 +276,11 @@ def streams_were_told(told: Told) -> None:
         after = told.result(f"after {reply}")
         assert tool_states(after)[-1] == state
         assert ended(after) == "completed"
+        [replied] = [e["properties"] for e in after if e["type"] == "permission.replied"]
+        assert (replied["reply"], replied["standingRuleID"]) == (reply, STANDING[reply])
+    deferred = told.result("stream deferred")
+    assert [e["type"] for e in deferred if e["type"] == "session.delete.deferred"]
+    assert ended(deferred) == "cancelled"
     for label, ok in (("after answer", True), ("after rejection", False)):
         [replied] = [e for e in told.result(label) if e["type"] == "question.replied"]
         assert replied["properties"]["ok"] is ok

@@ -152,6 +152,12 @@ async function conflict(session) {
     await streaming(streamOf(session, next.runId), (events) => until(events, "Hel"));
     await call(method, `sessions.${method}`, session);
   }
+  const last = await call("prompt_async", "sessions.promptAsync", session, "delete");
+  await streaming(streamOf(session, last.runId), async (events) => {
+    await until(events, "Hel");
+    await call("delete at work", "sessions.delete", session);
+    tell("stream deferred", "stream", { result: await until(events, "session.run.finished") });
+  });
   await call("cancel nothing", "sessions.cancel", session);
 }
 

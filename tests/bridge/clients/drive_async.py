@@ -110,6 +110,12 @@ class Driver:
             async with aclosing(self.client.stream(self.session, run.run_id)) as events:
                 await until(events, "Hel")
             await self.call(method, f"sessions.{method}", self.session)
+        run = await self.call("prompt_async", "sessions.prompt_async", self.session, "delete")
+        async with aclosing(self.client.stream(self.session, run.run_id)) as events:
+            await until(events, "Hel")
+            await self.call("delete at work", "sessions.delete", self.session)
+            deferred = await until(events, "session.run.finished")
+            tell("stream deferred", "stream", result=deferred)
         await self.call("cancel nothing", "sessions.cancel", self.session)
 
     async def asking(self) -> None:

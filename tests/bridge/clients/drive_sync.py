@@ -80,6 +80,10 @@ class Driver:
             run = self.call("prompt_async", "sessions.prompt_async", self.session, method)
             self.until_it_speaks(run.run_id)
             self.call(method, f"sessions.{method}", self.session)
+        run = self.call("prompt_async", "sessions.prompt_async", self.session, "delete")
+        self.until_it_speaks(run.run_id)
+        self.call("delete at work", "sessions.delete", self.session)
+        self.until_idle()
         self.call("cancel nothing", "sessions.cancel", self.session)
 
     def asking(self) -> None:
