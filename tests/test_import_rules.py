@@ -8,7 +8,9 @@ wire language and the machine decide, they do not look at clocks, dice or files.
 from __future__ import annotations
 
 import ast
+import re
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,6 +190,57 @@ def test_a_module_imports_only_what_its_room_may(path: Path) -> None:
 
 def test_there_are_modules_to_check() -> None:
     assert ROOT / "nousd" / "wire" / "codec.py" in MODULES
+
+
+# --- what is installed is used ----------------------------------------------------------------
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+INSTALLED: dict[str, list[str]] = {
+    "nousd": PROJECT["dependencies"],
+    **{f"nousd[{name}]": wanted for name, wanted in PROJECT["optional-dependencies"].items()},
+}
+"""What a user asks for -> the packages that come with it."""
+
+CALLED_OTHERWISE = {"pyyaml": "yaml"}
+"""The packages that are imported under another name than they are installed by."""
+
+
+def unused(packages: list[str], used: frozenset[str]) -> list[str]:
+    """Returns the packages, but our own, that nothing imports."""
+    names = (re.split(r"[^\w-]", package)[0] for package in packages)
+    return [
+        name
+        for name in names
+        if name != "nousd" and CALLED_OTHERWISE.get(name, name).replace("-", "_") not in used
+    ]
+
+
+@pytest.fixture(scope="module")
+def used_libraries() -> frozenset[str]:
+    return frozenset(
+        imported.name.split(".")[0]
+        for path in MODULES
+        for imported in imports_of(path.read_text(encoding="utf-8"), module_name(path))
+    )
+
+
+@pytest.mark.parametrize("wanted", INSTALLED)
+def test_whatever_is_installed_with_us_is_imported_somewhere(
+    wanted: str, used_libraries: frozenset[str]
+) -> None:
+    assert unused(INSTALLED[wanted], used_libraries) == []
+
+
+def test_a_package_that_nothing_imports_is_found() -> None:
+    packages = [
+        "nousd[http]",
+        "hypercorn[trio]>=0.18,<0.19",
+        "prometheus-client",
+        "pyyaml>=6",
+        "attic>=1",
+    ]
+    assert unused(packages, frozenset({"hypercorn", "prometheus_client", "yaml"})) == ["attic"]
 
 
 # --- one way to import a word of the wire ------------------------------------------------------
