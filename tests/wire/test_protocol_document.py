@@ -253,6 +253,8 @@ def test_every_linked_file_exists() -> None:
 
 def test_everything_generated_is_fresh() -> None:
     ran = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "generate", "--check"], capture_output=True, text=True
+        [sys.executable, ROOT / "scripts" / "generates.py", "--check"],
+        capture_output=True,
+        text=True,
     )
     assert (ran.stdout, ran.stderr, ran.returncode) == ("", "", 0)
