@@ -209,7 +209,9 @@ class AnswerStream(Generic[Chunk]):
 
 
 class WholeText:
-    """Scrubs surrogates out of deltas, holding back the first half of a pair that two deltas share."""
+    """Scrubs surrogates out of the deltas of one text, holding back the first half of a pair that two of
+    them share. What a model thinks is another text than what it says.
+    """
 
     def __init__(self) -> None:
         self._half_pair = ""

@@ -187,6 +187,8 @@ class MessagesAnswer:
             yield ReasoningDelta(text)
 
     def _rest(self) -> Iterator[Piece]:
+        if rest := self._thinking.rest():
+            yield ReasoningDelta(rest)
         if rest := self._text.rest():
             self._text_chars += len(rest)
             yield TextDelta(rest)

@@ -84,7 +84,7 @@ class GeminiAnswer:
         self._calls_count = 0
         self._places: list[dict[str, Any]] = []
         self._kept_size = KeptSize()
-        self._text = WholeText()
+        self._text, self._thought = WholeText(), WholeText()
         self._usage: Usage | None = None
         self._reason: str | None = None
         self._reason_words = ""
@@ -131,6 +131,8 @@ class GeminiAnswer:
             said = self._reason_words or reason
             raise ProviderError(f"{words}: {said}", retryable=retryable)
         pieces: list[Piece] = []
+        if rest := self._thought.rest():
+            pieces.append(ReasoningDelta(rest))
         if rest := self._text.rest():
             pieces.append(TextDelta(rest))
             self._place_text(len(rest), {})
@@ -151,13 +153,14 @@ class GeminiAnswer:
         text = part.get("text")
         if not isinstance(text, str):
             return
-        whole = self._text.of(text)
         if part.get("thought"):
+            whole = self._thought.of(text)
             if signed:
                 self._place({"thought": True, "text": whole, **signed})
             if whole:
                 yield ReasoningDelta(whole)
             return
+        whole = self._text.of(text)
         self._place_text(len(whole), signed)
         if whole:
             yield TextDelta(whole)

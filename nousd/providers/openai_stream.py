@@ -80,7 +80,7 @@ class ChatAnswer:
         self._calls = CallAssembler(names)
         self._usage: Usage | None = None
         self._reason: str | None = None
-        self._text = WholeText()
+        self._text, self._reasoning = WholeText(), WholeText()
         self.finished = False
 
     @property
@@ -114,7 +114,7 @@ class ChatAnswer:
     def _pieces_of(self, delta: _Delta) -> Iterator[Piece]:
         # Some servers send the same reasoning under both names.
         reasoning = _text(delta.reasoning_content) or _text(delta.reasoning)
-        if whole := self._text.of(reasoning):
+        if whole := self._reasoning.of(reasoning):
             yield ReasoningDelta(whole)
         text = _text(delta.content) or _text(delta.refusal)
         if whole := self._text.of(text):
@@ -135,7 +135,11 @@ class ChatAnswer:
         if reason in FAILED_REASONS:
             words, retryable = FAILED_REASONS[reason]
             raise ProviderError(words, retryable=retryable)
-        pieces: list[Piece] = [TextDelta(rest)] if (rest := self._text.rest()) else []
+        pieces: list[Piece] = []
+        if rest := self._reasoning.rest():
+            pieces.append(ReasoningDelta(rest))
+        if rest := self._text.rest():
+            pieces.append(TextDelta(rest))
         is_cut = reason in CUT_REASONS
         calls = list(self._calls.whole_calls(is_cut=is_cut))
         pieces += calls

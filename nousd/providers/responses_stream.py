@@ -37,7 +37,6 @@ class ResponsesEvent(msgspec.Struct):
     item: Any = None
     delta: Any = None
     arguments: Any = None
-    summary_index: Any = None
     response: Any = None
     # Of a response that is not streamed.
     status: Any = None
@@ -96,7 +95,7 @@ class ResponsesAnswer:
         self._calls = CallAssembler(names)
         self._items: dict[int, _Item] = {}
         self._kept_size = KeptSize()
-        self._text = WholeText()
+        self._text, self._reasoning = WholeText(), WholeText()
         self.finished = False
 
     @property
@@ -189,7 +188,7 @@ class ResponsesAnswer:
             yield TextDelta(whole)
 
     def _tell_reasoning(self, item: _Item, text: Any) -> Iterator[Piece]:
-        if whole := self._text.of(as_text(text)):
+        if whole := self._reasoning.of(as_text(text)):
             item.reasoned = True
             yield ReasoningDelta(whole)
 
@@ -213,10 +212,16 @@ class ResponsesAnswer:
         self._name_call(position, whole)
         if item.kind == "function_call" and not item.has_arguments:
             self._calls.add(CallFragment(position, arguments=whole.get("arguments")))
-        if rest := self._text.rest():
-            yield ReasoningDelta(rest) if item.kind == "reasoning" else TextDelta(rest)
-            item.text_chars += len(rest)
+        yield from self._rest_of(item)
         item.whole = self._kept_of(whole)
+
+    def _rest_of(self, item: _Item) -> Iterator[Piece]:
+        if item.kind == "reasoning":
+            if rest := self._reasoning.rest():
+                yield ReasoningDelta(rest)
+        elif rest := self._text.rest():
+            item.text_chars += len(rest)
+            yield TextDelta(rest)
 
     def _kept_of(self, whole: dict[str, Any]) -> dict[str, Any]:
         """Returns as much of a whole item as may have to go back."""
