@@ -33,6 +33,12 @@ EXCHANGE_BYTES_MAX: Final = 64 * 1024 * 1024
 WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
 """What may wait for the disk."""
 
+ENDS_BYTES_MAX: Final = 1024 * 1024
+"""What may wait beyond that of the ends of exchanges, which say what of them is missing."""
+
+WRITE_BYTES: Final = 512
+"""What a write that waits takes of those, beside its data."""
+
 RUNS_COUNTED_MAX: Final = 1024
 """Runs whose exchanges are counted; many more than ever go on at once."""
 
@@ -96,14 +102,17 @@ class Recordings:
             self._counts.popitem(last=False)
         return _Recorder(self, self._folder / run_id / f"{number}-{provider}", self._redact)
 
-    def write(self, path: Path, data: bytes, *, is_small: bool = False) -> bool:
-        """Has bytes appended to a file; returns False if too much waits already. There is always room
-        for a few bytes more.
+    def write(self, path: Path, data: bytes, *, is_end: bool = False) -> bool:
+        """Has bytes appended to a file; returns False if too much waits already.
+
+        Args:
+            is_end: whether they are an exchange's last, for which some room is left.
         """
+        room = WAITING_BYTES_MAX + (ENDS_BYTES_MAX if is_end else 0)
         with self._lock:
-            if not is_small and self._waiting + len(data) > WAITING_BYTES_MAX:
+            if self._waiting + WRITE_BYTES + len(data) > room:
                 return False
-            self._waiting += len(data)
+            self._waiting += WRITE_BYTES + len(data)
         self._jobs.put(partial(self._append, path, data))
         return True
 
@@ -130,7 +139,7 @@ class Recordings:
             self._has_failed = True
         finally:
             with self._lock:
-                self._waiting -= len(data)
+                self._waiting -= WRITE_BYTES + len(data)
 
 
 class _Recorder:
@@ -168,7 +177,8 @@ class _Recorder:
     def end(self) -> None:
         self._write_held(len)
         known = msgspec.json.encode(self._known) + b"\n"
-        self._recordings.write(self._file(".response.json"), known, is_small=True)
+        if not self._recordings.write(self._file(".response.json"), known, is_end=True):
+            _log.error("the disk is too slow for recordings: %s has no end", self._stem)
 
     def _write_held(self, count: Callable[[bytes], int]) -> None:
         """Takes the keys out of what is held, and writes as many bytes of that as ``count`` says."""

@@ -100,13 +100,40 @@ def test_a_long_stream_is_cut_and_says_so(
 def test_what_a_slow_disk_does_not_take_is_left_out_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recordings, "WAITING_BYTES_MAX", 200)
+    monkeypatch.setattr(recordings, "WAITING_BYTES_MAX", 3 * recordings.WRITE_BYTES + 200)
     kept = Recordings(tmp_path, redacted)  # nobody writes yet
     exchange(kept, b"x" * 149 + b"\n", b"y" * 149 + b"\n", b"z")
     kept.stop()
     kept.run()
     assert known(tmp_path)["cut"] is True
     assert (tmp_path / "run-1/1-openai.sse").read_bytes() == b"x" * 149 + b"\n"
+
+
+def test_many_small_writes_are_as_bounded_as_few_large_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recordings, "WAITING_BYTES_MAX", 10 * (recordings.WRITE_BYTES + 1))
+    kept = Recordings(tmp_path, redacted)  # nobody writes yet
+    written = [kept.write(tmp_path / "run-1" / "file", b"x") for _ in range(12)]
+    assert written == [True] * 10 + [False] * 2
+    kept.stop()
+    kept.run()
+    assert kept.write(tmp_path / "run-1" / "file", b"x"), "what was written waits no more"
+
+
+def test_the_ends_of_exchanges_have_room_of_their_own_which_is_bounded_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(recordings, "WAITING_BYTES_MAX", 0)
+    monkeypatch.setattr(recordings, "ENDS_BYTES_MAX", 2 * (recordings.WRITE_BYTES + 200))
+    kept = Recordings(tmp_path, redacted)  # nobody writes yet
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            exchange(kept, b"x")
+    assert ["3-openai has no end" in record.getMessage() for record in caplog.records] == [True]
+    kept.stop()
+    kept.run()
+    assert [known(tmp_path, f"{number}-openai")["cut"] for number in (1, 2)] == [True, True]
 
 
 def test_what_belongs_to_no_run_is_not_kept(tmp_path: Path) -> None:
