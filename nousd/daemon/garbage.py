@@ -24,6 +24,7 @@ PAUSE_SECONDS: Final = 0.05
 """Between two steps, which are some milliseconds each: most of the writer's time is left to others."""
 
 ARTIFACTS_PER_LOOK: Final = 1000
+"""Looked up at once; it is looked again until all have gone."""
 
 _LEFTOVERS_MAX: Final = 100_000
 """More than any disk holds of such as are not deleted in one step."""
@@ -58,10 +59,14 @@ async def drop_leftovers(store: Store) -> None:
 
 
 async def _collect(store: Store, put_before: str) -> int:
-    unused = await store.unused_artifacts(put_before, limit=ARTIFACTS_PER_LOOK)
-    for artifact_id in unused:
-        more = True
-        while more:
-            more = await store.drop_artifact(artifact_id, put_before=put_before)
-            await trio.sleep(PAUSE_SECONDS)
-    return len(unused)
+    gone = 0
+    while True:
+        unused = await store.unused_artifacts(put_before, limit=ARTIFACTS_PER_LOOK)
+        for artifact_id in unused:
+            more = True
+            while more:
+                more = await store.drop_artifact(artifact_id, put_before=put_before)
+                await trio.sleep(PAUSE_SECONDS)
+        gone += len(unused)
+        if len(unused) < ARTIFACTS_PER_LOOK:
+            return gone

@@ -293,6 +293,23 @@ async def test_what_a_killed_daemon_left_half_put_goes_at_the_next_start(
         assert await store.unused_artifacts("", limit=1) == ()
 
 
+async def test_all_that_is_unused_goes_at_once_however_much_it_is(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage, "ARTIFACTS_PER_LOOK", 2)
+    looked = trio.Event()
+    monkeypatch.setattr(garbage._log, "debug", lambda *_: looked.set())
+    async with memory.open_store() as store, trio.open_nursery() as nursery:
+        for number in range(5):
+            put = source(b"%d" % number)
+            await store.put_artifact(put, "text/plain", now="2025-01-01T00:00:00Z")
+        nursery.start_soon(garbage.collect_unused_artifacts, store, FakeClock())
+        with trio.fail_after(garbage.PERIOD_SECONDS / 2):
+            await looked.wait()
+        assert await store.unused_artifacts("2026-01-01T00:00:00Z", limit=5) == ()
+        nursery.cancel_scope.cancel()
+
+
 # --- outputs of tools ----------------------------------------------------------------------------
 
 
