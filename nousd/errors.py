@@ -27,7 +27,8 @@
     ├── ToolError                    a tool call failed; becomes a tool result, never ends a run
     │   ├── ToolArgumentsInvalid     ... because its arguments do not fit
     │   ├── Unanswered               ... because the user did not answer what it asked
-    │   └── ToolServerFailed         ... because the server that has the tool is gone
+    │   ├── ToolServerFailed         ... because the server that has the tool is gone
+    │   └── FoldersSilent            ... because the disks of too many folders do not answer
     ├── ExtensionError               an extension's function failed, or gave what it must not
     │   └── ExtensionTimedOut        ... or did not return in time
     ├── NotReplayable                a stored run cannot be played again
@@ -276,6 +277,10 @@ class ToolServerFailed(ToolError):
     """The MCP server that has the tool cannot be reached, or broke off; its other calls fail too."""
 
     code = "mcp_server_failed"
+
+
+class FoldersSilent(ToolError):
+    """Too many looks at folders wait for disks that do not answer; this one was not begun."""
 
 
 class ExtensionError(NousdError):

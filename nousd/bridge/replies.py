@@ -75,6 +75,7 @@ TOO_SLOW: Final = Failure(408, "REQUEST_TIMEOUT", retryable=True)
 INTERNAL: Final = Failure(500, "INTERNAL_ERROR")
 UPSTREAM: Final = Failure(502, "PROVIDER_ERROR", retryable=True)
 UNAVAILABLE: Final = Failure(503, "ENGINE_UNAVAILABLE", retryable=True)
+BUSY: Final = Failure(503, "ENGINE_BUSY", retryable=True)
 STARTING: Final = Failure(503, "ENGINE_STARTING", retryable=True)
 TIMED_OUT: Final = Failure(504, "PROMPT_TIMEOUT", retryable=True)
 
@@ -105,7 +106,8 @@ _BY_MESSAGE: Final[dict[str, Failure]] = {
     "attachment_not_supported": Failure(422, "ATTACHMENT_NOT_SUPPORTED"),
     "line_too_long": BODY_TOO_LARGE,
     "invalid_json": UNPROCESSABLE,
-    "no_room_for_line": Failure(503, "ENGINE_BUSY", retryable=True),
+    "no_room_for_line": BUSY,
+    "folders_do_not_answer": BUSY,
 }
 """machine word of a refusal -> what it becomes, where its code alone does not say."""
 

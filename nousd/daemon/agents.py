@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import trio
-
 from nousd.config.agents import Agent, AgentSource, Catalogue, parse_agent
+from nousd.daemon.folder_threads import in_folder_thread
 from nousd.errors import ConfigError, RuleInvalid, ToolError
 from nousd.machine.workers import check_rules
 from nousd.places.filesystems import is_local
@@ -59,7 +58,7 @@ def reader(places: AgentPlaces) -> ReadAgents:
         # Mostly there are none, and asking costs less than a thread.
         if are_near and not any(map(os.path.isdir, folders)):
             return Catalogue()
-        return await trio.to_thread.run_sync(read_agents, places, abandon_on_cancel=True)
+        return await in_folder_thread(read_agents, places)
 
     return read
 

@@ -15,6 +15,7 @@ import trio
 from msgspec import UNSET
 
 from nousd.daemon.core import Core
+from nousd.daemon.folder_threads import in_folder_thread
 from nousd.errors import CommandRejected, ConfigError, InvalidPayload, ToolError
 from nousd.machine.long_texts import artifact_id_of
 from nousd.machine.model_input import ModelChoice
@@ -98,7 +99,7 @@ class _Reading:
     async def _add_file(self, given: AttachmentGiven, path: str, place: str) -> None:
         media_type = self._taken(given.media_type or media_types.guessed(path), place)
         try:
-            data = await trio.to_thread.run_sync(_file_bytes, self._confinement, path)
+            data = await in_folder_thread(_file_bytes, self._confinement, path)
         except ToolError as error:
             raise InvalidPayload(f"{place}.path: {error}") from None
         name = given.name or PurePosixPath(path).name[:NAME_CHARS_MAX]

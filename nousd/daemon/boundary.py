@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from nousd.errors import (
+    CommandRejected,
     ConfigError,
     InternalError,
     InvalidCursor,
@@ -101,6 +102,8 @@ def run_failure(error: NousdError) -> RunFailed:
     """Returns the error as a run's ``error`` event tells it."""
     if isinstance(error, RunFailed):
         return error
+    if isinstance(error, CommandRejected):
+        return RunFailed(error.message, "the run cannot go on", error.cause or "")
     if isinstance(error, ConfigError):
         return RunFailed("provider_error", "the provider cannot be used", str(error))
     return RunFailed("internal_error", "internal error", str(error))

@@ -18,8 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import trio
-
+from nousd.daemon.folder_threads import in_folder_thread
 from nousd.errors import ConfigError, ToolError
 from nousd.machine.sources import SourceText, of_file, unused
 from nousd.places.filesystems import is_local
@@ -84,9 +83,7 @@ class _Remembered:
     async def read(self) -> Sequence[SourceText]:
         stamps = self._stamps_now()
         if stamps is None or stamps != self._stamps:
-            self._sources = await trio.to_thread.run_sync(
-                read_instructions, self._places, abandon_on_cancel=True
-            )
+            self._sources = await in_folder_thread(read_instructions, self._places)
             # Those from before the reading: what changed meanwhile has others the next time.
             self._stamps = stamps
         return self._sources

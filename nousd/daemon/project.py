@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import trio
 from msgspec.structs import replace
 
 from nousd.config.project_file import (
@@ -19,6 +18,7 @@ from nousd.config.project_file import (
     ProjectSettings,
     read_project_settings,
 )
+from nousd.daemon.folder_threads import in_folder_thread
 from nousd.daemon.once_per_session import OncePerSession
 from nousd.daemon.trust import Trust
 from nousd.errors import RuleInvalid, ToolError
@@ -58,7 +58,7 @@ def reader(root: Path, hidden: tuple[Path, ...] = ()) -> ReadSettings:
         # Mostly there is none, and asking costs less than a thread.
         if is_near and not path.exists():
             return _NONE
-        return await trio.to_thread.run_sync(read_settings, root, hidden, abandon_on_cancel=True)
+        return await in_folder_thread(read_settings, root, hidden)
 
     return read
 

@@ -16,9 +16,9 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 import msgspec
-import trio
 
 from nousd.daemon.agents import ReadAgents, no_agents
+from nousd.daemon.folder_threads import in_folder_thread
 from nousd.daemon.instructions import no_instructions
 from nousd.daemon.once_per_session import OncePerSession
 from nousd.daemon.project import Project
@@ -109,7 +109,8 @@ class Workspaces:
         """Returns the workspace of a session, in which something is to happen now.
 
         Raises:
-            CommandRejected: ``workspace_not_found`` or ``workspace_not_allowed``.
+            CommandRejected: ``workspace_not_found``, ``workspace_not_allowed`` or
+                ``folders_do_not_answer``.
         """
         path = self.path_of(state)
         known = self._in_memory(path)
@@ -130,7 +131,8 @@ class Workspaces:
 
         Raises:
             InvalidPayload: that is no absolute path.
-            CommandRejected: ``workspace_not_found`` or ``workspace_not_allowed``.
+            CommandRejected: ``workspace_not_found``, ``workspace_not_allowed`` or
+                ``folders_do_not_answer``.
         """
         return (
             self.default
@@ -146,15 +148,13 @@ class Workspaces:
             InvalidPayload: that is no absolute path, or leads to a name that no log can hold.
         """
         _check_path(given)
-        real = await trio.to_thread.run_sync(os.path.realpath, given, abandon_on_cancel=True)
+        real = await in_folder_thread(os.path.realpath, given)
         if not is_utf8(real):
             raise InvalidPayload("workspace leads to a folder whose path is not UTF-8")
         return real
 
     async def _opened(self, real: str, given: str) -> Workspace:
-        made = await trio.to_thread.run_sync(
-            self._looked_at, real, given, self._in_memory(real), abandon_on_cancel=True
-        )
+        made = await in_folder_thread(self._looked_at, real, given, self._in_memory(real))
         return self._kept(made)
 
     # --- blocking ------------------------------------------------------------------------------

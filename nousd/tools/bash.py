@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
-import trio
 from msgspec import Meta
 
 from nousd.errors import ToolArgumentsInvalid, ToolError
+from nousd.tools.folder_threads import in_folder_thread
 from nousd.tools.function_tool import builtin
 from nousd.tools.held_command import Command, Ran, run_command
 from nousd.tools.interface import ToolContext, ToolResult
@@ -60,7 +60,7 @@ async def _bash(args: Bash, context: ToolContext) -> ToolResult:
     context.expect_quiet(args.timeout)
     command = Command(
         argv=(_shell(), "-c", args.command),
-        sandbox=await trio.to_thread.run_sync(_sandbox, args, context),
+        sandbox=await in_folder_thread(_sandbox, args, context),
         network=args.network,
         timeout_seconds=args.timeout,
     )

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
-import trio
 
 from nousd.errors import ToolError
 from nousd.tools.arguments import Arguments, struct_arguments
+from nousd.tools.folder_threads import in_folder_thread
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.path_errors import shown
 from nousd.wire.access import TOUCHES_NOTHING, Access, ToolClass
@@ -49,7 +49,7 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
         if self.access_of is touches_nothing:
             # Nothing is looked at, so no thread has to be waited for.
             return TOUCHES_NOTHING
-        return await trio.to_thread.run_sync(self.access_of, args, context)
+        return await in_folder_thread(self.access_of, args, context)
 
     async def run(self, args: Any, context: ToolContext) -> ToolResult:
         return await self.function(args, context)

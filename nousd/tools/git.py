@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
-import trio
 from msgspec import Meta
 
 from nousd.errors import ToolArgumentsInvalid, ToolError
 from nousd.tools.environment import allowed_environment
+from nousd.tools.folder_threads import in_folder_thread
 from nousd.tools.function_tool import builtin, real_path
 from nousd.tools.held_command import Command, Ran, run_command, said_by
 from nousd.tools.interface import ToolContext, ToolResult
@@ -103,7 +103,7 @@ class Git(msgspec.Struct, frozen=True):
 async def _git(args: Git, context: ToolContext) -> ToolResult:
     context.expect_quiet(TIMEOUT_SECONDS)
     command = tuple(_COMMANDS[args.subcommand, args.action](args))
-    sandbox = await trio.to_thread.run_sync(context.sandbox)
+    sandbox = await in_folder_thread(context.sandbox)
     if sandbox is None:
         raise ToolError(
             "git_failed: no sandbox works on this machine, and a repository can make git run"
@@ -111,7 +111,7 @@ async def _git(args: Git, context: ToolContext) -> ToolResult:
         )
     changes = _changes(args)
     if changes and args.subcommand == "worktree":
-        await trio.to_thread.run_sync(_make_ignored, context)
+        await in_folder_thread(_make_ignored, context)
     line = Command(
         argv=(_program(), *_OPTIONS, *command),
         sandbox=sandbox,

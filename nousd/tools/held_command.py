@@ -16,6 +16,7 @@ import trio
 
 from nousd.errors import ToolError
 from nousd.tools.environment import allowed_environment
+from nousd.tools.folder_threads import in_folder_thread
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output import OutputCollector, OutputStream
 from nousd.tools.real_folder import require_real
@@ -174,7 +175,7 @@ def _with_own_limits(facts: SandboxFacts, command: Command) -> SandboxFacts:
 @asynccontextmanager
 async def _held(command: Command, context: ToolContext) -> AsyncIterator[Held]:
     # What starts in it, and what opens it for a sandbox, know it by its name.
-    await trio.to_thread.run_sync(require_real, context.workdir)
+    await in_folder_thread(require_real, context.workdir)
     env = {**allowed_environment(), **command.variables}
     if command.sandbox is None:
         yield Held(argv=command.argv, env=env)
@@ -192,7 +193,7 @@ async def _held(command: Command, context: ToolContext) -> AsyncIterator[Held]:
             network=command.network or command.sandbox.has_network,
         )
     )
-    held = await trio.to_thread.run_sync(holding.__enter__)
+    held = await in_folder_thread(holding.__enter__)
     try:
         yield held
     finally:

@@ -8,11 +8,11 @@ from itertools import islice
 from typing import Annotated, Final
 
 import msgspec
-import trio
 from msgspec import Meta
 
 from nousd.tools.arguments import FOLDER_ALIASES
 from nousd.tools.confine import Confinement
+from nousd.tools.folder_threads import in_folder_thread
 from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output import head_of
@@ -33,7 +33,7 @@ class Ls(msgspec.Struct, frozen=True):
 
 
 async def _ls(args: Ls, context: ToolContext) -> ToolResult:
-    text = await trio.to_thread.run_sync(_listing, context.confinement, args)
+    text = await in_folder_thread(_listing, context.confinement, args)
     return head_of(text)
 
 

@@ -12,6 +12,7 @@ from msgspec import Meta
 from nousd.errors import ToolError
 from nousd.tools.arguments import INTEGER_MAX, PATH_ALIASES
 from nousd.tools.confine import Confinement
+from nousd.tools.folder_threads import in_folder_thread
 from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.path_errors import explained, shown
@@ -48,7 +49,7 @@ class Page(NamedTuple):
 
 
 async def _read(args: Read, context: ToolContext) -> ToolResult:
-    return await trio.to_thread.run_sync(_result, context.confinement, args)
+    return await in_folder_thread(_result, context.confinement, args)
 
 
 def _result(confinement: Confinement, args: Read) -> ToolResult:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-import trio
-
 from nousd.config.project_file import FILE_NAME
 from nousd.daemon.core import Core, Deferred, Reply
+from nousd.daemon.folder_threads import in_folder_thread
 from nousd.daemon.project import Project, read_inside
 from nousd.errors import CommandRejected, InvalidPayload, ToolError
 from nousd.wire import commands
@@ -24,7 +23,7 @@ async def trust(core: Core, command: commands.Trust) -> Reply:
     """Trusts a file as the user has seen it; nothing if it is another by now."""
     project = await _project(core, command.workspace)
     path = _path(project, command.path)
-    found = await trio.to_thread.run_sync(_hash_of, project.root, path)
+    found = await in_folder_thread(_hash_of, project.root, path)
     if not found:
         raise CommandRejected("project_file_not_found")
     if found != command.hash:
@@ -53,7 +52,7 @@ async def list_trust(core: Core, command: commands.ListTrust) -> Reply:
     own = await project.file()
     files = [] if own is None else [own]
     others = [path for path in core.workspaces.trust.paths() if own is None or path != own.path]
-    files += [await trio.to_thread.run_sync(_other, core, path) for path in others]
+    files += [await in_folder_thread(_other, core, path) for path in others]
     root = "" if project.root is None else str(project.root)
     return ProjectFiles(root=root, files=tuple(files), cursor=cursor(core.hub.head))
 

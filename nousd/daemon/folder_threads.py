@@ -1,0 +1,25 @@
+"""What a command or a run looks up in the user's folders, in a thread that may be let go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, TypeVarTuple
+
+from nousd.errors import CommandRejected, FoldersSilent
+from nousd.tools import folder_threads
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+
+async def in_folder_thread(look: Callable[[*Args], T], *args: *Args) -> T:
+    """Returns what ``look`` returns, which must leave nothing behind: it is let go when the caller is
+    cancelled.
+
+    Raises:
+        CommandRejected: ``folders_do_not_answer``: too many others hang.
+    """
+    try:
+        return await folder_threads.in_folder_thread(look, *args, may_be_left=True)
+    except FoldersSilent as error:
+        raise CommandRejected("folders_do_not_answer", cause=str(error)) from None

@@ -1,0 +1,65 @@
+"""Looks at folders whose disks do not answer take no thread from anything else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from nousd.errors import FoldersSilent
+from nousd.tools.folder_threads import THREADS_MAX, WAIT_SECONDS, in_folder_thread
+
+
+@asynccontextmanager
+async def hung(count: int) -> AsyncIterator[threading.Event]:
+    """Gives what lets as many looks go on that hang and whose callers have given up."""
+    answer = threading.Event()
+
+    async def give_up() -> None:
+        await in_folder_thread(answer.wait, may_be_left=True)
+
+    try:
+        async with trio.open_nursery() as nursery:
+            for _ in range(count):
+                nursery.start_soon(give_up)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        yield answer
+    finally:
+        answer.set()
+
+
+async def test_there_is_a_place_beside_one_look_less_than_there_may_be() -> None:
+    async with hung(THREADS_MAX - 1):
+        assert await in_folder_thread(int, "7") == 7
+
+
+async def test_whoever_finds_no_place_in_time_is_told_so(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    async with hung(THREADS_MAX) as answer:
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def refused() -> None:
+                with pytest.raises(FoldersSilent, match=f"{THREADS_MAX} looks at folders wait"):
+                    await in_folder_thread(int, "7")
+
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(WAIT_SECONDS)
+        # Threads for all else are there, and places again once the disks answer.
+        assert await trio.to_thread.run_sync(int, "8") == 8
+        answer.set()
+        assert await in_folder_thread(int, "9") == 9
+
+
+async def test_a_look_that_may_not_be_left_is_waited_for() -> None:
+    ended = threading.Event()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await in_folder_thread(ended.set)
+    assert ended.is_set() != scope.cancelled_caught
