@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tests.daemon.asking_bench import calls
 from tests.daemon.overrides_bench import OverrideBench, overriding
 from tests.daemon.scripted import says
 from tests.daemon.task_bench import PlannedModel, hangs, tasks
-from tests.daemon.workspaces_bench import Folders, folders_in
+from tests.daemon.workspaces_bench import Folders, folders_in, several_folders
 from tests.daemon_harness import Payload
 
 pytestmark = pytest.mark.behaviour("attach_session_moves_a_session")
@@ -391,3 +392,16 @@ async def test_the_rules_of_the_new_folder_hold_as_they_are_then(folders: Folder
         assert (await bench.call(session, "look", path="name.txt")).text == "this is home\n"
         await attach(bench, session, folders.a)
         assert (await bench.call(session, "look", path="name.txt")).text == "this is a\n"
+
+
+async def test_a_call_for_a_session_that_is_attached_without_a_pause_is_refused(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with several_folders(folders) as bench:
+        session = await bench.session()
+        # Of the three times that each look asks, the last finds another place than the first.
+        places = itertools.cycle((str(folders.a), str(folders.a), str(folders.b)))
+        monkeypatch.setattr(bench.daemon.core.workspaces, "path_of", lambda _: next(places))
+        with trio.fail_after(10):
+            error = await bench.client.refusal("call_tool", tool="ls", session_id=session)
+        assert (error["code"], error["message"]) == ("command_rejected", "session_changed")

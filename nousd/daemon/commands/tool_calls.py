@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.workspaces import Workspace
@@ -13,7 +15,10 @@ from nousd.wire.responses import Accepted, ToolCallNow, ToolCalls
 from nousd.wire.subscribe import cursor, cursor_seq
 from nousd.wire.tool_responses import ToolCallSummary
 
-_BEHIND_ALL = 2**63 - 1
+_BEHIND_ALL: Final = 2**63 - 1
+
+LOOKS_MAX: Final = 16
+"""How often it is looked where a call would run, while others attach its session elsewhere."""
 
 
 async def call_tool(core: Core, command: commands.CallTool) -> Reply:
@@ -37,14 +42,19 @@ async def call_tool(core: Core, command: commands.CallTool) -> Reply:
 async def _looked_up(
     core: Core, live: LiveSession, client_call_id: str | None
 ) -> tuple[Workspace | CommandRejected, Deferred | Accepted | None]:
-    """Returns where a call would run, and the first acknowledgement of one that is sent again."""
-    while True:
+    """Returns where a call would run, and the first acknowledgement of one that is sent again.
+
+    Raises:
+        CommandRejected: ``session_changed``: others attach the session elsewhere without a pause.
+    """
+    for _ in range(LOOKS_MAX):
         path = core.workspaces.path_of(live.state)
         workspace = await core.workspaces.looked_up(live.state)
         known = await core.calls.acknowledged(live, client_call_id)
         # The session may have been attached to another one meanwhile.
         if path == core.workspaces.path_of(live.state):
             return workspace, known
+    raise CommandRejected("session_changed")
 
 
 async def cancel_tool_call(core: Core, command: commands.CancelToolCall) -> Reply:
