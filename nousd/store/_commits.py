@@ -31,7 +31,7 @@ import msgspec
 
 from nousd.errors import StoreError, StoreFull, StoreInDoubt, WriteFailed
 from nousd.machine.projection import row_changes
-from nousd.machine.row_changes import ForgetSession, RowChange, TouchSession
+from nousd.machine.row_changes import ForgetSession, PutSession, RowChange, TouchSession
 from nousd.store import _artifacts_sqlite, _rows_sqlite
 from nousd.store._database import BUSY_MS_MAX, WAL_PAGES, Opened, is_for_want_of_space
 from nousd.store._many_rows import ManyRows, Row
@@ -379,10 +379,10 @@ def _touched_once(changes: Sequence[RowChange]) -> list[RowChange]:
         if isinstance(change, TouchSession):
             touches[change.session_id] = change
             continue
-        if isinstance(change, ForgetSession):
-            # A list goes on behind a deleted session from where that was last.
-            ordered += touches.values()
-            touches.clear()
+        if isinstance(change, PutSession | ForgetSession) and change.session_id in touches:
+            # A session that is put begins with a time of its own, and a deleted one keeps its last: a
+            # list goes on behind it from there.
+            ordered.append(touches.pop(change.session_id))
         ordered.append(change)
     return [*ordered, *touches.values()]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
+from nousd.errors import StoreError
 from nousd.store import memory, sqlite
 from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
+from nousd.store.records import Batch, StoredEvent
 from nousd.store.session_list import SessionFilter
 from nousd.wire import events
 from nousd.wire.codec import decode_event
@@ -25,6 +28,7 @@ from nousd.wire.session_settings import SessionRules
 from tests.store.helpers import (
     EVERYTHING,
     NO_BOUND,
+    Watch,
     append,
     appended,
     created,
@@ -32,6 +36,7 @@ from tests.store.helpers import (
     delta,
     queue_update,
     queued,
+    record,
     run_ended,
     run_started,
     updated,
@@ -295,3 +300,62 @@ def test_the_rows_can_be_made_again_from_the_log(happened: list[list[events.Even
             assert await answers(rebuilt) == answered
 
     in_a_folder(check)
+
+
+groups = st.lists(
+    st.lists(st.tuples(st.lists(anything, max_size=4), st.booleans()), min_size=1, max_size=8),
+    max_size=4,
+)
+"""Batches that share a transaction, each with or without all artifacts."""
+
+
+@settings(thorough, max_examples=60)
+@given(groups)
+def test_what_shares_a_transaction_leaves_what_it_leaves_one_by_one(
+    happened: list[list[tuple[list[events.Event], bool]]],
+) -> None:
+    seconds = count()
+    told: list[tuple[StoredEvent, ...] | StoreError] = []
+    submitted = [
+        [
+            Batch(
+                tuple(record(event, f"2026-01-02T03:04:05.{next(seconds):06}Z") for event in batch),
+                told.append,
+                told.append,
+                tuple(CONTENT if has_artifacts else ()),
+            )
+            for batch, has_artifacts in group
+        ]
+        for group in happened
+    ]
+
+    async def check(path: Path) -> None:
+        async with memory.open_store() as expected:
+            await fill(expected, [])
+            for batch in chain.from_iterable(submitted):
+                expected.submit(batch)
+                await expected.flush()
+            answered, told_one_by_one = await answers(expected), tuple(told)
+        told.clear()
+        watch = Watch()
+        async with sqlite.open_store(path, connect=watch.connect) as store:
+            await fill(store, [])
+            for group in submitted:
+                await submit_together(store, watch, group)
+            assert await answers(store) == answered
+        assert tuple(told) == told_one_by_one
+
+    in_a_folder(check)
+
+
+async def submit_together(store: Store, watch: Watch, group: Sequence[Batch]) -> None:
+    """Commits batches as one transaction."""
+    watch.hold()
+    store.submit(Batch((), lambda _: None, lambda _: None))
+    await watch.wait_held()
+    before = len(watch.commits)
+    for batch in group:
+        store.submit(batch)
+    watch.release()
+    await store.flush()
+    assert len(watch.commits) == before + 2
