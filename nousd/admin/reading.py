@@ -107,10 +107,13 @@ def open_log_beside(path: Path, name: str) -> Iterator[apsw.Connection]:
     """
     shared = is_shared(path)
     with _opened("", shared=shared) as connection, _still_the_same(path, shared=shared):
-        # Before the log is there: a pragma without a name goes to all that is attached.
-        migrate(connection)
-        connection.pragma("synchronous", "OFF")
-        connection.pragma("journal_mode", "OFF")
+        try:
+            # Before the log is there: a pragma without a name goes to all that is attached.
+            migrate(connection)
+            connection.pragma("synchronous", "OFF")
+            connection.pragma("journal_mode", "OFF")
+        except apsw.Error as error:
+            raise StoreError(f"there is no room for another log: {error}") from error
         try:
             connection.execute(f"ATTACH ? AS {name}", (_uri(path, shared=shared),))
         except apsw.Error as error:

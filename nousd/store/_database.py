@@ -64,6 +64,7 @@ def open_for_writing(
         StoreFull: for that the disk has no space; nothing was changed.
     """
     inspect(path, version_max=len(migrations))
+    path = path.resolve()  # SQLite's side files lie beside what a link leads to
     if not any(map(_has_content, (path, _side_file(path, "-journal"), _side_file(path, "-wal")))):
         _make_new(path, connect, migrations)
     _make_private(path)
@@ -109,8 +110,12 @@ def _make_new(path: pathlib.Path, connect: Connect, migrations: Sequence[Migrati
         beside.rename(path)
         _sync(path.parent)
     except OSError as error:
-        kind = StoreFull if error.errno in _NO_SPACE else StoreError
-        raise kind(f"{path} cannot be opened: {error.strerror}") from error
+        raise _failure(f"{beside} cannot be made", error) from error
+
+
+def _failure(what: str, error: OSError) -> StoreError:
+    kind = StoreFull if error.errno in _NO_SPACE else StoreError
+    return kind(f"{what}: {error.strerror}")
 
 
 def _sync(path: pathlib.Path) -> None:
@@ -218,4 +223,4 @@ def _make_private(path: pathlib.Path) -> None:
         finally:
             os.close(handle)
     except OSError as error:
-        raise StoreError(f"{path} cannot be opened: {error.strerror}") from error
+        raise _failure(f"{path} cannot be opened", error) from error

@@ -12,7 +12,6 @@ from typing import Final
 
 import apsw
 
-from nousd.errors import StoreError
 from nousd.store.schema import (
     m001_log_and_rows,
     m002_joined_deltas,
@@ -48,19 +47,21 @@ def migrate(
         synchronous: what SQLite is to make sure of; ``OFF`` for a file that counts once it is whole.
 
     Raises:
-        StoreError: one failed; nothing was changed.
-        apsw.Error: none failed, but their commit; nothing was changed.
+        apsw.Error: one failed, or their commit; nothing is changed once the connection is closed, which
+            also holds where the disk does not let SQLite take it back.
     """
     done: int = connection.pragma("user_version")
     if done >= len(migrations):
         return
     connection.pragma("journal_mode", "DELETE")
     connection.pragma("synchronous", synchronous)
-    with connection:
-        for version, migration in enumerate(migrations[done:], done + 1):
-            try:
-                for statement in migration:
-                    connection.execute(statement)
-                connection.pragma("user_version", version)
-            except apsw.Error as error:
-                raise StoreError(f"migration {version} of the database failed: {error}") from error
+    connection.execute("BEGIN")
+    for version, migration in enumerate(migrations[done:], done + 1):
+        try:
+            for statement in migration:
+                connection.execute(statement)
+            connection.pragma("user_version", version)
+        except apsw.Error as error:
+            told = f"migration {version} of the database failed: {error}"
+            raise type(error)(told) from error
+    connection.execute("COMMIT")

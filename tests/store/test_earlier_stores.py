@@ -5,6 +5,8 @@ What is said in them is asked of a daemon in ``tests/daemon/test_earlier_logs.py
 
 from __future__ import annotations
 
+import shutil
+from itertools import count
 from pathlib import Path
 
 import apsw
@@ -13,14 +15,16 @@ import pytest
 from msgspec import UNSET
 
 from nousd.admin.check import check
-from nousd.errors import StoreTooNew
+from nousd.errors import StoreError, StoreFull, StoreTooNew
 from nousd.store import sqlite
+from nousd.store._database import open_for_writing
 from nousd.store.migrations import MIGRATIONS
 from nousd.store.records import EventFilter
 from nousd.wire.codec import decode_event
 from nousd.wire.events import EVENTS
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION, STEPS
-from tests.earlier_stores import EARLIER, HELD, stored_lines, unpack
+from tests.earlier_stores import EARLIER, HELD, StoredLines, stored_lines, unpack
+from tests.store.faulty_disk import Fault, faulty_disk
 from tests.store.helpers import NO_BOUND, append, run_started, whole_log
 from tests.validation import check_event
 
@@ -56,6 +60,44 @@ async def test_it_is_migrated(path: Path) -> None:
     assert connection.pragma("user_version") == len(MIGRATIONS)
     assert connection.pragma("integrity_check") == "ok"
     connection.close()
+
+
+@pytest.mark.parametrize("fault", [Fault.FULL, Fault.ERROR])
+def test_a_disk_that_fails_while_it_is_migrated_is_told_and_leaves_it_as_it_was(
+    path: Path, tmp_path: Path, fault: Fault
+) -> None:
+    before = stored_lines(path)
+    told = []
+    for step in count(step=7):
+        copy = tmp_path / f"at-{step}.db"
+        shutil.copy(path, copy)
+        with faulty_disk() as disk:
+            disk.fail(fault, at=step)
+            try:
+                open_for_writing(copy, disk.connect).connection.close()
+            except StoreError as error:
+                told.append(error)
+            else:
+                break
+        assert stored_lines_of_killed(copy) == before
+        open_for_writing(copy, apsw.Connection).connection.close()
+        assert stored_lines(copy) == before
+    in_migrations = [error for error in told if "migration " in str(error)]
+    assert in_migrations
+    assert all(isinstance(error, StoreFull) == fault.is_full for error in in_migrations)
+    assert all(fault.value in str(error) for error in told)
+
+
+def stored_lines_of_killed(path: Path) -> StoredLines:
+    """Like ``stored_lines``, of a database with what a process left half done; which stays there."""
+    folder = path.with_suffix(".looked-at")
+    folder.mkdir()
+    for file in path.parent.glob(f"{path.name}*"):
+        shutil.copy(file, folder)
+    connection = apsw.Connection(str(folder / path.name))
+    assert connection.pragma("integrity_check") == "ok"
+    connection.close()
+    return stored_lines(folder / path.name)
 
 
 @pytest.mark.behaviour("logs_of_earlier_versions_are_read")

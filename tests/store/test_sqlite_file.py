@@ -232,7 +232,7 @@ def test_a_database_whose_making_failed_is_made_by_the_next_start(
             left.pop()
 
         patch.setattr(os, "fsync", fsync)
-        with pytest.raises(StoreFull, match="cannot be opened: No space left on device"):
+        with pytest.raises(StoreFull, match="cannot be made: No space left on device"):
             open_for_writing(path, apsw.Connection)
     assert path.exists() == (number == 1)
     opened = open_for_writing(path, apsw.Connection)
@@ -240,6 +240,31 @@ def test_a_database_whose_making_failed_is_made_by_the_next_start(
         assert connection.pragma("user_version") == len(migrations.MIGRATIONS)
         assert opened.was_closed
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_folder_without_room_for_a_file_is_a_full_disk(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(StoreFull, match=r"log\.db\.new cannot be opened: No space left on device"):
+        open_for_writing(path, apsw.Connection)
+
+
+def test_a_log_that_is_a_link_lies_where_that_leads(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "big disk").mkdir()
+    target = tmp_path / "big disk" / "the log"
+    path.symlink_to(target)
+    open_for_writing(path, apsw.Connection).connection.close()
+    assert (path.is_symlink(), target.stat().st_size > 0) == (True, True)
+    left_open = open_for_writing(path, apsw.Connection).connection
+    left_open.execute("UPDATE log_state SET next_seq = 7")
+    opened = open_for_writing(path, apsw.Connection)
+    assert (opened.was_closed, opened.next_seq) == (False, 7)
+    opened.connection.close()
+    left_open.close()
 
 
 def test_what_a_making_that_was_cut_short_left_behind_is_made_anew(path: Path) -> None:
