@@ -256,7 +256,8 @@ async def _serve_until_told_to_stop(
             # A fault of theirs costs their clients the way in, and nobody anything else.
             served = partial(beside, core)
             connections.start_soon(boundary.contained, served, "the way in beside the sockets")
-        connections.start_soon(import_for_first_run, core.closing)
+        first = partial(import_for_first_run, core.closing)
+        connections.start_soon(boundary.contained, first, "the import of what the first run needs")
         notifier.ready(f"pid {os.getpid()}")
         _log.info("listening on %s", listeners.command.socket.getsockname())
         told = await anext(signals)

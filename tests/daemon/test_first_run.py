@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from nousd.daemon import first_run
+from tests.daemon.process_harness import Place, running
+from tests.daemon_harness import WAIT_SECONDS
 
 
 @pytest.fixture
@@ -56,4 +60,44 @@ from nousd.daemon import first_run
 before = "nousd.tools.builtins" in sys.modules
 first_run._import()
 print(before, "nousd.tools.builtins" in sys.modules)
+"""
+
+
+async def test_what_cannot_be_imported_costs_the_daemon_nothing_but_that(
+    short_folder: Path,
+) -> None:
+    place = BrokenPlace(short_folder)
+    (short_folder / "sitecustomize.py").write_text(_BROKEN)
+    os.mkfifo(short_folder / "tried")
+    async with running(place) as daemon:
+        with trio.fail_after(WAIT_SECONDS):
+            assert await trio.Path(short_folder / "tried").read_text() == "beside the loop"
+        client = await place.connect()
+        assert (await client.request("ping"))["message"] == "pong"
+        assert (await client.refusal("list_tools"))["code"] == "internal_error"
+        assert await daemon.stop() == 0
+
+
+class BrokenPlace(Place):
+    """One whose daemons cannot import our own tools, and tell a pipe of it."""
+
+    def environment(self, **more: str) -> dict[str, str]:
+        return super().environment(
+            PYTHONPATH=str(self.folder), TRIED=f"{self.folder}/tried", **more
+        )
+
+
+_BROKEN = """
+import os, sys, threading
+
+class Broken:
+    def find_spec(self, name, path=None, target=None):
+        if name != "nousd.tools.builtins":
+            return
+        if threading.current_thread() is not threading.main_thread():
+            with open(os.environ["TRIED"], "w") as pipe:
+                pipe.write("beside the loop")
+        raise ImportError("it cannot be read now")
+
+sys.meta_path.insert(0, Broken())
 """
