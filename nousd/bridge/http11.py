@@ -91,15 +91,23 @@ class Http11(H11Protocol):
     Args:
         asgi: the application.
         parts: what hypercorn's own takes after the application.
+        ended: called once the connection has come to its end, however it did.
     """
 
-    def __init__(self, asgi: ASGIApp, *parts: Any) -> None:
+    def __init__(self, asgi: ASGIApp, *parts: Any, ended: Callable[[], None]) -> None:
         # hypercorn asks for its wrapper of an application, and does nothing but call it.
         super().__init__(self._answer, *parts)  # type: ignore[arg-type]
         self._asgi = asgi
+        self._ended = ended
         self._has_body = False
         self._head = b""
         self._decided = trio.Event()
+
+    async def handle(self, event: Event) -> None:
+        """Takes bytes, or that the connection has ended."""
+        await super().handle(event)
+        if isinstance(event, Closed):
+            self._ended()
 
     async def _check_protocol(self, event: h11.Request) -> None:
         """Takes up no other protocol."""
@@ -129,7 +137,8 @@ class Http11(H11Protocol):
                 stream_id=STREAM_ID,
                 headers=headers,
                 http_version=request.http_version.decode(),
-                method=request.method.decode("ascii").upper(),
+                # As it is: h11 frames no answer to "head" as one to HEAD.
+                method=request.method.decode("ascii"),
                 raw_path=request.target,
                 state=self.connection_state,
             )
@@ -165,6 +174,8 @@ class Http11(H11Protocol):
             data = self._head + (self.connection.send(event) or b"")
         except h11.LocalProtocolError:
             if self.connection.their_state is h11.ERROR:
+                # Nobody is told any more, which must not be an endless answer's next step at once.
+                await trio.lowlevel.checkpoint()
                 return
             raise
         is_head = isinstance(event, h11.Response) and b"content-length" in dict(event.headers)
@@ -245,33 +256,31 @@ class Connection(TCPServer):
         """Serves it. Raises what is a fault of ours."""
         try:
             async with TaskGroup() as tasks:
-                # It is what hypercorn would choose itself, in a wrapper that looks for other protocols.
-                self.protocol = Http11(  # type: ignore[assignment]
-                    self.app,  # type: ignore[arg-type]
-                    self.config,
-                    self.context,
-                    tasks,
-                    ConnectionState(self.state),
-                    False,
-                    None,
-                    None,
-                    self.protocol_send,
-                )
-                tasks.spawn(self._end_when_idle)
-                await self._read_data()
-                # Who has gone will ask for nothing more: his place is free once what runs has ended.
-                self._is_idle = False
-                self._idle.cancel()
-        except OSError:
-            # The peer has gone while we looked who it is.
-            pass
+                async with trio.open_nursery() as while_open:
+                    # Who reads may wait for the answer to what was asked before, and that never ends
+                    # once its reader has gone.
+                    self.protocol = self._spoken(tasks, ended=while_open.cancel_scope.cancel)
+                    while_open.start_soon(self._end_when_idle)
+                    await self._read_data()
+                    while_open.cancel_scope.cancel()
+                await self.protocol.handle(Closed())
         finally:
             await self._close()
+
+    def _spoken(self, tasks: TaskGroup, *, ended: Callable[[], None]) -> Any:
+        """Returns what hypercorn would choose itself, in a wrapper that looks for other protocols."""
+        state = ConnectionState(self.state)
+        parts = (self.config, self.context, tasks, state, False, None, None, self.protocol_send)
+        return Http11(self.app, *parts, ended=ended)  # type: ignore[arg-type]
 
     async def _end_when_idle(self) -> None:
         """Closes the connection once nothing was asked on it for long, or is when the server ends."""
         with self._idle:
             await self.context.terminated.wait()
+        while self._idle.cancelled_caught and not self._is_idle:
+            # The deadline passed in the very step in which a request came.
+            with trio.CancelScope() as self._idle:
+                await self.context.terminated.wait()
         if self._is_idle:
             with trio.CancelScope(shield=True):
                 await self._initiate_server_close()
@@ -284,7 +293,6 @@ class Connection(TCPServer):
             except (trio.ClosedResourceError, trio.BrokenResourceError):
                 break
             await self.protocol.handle(RawData(data))
-        await self.protocol.handle(Closed())
 
     async def protocol_send(self, event: Event) -> None:
         """Takes what the protocol says: bytes, that it waits for a request or does not, or the end."""
@@ -301,6 +309,9 @@ class Connection(TCPServer):
         """Sends what is taken at once, and waits only with the rest, if any."""
         left = data[self._direct.write_now(data) :]
         if left:
-            await super().protocol_send(RawData(left))
+            # What is begun is written whole, or nothing behind it could be read.
+            with trio.CancelScope(shield=True):
+                await super().protocol_send(RawData(left))
+            await trio.lowlevel.checkpoint_if_cancelled()
         else:
             await trio.lowlevel.cancel_shielded_checkpoint()

@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trio
+from starlette.types import Receive, Scope, Send
 
 from nousd.bridge import server
+from nousd.bridge.place import HttpPlace
 from nousd.wire.limits import HTTP_BODY_BYTES_MAX, HTTP_HEADERS_BYTES_MAX
 from tests.bridge.raw_http import Answer, answer_in, answers_in, connected, request, said
 from tests.bridge.small_server import TOKEN, SmallServer, small_server
@@ -268,6 +270,56 @@ async def test_the_place_of_a_peer_that_goes_is_free_at_once(
         with trio.fail_after(WAIT_SECONDS):
             while (await small.ask("/global/health")).status != 200:
                 pass
+
+
+async def test_the_place_of_a_reader_that_goes_is_free_although_he_asked_for_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "HTTP_CONNECTIONS_MAX", 1)
+    async with small_server() as small:
+        async with await connected(small.address) as stream:
+            flood = request("GET", "/flood", token=TOKEN).replace(b"connection: close\r\n", b"")
+            await stream.send_all(flood + OK)
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+        with trio.fail_after(WAIT_SECONDS):
+            while (await small.ask("/global/health")).status != 200:
+                pass
+
+
+async def test_what_comes_behind_the_last_request_holds_up_nobody(small: SmallServer) -> None:
+    async with await connected(small.address) as stream:
+        await stream.send_all(request("GET", "/flood", token=TOKEN) + OK)
+        with trio.fail_after(WAIT_SECONDS):
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 400 ")
+            assert (await small.ask("/global/health")).status == 200
+
+
+@pytest.mark.parametrize("method", ["get", "head", "Post"])
+async def test_a_method_is_the_one_that_is_written(small: SmallServer, method: str) -> None:
+    sent = request(method, "/echo", token=TOKEN)
+    answer = answer_in(await said(small.address, sent), method)
+    assert answer.status == 405
+    assert answer.body
+    assert not small.seen
+
+
+async def test_what_is_begun_is_written_whole_although_its_task_is_cancelled() -> None:
+    long = b"x" * 4_000_000
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await send({"type": "http.response.body", "body": long, "more_body": True})
+        await send({"type": "http.response.body", "body": b"the end"})
+
+    closing = trio.Event()
+    place = HttpPlace("127.0.0.1", 0)
+    async with server.open_listeners(place) as listeners, trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve, app, listeners, closing)
+        received = await said(listeners[0].socket.getsockname()[1], OK)
+        closing.set()
+    assert answer_in(received).body == long + b"the end"
 
 
 class Spawned(trio.abc.Instrument):

@@ -183,6 +183,24 @@ async def test_a_client_that_goes_on_asking_is_not_cut_off(autojump_clock: MockC
             await trio.sleep(HTTP_IDLE_SECONDS - 1)
 
 
+async def test_a_request_in_the_very_moment_of_the_deadline_does_not_do_away_with_it(
+    mock_clock: MockClock,
+) -> None:
+    """Which of the two comes first is left to chance: among many both happen."""
+    async with small_server() as small, AsyncExitStack() as stack:
+        streams = [
+            await stack.enter_async_context(await connected(small.address)) for _ in range(24)
+        ]
+        await wait_all_tasks_blocked()
+        for stream in streams:
+            os.write(stream.socket.fileno(), OPEN)
+        mock_clock.jump(HTTP_IDLE_SECONDS)
+        mock_clock.autojump_threshold = 0
+        for stream in streams:
+            with trio.fail_after(2 * HTTP_IDLE_SECONDS):
+                await rest(stream)
+
+
 async def test_a_reader_that_takes_nothing_is_cut_off(autojump_clock: MockClock) -> None:
     async with small_server() as small, await connected(small.address) as stream:
         await stream.send_all(request("GET", "/flood", token=TOKEN))
