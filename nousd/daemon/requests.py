@@ -18,7 +18,7 @@ from nousd.daemon.log import Ticket
 from nousd.machine import long_texts
 from nousd.wire.codec import encode_json
 from nousd.wire.events import Event, Status
-from nousd.wire.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX, WAITING_REQUESTS_MAX
+from nousd.wire.limits import WAITING_REQUESTS_MAX
 from nousd.wire.tool_events import ToolCallEvent
 
 APPROVAL_SECONDS: Final = 900.0
@@ -34,8 +34,6 @@ E = TypeVar("E", bound=ToolCallEvent)
 
 A = TypeVar("A")
 """How such a request ends."""
-
-T = TypeVar("T")
 
 
 class Asker(NamedTuple):
@@ -161,18 +159,6 @@ class Requests(Generic[E, A]):
         self._ended[request_id] = end
         while len(self._ended) > _REMEMBERED:
             self._ended.popitem(last=False)
-
-
-def page_of(items: Sequence[T]) -> tuple[T, ...]:
-    """Returns as many, from the first on, as one answer has room for."""
-    room = PAGE_BYTES_MAX
-    page: list[T] = []
-    for item in items[:PAGE_ROWS_MAX]:
-        room -= len(encode_json(item))
-        if room < 0:
-            break
-        page.append(item)
-    return tuple(page)
 
 
 def as_logged(asks: E) -> E:

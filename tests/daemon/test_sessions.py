@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nousd.daemon import requests
+from nousd.daemon import pages
 from nousd.daemon.permissions import RulePermissions
 from nousd.machine.rules import rules_of
 from nousd.providers.interface import Provider
@@ -287,7 +287,7 @@ async def test_a_list_is_cut_where_an_answer_would_be_too_long_and_goes_on(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [await made(client, source_metadata={"a": "x" * 500}) for _ in range(5)]
-    monkeypatch.setattr(requests, "PAGE_BYTES_MAX", 2000)
+    monkeypatch.setattr(pages, "PAGE_BYTES_MAX", 2000)
     seen: list[str] = []
     page = await client.request("list_sessions")
     while True:

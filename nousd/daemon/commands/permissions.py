@@ -11,7 +11,7 @@ from nousd.daemon import grants
 from nousd.daemon.approvals import Waiting
 from nousd.daemon.confirmers import Place
 from nousd.daemon.core import Core, Deferred, Reply
-from nousd.daemon.requests import page_of
+from nousd.daemon.pages import page_of
 from nousd.errors import CommandRejected, InvalidPayload, RuleInvalid
 from nousd.machine.rules import allowed, denied_or_asked, rules_of
 from nousd.runtimes.calls.host import Answer, Question

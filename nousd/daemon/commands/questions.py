@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from nousd.daemon.core import Core, Deferred, Reply
-from nousd.daemon.requests import page_of
+from nousd.daemon.pages import page_of
 from nousd.wire import commands
 from nousd.wire.responses import Accepted, Questions
 from nousd.wire.subscribe import cursor

@@ -11,7 +11,7 @@ from nousd.daemon.commands.messages import get_messages
 from nousd.daemon.commands.reading import run_state
 from nousd.daemon.core import Core, Reply
 from nousd.daemon.live_session import not_found
-from nousd.daemon.requests import page_of
+from nousd.daemon.pages import page_of
 from nousd.daemon.transcripts import Newest
 from nousd.machine.session import SessionState
 from nousd.store.rows import SessionRow

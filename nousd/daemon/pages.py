@@ -1,0 +1,23 @@
+"""How much of a list one answer has room for, whatever the list is of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from nousd.wire.codec import encode_json
+from nousd.wire.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
+
+T = TypeVar("T")
+
+
+def page_of(items: Sequence[T]) -> tuple[T, ...]:
+    """Returns as many, from the first on, as one answer has room for."""
+    room = PAGE_BYTES_MAX
+    page: list[T] = []
+    for item in items[:PAGE_ROWS_MAX]:
+        room -= len(encode_json(item))
+        if room < 0:
+            break
+        page.append(item)
+    return tuple(page)
