@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from nousd.daemon.history import wholes_of
-from nousd.daemon.log_walk import event_in, event_of, for_each_event
+from nousd.daemon.log_walk import event_of, for_each_event
 from nousd.errors import CommandRejected
 from nousd.machine.client_calls import CallLedger
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult
@@ -18,7 +18,7 @@ from nousd.store.interface import Store
 from nousd.store.records import EventFilter
 from nousd.store.rows import ToolCallRow
 from nousd.wire import events
-from nousd.wire.codec import EventLine, decode_event
+from nousd.wire.codec import EventLine, decode_event, event_in
 from nousd.wire.entries import MessageEntry, ToolCall
 from nousd.wire.events import EVENTS, Event
 from nousd.wire.subscribe import cursor

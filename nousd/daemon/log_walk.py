@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, StoredEvent
-from nousd.wire.codec import EventLine, decode_event
-from nousd.wire.events import EVENTS, Event
+from nousd.wire.codec import decode_event, event_in
+from nousd.wire.events import Event
 
 _PAGE_EVENTS: Final = 1024
 _PAGE_BYTES: Final = 4 * 1024 * 1024
@@ -47,9 +45,3 @@ async def for_each_event(
 def event_of(stored: StoredEvent) -> Event:
     """Returns a stored event as its struct."""
     return event_in(decode_event(stored.line))
-
-
-def event_in(line: EventLine) -> Event:
-    """Returns the event that a line of the log tells, as its struct."""
-    event: Event = msgspec.json.decode(line.payload, type=EVENTS[line.type])
-    return event

@@ -17,8 +17,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from nousd.wire.codec import decode_event, encode_event_tail, number_event
-from nousd.wire.events import EVENTS
+from nousd.wire.codec import decode_event, encode_event_tail, event_in, number_event
 from nousd.wire.subscribe import cursor
 
 STARTS: Final = frozenset({"message_start", "tool_execution_start", "tool_call_requested"})
@@ -75,7 +74,7 @@ def _joined(newest_first: Sequence[Line]) -> Joined:
     told = [_decoder.decode(event.line).payload.delta for event in reversed(newest_first)]
     event = decode_event(last.line)
     whole = msgspec.structs.replace(
-        msgspec.json.decode(event.payload, type=EVENTS[last.type]),
+        event_in(event),
         delta="".join(told),
         joined_from=cursor(first),
     )

@@ -34,9 +34,9 @@ from nousd.replay.replay import replayed
 from nousd.replay.sqlite_log import reading
 from nousd.store.artifacts import Artifact
 from nousd.wire import events
-from nousd.wire.codec import decode_event, encode_event_tail, number_event
+from nousd.wire.codec import decode_event, encode_event_tail, event_in, number_event
 from nousd.wire.entries import Entry
-from nousd.wire.events import EVENTS, Event
+from nousd.wire.events import Event
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION, lift
 
 TIME: Final = "2026-01-01T00:00:00.000000Z"
@@ -330,6 +330,4 @@ def _encoded(all_events: Iterable[Event]) -> bytes:
 
 def _decoded(lines: bytes, version: int) -> Iterator[Event]:
     for line in lines.splitlines(keepends=True):
-        envelope = decode_event(lift(line, version))
-        event: Event = msgspec.json.decode(envelope.payload, type=EVENTS[envelope.type])
-        yield event
+        yield event_in(decode_event(lift(line, version)))

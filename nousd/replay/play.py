@@ -22,6 +22,7 @@ from nousd.daemon.app import Parts, open_core
 from nousd.daemon.core import Core
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
+from nousd.daemon.log_walk import event_of, for_each_event
 from nousd.daemon.once_per_session import OncePerSession
 from nousd.daemon.run_host import RunHost
 from nousd.daemon.workspaces import Workspace, Workspaces
@@ -45,9 +46,8 @@ from nousd.store.interface import Store
 from nousd.store.records import EventFilter
 from nousd.tools.confine import Confinement
 from nousd.wire import events
-from nousd.wire.codec import decode_event
 from nousd.wire.entries import Entry, MessageEntry
-from nousd.wire.events import EVENTS, Event
+from nousd.wire.events import Event
 from nousd.wire.inputs import QueuedInput
 from nousd.wire.optional import or_unset
 from nousd.wire.session_events import CONTRACT_VERSION
@@ -59,9 +59,6 @@ _CALLS_MAX: Final = 1_000_000
 
 _QUIET_SECONDS: Final = 60.0
 """After how long a play that stands still is given up; nothing in it waits for time."""
-
-_PAGE_EVENTS: Final = 4096
-_PAGE_BYTES: Final = 4 * 1024 * 1024
 
 _LIMIT: Final = re.compile(r"more than (\d+) model calls in one turn")
 _STALE: Final = re.compile(r"nothing happened for (\d+) ms")
@@ -232,14 +229,12 @@ def _prompt_of(start: Sequence[Event]) -> QueuedInput | None:
 
 async def _played(store: Store, session_id: str, after: int) -> tuple[Event, ...]:
     played: list[Event] = []
-    wanted = EventFilter(session_id=session_id)
-    while page := await store.events_after(
-        after, wanted, limit=_PAGE_EVENTS, bytes_max=_PAGE_BYTES
-    ):
-        for stored in page:
-            payload = decode_event(stored.line).payload
-            played.append(msgspec.json.decode(payload, type=EVENTS[stored.type]))
-        after = page[-1].seq
+    await for_each_event(
+        store,
+        EventFilter(session_id=session_id),
+        lambda stored: played.append(event_of(stored)),
+        after=after,
+    )
     return tuple(played)
 
 

@@ -16,9 +16,9 @@ import msgspec
 from nousd.errors import StoreError
 from nousd.replay.recorded import Span
 from nousd.store.artifacts import Artifact
-from nousd.wire.codec import decode_event
+from nousd.wire.codec import decode_event, event_in
 from nousd.wire.entries import Entry
-from nousd.wire.events import EVENTS, Event
+from nousd.wire.events import Event
 from nousd.wire.lifting import lift
 
 _SPAN: Final = """
@@ -76,9 +76,7 @@ class SqliteLog:
     ) -> Iterator[Event]:
         wanted = None if types is None else msgspec.json.encode(list(types)).decode()
         for line, version in self._connection.execute(_EVENTS, (session_id, first, last, wanted)):
-            envelope = decode_event(lift(line, version))
-            event: Event = msgspec.json.decode(envelope.payload, type=EVENTS[envelope.type])
-            yield event
+            yield event_in(decode_event(lift(line, version)))
 
     def entry(self, session_id: str, entry_id: str) -> Entry | None:
         row = self._row(_ENTRY, session_id, entry_id)

@@ -28,7 +28,7 @@ import msgspec
 from nousd.errors import InvalidCommand, InvalidCursor, InvalidPayload, WireError
 from nousd.wire.command_base import OptionalCursor
 from nousd.wire.commands import COMMANDS, LENIENT, Command
-from nousd.wire.events import EVENT_TYPES, Event
+from nousd.wire.events import EVENT_TYPES, EVENTS, Event
 from nousd.wire.faults import fault_in, kind_of, missing_field
 from nousd.wire.limits import NESTING_MAX
 from nousd.wire.responses import RESPONSE_TYPES, Response
@@ -323,3 +323,9 @@ _event_decoder: Final = msgspec.json.Decoder(EventLine)
 def decode_event(line: bytes) -> EventLine:
     """Decodes one event line of ours."""
     return _event_decoder.decode(line)
+
+
+def event_in(line: EventLine) -> Event:
+    """Returns the event that a line tells, as its struct."""
+    event: Event = msgspec.json.decode(line.payload, type=EVENTS[line.type])
+    return event

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import msgspec
-
 from nousd.replay.play import Tuning
 from nousd.replay.recorded import Span, read_run
 from nousd.replay.replay import ReplayReport, replayed
 from nousd.store._rows_memory import Rows
 from nousd.store.artifacts import Artifact
-from nousd.wire.codec import decode_event
+from nousd.wire.codec import decode_event, event_in
 from nousd.wire.entries import Entry
-from nousd.wire.events import EVENTS, Event
+from nousd.wire.events import Event
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION
 
 
@@ -35,9 +33,7 @@ class MemoryLog:
         for stored in self._rows.events:
             fits = stored.session_id == session_id and first <= stored.seq <= last
             if fits and (types is None or stored.type in types):
-                payload = decode_event(stored.line).payload
-                event: Event = msgspec.json.decode(payload, type=EVENTS[stored.type])
-                yield event
+                yield event_in(decode_event(stored.line))
 
     def entry(self, session_id: str, entry_id: str) -> Entry | None:
         row = self._rows.entries[session_id].get(entry_id)

@@ -20,9 +20,9 @@ from nousd.store import _pruning, memory, sqlite
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, Old, StoredEvent
 from nousd.wire import events
-from nousd.wire.codec import decode_event
+from nousd.wire.codec import decode_event, event_in
 from nousd.wire.event_base import TurnKey
-from nousd.wire.events import DELTA_EVENTS, EVENTS
+from nousd.wire.events import DELTA_EVENTS
 from tests.store.helpers import (
     EVERYTHING,
     NO_BOUND,
@@ -191,7 +191,7 @@ def assert_pruned_as_far_as_possible(log: Sequence[StoredEvent]) -> None:
 async def fold_again(log: Sequence[StoredEvent], store: Store) -> None:
     for event in log:
         line = decode_event(event.line)
-        await append(store, msgspec.json.decode(line.payload, type=EVENTS[event.type]), ts=line.ts)
+        await append(store, event_in(line), ts=line.ts)
 
 
 def without_places(answers: list[Any]) -> list[Any]:
