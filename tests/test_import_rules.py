@@ -44,7 +44,9 @@ ROOMS: dict[str, Room] = {
     # What a secret looks like is said once, for the daemon's log and for what is handed to others.
     "redaction": room("errors"),
     "places": room("errors", "platformdirs trio"),
-    "config": room("errors places wire.limits wire.entries wire.workers", "msgspec yaml"),
+    "config": room(
+        "errors places redaction wire.access wire.limits wire.entries wire.workers", "msgspec yaml"
+    ),
     "wire": room("errors", "msgspec", WORLD),
     "machine": room("wire errors", "msgspec", WORLD),
     "views": room("wire", "msgspec"),

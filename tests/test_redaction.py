@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nousd.errors import ConfigError
 from nousd.redaction.known import SECRET_CHARS_MIN, secret_variables
 from nousd.redaction.redactor import Redactor
-from nousd.redaction.rules import RULES, user_rules
+from nousd.redaction.rules import RULES, may_name_secret, names_secret, user_rules
 from tests.planted import HARMLESS, MARK, PLANTED, Planted
 
 
@@ -193,6 +193,27 @@ def test_a_pattern_of_the_users_is_a_rule_as_well() -> None:
     )
     assert redacted("id=77 of 77", r"id=(?P<secret>\d+)") == "id=[redacted:user] of 77"
     assert redacted("nothing", "x*") == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("name", "names_one", "may_name_one"),
+    [
+        ("FILES_API_KEY", True, True),
+        ("MYSECRETVALUE", True, True),
+        ("privateKey", True, True),
+        ("GITHUB_PAT", False, True),
+        ("DB_PASS", False, True),
+        ("SESSION_COOKIE", False, True),
+        ("MAX_TOKENS", False, True),
+        ("PATH", False, False),
+        ("KEYBOARD", False, False),
+        ("LOG_LEVEL", False, False),
+    ],
+)
+def test_care_is_asked_for_more_names_than_those_whose_values_are_taken_out(
+    name: str, names_one: bool, may_name_one: bool
+) -> None:
+    assert (names_secret(name), may_name_secret(name)) == (names_one, may_name_one)
 
 
 def test_a_bad_pattern_is_named() -> None:

@@ -32,7 +32,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, cast, get_args
+from typing import Annotated, Any, Final, NamedTuple, cast, get_args
 
 import msgspec
 from msgspec import Meta
@@ -42,14 +42,14 @@ from nousd.config.secret import Secret
 from nousd.config.tables import Table, open_table, read_struct
 from nousd.config.values import SettingInfo
 from nousd.errors import ConfigError
+from nousd.redaction.rules import may_name_secret
+from nousd.wire.access import ToolClass
 from nousd.wire.limits import (
     MCP_SERVERS_MAX,
     MCP_TIMEOUT_MS_MAX,
     MCP_VALUE_CHARS_MAX,
     MCP_VALUES_MAX,
 )
-
-ToolClass = Literal["read", "write", "exec", "network"]
 
 TOOL_CLASSES: Final[tuple[str, ...]] = get_args(ToolClass)
 
@@ -82,10 +82,6 @@ class ConfiguredMcpServer(NamedTuple):
 
 _NAME: Final = r"[a-z0-9][a-z0-9-]{0,31}"
 _REFERENCE: Final = r"\$\{[A-Za-z_][A-Za-z0-9_]*\}"
-_LIKELY_KEY: Final = (
-    r"(?i)(?:^|[_-])(?:[a-z0-9]*(?:key|token|secret)s?|passw[a-z]*|pass|pwd|credentials?|auth|cookies?|pat)"
-    r"(?:$|[_-])"
-)
 _VARIABLE_NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 _HEADER_NAME: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 
@@ -99,11 +95,6 @@ def read_mcp_file(file: ConfigFile) -> tuple[ConfiguredMcpServer, ...]:
     """
     servers = open_table(file, "mcp", file.table.get("mcp", {}), MCP_SERVERS_MAX)
     return tuple(_server(file, name, value) for name, value in servers.content.items())
-
-
-def names_secret(name: str) -> bool:
-    """Whether the value of a variable of that name is likely to be a key."""
-    return re.search(_LIKELY_KEY, name) is not None
 
 
 def _server(file: ConfigFile, name: str, value: Any) -> ConfiguredMcpServer:
@@ -158,7 +149,7 @@ def _read_secrets(table: Table, names: str, *, all_are_keys: bool = False) -> di
             )
         info = SettingInfo(name, Secret, Meta(min_length=1, max_length=MCP_VALUE_CHARS_MAX))
         found[name] = table.read(info, value)
-        is_key = all_are_keys or names_secret(name)
+        is_key = all_are_keys or may_name_secret(name)
         if table.file.exposure and is_key and not re.search(_REFERENCE, found[name].reveal()):
             raise ConfigError(f"{table.where} holds a key, and {table.file.exposure}")
     return found

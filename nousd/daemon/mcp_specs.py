@@ -16,11 +16,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.config.config_file import ConfigFile
-from nousd.config.mcp_file import ConfiguredMcpServer, names_secret, read_mcp_file
+from nousd.config.mcp_file import ConfiguredMcpServer, read_mcp_file
 from nousd.config.project_file import ProjectSettings
 from nousd.errors import ConfigError, InvalidPayload
 from nousd.redaction.redactor import Redactor
-from nousd.redaction.rules import RULES
+from nousd.redaction.rules import RULES, may_name_secret
 from nousd.tools.mcp.server import require_sdk
 from nousd.tools.mcp.spec import (
     CALL_SECONDS,
@@ -62,7 +62,7 @@ def _faults(server: mcp.McpServer) -> Iterator[str]:
     for name, value in (server.env or {}).items():
         if not _VARIABLE_NAME.fullmatch(name) or "\0" in value:
             yield f"env.{name[:100]} must be a variable's name and a text without NUL"
-        is_written_out = names_secret(name) and not has_reference(value)
+        is_written_out = may_name_secret(name) and not has_reference(value)
         if is_written_out or _looks_secret(f"{name}={without_references(value)}"):
             yield (
                 f"env.{name} looks like a secret, which would stand in the log: name a variable of the "
@@ -171,7 +171,7 @@ def _spec_of_settings(server: ConfiguredMcpServer, secret: Callable[[str], None]
     }
     for where, values in revealed.items():
         for name, value in values.items():
-            if not has_reference(value) and (where == "headers" or names_secret(name)):
+            if not has_reference(value) and (where == "headers" or may_name_secret(name)):
                 secret(value)
     own = {tool: frozenset(classes) for tool, classes in server.tool_classes.items()}
     return ServerSpec(

@@ -199,6 +199,19 @@ def names_secret(name: str) -> bool:
     return _compiled(_SECRET_NAME).search(name) is not None
 
 
+_LIKELY_NAME: Final = (
+    r"(?i)(?:^|[_-])(?:[a-z0-9]*(?:key|token|secret)s?|passw[a-z]*|pass|pwd|credentials?|auth|cookies?"
+    r"|pat)(?:$|[_-])"
+)
+
+
+def may_name_secret(name: str) -> bool:
+    """Whether a variable of that name could hold a secret: every one that ``names_secret`` knows, and
+    such as often hold none (``MAX_TOKENS``). For whoever only asks for care, and takes nothing out.
+    """
+    return names_secret(name) or _compiled(_LIKELY_NAME).search(name) is not None
+
+
 def user_rules(patterns: Iterable[str]) -> tuple[Rule, ...]:
     """Returns rules of the kind ``user`` for the user's own regular expressions.
 
