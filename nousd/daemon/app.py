@@ -47,6 +47,7 @@ from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.interface import Runtime
 from nousd.runtimes.native.loop import NativeRuntime, NativeSettings
 from nousd.store.interface import Store
+from nousd.store.rows import Defaults
 from nousd.tools.interface import Tool, ToolContext
 from nousd.tools.mcp.server import Surroundings
 from nousd.tools.mcp.spec import ServerSpec
@@ -103,14 +104,17 @@ class Parts(msgspec.Struct, kw_only=True):
 class _Shared(NamedTuple):
     """What several parts of a daemon work with."""
 
+    hub: Hub
     log: Log
     sessions: Sessions
     tools: ToolRegistry
     gate: CallRunner
     contexts: Contexts
+    confirmers: Confirmers
     approvals: Approvals
     overrides: Overrides
     questions: Questions
+    uploads: Uploads
 
 
 @asynccontextmanager
@@ -121,64 +125,18 @@ async def open_core(parts: Parts) -> AsyncIterator[Core]:
     """
     hub = Hub(parts.store)
     log = Log(parts.store, hub, parts.clock)
-    recover = partial(close_what_is_open, parts.store, log, parts.clock)
     await close_what_can_be(parts.store, log, parts.clock)
     defaults = await parts.store.defaults()
     parts.workspaces.trust.remember(defaults.trusted)
-    tools = ToolRegistry(parts.tools, late=parts.late_tools)
-    confirmers = Confirmers()
-    uploads = Uploads(parts.store, parts.clock, parts.spool_folder)
-    sessions = Sessions(
-        parts.store,
-        log,
-        parts.clock,
-        defaults,
-        recover=recover,
-        workdir=parts.workspaces.default.path,
-    )
-    approvals = Approvals(parts.clock, confirmers, parts.approval_timeout_seconds)
-    shared = _Shared(
-        log=log,
-        sessions=sessions,
-        tools=tools,
-        gate=CallRunner(
-            parts.around_tools(tools), parts.call_hooks or ExtensionCallHooks(parts.hooks)
-        ),
-        contexts=Contexts(parts.store, tokens_max=_CONTEXT_WINDOWS_READ * _window(parts)),
-        approvals=approvals,
-        overrides=Overrides(parts.store, sessions, parts.clock, approvals),
-        questions=Questions(parts.clock, confirmers, parts.approval_timeout_seconds),
-    )
+    shared = _shared(parts, hub, log, defaults)
     async with trio.open_nursery() as nursery:
         runs = _runs(parts, shared, nursery)
         nursery.start_soon(runs.stop_stale_runs)
         nursery.start_soon(shared.overrides.watch)
         mcp = _mcp_servers(parts, shared, nursery)
-        _keep_house(parts, hub, uploads, nursery)
-        core = Core(
-            store=parts.store,
-            hub=hub,
-            clock=parts.clock,
-            meters=Meters(parts.clock.now()),
-            sessions=shared.sessions,
-            runs=runs,
-            calls=ClientCalls(nursery=nursery, runs=runs, runner=shared.gate, tools=tools),
-            call_records=runs.call_records,
-            contexts=shared.contexts,
-            uploads=uploads,
-            confirmers=confirmers,
-            approvals=shared.approvals,
-            questions=shared.questions,
-            tools=tools,
-            mcp=mcp,
-            workspaces=parts.workspaces,
-            model_lists=ModelLists(parts.models),
-            extension_commands=parts.extension_commands,
-            hooks=parts.hooks,
-            command_timeout=parts.command_timeout,
-            line_bytes_max=parts.line_bytes_max,
-            closing=trio.Event(),
-        )
+        _keep_house(parts, hub, shared.uploads, nursery)
+        calls = ClientCalls(nursery=nursery, runs=runs, runner=shared.gate, tools=shared.tools)
+        core = _core(parts, shared, runs, calls, mcp)
         try:
             yield core
         finally:
@@ -193,6 +151,62 @@ async def shut_down(core: Core) -> None:
         await core.calls.stop_all("interrupted")
         await core.runs.stop_all("interrupted")
     core.closing.set()
+
+
+def _shared(parts: Parts, hub: Hub, log: Log, defaults: Defaults) -> _Shared:
+    sessions = Sessions(
+        parts.store,
+        log,
+        parts.clock,
+        defaults,
+        recover=partial(close_what_is_open, parts.store, log, parts.clock),
+        workdir=parts.workspaces.default.path,
+    )
+    tools = ToolRegistry(parts.tools, late=parts.late_tools)
+    confirmers = Confirmers()
+    approvals = Approvals(parts.clock, confirmers, parts.approval_timeout_seconds)
+    return _Shared(
+        hub=hub,
+        log=log,
+        sessions=sessions,
+        tools=tools,
+        gate=CallRunner(
+            parts.around_tools(tools), parts.call_hooks or ExtensionCallHooks(parts.hooks)
+        ),
+        contexts=Contexts(parts.store, tokens_max=_CONTEXT_WINDOWS_READ * _window(parts)),
+        confirmers=confirmers,
+        approvals=approvals,
+        overrides=Overrides(parts.store, sessions, parts.clock, approvals),
+        questions=Questions(parts.clock, confirmers, parts.approval_timeout_seconds),
+        uploads=Uploads(parts.store, parts.clock, parts.spool_folder),
+    )
+
+
+def _core(parts: Parts, shared: _Shared, runs: Runs, calls: ClientCalls, mcp: McpServers) -> Core:
+    return Core(
+        store=parts.store,
+        hub=shared.hub,
+        clock=parts.clock,
+        meters=Meters(parts.clock.now()),
+        sessions=shared.sessions,
+        runs=runs,
+        calls=calls,
+        call_records=runs.call_records,
+        contexts=shared.contexts,
+        uploads=shared.uploads,
+        confirmers=shared.confirmers,
+        approvals=shared.approvals,
+        questions=shared.questions,
+        tools=shared.tools,
+        mcp=mcp,
+        workspaces=parts.workspaces,
+        model_lists=ModelLists(parts.models),
+        extension_commands=parts.extension_commands,
+        hooks=parts.hooks,
+        command_timeout=parts.command_timeout,
+        line_bytes_max=parts.line_bytes_max,
+        closing=trio.Event(),
+    )
 
 
 def _runs(parts: Parts, shared: _Shared, nursery: trio.Nursery) -> Runs:

@@ -241,17 +241,8 @@ def begin_turn(
     }
     if not turn.inputs:
         return (*appended, events.TurnStart(**common))
-    input_ids = tuple(queued.input_id for queued in turn.inputs)
     only = turn.inputs[0] if len(turn.inputs) == 1 else None
-    text: dict[str, Any] = {"text": turn.text}
-    if only is not None:
-        text |= {"text_ref": only.text_ref, "text_bytes": only.text_bytes}
-    message: dict[str, Any] = text | {
-        "turn_kind": turn.kind,
-        "input_ids": input_ids,
-        "client_message_id": UNSET if only is None else only.client_message_id,
-        "attachments": turn.attachments or UNSET,
-    }
+    message = _message_of(turn, only)
     entries: Events = ()
     if only is not None and _is_there(only, run_id, state.leaf_id):
         message_id = only.entry_id or message_id
@@ -265,6 +256,7 @@ def begin_turn(
             **message,
         )
         entries = (events.EntryAppended(session_id=state.session_id, run_id=run_id, entry=entry),)
+    text = {key: message[key] for key in ("text", "text_ref", "text_bytes") if key in message}
     return (
         *appended,
         events.TurnStart(**common),
@@ -273,6 +265,27 @@ def begin_turn(
         *entries,
         events.MessageEnd(**common, message_id=message_id, **text),
     )
+
+
+def _message_of(turn: queue.Turn, only: QueuedInput | None) -> dict[str, Any]:
+    """Returns what a turn's user message says, whether it is told or kept.
+
+    Args:
+        only: the turn's input if it has just one.
+    """
+    message: dict[str, Any] = {
+        "text": turn.text,
+        "turn_kind": turn.kind,
+        "input_ids": tuple(queued.input_id for queued in turn.inputs),
+        "attachments": turn.attachments or UNSET,
+    }
+    if only is not None:
+        message |= {
+            "text_ref": only.text_ref,
+            "text_bytes": only.text_bytes,
+            "client_message_id": only.client_message_id,
+        }
+    return message
 
 
 def _is_there(prompt: QueuedInput, run_id: str, leaf_id: str | None) -> bool:
