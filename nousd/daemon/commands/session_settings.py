@@ -44,18 +44,18 @@ def said_of_new(core: Core, command: commands.NewSession) -> dict[str, Any]:
     }
     if choice is not None:
         said |= {"provider": choice.provider, "model": choice.model}
-    return checked(said)
+    return kept_settings(said)
 
 
 async def update_session(core: Core, command: commands.UpdateSession) -> Reply:
     """Changes what a client names of a session; a run that goes on minds it from its next call on."""
     live = await core.sessions.get(command.session_id)
     given = {name: value for name in _UPDATED if (value := getattr(command, name)) is not UNSET}
-    ticket = changed(live, **checked(given))
+    ticket = change_settings(live, **kept_settings(given))
     return Deferred(ticket, Accepted(command="update_session", session_id=live.session_id))
 
 
-def changed(live: LiveSession, **given: Any) -> Ticket:
+def change_settings(live: LiveSession, **given: Any) -> Ticket:
     """Changes those of the values that are others now; the ticket is of what was decided before if none
     is.
     """
@@ -64,7 +64,7 @@ def changed(live: LiveSession, **given: Any) -> Ticket:
     return live.decide((event,) if new else ())
 
 
-def checked(given: dict[str, Any]) -> dict[str, Any]:
+def kept_settings(given: dict[str, Any]) -> dict[str, Any]:
     """Returns the values as they are kept: what says nothing is None.
 
     Raises:

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from nousd.daemon.commands.accepting import require_entry
 from nousd.daemon.commands.hooked import Warnings, ask_fork, ask_switch
 from nousd.daemon.commands.reading import active_run
-from nousd.daemon.commands.session_settings import changed, said_of_new
+from nousd.daemon.commands.session_settings import change_settings, said_of_new
 from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.garbage import drop_leftovers
 from nousd.daemon.live_session import LiveSession
@@ -61,7 +61,7 @@ async def branch_session(core: Core, command: commands.BranchSession) -> Reply:
 async def rename_session(core: Core, command: commands.RenameSession) -> Reply:
     """Gives a session a name for people."""
     live = await core.sessions.require(command.session_id)
-    ticket = changed(live, name=command.name)
+    ticket = change_settings(live, name=command.name)
     return Deferred(ticket, _selected(live, is_active=live.session_id == core.sessions.active_id))
 
 
