@@ -49,11 +49,6 @@ class Store(Protocol):
         """
         ...
 
-    @property
-    def pending_bytes(self) -> int:
-        """Size of the batches that were submitted and had no callback yet."""
-        ...
-
     async def wait_room(self) -> None:
         """Waits until less is pending than ``PENDING_BYTES_MAX`` and ``PENDING_BATCHES_MAX``."""
         ...

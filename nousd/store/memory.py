@@ -67,10 +67,6 @@ class MemoryStore:
     def head(self) -> int:
         return self._pending.head
 
-    @property
-    def pending_bytes(self) -> int:
-        return self._pending.bytes
-
     async def wait_room(self) -> None:
         await self._pending.wait_room()
 

@@ -228,10 +228,6 @@ class SqliteStore:
     def head(self) -> int:
         return self._pending.head
 
-    @property
-    def pending_bytes(self) -> int:
-        return self._pending.bytes
-
     async def figures(self) -> LogMetrics:
         database, wal = await trio.to_thread.run_sync(self._sizes)
         return self._tally.read(self._pending, database_bytes=database, wal_bytes=wal)

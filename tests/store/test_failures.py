@@ -109,7 +109,7 @@ async def test_a_store_fails_as_often_as_it_must_and_then_works(breakable: Break
     for _ in range(3):
         with pytest.raises(StoreError):
             await append(store, created(), run_started())
-        assert store.pending_bytes == 0
+        assert (await store.figures()).queued_bytes == 0
     breakable.mend()
     stored = await append(store, created(), run_started())
     assert await whole_log(store) == stored

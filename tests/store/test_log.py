@@ -9,6 +9,7 @@ import trio
 
 from nousd.errors import StoreError
 from nousd.store import memory, sqlite
+from nousd.store._pending import PendingBatches
 from nousd.store.interface import PENDING_BATCHES_MAX, PENDING_BYTES_MAX, Store
 from nousd.store.records import EventFilter
 from nousd.wire.codec import decode_event
@@ -116,21 +117,21 @@ async def test_what_a_callback_announced_can_be_read_at_once(store: Store) -> No
         assert await store.entry("s1", f"e{number}") is not None
 
 
-async def test_pending_bytes_count_lines_and_are_none_after_the_callbacks(store: Store) -> None:
-    outcomes = Outcomes()
+def test_what_waits_is_counted_in_bytes_of_lines_until_its_callback() -> None:
+    pending, outcomes = PendingBatches(head=0), Outcomes()
     batch = outcomes.batch("a", [delta("x" * 1000)])
-    store.submit(batch)
-    assert store.pending_bytes == len(batch.records[0].tail)
-    await store.flush()
-    assert store.pending_bytes == 0
+    assert pending.add(batch) == pending.bytes == len(batch.records[0].tail)
+    pending.fail_all(StoreError("the disk is gone"))
+    assert pending.bytes == 0
 
 
 async def test_there_is_no_room_behind_very_many_small_batches(store: Store) -> None:
     outcomes = Outcomes()
     with trio.fail_after(20):
         for number in range(PENDING_BATCHES_MAX):
-            store.submit(outcomes.batch(str(number), [delta("x")]))
-        assert store.pending_bytes < PENDING_BYTES_MAX
+            batch = outcomes.batch(str(number), [delta("x")])
+            store.submit(batch)
+        assert len(batch.records[0].tail) * PENDING_BATCHES_MAX < PENDING_BYTES_MAX
         await store.wait_room()
     assert outcomes.told != []
 
@@ -145,9 +146,8 @@ async def test_whoever_waits_for_room_goes_on_when_the_queue_is_below_its_bound(
         piece = "x" * (PENDING_BYTES_MAX // 4)
         for name in ("a", "b", "c", "d"):
             store.submit(outcomes.batch(name, [delta(piece)]))
-        assert store.pending_bytes >= PENDING_BYTES_MAX
         await store.wait_room()
-    assert store.pending_bytes < PENDING_BYTES_MAX
+    assert (await store.figures()).queued_bytes < PENDING_BYTES_MAX
     assert outcomes.names[0] == "a"
 
 
