@@ -105,11 +105,29 @@ def fails(error: Exception, *texts: str) -> Outcome:
     return play
 
 
-class ScriptedProvider:
+class OneModel:
+    """What the providers of tests have in common: one model, which takes any file."""
+
+    default_model: str
+
+    def context_window(self, model: str) -> int:
+        return 100_000
+
+    def accepts(self, model: str, media_type: str) -> bool:
+        return True
+
+    async def models(self) -> tuple[str, ...]:
+        return (self.default_model,)
+
+    async def aclose(self) -> None:
+        pass
+
+
+class ScriptedProvider(OneModel):
     """See ``providers.interface.Provider``."""
 
     name: Final = "scripted"
-    default_model: Final = "scripted-model"
+    default_model = "scripted-model"
 
     def __init__(self) -> None:
         self.calls: Held[Outcome] = Held()
@@ -123,24 +141,12 @@ class ScriptedProvider:
         for outcome in outcomes:
             self.calls.decide(outcome)
 
-    def context_window(self, model: str) -> int:
-        return 100_000
-
-    def accepts(self, model: str, media_type: str) -> bool:
-        return True
-
-    async def models(self) -> tuple[str, ...]:
-        return (self.default_model,)
-
     async def generate(
         self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
     ) -> None:
         self.requests.append(request)
         outcome = await self.calls.outcome()
         await outcome(receive)
-
-    async def aclose(self) -> None:
-        pass
 
 
 class _NoArguments(msgspec.Struct):

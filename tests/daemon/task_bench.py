@@ -25,28 +25,19 @@ import trio
 from nousd.machine.model_input import ModelInput, UserMessage
 from nousd.providers.interface import NO_BLOBS, Blobs, Receive
 from tests.daemon.asking_bench import Fetched, calls
-from tests.daemon.scripted import Outcome, says
+from tests.daemon.scripted import OneModel, Outcome, says
 from tests.daemon_harness import Client, Daemon, Event, Events, Payload, memory_daemon, of_type
 
 
-class PlannedModel:
+class PlannedModel(OneModel):
     """See ``providers.interface.Provider``. ``requests``: by first prompt."""
 
     name: Final = "planned"
-    default_model: Final = "planned-model"
+    default_model = "planned-model"
 
     def __init__(self) -> None:
         self.plans: dict[str, list[Outcome]] = defaultdict(list)
         self.requests: dict[str, list[ModelInput]] = defaultdict(list)
-
-    def context_window(self, model: str) -> int:
-        return 100_000
-
-    def accepts(self, model: str, media_type: str) -> bool:
-        return True
-
-    async def models(self) -> tuple[str, ...]:
-        return (self.default_model,)
 
     async def generate(
         self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
@@ -56,9 +47,6 @@ class PlannedModel:
         self.requests[prompt].append(request)
         plan = self.plans[prompt]
         await (plan.pop(0) if plan else says(f"nothing planned for {prompt}"))(receive)
-
-    async def aclose(self) -> None:
-        pass
 
 
 def holds(gate: trio.Event, then: Outcome) -> Outcome:
