@@ -55,6 +55,9 @@ class Transcripts:
         """Remembers what was read for a state, and forgets the oldest past the bounds."""
         self.forget(state.session_id)
         size = len(encode_json(newest))
+        if size > KEPT_BYTES_MAX:
+            # It would push out all others, and itself.
+            return
         self._kept[state.session_id] = _Kept(state, limit, newest, size)
         self._bytes += size
         while len(self._kept) > KEPT_SESSIONS_MAX or self._bytes > KEPT_BYTES_MAX:

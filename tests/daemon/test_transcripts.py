@@ -55,7 +55,7 @@ def test_as_many_as_fit_are_kept_and_the_one_that_was_asked_for_last_longest(
     assert [kept.find(state, 1) is not None for state in states] == [True, False, False, True, True]
 
 
-def test_one_that_is_too_long_is_not_kept_and_long_ones_push_out_others(
+def test_one_that_is_too_long_is_not_kept_nor_pushes_out_what_long_ones_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transcripts, "KEPT_BYTES_MAX", 10_000)
@@ -70,7 +70,9 @@ def test_one_that_is_too_long_is_not_kept_and_long_ones_push_out_others(
     kept.keep(states[2], 1, newest("s2", "x" * 4_000))
     assert [kept.find(state, 1) is not None for state in states] == [False, True, True]
     kept.keep(states[0], 1, newest("s0", "x" * 10_000))
-    assert not any(kept.find(state, 1) for state in states)
+    assert [kept.find(state, 1) is not None for state in states] == [False, True, True]
+    kept.keep(states[1], 1, newest("s1", "x" * 10_000))
+    assert [kept.find(state, 1) is not None for state in states] == [False, False, True]
 
 
 async def test_who_reads_a_session_again_is_told_all_that_happened_meanwhile(
