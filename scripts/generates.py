@@ -27,7 +27,8 @@ from nousd.bridge.replies import FAILURES
 from nousd.bridge.routes import ROWS
 from nousd.bridge.table import Exposed, Row
 from nousd.errors import WIRE_ERROR_CODES
-from nousd.views.tandem.events import TELLING, Seen, frames, seen
+from nousd.views.tandem.events import TELLING, frames, seen
+from nousd.views.tandem.telling import Seen
 from nousd.wire.commands import COMMANDS
 from nousd.wire.descriptions import first_paragraph, tidied
 from nousd.wire.events import (

@@ -24,9 +24,10 @@ from nousd.client.answers import ReceivedEvent
 from nousd.client.client import Client
 from nousd.client.resuming import Backoff, Retry
 from nousd.errors import ClientError, Refused
-from nousd.views.tandem.events import Seen, frames, seen, told_again
+from nousd.views.tandem.events import frames, seen, told_again
 from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place, encoded, frame_id
 from nousd.views.tandem.runs import as_of_run
+from nousd.views.tandem.telling import Seen
 from nousd.views.tandem.values import or_none
 from nousd.wire.commands import GetEvents
 from nousd.wire.events import AgentEnd, SessionDeleted

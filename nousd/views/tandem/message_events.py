@@ -1,0 +1,184 @@
+"""What is said and done in a run, as Tandem is told: messages, calls of tools, questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from msgspec import UNSET
+
+from nousd.views.tandem.asking import (
+    answer_text,
+    call_ref,
+    decided_rule,
+    question,
+    reply_given,
+    request_id,
+)
+from nousd.views.tandem.runs import TENANT
+from nousd.views.tandem.telling import Seen, Told, Views, run_of
+from nousd.views.tandem.values import milliseconds, or_none
+from nousd.wire import events
+from nousd.wire.tool_events import ToolCallEvent, ToolExecutionEvent
+
+# --- messages --------------------------------------------------------------------------------
+
+
+def _message_start(seen: Seen, event: events.MessageStart) -> Iterator[Told]:
+    """The user's own text comes whole; an assistant's message shows with its first piece."""
+    if event.role == "user" and event.text is not UNSET:
+        yield _text_part(seen, event, event.text, delta=event.text, agent="user")
+
+
+def _message_update(seen: Seen, event: events.MessageUpdate) -> Iterator[Told]:
+    yield _text_part(seen, event, event.delta, delta=event.delta)
+
+
+def _message_end(seen: Seen, event: events.MessageEnd) -> Iterator[Told]:
+    """A part without ``delta`` is the whole text. Only an answer has a reason why it ended; of one that
+    is an artifact the event has not the whole, but its deltas were told.
+    """
+    if event.stop_reason is not UNSET and event.text and event.text_ref is UNSET:
+        yield _text_part(seen, event, event.text)
+
+
+_MessageEvent = events.MessageStart | events.MessageUpdate | events.MessageEnd
+
+
+def _text_part(seen: Seen, event: _MessageEvent, text: str, **more: Any) -> Told:
+    part = {
+        "id": f"part-{seen.seq}",
+        "sessionID": event.session_id,
+        "messageID": event.message_id,
+        "type": "text",
+        "text": text,
+    }
+    where = {"sessionID": event.session_id, "runID": event.run_id}
+    return "message.part.updated", {**where, **more, "part": part}
+
+
+# --- tools -----------------------------------------------------------------------------------
+
+
+def _tool_start(_seen: Seen, event: events.ToolExecutionStart) -> Iterator[Told]:
+    yield _tool_part(event, state="running", args=event.args)
+
+
+def _tool_end(_seen: Seen, event: events.ToolExecutionEnd) -> Iterator[Told]:
+    if event.is_error:
+        yield _tool_part(event, state="failed", error=event.result)
+    else:
+        yield _tool_part(event, state="completed", result=event.result)
+
+
+def _permission_requested(seen: Seen, event: events.PermissionRequested) -> Iterator[Told]:
+    yield (
+        "permission.asked",
+        {
+            "sessionID": event.session_id,
+            **run_of(event),
+            "requestID": request_id(event),
+            "tool": event.tool_name,
+            "args": event.args,
+            "argsSource": "model",
+            "argsIntegrity": "verified",
+            "query": event.reason,
+            "requestedAtMs": milliseconds(or_none(event.requested_at) or seen.ts),
+            "expiresAtMs": milliseconds(event.expires_at),
+            "actionDigest": event.input_hash,
+            "tenantContext": TENANT,
+        },
+    )
+    if event.run_id is not UNSET:
+        yield _tool_part(event, state="pending", args=event.args)
+
+
+def _decided(seen: Seen, event: events.ToolCallApproved | events.ToolCallDenied) -> Iterator[Told]:
+    """Tells what became of a request; a call that nobody was asked about is not told."""
+    where: dict[str, Any] = {"sessionID": event.session_id, "requestID": request_id(event)}
+    if event.by == "timeout":
+        message_id = call_ref(event).message_id
+        told = {**where, "messageID": message_id, "tool": event.tool_name}
+        yield "permission.wait.timeout", told
+    elif event.by == "user":
+        rule = decided_rule(event)
+        yield (
+            "permission.replied",
+            {
+                **where,
+                "reply": reply_given(event),
+                "decidedAtMs": milliseconds(seen.ts),
+                "decidedBy": "user",
+                "standingRuleID": rule,
+                "standingRulePersisted": rule is not None,
+                "actionDigest": or_none(event.input_hash),
+                "tenantContext": TENANT,
+            },
+        )
+
+
+def _tool_part(event: ToolCallEvent | ToolExecutionEvent, **more: Any) -> Told:
+    part = {
+        "id": event.tool_call_id,
+        "sessionID": event.session_id,
+        "messageID": event.tool_call_id.rpartition(".")[0],
+        "type": "tool",
+        "tool": event.tool_name,
+        **more,
+    }
+    where = {"sessionID": event.session_id, **run_of(event)}
+    return "message.part.updated", {**where, "part": part}
+
+
+# --- questions -------------------------------------------------------------------------------
+
+
+def _question_asked(_seen: Seen, event: events.QuestionAsked) -> Iterator[Told]:
+    tool = call_ref(event)
+    yield (
+        "question.asked",
+        {
+            "id": event.question_id,
+            "sessionID": event.session_id,
+            **run_of(event),
+            "messageID": tool.message_id,
+            "questions": [question(asked) for asked in event.questions],
+            "tool": tool,
+            "expiresAtMs": milliseconds(event.expires_at),
+            "tenantContext": TENANT,
+        },
+    )
+
+
+def _question_answered(_seen: Seen, event: events.QuestionAnswered) -> Iterator[Told]:
+    yield (
+        "question.replied",
+        {
+            "id": event.question_id,
+            "sessionID": event.session_id,
+            "ok": True,
+            "answer": "\n".join(map(answer_text, event.answers)),
+        },
+    )
+
+
+def _question_rejected(_seen: Seen, event: events.QuestionRejected) -> Iterator[Told]:
+    yield (
+        "question.replied",
+        {"id": event.question_id, "sessionID": event.session_id, "ok": False},
+    )
+
+
+VIEWS: Final[Views] = {
+    events.MessageStart: _message_start,
+    events.MessageUpdate: _message_update,
+    events.MessageEnd: _message_end,
+    events.ToolExecutionStart: _tool_start,
+    events.ToolExecutionEnd: _tool_end,
+    events.PermissionRequested: _permission_requested,
+    events.ToolCallApproved: _decided,
+    events.ToolCallDenied: _decided,
+    events.QuestionAsked: _question_asked,
+    events.QuestionAnswered: _question_answered,
+    events.QuestionRejected: _question_rejected,
+}

@@ -1,0 +1,201 @@
+"""What becomes of a session and of its runs, as Tandem is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from msgspec import UNSET
+
+from nousd.views.tandem.asking import todo_items
+from nousd.views.tandem.failures import engine_code, run_error
+from nousd.views.tandem.runs import DEFERRED, RETRY_AFTER_MS, TENANT, attach_path
+from nousd.views.tandem.sessions import ENVIRONMENT, project_id
+from nousd.views.tandem.telling import Seen, Told, Views, run_of
+from nousd.views.tandem.values import milliseconds, or_none
+from nousd.wire import events
+from nousd.wire.event_base import EndStatus
+from nousd.wire.events import SessionAttached, WorkspaceOverrideExpired, WorkspaceOverrideGranted
+
+
+class _End(NamedTuple):
+    """How the end of a run is told: ``shown`` is what the session's state then is."""
+
+    status: str
+    shown: str
+    category: str | None
+
+
+_ENDS: Final[dict[EndStatus, _End]] = {
+    "completed": _End("completed", "idle", None),
+    "cancelled": _End("cancelled", "cancelled", "user_cancelled"),
+    "error": _End("error", "error", "runtime"),
+    "timeout": _End("timeout", "failed", "timeout"),
+    "interrupted": _End("error", "error", "runtime"),
+}
+
+
+# --- sessions --------------------------------------------------------------------------------
+
+
+def _session_created(_seen: Seen, event: events.SessionCreated) -> Iterator[Told]:
+    properties: dict[str, Any] = {"sessionID": event.session_id}
+    if event.workspace is not UNSET:
+        properties["projectID"] = project_id(event.workspace)
+        properties["workspaceRoot"] = event.workspace
+    yield "session.created", {**properties, "tenantContext": TENANT}
+
+
+def _session_updated(_seen: Seen, event: events.SessionUpdated) -> Iterator[Told]:
+    if event.session_id:
+        title = {} if event.name is UNSET else {"title": event.name}
+        yield "session.updated", {"sessionID": event.session_id, **title}
+
+
+def _session_deleted(_seen: Seen, event: events.SessionDeleted) -> Iterator[Told]:
+    yield "session.deleted", {"sessionID": event.session_id}
+
+
+def _delete_deferred(_seen: Seen, event: events.SessionDeleteDeferred) -> Iterator[Told]:
+    where = {"sessionID": event.session_id, "runID": event.run_id}
+    yield "session.delete.deferred", {**where, "reason": DEFERRED, "tenantContext": TENANT}
+
+
+def _session_attached(_seen: Seen, event: SessionAttached) -> Iterator[Told]:
+    yield (
+        "session.attached",
+        {
+            "sessionID": event.session_id,
+            "workspaceRoot": event.workspace,
+            "attachedFromWorkspace": event.attached_from,
+            "attachedToWorkspace": event.workspace,
+            "attachReason": or_none(event.reason),
+            "tenantContext": TENANT,
+        },
+    )
+
+
+def _override_granted(_seen: Seen, event: WorkspaceOverrideGranted) -> Iterator[Told]:
+    where = {"sessionID": event.session_id}
+    expires = milliseconds(event.expires_at)
+    yield (
+        "workspace.override.activated",
+        {
+            **where,
+            "requestedTtlSeconds": event.ttl_seconds,
+            "cappedTtlSeconds": event.ttl_seconds,
+            "expiresAt": expires,
+        },
+    )
+    yield (
+        "session.workspace_override.granted",
+        {**where, "ttlSeconds": event.ttl_seconds, "expiresAtMs": expires},
+    )
+
+
+def _override_expired(_seen: Seen, event: WorkspaceOverrideExpired) -> Iterator[Told]:
+    yield "workspace.override.expired", {"sessionID": event.session_id, "reason": event.reason}
+
+
+def _todo_updated(_seen: Seen, event: events.TodoUpdated) -> Iterator[Told]:
+    properties: dict[str, Any] = {"sessionID": event.session_id, "todos": todo_items(event.todos)}
+    yield "todo.updated", {**properties, **run_of(event)}
+
+
+# --- runs ------------------------------------------------------------------------------------
+
+
+def _agent_start(seen: Seen, event: events.AgentStart) -> Iterator[Told]:
+    yield (
+        "session.run.started",
+        {
+            "sessionID": event.session_id,
+            "runID": event.run_id,
+            "startedAtMs": milliseconds(seen.ts),
+            "clientID": or_none(event.client_id),
+            "agentID": or_none(event.agent_id),
+            "agentProfile": or_none(event.agent_profile),
+            "environment": ENVIRONMENT,
+            "tenantContext": TENANT,
+        },
+    )
+    yield "session.status", {"sessionID": event.session_id, "status": "running"}
+
+
+def _agent_end(seen: Seen, event: events.AgentEnd) -> Iterator[Told]:
+    ended = _ENDS[event.status]
+    where = {"sessionID": event.session_id}
+    error = run_error(event.status, event.error)
+    failed = {} if error is None else {"error": error}
+    yield "session.updated", {**where, "status": ended.shown}
+    # The words in which the session is idle again come first: what ends a run is told last.
+    yield "session.status", {**where, "status": ended.shown, **failed}
+    yield (
+        "session.run.finished",
+        {
+            **where,
+            "runID": event.run_id,
+            "finishedAtMs": milliseconds(seen.ts),
+            "status": ended.status,
+            "error": error,
+            "failureCategory": ended.category,
+            "tenantContext": TENANT,
+        },
+    )
+
+
+def _run_conflict(_seen: Seen, event: events.RunConflict) -> Iterator[Told]:
+    yield (
+        "session.run.conflict",
+        {
+            "sessionID": event.session_id,
+            "runID": event.run_id,
+            "retryAfterMs": RETRY_AFTER_MS,
+            "attachEventStream": attach_path(event.session_id, event.run_id),
+            "tenantContext": TENANT,
+        },
+    )
+
+
+def _error(_seen: Seen, event: events.Error) -> Iterator[Told]:
+    error = {"code": engine_code(event.code), "message": event.message}
+    yield (
+        "session.error",
+        {"sessionID": event.session_id, "runID": event.run_id, "error": error},
+    )
+
+
+def _usage(_seen: Seen, event: events.UsageReported) -> Iterator[Told]:
+    if event.usage is UNSET or event.run_id is UNSET:
+        return
+    yield (
+        "provider.usage",
+        {
+            "sessionID": event.session_id,
+            "runID": event.run_id,
+            "messageID": or_none(event.message_id),
+            "providerID": or_none(event.provider),
+            "modelID": event.model,
+            "promptTokens": event.usage.input,
+            "completionTokens": event.usage.output,
+            "totalTokens": event.usage.total,
+            "usageSource": "provider",
+        },
+    )
+
+
+VIEWS: Final[Views] = {
+    events.SessionCreated: _session_created,
+    events.SessionUpdated: _session_updated,
+    events.SessionDeleted: _session_deleted,
+    events.SessionDeleteDeferred: _delete_deferred,
+    SessionAttached: _session_attached,
+    WorkspaceOverrideGranted: _override_granted,
+    WorkspaceOverrideExpired: _override_expired,
+    events.TodoUpdated: _todo_updated,
+    events.AgentStart: _agent_start,
+    events.AgentEnd: _agent_end,
+    events.RunConflict: _run_conflict,
+    events.Error: _error,
+    events.UsageReported: _usage,
+}
