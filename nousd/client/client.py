@@ -14,20 +14,18 @@ import math
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, overload
+from typing import Any, Final, Self
 
 import anyio
 
 from nousd.client.answers import REQUEST_TIMEOUT_SECONDS, Answer
+from nousd.client.asking import Asking
 from nousd.client.connection import Connection
 from nousd.client.dial import Where, dial_of
 from nousd.client.follow import Follower, Tell, follow
 from nousd.client.resuming import Backoff, Retry
 from nousd.client.subscription import Subscription, subscribe
-from nousd.client.typed import request_of, response_of
 from nousd.errors import AnswerTimedOut, ClientError, ConnectionLost, DaemonUnreachable
-from nousd.wire.command_base import AnsweredBy, Command
-from nousd.wire.response_base import Response
 from nousd.wire.subscribe import Subscribe
 
 CONNECTIONS_MAX: Final = 32
@@ -39,11 +37,8 @@ RESEND_SECONDS: Final = 5.0
 _IDS_OF_CLIENTS: Final = ("client_message_id", "client_call_id")
 """The keys by which the daemon knows a request that it has seen before."""
 
-R = TypeVar("R")
-Expected = TypeVar("Expected", bound=Response)
 
-
-class Client:
+class Client(Asking):
     """A daemon, wherever it is. To be used as an async context manager; it connects when it is asked.
 
     Args:
@@ -88,34 +83,6 @@ class Client:
         self._free.clear()
         while self._open:
             await self._open.pop().aclose()
-
-    @overload
-    async def ask(self, command: AnsweredBy[R], *, timeout_seconds: float | None = None) -> R: ...
-
-    @overload
-    async def ask(
-        self, command: Command, expected: type[Expected], *, timeout_seconds: float | None = None
-    ) -> Expected: ...
-
-    async def ask(
-        self,
-        command: Command,
-        expected: type[Response] | None = None,
-        *,
-        timeout_seconds: float | None = None,
-    ) -> Any:
-        """Sends a command and returns the payload of its answer as its struct.
-
-        Args:
-            expected: for a command that has several answers, which of them is meant.
-
-        Raises:
-            Refused, AnswerTimedOut, DaemonUnreachable, ConnectionLost: as ``request``.
-            AnswerInvalid: the answer is another than that.
-        """
-        type_, payload = request_of(command)
-        answer = await self.request(type_, payload, timeout_seconds=timeout_seconds)
-        return response_of(answer, command, expected)
 
     async def request(
         self, type_: str, payload: Mapping[str, Any], *, timeout_seconds: float | None = None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final
 
 import anyio
 import anyio.abc
@@ -27,19 +27,15 @@ from nousd.client.answers import (
     encode_request,
     new_splitter,
 )
+from nousd.client.asking import Asking
 from nousd.client.dial import Where, dial_of, has_news, opened
 from nousd.client.memory import MemoryStream
-from nousd.client.typed import loads, request_of, response_of
+from nousd.client.typed import loads
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ClientError, ConnectionLost
-from nousd.wire.command_base import AnsweredBy, Command
-from nousd.wire.response_base import Response
 
 IN_FLIGHT_MAX: Final = 64
 """Requests without an answer on one connection; a further one waits its turn. Far below the daemon's
 own bound, past which it stops reading."""
-
-R = TypeVar("R")
-Expected = TypeVar("Expected", bound=Response)
 
 
 class _InFlight:
@@ -51,7 +47,7 @@ class _InFlight:
         self.answer: Answer | None = None
 
 
-class Connection:
+class Connection(Asking):
     """One connection to the command socket. Open it with ``connect``, or over a stream of your own.
 
     Invariant: while nobody reads, nobody waits for news: whoever has to wait reads.
@@ -89,34 +85,6 @@ class Connection:
     def was_left(self) -> bool:
         """Whether the daemon has hung up on an idle connection, as far as can be told at once."""
         return has_news(self._stream)
-
-    @overload
-    async def ask(self, command: AnsweredBy[R], *, timeout_seconds: float | None = None) -> R: ...
-
-    @overload
-    async def ask(
-        self, command: Command, expected: type[Expected], *, timeout_seconds: float | None = None
-    ) -> Expected: ...
-
-    async def ask(
-        self,
-        command: Command,
-        expected: type[Response] | None = None,
-        *,
-        timeout_seconds: float | None = None,
-    ) -> Any:
-        """Sends a command and returns the payload of its answer as its struct.
-
-        Args:
-            expected: for a command that has several answers, which of them is meant.
-
-        Raises:
-            Refused, AnswerTimedOut, ConnectionLost: as ``request``.
-            AnswerInvalid: the answer is another than that.
-        """
-        type_, payload = request_of(command)
-        answer = await self.request(type_, payload, timeout_seconds=timeout_seconds)
-        return response_of(answer, command, expected)
 
     async def request(
         self, type_: str, payload: Mapping[str, Any], *, timeout_seconds: float | None = None
