@@ -57,9 +57,22 @@ async def test_whoever_finds_no_place_in_time_is_told_so(
         assert await in_folder_thread(int, "9") == 9
 
 
-async def test_a_look_that_may_not_be_left_is_waited_for() -> None:
-    ended = threading.Event()
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        await in_folder_thread(ended.set)
-    assert ended.is_set() != scope.cancelled_caught
+@pytest.mark.parametrize("may_be_left", [True, False])
+async def test_only_a_look_that_may_be_left_is_not_waited_for(may_be_left: bool) -> None:
+    answer, left, scope = threading.Event(), trio.Event(), trio.CancelScope()
+
+    async def look() -> None:
+        with scope:
+            await in_folder_thread(answer.wait, may_be_left=may_be_left)
+        left.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        try:
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+            assert left.is_set() == may_be_left
+        finally:
+            answer.set()
+    assert left.is_set()
