@@ -9,7 +9,7 @@ import pytest
 
 from nousd.tools.builtins import BUILTIN_NAMES
 from nousd.views.tandem import tools
-from nousd.views.tandem.tools import allowed_tools, is_same_tool, tools_of
+from nousd.views.tandem.tools import allowed_tools, is_same_tool, tools_of, tools_ruled
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,24 @@ from nousd.views.tandem.tools import allowed_tools, is_same_tool, tools_of
 )
 def test_a_name_means_these_tools(name: str, ours: tuple[str, ...]) -> None:
     assert tools_of(name) == ours
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("bash", ("bash",)),
+        ("Bash", ("Bash", "bash")),
+        ("web-fetch", ("web-fetch", "web_fetch")),
+        ("Shell", ("bash",)),
+        ("websearch", ()),
+        ("mcp.GitHub.List", ("mcp__GitHub__List",)),
+        ("*", ("*",)),
+    ],
+)
+def test_a_rule_is_also_about_the_name_as_the_engine_writes_it(
+    name: str, ours: tuple[str, ...]
+) -> None:
+    assert tools_ruled(name) == ours
 
 
 def test_every_tool_that_is_meant_is_there_and_no_name_of_ours_means_another() -> None:

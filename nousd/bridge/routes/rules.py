@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from nousd.bridge.replies import UNPROCESSABLE, HttpError
 from nousd.bridge.routes.bodies import Given
-from nousd.views.tandem.tools import is_same_tool, tools_of
+from nousd.views.tandem.tools import is_same_tool, tools_ruled
 from nousd.wire.session_settings import SessionRules
 
 _DECISIONS: Final[dict[str, Literal["allow", "ask", "deny"]]] = {
@@ -58,4 +58,4 @@ def _texts(rule: RuleGiven) -> list[str]:
     pattern = rule.pattern
     says_nothing = pattern is None or pattern in _ANY or is_same_tool(pattern, rule.permission)
     rest = "" if says_nothing else f"({pattern})"
-    return [f"{tool}{rest}" for tool in tools_of(rule.permission) or (rule.permission,)]
+    return [f"{tool}{rest}" for tool in tools_ruled(rule.permission) or (rule.permission,)]

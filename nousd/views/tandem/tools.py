@@ -55,6 +55,15 @@ def tools_of(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((name, *(ours for ours in meant if not fnmatchcase(ours, name)))))
 
 
+def tools_ruled(name: str) -> tuple[str, ...]:
+    """Returns what ``tools_of`` does of a name as it is and as the engine would write it: a rule about a
+    tool that is not there decides nothing, and ``Bash`` is one that nobody has.
+    """
+    theirs = _canonical(name)
+    spelled = (name,) if theirs.startswith(_OF_SERVER) else (name, theirs)
+    return tuple(dict.fromkeys(ours for each in spelled for ours in tools_of(each)))
+
+
 def is_same_tool(one: str, other: str) -> bool:
     """Whether two names of the contract's are the same one."""
     return _canonical(one) == _canonical(other)
