@@ -88,6 +88,7 @@ _OF_THIS_RUN: Final = (
     option("client_id", "--client-id", "Shown with the run."),
     option("agent_id", "--agent-id", "Shown with the run."),
     option("agent_profile", "--agent-profile", "Shown with the run."),
+    option("correlation_id", "--correlation-id", "Shown with the run and what it used."),
 )
 
 _STRICT: Final = flag(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import trio
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
@@ -319,6 +319,12 @@ class RunHost:
         if worker is not None and worker.prompt:
             return agent_prompt(worker.prompt)
         return None if self._workspace is None else self._workspace.system_prompt
+
+    @property
+    def correlation_id(self) -> str | UnsetType:
+        """See ``TurnHost.correlation_id``."""
+        run = self.live.state.run
+        return UNSET if run is None else run.request.correlation_id
 
     @property
     def model_calls_left(self) -> int | None:

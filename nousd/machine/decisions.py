@@ -106,6 +106,7 @@ def _agent_start(
         client_id=request.client_id,
         agent_id=request.agent_id,
         agent_profile=request.agent_profile,
+        correlation_id=request.correlation_id,
         options=request.options,
     )
 

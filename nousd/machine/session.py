@@ -188,6 +188,7 @@ def request_of(start: events.AgentStart) -> RunRequest:
         client_id=start.client_id,
         agent_id=start.agent_id,
         agent_profile=start.agent_profile,
+        correlation_id=start.correlation_id,
         options=start.options,
     )
 

@@ -35,6 +35,7 @@ class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
         run_id: str | UnsetType = UNSET,
         turn_id: str | UnsetType = UNSET,
         message_id: str | UnsetType = UNSET,
+        correlation_id: str | UnsetType = UNSET,
     ) -> UsageReported:
         """Returns the event that tells of the call."""
         return UsageReported(
@@ -42,6 +43,7 @@ class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
             run_id=run_id,
             turn_id=turn_id,
             message_id=message_id,
+            correlation_id=correlation_id,
             **msgspec.structs.asdict(self),
         )
 

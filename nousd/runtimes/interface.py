@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
+from msgspec import UnsetType
+
 from nousd.machine.compaction import Cut
 from nousd.machine.compile import Compiled
 from nousd.machine.fragments import Stored
@@ -71,6 +73,11 @@ class TurnHost(CallHost, Protocol):
     @property
     def own_prompt(self) -> SourceText | None:
         """What stands in the place of the runtime's system prompt; None leaves that."""
+        ...
+
+    @property
+    def correlation_id(self) -> str | UnsetType:
+        """What the run's prompt gave to tell its figures by; UNSET if it gave nothing."""
         ...
 
     @property

@@ -119,7 +119,7 @@ class Prompt(AnsweredBy["Accepted | Result"], frozen=True, kw_only=True):
     ``text_ref``: the artifact with the whole of what ``text`` is the beginning of.
     ``reuse_appended``: a text that was appended last and not answered is not repeated.
     ``strict_resend``: the same ``client_message_id`` with another text is refused. ``client_id`` and the
-    two behind it are shown with the run; ``tools`` and what follows hold for this run alone.
+    three behind it are shown with the run; ``tools`` and what follows hold for this run alone.
     """
 
     text: Text
@@ -134,6 +134,7 @@ class Prompt(AnsweredBy["Accepted | Result"], frozen=True, kw_only=True):
     client_id: Name | None = None
     agent_id: Name | None = None
     agent_profile: Name | None = None
+    correlation_id: Name | None = None
     tools: Annotated[tuple[Name, ...], Meta(max_length=TOOLS_MAX)] | None = None
     model: Name | None = None
     provider: Name | None = None

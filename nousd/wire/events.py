@@ -64,6 +64,7 @@ class AgentStart(RunEvent, frozen=True, kw_only=True):
     client_id: str | UnsetType = UNSET
     agent_id: str | UnsetType = UNSET
     agent_profile: str | UnsetType = UNSET
+    correlation_id: str | UnsetType = UNSET
     options: RunOptions | UnsetType = UNSET
 
 

@@ -84,7 +84,9 @@ def _fault_of(
     if unknown := _UNKNOWN.search(error):
         return f"{name} has an unknown key: {unknown[1][:100]}"
     parts = _alternatives(field.type)
-    of_outer_type = any(kind_of(value) == _OUTER_KINDS.get(kind, kind) for kind in map(_type, parts))
+    of_outer_type = any(
+        kind_of(value) == _OUTER_KINDS.get(kind, kind) for kind in map(_type, parts)
+    )
     if of_outer_type and (limit := _limit(name, error)):
         return limit
     if fixed := MESSAGES.get((struct, field.name)):

@@ -96,7 +96,8 @@ class UsageReported(Event, frozen=True, kw_only=True):
     """What one model call cost: tokens, milliseconds, and dollars where the price is known.
 
     One for each call that a provider answered, if only in part. Without ``usage`` the provider did not
-    report tokens. A summary that was asked for by hand belongs to no run.
+    report tokens. A summary that was asked for by hand belongs to no run. ``correlation_id`` is what the
+    run's prompt gave.
     """
 
     model: str
@@ -109,3 +110,4 @@ class UsageReported(Event, frozen=True, kw_only=True):
     first_token_ms: int | UnsetType = UNSET
     duration_ms: int | UnsetType = UNSET
     cost_usd: float | UnsetType = UNSET
+    correlation_id: str | UnsetType = UNSET

@@ -32,11 +32,12 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a run was asked for. The three names are the client's own, and only shown."""
+    """How a run was asked for. The four names are the client's own, and only shown."""
 
     client_id: str | UnsetType = UNSET
     agent_id: str | UnsetType = UNSET
     agent_profile: str | UnsetType = UNSET
+    correlation_id: str | UnsetType = UNSET
     options: RunOptions | UnsetType = UNSET
 
 

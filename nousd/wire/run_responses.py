@@ -69,6 +69,7 @@ class ActiveRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     client_id: str | UnsetType = UNSET
     agent_id: str | UnsetType = UNSET
     agent_profile: str | UnsetType = UNSET
+    correlation_id: str | UnsetType = UNSET
     origin: TaskOrigin | UnsetType = UNSET
 
 
@@ -89,6 +90,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     client_id: str | UnsetType = UNSET
     agent_id: str | UnsetType = UNSET
     agent_profile: str | UnsetType = UNSET
+    correlation_id: str | UnsetType = UNSET
     options: RunOptions | UnsetType = UNSET
 
 

@@ -126,6 +126,19 @@ async def test_who_is_unknown_is_null_in_a_conflict_and_left_out_of_the_run(
     await ended(bridge, session)
 
 
+@pytest.mark.parametrize("headers", [{"x-tandem-correlation-id": "batch-7"}, {}])
+async def test_what_a_run_used_is_told_under_the_correlation_id_of_its_prompt(
+    headers: dict[str, str], bridge: Bridge
+) -> None:
+    session = await bridge.new_session()
+    async with bridge.events(sessionID=session) as frames:
+        await bridge.http.post(
+            f"/session/{session}/prompt_async", json={"parts": text("go")}, headers=headers
+        )
+        *_, used = await frames.until("provider.usage")
+    assert used.properties["correlationID"] == headers.get("x-tandem-correlation-id")
+
+
 # --- of this run alone ---------------------------------------------------------------------------
 
 

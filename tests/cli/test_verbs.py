@@ -47,6 +47,11 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
         },
     ),
     (
+        "prompt hi --correlation-id c",
+        "prompt",
+        {"text": "hi", "wait": True, "correlation_id": "c"},
+    ),
+    (
         'prompt hi --model m --provider p --tools read --tool-choice required --sampling {"top_p":0}',
         "prompt",
         {

@@ -27,7 +27,12 @@ from tests.daemon_harness import (
 )
 from tests.stub_model import Gate, StubModel, error_reply, hanging_reply, text_reply, tool_reply
 
-NAMES = {"client_id": "desktop", "agent_id": "a-1", "agent_profile": "reviewer"}
+NAMES = {
+    "client_id": "desktop",
+    "agent_id": "a-1",
+    "agent_profile": "reviewer",
+    "correlation_id": "c-1",
+}
 
 
 @pytest.fixture
@@ -80,6 +85,14 @@ async def test_who_asks_is_shown_with_the_run(
     over = (await client.request("get_run", run_id=accepted["run_id"]))["run"]
     assert NAMES.items() <= over.items()
     assert "last_activity_at" not in over
+
+
+async def test_what_a_run_used_says_what_its_prompt_gave_to_tell_it_by(
+    client: Client, events: Events
+) -> None:
+    await client.request("prompt", text="go", **NAMES)
+    (used,) = of_type(await events.run(), "usage_reported")
+    assert used["correlation_id"] == NAMES["correlation_id"]
 
 
 async def test_of_a_run_of_which_nothing_is_said_nothing_is_shown(

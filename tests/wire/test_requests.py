@@ -305,7 +305,14 @@ RUN_REQUEST_FAULTS: Faults = [
     *[({"strict_resend": value}, "strict_resend must be a boolean") for value in NO_BOOLEANS],
     *[
         fault
-        for name in ("client_id", "agent_id", "agent_profile", "model", "provider")
+        for name in (
+            "client_id",
+            "agent_id",
+            "agent_profile",
+            "correlation_id",
+            "model",
+            "provider",
+        )
         for fault in (
             ({name: 4}, f"{name} must be a string"),
             ({name: LONG_NAME}, f"{name} is too long: at most 256"),

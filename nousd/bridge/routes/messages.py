@@ -29,6 +29,7 @@ SPELLS: Final[Mapping[str, str]] = {
     "agent_profile": "agent",
     "client_id": "x-tandem-client-id",
     "agent_id": "x-tandem-agent-id",
+    "correlation_id": "x-tandem-correlation-id",
 }
 """field of our commands about texts -> how the contract calls it; ``files`` are the parts that are."""
 

@@ -103,6 +103,7 @@ async def _prompt(call: Call) -> Prompt:
         client_id=call.header("x-tandem-client-id"),
         agent_id=call.header("x-tandem-agent-id"),
         agent_profile=body.agent or None,
+        correlation_id=call.header("x-tandem-correlation-id"),
         tools=await _tools(call),
         model=model.model,
         provider=model.provider,

@@ -77,6 +77,7 @@ def active_run(core: Core, state: SessionState) -> ActiveRun:
         client_id=run.request.client_id,
         agent_id=run.request.agent_id,
         agent_profile=run.request.agent_profile,
+        correlation_id=run.request.correlation_id,
         origin=or_unset(state.origin),
     )
 

@@ -51,6 +51,7 @@ def run_request(core: Core, state: SessionState, command: commands.Prompt) -> Ru
         client_id=or_unset(command.client_id),
         agent_id=or_unset(command.agent_id),
         agent_profile=or_unset(command.agent_profile),
+        correlation_id=or_unset(command.correlation_id),
         options=UNSET if options == _NO_OPTIONS else options,
     )
 

@@ -120,7 +120,11 @@ class _Answer:
                 await self._host.stream(self._reported(figures, self.message_id))
 
     def _reported(self, figures: CallFigures, message_id: str | None) -> events.UsageReported:
-        return figures.reported(**self._host.ledger.where, message_id=or_unset(message_id))
+        return figures.reported(
+            **self._host.ledger.where,
+            message_id=or_unset(message_id),
+            correlation_id=self._host.correlation_id,
+        )
 
     async def _receive(self, piece: Piece) -> None:
         self._meter.note(piece)

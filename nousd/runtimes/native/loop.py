@@ -271,7 +271,9 @@ class NativeRuntime:
             return False
 
         async def report(figures: CallFigures) -> None:
-            await host.stream(figures.reported(**host.ledger.where))
+            await host.stream(
+                figures.reported(**host.ledger.where, correlation_id=host.correlation_id)
+            )
 
         compiled = compaction.summary_input(
             cut, choice=host.choice, instruction=None, window=self._window(host.choice)

@@ -173,6 +173,7 @@ def _usage(_seen: Seen, event: events.UsageReported) -> Iterator[Told]:
         {
             "sessionID": event.session_id,
             "runID": event.run_id,
+            "correlationID": or_none(event.correlation_id),
             "messageID": or_none(event.message_id),
             "providerID": or_none(event.provider),
             "modelID": event.model,
