@@ -41,14 +41,16 @@ from nousd.wire.limits import (
 GRACE_SECONDS: Final = 1.0
 """How long connections may take to write what they owe once the daemon stops."""
 
+_PIECE_BYTES: Final = 1024 * 1024
+
 _logger: Final = logging.getLogger(__name__)
 
 
 class _Guarded(DirectStream):
     """A connection as hypercorn knows it, with a deadline for each write that has to wait.
 
-    A reader that takes nothing for ``HTTP_WRITE_SECONDS`` is cut off; it resumes by the id of the last
-    frame it has seen.
+    A reader that has not taken the next mebibyte, or the rest, after ``HTTP_WRITE_SECONDS`` is cut off;
+    one of a stream resumes by the id of the last frame it has seen.
     """
 
     def __init__(self, stream: trio.SocketStream) -> None:
@@ -56,8 +58,12 @@ class _Guarded(DirectStream):
         self._own = stream
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        for begin in range(0, len(data), _PIECE_BYTES):
+            await self._send_piece(memoryview(data)[begin : begin + _PIECE_BYTES])
+
+    async def _send_piece(self, piece: memoryview) -> None:
         with trio.move_on_after(HTTP_WRITE_SECONDS) as waiting:
-            await super().send_all(data)
+            await super().send_all(piece)
         if waiting.cancelled_caught:
             await trio.aclose_forcefully(self._own)
             raise trio.BrokenResourceError("the client does not read")

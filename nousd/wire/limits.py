@@ -107,7 +107,7 @@ HTTP_KEEPALIVE_SECONDS: Final = 10
 """How long an event stream is silent at most: then a keep-alive comment is sent."""
 
 HTTP_WRITE_SECONDS: Final = 30
-"""How long an HTTP client may take nothing of what is written to it, before it is cut off."""
+"""How long an HTTP client may take over each mebibyte that is written to it, before it is cut off."""
 
 
 TYPES_MAX: Final = 64

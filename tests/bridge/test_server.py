@@ -13,6 +13,8 @@ from typing import cast
 
 import pytest
 import trio
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from nousd.bridge import server
@@ -211,6 +213,31 @@ async def test_a_reader_that_takes_nothing_is_cut_off(autojump_clock: MockClock)
         await trio.sleep(2)
         assert small.streams == 0
         assert (await small.ask("/echo")).status == 200
+
+
+async def test_a_reader_that_takes_his_time_with_a_long_answer_has_all_of_it(
+    autojump_clock: MockClock, socket_path: Path
+) -> None:
+    """On a Unix socket, where what one side takes the other can write at once."""
+    long = b"x" * (12 * 1024 * 1024)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(long)(scope, receive, send)
+
+    closing = trio.Event()
+    place = HttpPlace(path=socket_path)
+    async with server.open_listeners(place) as listeners, trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve, app, listeners, closing)
+        start = trio.current_time()
+        async with await connected(socket_path) as stream:
+            await stream.send_all(request())
+            received = 0
+            while chunk := await stream.receive_some(256 * 1024):
+                received += len(chunk)
+                await trio.sleep(3)
+        assert received > len(long)
+        assert trio.current_time() - start > 2 * HTTP_WRITE_SECONDS
+        closing.set()
 
 
 # --- the end ---------------------------------------------------------------------------------
