@@ -103,8 +103,9 @@ async def test_runs_with_tools_failures_and_an_abort_are_counted_exactly(
 async def test_who_is_asked_and_what_he_says_is_counted(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
-    write = ("write", {"path": "a", "text": "b"})
-    stub.script(tool_reply(write), tool_reply(write), text_reply("done"))
+    # A denial stands for that file.
+    writes = [tool_reply(("write", {"path": path, "text": "b"})) for path in ("no", "yes")]
+    stub.script(*writes, text_reply("done"))
     permissions = RulePermissions("ask")
     async with (
         socket_daemon(short_folder, provider=provider, permissions=permissions) as daemon,
