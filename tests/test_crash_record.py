@@ -360,3 +360,19 @@ def test_what_a_deleted_session_took_along_is_not_missed() -> None:
     record.sessions.check_state("d", None)
     record.sessions.check_active("")
     assert record.violations == []
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_branch_may_have_a_message_whose_acceptance_its_parent_took_along(
+    is_deleted: bool,
+) -> None:
+    record = CrashRecord()
+    record.sessions.asked_to_delete("p")
+    branch = {"session_id": "b", "created_at": "now", "parent_id": "p"}
+    placed = {"id": "e9", "role": "user", "text": "by the way", "run_id": ""}
+    record.read(line(1, "session_created", branch))
+    record.read(line(2, "entry_appended", {"session_id": "b", "entry": placed}))
+    if is_deleted:
+        record.read(line(3, "session_deleted", {"session_id": "p"}))
+    record.check([], head=3)
+    assert any("no message" in found for found in record.violations) is not is_deleted
