@@ -23,8 +23,8 @@ from nousd.store.artifacts import Artifact
 from nousd.tools.confine import Confinement
 from nousd.tools.path_errors import explained
 from nousd.wire import media_types
-from nousd.wire.commands import AttachmentGiven
 from nousd.wire.entries import Attachment
+from nousd.wire.input_commands import AttachmentGiven
 from nousd.wire.limits import ATTACHMENT_BYTES_MAX, ATTACHMENTS_BYTES_MAX, NAME_CHARS_MAX
 from nousd.wire.optional import or_unset
 

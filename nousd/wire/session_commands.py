@@ -1,6 +1,6 @@
-"""The commands that make, select, list, change and delete sessions.
+"""The commands that make, select, list, read, set up, change and delete sessions.
 
-What they answer is in ``session_responses`` and ``responses``.
+What they answer is in ``session_responses``, ``state_response`` and ``responses``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import UNSET, Meta, UnsetType
 
-from nousd.wire.command_base import AnsweredBy, Folder, Name, PageSize
-from nousd.wire.entries import Sampling
+from nousd.wire.command_base import AnsweredBy, Folder, Name, PageSize, QueueMode
+from nousd.wire.entries import Sampling, Thinking
 from nousd.wire.limits import PAGE_ROWS_MAX, PATH_CHARS_MAX
 from nousd.wire.session_settings import SessionRules, SourceMetadata, SourceName
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         SessionNow,
         Sessions,
         SessionSelected,
+        State,
     )
 
 
@@ -116,3 +117,37 @@ class DeleteSession(AnsweredBy["SessionDeleted"], frozen=True, kw_only=True):
 
     session_id: Name
     abort: bool = False
+
+
+class GetState(AnsweredBy["State"], frozen=True, kw_only=True):
+    """Reads what a client needs to draw its status line and to reconnect."""
+
+    session_id: Name | None = None
+
+
+class SetModel(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+    """Names the model for the session's next model calls."""
+
+    model: Name
+    session_id: Name | None = None
+
+
+class SetThinking(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+    """Sets how much a session's model reasons before it answers; null leaves that to the model."""
+
+    level: Thinking | None
+    session_id: Name | None = None
+
+
+class SetSteeringMode(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+    """Sets how pending steers are emptied into turns."""
+
+    mode: QueueMode
+    session_id: Name | None = None
+
+
+class SetFollowUpMode(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+    """Sets how pending follow-ups are emptied into turns."""
+
+    mode: QueueMode
+    session_id: Name | None = None

@@ -8,12 +8,18 @@ from msgspec import Meta
 
 from nousd.wire.command_base import AnsweredBy, Folder, Name, OptionalCursor, PageSize
 from nousd.wire.entries import PermissionMode
-from nousd.wire.limits import ANSWERS_MAX, PATH_CHARS_MAX, REASON_CHARS_MAX, RULE_CHARS_MAX
+from nousd.wire.limits import (
+    ANSWERS_MAX,
+    PATH_CHARS_MAX,
+    REASON_CHARS_MAX,
+    RULE_CHARS_MAX,
+    TOOLS_MAX,
+)
 from nousd.wire.questions import QuestionAnswer
 from nousd.wire.tool_events import ConfirmDecision
 
 if TYPE_CHECKING:
-    from nousd.wire.responses import Accepted  # noqa: F401  in quotes below
+    from nousd.wire.responses import Accepted, Tools  # noqa: F401  in quotes below
     from nousd.wire.tool_responses import (  # noqa: F401  in quotes below
         Agents,
         Permissions,
@@ -32,6 +38,19 @@ ProjectPath = Annotated[str, Meta(min_length=1, max_length=PATH_CHARS_MAX)]
 
 Reason = Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
 """Why, in the user's words."""
+
+
+class ListTools(AnsweredBy["Tools"], frozen=True, kw_only=True):
+    """Lists the tools that exist and which of them are active."""
+
+    session_id: Name | None = None
+
+
+class SetActiveTools(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+    """Sets which tools models are offered, from the next model call on."""
+
+    tools: Annotated[tuple[Name, ...], Meta(max_length=TOOLS_MAX)]
+    session_id: Name | None = None
 
 
 class SetPermissionMode(AnsweredBy["Accepted"], frozen=True, kw_only=True):

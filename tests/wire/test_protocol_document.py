@@ -16,9 +16,9 @@ import pytest
 
 from nousd.machine.model_input import AssistantMessage, ToolResultMessage, UserMessage
 from nousd.wire import (
-    commands,
     entries,
     extension_events,
+    input_commands,
     inputs,
     mcp,
     model_events,
@@ -65,7 +65,7 @@ OBJECTS: dict[str, type[Any]] = {
     "Usage": entries.Usage,
     "Usage totals": entries.UsageTotals,
     "Attachment": entries.Attachment,
-    "Attachment given": commands.AttachmentGiven,
+    "Attachment given": input_commands.AttachmentGiven,
     "Reasoning block": entries.ReasoningBlock,
     "Queued input": inputs.QueuedInput,
     "Pending counts": inputs.PendingCounts,

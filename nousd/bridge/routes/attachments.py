@@ -16,7 +16,8 @@ from nousd.bridge.replies import UNPROCESSABLE, HttpError
 from nousd.bridge.routes.bodies import PartGiven
 from nousd.client.client import Client
 from nousd.client.files import IN_LINE_BYTES_MAX, PIECE_BYTES
-from nousd.wire.commands import AttachmentGiven, PutArtifact
+from nousd.wire.commands import PutArtifact
+from nousd.wire.input_commands import AttachmentGiven
 from nousd.wire.limits import NAME_CHARS_MAX
 from nousd.wire.responses import Artifact, Upload
 
