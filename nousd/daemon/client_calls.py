@@ -11,62 +11,50 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-import msgspec
 import trio
 
 from nousd.daemon import boundary
+from nousd.daemon.call_host import LiveCallHost
 from nousd.daemon.confirmers import Place
 from nousd.daemon.core import Deferred
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
-from nousd.daemon.requests import Asker
 from nousd.daemon.run_driver import CLOSING_SECONDS
 from nousd.daemon.runs import Runs
-from nousd.daemon.spooled import SignOfLife
 from nousd.daemon.workspaces import Workspace
 from nousd.errors import CommandRejected
-from nousd.machine import long_texts
 from nousd.machine.client_calls import CallLedger
-from nousd.machine.permission import Judgement
 from nousd.runtimes.calls.admission import hash_of_request
-from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.calls.runtime_policy import NO_RUNTIME, RuntimeOpinion
-from nousd.store.artifacts import Artifact
-from nousd.tools.interface import Emit, Tool, ToolContext, UserAnswers
-from nousd.tools.spool import Spool
+from nousd.tools.interface import Emit, Tool, ToolContext
 from nousd.wire import events
-from nousd.wire.access import Access
-from nousd.wire.entries import PermissionMode, ToolCall
+from nousd.wire.entries import ToolCall
 from nousd.wire.event_base import CutOff
 from nousd.wire.events import Event
 from nousd.wire.limits import CLIENT_CALLS_MAX
 from nousd.wire.optional import or_unset
-from nousd.wire.questions import UserQuestion
 from nousd.wire.responses import Accepted
-from nousd.wire.todos import Todo
 
 _REMEMBERED: Final = 1024
 """Acknowledgements that are known without asking the log; more calls than can be on their way to it."""
 
 
-class ClientCall:
+class ClientCall(LiveCallHost):
     """One call of a client's, and the ``CallHost`` of it."""
 
     turn = None
     """See ``CallHost.turn``."""
 
     def __init__(self, live: LiveSession, call: ToolCall, runs: Runs, workspace: Workspace) -> None:
-        self.live = live
+        super().__init__(live, runs)
         self.call = call
-        self._workspace = workspace
         self.ended = trio.Event()
         self.ledger = CallLedger()
-        self._runs = runs
+        self._workspace = workspace
         self._scope = trio.CancelScope()
         self._stopped_as: CutOff | None = None
         self._quiet_until = 0.0
-        self._artifacts: list[Artifact] = []
         self._last_ticket = Ticket()
 
     def begin(self, input_hash: str, client_call_id: str | None) -> Ticket:
@@ -80,7 +68,7 @@ class ClientCall:
             args=self.call.args,
             client_call_id=or_unset(client_call_id),
         )
-        return self._decide((requested,))
+        return self.decide((requested,))
 
     async def drive(self, runner: CallRunner) -> None:
         """Carries the call out to its end, unless its session is lost or deleted meanwhile."""
@@ -98,7 +86,7 @@ class ClientCall:
         if self._stopped_as is None:
             self._stopped_as = reason
             self._scope.cancel()
-            self._runs.withdraw(self.call.tool_call_id)
+            self._services.withdraw(self.call.tool_call_id)
 
     async def _carry_out(self, runner: CallRunner) -> None:
         requested = self._last_ticket
@@ -112,7 +100,7 @@ class ClientCall:
     async def _close(self) -> None:
         ends = self.ledger.owed_ends(self._stopped_as or "error")
         if ends:
-            self._decide(ends)
+            self.decide(ends)
 
     # --- the gate's side (CallHost) ----------------------------------------------------------
 
@@ -122,91 +110,37 @@ class ClientCall:
         return {"session_id": self.live.session_id}
 
     @property
-    def permission_mode(self) -> PermissionMode:
-        """See ``CallHost.permission_mode``."""
-        return self._runs.permissions.mode_of(self.live.state)
+    def call_keys(self) -> Mapping[str, Any]:
+        """See ``LiveCallHost.call_keys``."""
+        return self.ledger.call
 
-    async def commit(self, *decided: Event) -> None:
-        """See ``CallHost.commit``."""
-        if decided:
-            await self._decide(decided).wait_committed()
-
-    async def stream(self, *decided: Event) -> None:
-        """See ``CallHost.stream``."""
-        if decided:
-            self._decide(decided)
-        await self._runs.log.wait_room()
-
-    async def keep(self, data: bytes | Spool, media_type: str) -> str:
-        """See ``CallHost.keep``."""
-        if isinstance(data, Spool):
-            source = SignOfLife(data, self.expect_quiet)
-            put = await self._runs.store.put_artifact(source, media_type, now=self.now())
-            return put.id
-        artifact_id = long_texts.artifact_id_of(data)
-        self._artifacts.append(Artifact(artifact_id, media_type, data))
-        return artifact_id
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Who has asked for the events of this call alone sees what it asks as well."""
+        return (Place(self.live.session_id, self.call.tool_call_id),)
 
     def expect_quiet(self, seconds: float) -> None:
         """See ``CallHost.expect_quiet``."""
         self._quiet_until = trio.current_time() + seconds
-        self._scope.deadline = self._quiet_until + self._runs.stale_seconds
+        self._scope.deadline = self._quiet_until + self._services.stale_seconds
 
     def tool_is_active(self, name: str) -> bool:
         """See ``CallHost.tool_is_active``."""
-        return self._runs.tool_is_active(self.live.state, name)
+        return self._services.tool_is_active(self.live.state, name)
 
     def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:
         """See ``CallHost.tool_context``."""
-        confinement = self._runs.overrides.within(self.live.state, self._workspace.confinement)
-        context = self._runs.make_context(confinement, emit, self.expect_quiet)
-        return msgspec.structs.replace(
-            context, set_todos=partial(self._set_todos, tool_call_id), ask_user=self._ask_user
-        )
-
-    async def judge(self, tool: Tool, access: Access) -> Judgement:
-        """See ``CallHost.judge``."""
-        return await self._runs.judge(self.live.state, tool, access)
+        return self._context_in(self._workspace, tool_call_id, emit)
 
     async def runtime_opinion(self, _call: ToolCall) -> RuntimeOpinion:
         """See ``CallHost.runtime_opinion``."""
         return NO_RUNTIME
 
-    async def ask(self, question: Question) -> Answer:
-        """See ``CallHost.ask``."""
-        self.expect_quiet(self._runs.approvals.requests.timeout_seconds)
-        answer = await self._runs.ask(self.live.state, question, self._asker)
-        self.expect_quiet(0.0)
-        return answer
-
-    async def _ask_user(self, questions: Sequence[UserQuestion]) -> UserAnswers:
-        asked = self._runs.questions
-        self.expect_quiet(asked.requests.timeout_seconds)
-        answers = await asked.ask(self.ledger.call, questions, self._asker)
-        self.expect_quiet(0.0)
-        return answers
-
-    async def _set_todos(self, tool_call_id: str, todos: tuple[Todo, ...]) -> None:
-        await self.commit(
-            events.TodoUpdated(
-                session_id=self.live.session_id, tool_call_id=tool_call_id, todos=todos
-            )
-        )
-
-    def now(self) -> str:
-        """See ``CallHost.now``."""
-        return self._runs.clock.now()
-
-    @property
-    def _asker(self) -> Asker:
-        # Who has asked for the events of this call alone sees what it asks as well.
-        return Asker(self._decide, (Place(self.live.session_id, self.call.tool_call_id),))
-
     # --- into the log ------------------------------------------------------------------------
 
-    def _decide(self, decided: Sequence[Event]) -> Ticket:
-        artifacts, self._artifacts = self._artifacts, []
-        ticket = self.live.decide(decided, artifacts=artifacts, follow=self._follow)
+    def decide(self, decided: Sequence[Event]) -> Ticket:
+        """See ``LiveCallHost.decide``."""
+        ticket = self.live.decide(decided, artifacts=self._take_kept(), follow=self._follow)
         self._last_ticket = ticket
         return ticket
 
@@ -214,7 +148,7 @@ class ClientCall:
         for event in decided:
             self.ledger.note(event)
         quiet_until = max(self._quiet_until, trio.current_time())
-        self._scope.deadline = quiet_until + self._runs.stale_seconds
+        self._scope.deadline = quiet_until + self._services.stale_seconds
 
 
 class ClientCalls:

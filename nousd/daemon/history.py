@@ -22,7 +22,7 @@ from nousd.machine.tokens import estimate_tokens
 from nousd.store.interface import Store
 from nousd.store.rows import Path
 from nousd.wire.codec import encode_json
-from nousd.wire.entries import CompactionEntry, Entry, parent_of
+from nousd.wire.entries import CompactionEntry, Entry, MessageEntry, parent_of
 from nousd.wire.inputs import QueuedInput
 
 _log = logging.getLogger(__name__)
@@ -100,6 +100,48 @@ class Contexts:
         kept = self._kept.pop(session_id, None)
         if kept is not None:
             self._tokens -= kept.tokens
+
+
+class ContextOfRun:
+    """The context of one run: read when it is first asked for, and then carried on."""
+
+    def __init__(self, contexts: Contexts, live: LiveSession) -> None:
+        self._contexts = contexts
+        self._live = live
+        self._entries: Sequence[Entry] | None = None
+        self._leaf_id: str | None = None
+
+    async def read(self) -> Sequence[Entry]:
+        """Returns what counts of the transcript, oldest first."""
+        if self._entries is None:
+            self._leaf_id = self._live.state.leaf_id
+            self._entries = await self._contexts.at_leaf(self._live)
+        return self._entries
+
+    def append(self, entry: Entry) -> None:
+        """Carries it on with an entry at the session's leaf."""
+        if not long_texts.is_whole(entry):
+            # It was cut when it was accepted: its text is read with the others.
+            self._entries = None
+        if self._entries is not None:
+            self._entries = transcript.with_entry(self._entries, entry)
+            self._leaf_id = entry.id
+
+    def last_answer(self, run_id: str) -> str:
+        """Returns what the model said last, if it said that in this run."""
+        for entry in reversed(self._entries or ()):
+            if isinstance(entry, MessageEntry) and entry.role == "assistant" and entry.text:
+                return entry.text if entry.run_id == run_id else ""
+        return ""
+
+    def leave(self) -> None:
+        """Leaves it to the session's next run."""
+        if self._entries is not None:
+            self._contexts.keep(self._live.session_id, self._leaf_id, self._entries)
+
+    def forget(self) -> None:
+        """A commit failed: whatever goes on from here would be told what never came to be."""
+        self._contexts.forget(self._live.session_id)
 
 
 def _reaches_kept_entry(path: Sequence[Entry]) -> bool:

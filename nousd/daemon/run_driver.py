@@ -193,7 +193,7 @@ class RunDriver:
             message=failure.message,
             cause=cause,
             hint=failure.hint or UNSET,
-            raw_ref=UNSET if is_told else self._host.kept(raw, _raw_type(raw)),
+            raw_ref=UNSET if is_told else self._host.keep_bytes(raw, _raw_type(raw)),
         )
 
 

@@ -1,26 +1,26 @@
 """One active run, as its runtime, its tools and other runs see it.
 
 ``RunHost`` is the ``TurnHost`` of a runtime: it puts into the log what is decided, keeps what models are
-given, and lets tools ask. How a run goes from turn to turn, and how it ends, is ``run_driver``'s.
+given, and says what the run may use. What tool calls need of it is ``call_host``'s; how a run goes from
+turn to turn, and how it ends, ``run_driver``'s.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import trio
 from msgspec import UNSET, UnsetType
 
+from nousd.daemon.call_host import LiveCallHost
+from nousd.daemon.confirmers import Place
+from nousd.daemon.history import ContextOfRun
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.daemon.model_inputs import InputsOfRun, artifacts_of
-from nousd.daemon.requests import Asker
-from nousd.daemon.spooled import SignOfLife
 from nousd.daemon.task_tree import TaskTree
 from nousd.daemon.tasks import TasksOfCall
 from nousd.errors import CommandRejected, RunFailed
@@ -29,26 +29,19 @@ from nousd.machine.compile import Compiled
 from nousd.machine.fragments import Stored
 from nousd.machine.lifecycle import Ledger, Phase
 from nousd.machine.model_input import ModelChoice, ToolSpec
-from nousd.machine.permission import Judgement
 from nousd.machine.session import options_of
 from nousd.machine.sources import SourceText, agent_prompt, agents_source
-from nousd.machine.transcript import with_entry
 from nousd.runtimes.calls.attempts import Earlier
-from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
 from nousd.store.artifacts import Artifact
-from nousd.tools.interface import Emit, Tool, ToolContext, UserAnswers
-from nousd.tools.spool import Spool
+from nousd.tools.interface import Emit, ToolContext
 from nousd.tools.task import TASK
 from nousd.wire import events
-from nousd.wire.access import Access
-from nousd.wire.entries import Entry, MessageEntry, PermissionMode, ToolCall
+from nousd.wire.entries import Entry, MessageEntry, ToolCall
 from nousd.wire.event_base import EndStatus, TurnKey
 from nousd.wire.events import Event
 from nousd.wire.optional import or_unset
-from nousd.wire.questions import UserQuestion
 from nousd.wire.run_options import RunOptions, ToolChoice
-from nousd.wire.todos import Todo
 
 if TYPE_CHECKING:
     from nousd.daemon.runs import Runs
@@ -59,7 +52,7 @@ _CONFLICT_SECONDS: Final = 1.0
 """How often it is told of a run that another one was refused because of it, at most."""
 
 
-class RunHost:
+class RunHost(LiveCallHost):
     """One active run. It keeps the interface ``TurnHost`` for its runtime.
 
     Args:
@@ -71,7 +64,7 @@ class RunHost:
     def __init__(
         self, live: LiveSession, run_id: str, services: Runs, *, parent: RunHost | None = None
     ) -> None:
-        self.live = live
+        super().__init__(live, services)
         self.run_id = run_id
         self.tree = TaskTree(self, parent)
         self.ledger = Ledger(live.session_id, run_id)
@@ -83,14 +76,11 @@ class RunHost:
         """The message whose calls it carries out, from the message's end to the next model call."""
         self.end: events.AgentEnd | None = None
         """The end of the run, once it is durable."""
-        self._services = services
         self._stopped_as: EndStatus = "cancelled"
         self._seen = trio.current_time()
         self._quiet_until = 0.0
         self._conflict_told = -math.inf
-        self._context: Sequence[Entry] | None = None
-        self._context_leaf: str | None = None
-        self._artifacts: list[Artifact] = []
+        self._context = ContextOfRun(services.contexts, live)
         self._inputs = InputsOfRun(services.inputs, live.session_id)
         self._workspace: Workspace | None = None
         self._instructions: Sequence[SourceText] | None = None
@@ -101,7 +91,7 @@ class RunHost:
 
     def begin(self, decided: Sequence[Event], artifacts: Sequence[Artifact]) -> Ticket:
         """Puts the events that start the run into the log."""
-        self._artifacts += artifacts
+        self._kept += artifacts
         ticket = self.decide(decided)
         self.live.run = self
         return ticket
@@ -123,8 +113,7 @@ class RunHost:
 
     def leave(self) -> None:
         """Leaves to later runs of the session what they need not read again."""
-        if self._context is not None:
-            self._services.contexts.keep(self.live.session_id, self._context_leaf, self._context)
+        self._context.leave()
         self._inputs.leave()
 
     def stop(self, status: EndStatus) -> None:
@@ -170,10 +159,7 @@ class RunHost:
     @property
     def last_answer(self) -> str:
         """What the model said last in this run."""
-        for entry in reversed(self._context or ()):
-            if isinstance(entry, MessageEntry) and entry.role == "assistant" and entry.text:
-                return entry.text if entry.run_id == self.run_id else ""
-        return ""
+        return self._context.last_answer(self.run_id)
 
     @property
     def remark_where(self) -> dict[str, Any]:
@@ -196,60 +182,26 @@ class RunHost:
         return self.ledger.where
 
     @property
-    def permission_mode(self) -> PermissionMode:
-        """See ``CallHost.permission_mode``."""
-        return self._services.permissions.mode_of(self.live.state)
+    def call_keys(self) -> Mapping[str, Any]:
+        """See ``LiveCallHost.call_keys``."""
+        assert self.ledger.tool is not None
+        return {**self.where, **self.ledger.tool.keys}
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """See ``LiveCallHost.places``."""
+        return self.tree.places
 
     def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:
         """See ``CallHost.tool_context``."""
         assert self._workspace is not None
-        confinement = self._services.overrides.within(self.live.state, self._workspace.confinement)
-        context = self._services.make_context(confinement, emit, self.expect_quiet)
-        return msgspec.structs.replace(
-            context,
-            set_todos=partial(self._set_todos, tool_call_id),
-            ask_user=self._ask_user,
-            tasks=TasksOfCall(self._services, self, tool_call_id),
-        )
-
-    async def _set_todos(self, tool_call_id: str, todos: tuple[Todo, ...]) -> None:
-        await self.commit(
-            events.TodoUpdated(**self.ledger.where, tool_call_id=tool_call_id, todos=todos)
-        )
-
-    async def judge(self, tool: Tool, access: Access) -> Judgement:
-        """See ``CallHost.judge``."""
-        return await self._services.judge(self.live.state, tool, access)
+        context = self._context_in(self._workspace, tool_call_id, emit)
+        tasks = TasksOfCall(self._services, self, tool_call_id)
+        return msgspec.structs.replace(context, tasks=tasks)
 
     async def runtime_opinion(self, call: ToolCall) -> RuntimeOpinion:
         """See ``CallHost.runtime_opinion``."""
         return await self._services.runtime.opinion_of(call)
-
-    async def ask(self, question: Question) -> Answer:
-        """See ``CallHost.ask``."""
-        with self._waiting_for_user(self._services.approvals.requests.timeout_seconds):
-            return await self._services.ask(self.live.state, question, self._asker)
-
-    async def _ask_user(self, questions: Sequence[UserQuestion]) -> UserAnswers:
-        """Asks what the call that is running wants to know."""
-        asked = self._services.questions
-        assert self.ledger.tool is not None
-        call = {**self.where, **self.ledger.tool.keys}
-        with self._waiting_for_user(asked.requests.timeout_seconds):
-            return await asked.ask(call, questions, self._asker)
-
-    @contextmanager
-    def _waiting_for_user(self, seconds: float) -> Iterator[None]:
-        """Waiting is not staleness: it has a limit of its own."""
-        self.expect_quiet(seconds)
-        try:
-            yield
-        finally:
-            self.expect_quiet(0.0)
-
-    @property
-    def _asker(self) -> Asker:
-        return Asker(self.decide, self.tree.places)
 
     @property
     def choice(self) -> ModelChoice:
@@ -269,33 +221,10 @@ class RunHost:
         """See ``TurnHost.leaf_id``."""
         return self.live.state.leaf_id
 
-    async def commit(self, *decided: Event) -> None:
-        """See ``TurnHost.commit``."""
-        await self.decide(decided).wait_committed()
-
-    async def stream(self, *decided: Event) -> None:
-        """See ``TurnHost.stream``."""
-        self.decide(decided)
-        await self._services.log.wait_room()
-
-    async def keep(self, data: bytes | Spool, media_type: str) -> str:
-        """See ``TurnHost.keep``."""
-        if isinstance(data, Spool):
-            put = await self._services.store.put_artifact(
-                SignOfLife(data, self.expect_quiet), media_type, now=self.now()
-            )
-            return put.id
-        return self.kept(data, media_type)
-
-    def kept(self, data: bytes, media_type: str) -> str:
-        artifact_id = long_texts.artifact_id_of(data)
-        self._artifacts.append(Artifact(artifact_id, media_type, data))
-        return artifact_id
-
     async def keep_input(self, compiled: Compiled) -> Stored:
         """See ``TurnHost.keep_input``."""
         stored = await self._inputs.store(compiled)
-        self._artifacts += artifacts_of(stored)
+        self._kept += artifacts_of(stored)
         return stored
 
     async def instructions(self) -> Sequence[SourceText]:
@@ -385,24 +314,17 @@ class RunHost:
 
     async def context(self) -> Sequence[Entry]:
         """See ``TurnHost.context``."""
-        if self._context is None:
-            self._context_leaf = self.leaf_id
-            self._context = await self._services.contexts.at_leaf(self.live)
-        return self._context
+        return await self._context.read()
 
     def new_id(self, prefix: str) -> str:
         """See ``TurnHost.new_id``."""
         return self._services.clock.new_id(prefix)
 
-    def now(self) -> str:
-        """See ``TurnHost.now``."""
-        return self._services.clock.now()
-
     # --- into the log ------------------------------------------------------------------------
 
     def decide(self, decided: Sequence[Event]) -> Ticket:
-        artifacts, self._artifacts = self._artifacts, []
-        ticket = self.live.decide(decided, artifacts=artifacts, follow=self._follow)
+        """See ``LiveCallHost.decide``."""
+        ticket = self.live.decide(decided, artifacts=self._take_kept(), follow=self._follow)
 
         def settled(ticket: Ticket) -> None:
             if ticket.failure is None:
@@ -414,7 +336,7 @@ class RunHost:
                 # Nothing that it does from now on could be written. What is put into the log in its
                 # place may have the same ids, and says something else.
                 self._inputs.forget()
-                self._services.contexts.forget(self.live.session_id)
+                self._context.forget()
                 self.scope.cancel()
 
         ticket.when_settled(settled)
@@ -440,9 +362,4 @@ class RunHost:
             self._has_answered = True
         if isinstance(entry, MessageEntry) and entry.tool_calls:
             self.calls_of = entry.id
-        if not long_texts.is_whole(entry):
-            # It was cut when it was accepted: its text is read with the others.
-            self._context = None
-        if self._context is not None:
-            self._context = with_entry(self._context, entry)
-            self._context_leaf = entry.id
+        self._context.append(entry)
