@@ -9,8 +9,10 @@ import apsw
 import msgspec
 
 from nousd.machine.retention import STARTS, Joined, Line
+from nousd.store._blocks import blocks_down_from
 from nousd.store._pruning import Place, walk
 from nousd.store.records import Old, Pruned
+from nousd.store.schema.m006_blocks_of_events import BLOCK
 from nousd.wire.codec import decode_event
 from nousd.wire.events import DELTA_EVENTS
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION, lift
@@ -29,11 +31,12 @@ PLACES: Final = (
     "SELECT seq, type, run_id FROM events WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
 )
 LINE: Final = "SELECT line FROM events WHERE seq = ?"
-DELTAS: Final = """
-    SELECT seq, type, line, schema_version FROM events
-    WHERE run_id = :run_id AND seq < :seq AND type IN (SELECT value FROM json_each(:types))
+DELTAS: Final = f"""
+    SELECT seq, type, line, schema_version FROM events INDEXED BY events_by_run
+    WHERE {BLOCK} = :block AND run_id = :run_id AND seq < :seq
+    AND type IN (SELECT value FROM json_each(:types))
     ORDER BY seq DESC
-"""
+"""  # noqa: S608  the names are ours
 _TYPES: Final = msgspec.json.encode(sorted(DELTA_EVENTS | STARTS)).decode()
 _DELETE: Final = "DELETE FROM events WHERE seq = ?"
 _REPLACE: Final = "UPDATE events SET line = ?, joined_from = ?, schema_version = ? WHERE seq = ?"
@@ -53,8 +56,10 @@ class _Events:
 
     def deltas_before(self, run_id: str | None, seq: int) -> Iterator[Line]:
         values = {"run_id": run_id, "seq": seq, "types": _TYPES}
-        for found, type_, line, version in self._connection.execute(DELTAS, values):
-            yield Line(found, type_, lift(line, version))
+        for block in blocks_down_from(seq):
+            rows = self._connection.execute(DELTAS, {**values, "block": block})
+            for found, type_, line, version in rows:
+                yield Line(found, type_, lift(line, version))
 
     def replace(self, joined: Joined) -> None:
         self._connection.executemany(_DELETE, [(seq,) for seq in joined.gone])

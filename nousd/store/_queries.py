@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.machine.row_changes import Settings
+from nousd.store._blocks import BLOCKS, EVENTS_OF_RUN, EVENTS_OF_SESSION, INPUTS_PENDING
 from nousd.store.records import EventFilter, StoredEvent
 from nousd.store.rows import Defaults, InputRow, Path
 from nousd.wire.entries import Entry, UsageTotals
@@ -44,19 +45,17 @@ _EVENTS_ALL: Final = """
     AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
     ORDER BY seq LIMIT :limit
 """
-_EVENTS_OF_SESSION: Final = """
-    SELECT seq, type, session_id, run_id, line, schema_version FROM events
-    WHERE session_id = :session_id AND seq > :after AND seq <= :head
+_EVENTS_OF_SESSION: Final = f"""
+    {BLOCKS} SELECT seq, type, session_id, run_id, line, schema_version FROM {EVENTS_OF_SESSION}
     AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
-    ORDER BY seq LIMIT :limit
-"""
-_EVENTS_OF_RUN: Final = """
-    SELECT seq, type, session_id, run_id, line, schema_version FROM events
-    WHERE run_id = :run_id AND seq > :after AND seq <= :head
+    LIMIT :limit
+"""  # noqa: S608  the names are ours
+_EVENTS_OF_RUN: Final = f"""
+    {BLOCKS} SELECT seq, type, session_id, run_id, line, schema_version FROM {EVENTS_OF_RUN}
     AND (:session_id IS NULL OR session_id = :session_id)
     AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
-    ORDER BY seq LIMIT :limit
-"""
+    LIMIT :limit
+"""  # noqa: S608
 
 
 def events_after(
@@ -166,12 +165,8 @@ def tree(
 
 
 def pending_inputs(connection: apsw.Connection, session_id: str) -> tuple[QueuedInput, ...]:
-    query = """
-        SELECT body FROM inputs WHERE session_id = ? AND state = 'pending' ORDER BY seq, position
-    """
-    return tuple(
-        _input_decoder.decode(body) for (body,) in connection.execute(query, (session_id,))
-    )
+    found = connection.execute(INPUTS_PENDING, {"session_id": session_id})
+    return tuple(_input_decoder.decode(body) for (body,) in found)
 
 
 def pending_counts(connection: apsw.Connection) -> PendingInputs:

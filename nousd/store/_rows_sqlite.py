@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from nousd.machine import row_changes
 from nousd.machine.usage import with_call
+from nousd.store._blocks import BLOCKS, EVENTS_OF_SESSION, INPUTS_OF_SESSION
 from nousd.store._many_rows import ManyRows
 from nousd.store.artifacts import PUT_STEP_BYTES
 from nousd.wire.codec import encode_json
@@ -110,27 +111,29 @@ def _touch_sessions(
 
 
 _ITS_OWN: Final = """
-    SELECT artifact_id FROM artifact_uses AS mine WHERE session_id = :gone AND NOT EXISTS (
+    SELECT artifact_id FROM artifact_uses AS mine WHERE session_id = :session_id AND NOT EXISTS (
         SELECT 1 FROM artifact_uses AS other
-        WHERE other.artifact_id = mine.artifact_id AND other.session_id <> :gone
+        WHERE other.artifact_id = mine.artifact_id AND other.session_id <> :session_id
     )
 """
 """The artifacts that no other session refers to."""
 
 _FORGET: Final = (
-    "DELETE FROM events WHERE session_id = :gone AND seq < :seq",
+    f"DELETE FROM events WHERE seq IN ({BLOCKS} SELECT seq FROM {EVENTS_OF_SESSION})",  # noqa: S608
     """
     DELETE FROM entry_bodies WHERE seq IN (
-        SELECT seq FROM entries AS mine WHERE session_id = :gone AND NOT EXISTS (
+        SELECT seq FROM entries AS mine WHERE session_id = :session_id AND NOT EXISTS (
             SELECT 1 FROM entries AS other
-            WHERE other.seq = mine.seq AND other.session_id <> :gone
+            WHERE other.seq = mine.seq AND other.session_id <> :session_id
         )
     )
     """,
-    "DELETE FROM entries WHERE session_id = :gone",
-    "DELETE FROM inputs WHERE session_id = :gone",
-    "DELETE FROM runs WHERE session_id = :gone",
-    "DELETE FROM tool_calls WHERE session_id = :gone",
+    "DELETE FROM entries WHERE session_id = :session_id",
+    f"""
+    DELETE FROM inputs WHERE rowid IN ({BLOCKS} SELECT inputs.rowid FROM {INPUTS_OF_SESSION})
+    """,  # noqa: S608
+    "DELETE FROM runs WHERE session_id = :session_id",
+    "DELETE FROM tool_calls WHERE session_id = :session_id",
     # Chunks of large ones stay, as of such that never were whole: dropping them holds up other commits.
     f"""
     DELETE FROM artifact_chunks WHERE artifact_id IN (
@@ -139,18 +142,18 @@ _FORGET: Final = (
     )
     """,  # noqa: S608  the names are ours
     f"DELETE FROM artifacts WHERE artifact_id IN ({_ITS_OWN})",  # noqa: S608
-    "DELETE FROM artifact_uses WHERE session_id = :gone",
+    "DELETE FROM artifact_uses WHERE session_id = :session_id",
     """
     UPDATE sessions
     SET deleted = 1, settings = '{}', parent_id = NULL, leaf_id = NULL, usage_totals = NULL
-    WHERE session_id = :gone
+    WHERE session_id = :session_id
     """,
-    "UPDATE log_state SET active_session_id = NULL WHERE active_session_id = :gone",
+    "UPDATE log_state SET active_session_id = NULL WHERE active_session_id = :session_id",
 )
 
 
 def _forget_session(connection: apsw.Connection, change: row_changes.ForgetSession) -> None:
-    values: dict[str, str | int] = {"gone": change.session_id, "seq": change.seq}
+    values = {"session_id": change.session_id, "after": 0, "head": change.seq - 1}
     for statement in _FORGET:
         connection.execute(statement, values)
 
@@ -230,8 +233,8 @@ def _input_row(change: row_changes.PutInput) -> tuple[Any, ...]:
 
 def _set_input_state(connection: apsw.Connection, change: row_changes.SetInputState) -> None:
     connection.execute(
-        "UPDATE inputs SET state = ? WHERE session_id = ? AND input_id = ?",
-        (change.state, change.session_id, change.input_id),
+        "UPDATE inputs SET state = ? WHERE input_id = ? AND session_id = ?",
+        (change.state, change.input_id, change.session_id),
     )
 
 

@@ -18,6 +18,7 @@ from nousd.store.schema import (
     m003_what_models_saw,
     m004_tool_calls,
     m005_sessions_that_are_found,
+    m006_blocks_of_events,
 )
 
 Migration = Sequence[str]
@@ -28,6 +29,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
     m003_what_models_saw.STATEMENTS,
     m004_tool_calls.STATEMENTS,
     m005_sessions_that_are_found.STATEMENTS,
+    m006_blocks_of_events.STATEMENTS,
 )
 """In the order in which they are applied; the schema's version is how many were."""
 

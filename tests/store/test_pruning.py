@@ -583,7 +583,7 @@ def texts_of(log: Any) -> dict[tuple[str, str], str]:
     [
         (_pruning_sqlite.PLACES, (1, 2, 3)),
         (_pruning_sqlite.LINE, (1,)),
-        (_pruning_sqlite.DELTAS, {"run_id": "r1", "seq": 1, "types": "[]"}),
+        (_pruning_sqlite.DELTAS, {"block": 0, "run_id": "r1", "seq": 1, "types": "[]"}),
     ],
 )
 def test_no_step_sorts_or_walks_over_a_whole_table(tmp_path: Path, query: str, values: Any) -> None:
