@@ -3,13 +3,18 @@
 Every one was left by a daemon that was killed in the middle of an answer while a steer and a follow-up
 waited. It holds a session with a branch, a compaction, reasoning, tool calls and an aborted run, and
 the tombstone of a deleted session. What of that a version tells in its own way is said in ``HELD``.
+
+From schema 5 on there are more sessions, whose runs went on at the same time, so that the events of
+each lie scattered, also over a great gap in the numbers, which another kill left; deltas that were
+joined; inputs that were promoted, taken back, or wait in a session without a run; a long text; a task;
+calls of clients, one of which has no end.
 """
 
 from __future__ import annotations
 
 import gzip
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import apsw
 import msgspec
@@ -23,6 +28,30 @@ Said = tuple[tuple[str, str], ...]
 """(role, how the text begins) of each entry of a transcript."""
 
 
+Waiting = tuple[tuple[str, str], ...]
+"""Kind and text of each input that waits."""
+
+
+class Other(msgspec.Struct, frozen=True, kw_only=True):
+    """A session beside the main one and its branch.
+
+    Args:
+        is_of_task: whether it was made by a call of ``task`` in the main one.
+        client_calls: the ids that a client gave calls of its own, with how each has ended.
+        owed: the types of the events that the next start adds to it.
+    """
+
+    session_id: str
+    name: str
+    workspace: str
+    source: str | None = None
+    is_archived: bool = False
+    is_of_task: bool = False
+    waiting: Waiting = ()
+    client_calls: tuple[tuple[str, str], ...] = ()
+    owed: tuple[str, ...] = ()
+
+
 class Held(msgspec.Struct, frozen=True, kw_only=True):
     """What a database holds.
 
@@ -32,11 +61,12 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         branched_at: the last entry that both share.
         branch_mode: how the branch takes its steers.
         killed: the run that has no end; the last of ``said`` is the answer it was cut off in.
-        ended: how the runs before it ended.
+        ended: how the runs of all sessions ended, in this order.
         waiting: kind and text of the inputs that wait.
         sent: the id that a client gave one of these, and its place among them.
         context: how many entries a resumed run begins with, the first input among them.
         lifted: the types of events that are read other than they are stored.
+        workspace: where the main session and its branch work; None: in the daemon's workdir.
     """
 
     version: int
@@ -52,10 +82,12 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     said: Said
     said_in_branch: Said
-    waiting: tuple[tuple[str, str], ...]
+    waiting: Waiting
     sent: tuple[str, int]
     context: int
     lifted: frozenset[str]
+    workspace: str | None = None
+    others: tuple[Other, ...] = ()
 
 
 StoredLines = dict[int, tuple[int, str, bytes]]
@@ -69,16 +101,45 @@ def unpack(name: str, path: Path) -> None:
 
 def stored_lines(path: Path) -> StoredLines:
     """Reads the events of a database as they are stored, past all that would lift them."""
+    found = rows(path, "SELECT seq, schema_version, type, line FROM events")
+    return {seq: (version, type_, line) for seq, version, type_, line in found}
+
+
+Row = tuple[Any, ...]
+
+
+def rows(path: Path, query: str) -> list[Row]:
+    """Reads a database past the store."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    rows = connection.execute("SELECT seq, schema_version, type, line FROM events")
-    lines = {seq: (version, type_, line) for seq, version, type_, line in rows}
+    found = connection.execute(query).fetchall()
     connection.close()
-    return lines
+    return found
+
+
+class StoredInput(NamedTuple):
+    """The row of an input."""
+
+    session_id: str
+    input_id: str
+    state: str
+    client_message_id: str | None
+    body: bytes
+
+
+def stored_inputs(path: Path) -> list[StoredInput]:
+    """Reads the inputs of a database in the order in which they were accepted."""
+    query = """
+        SELECT session_id, input_id, state, client_message_id, body FROM inputs
+        ORDER BY +seq, +position
+    """
+    return [StoredInput(*row) for row in rows(path, query)]
 
 
 def _words(last: int) -> str:
     return " ".join(f"word{number}" for number in range(1, last + 1))
 
+
+_LISTING: Final = "a.txt\nAGENTS.md\napp/\ndocs/\nlong.txt"
 
 HELD: Final[dict[str, Held]] = {
     "schema-1": Held(
@@ -259,6 +320,101 @@ HELD: Final[dict[str, Held]] = {
         # The summary, the five entries it kept, fifteen behind it, and the steer.
         context=22,
         lifted=frozenset(),
+    ),
+    "schema-5": Held(
+        version=4,
+        main="sess-0660d315bc282993f0514c",
+        branch="sess-0660d315bdd5c39ff73fd5",
+        deleted="sess-0660d315be2bf785750370",
+        branched_at="msg-0660d315bdaab77cdf7763",
+        branch_mode="all",
+        killed="run-0660d3160302586d11e8d9",
+        ended=(
+            *["completed"] * 7,
+            "cancelled",
+            *["completed"] * 7,
+            "cancelled",
+            "completed",
+        ),
+        last_seq=100_559,
+        name="written by schema version 5",
+        model="mock-2",
+        said=(
+            ("user", "[[think 12]] [[say 40]]"),
+            ("assistant", _words(40)),
+            (
+                "user",
+                '[[text Looking.]] [[tool read {"path":"a.txt"}]] [[tool bash {"command":"seq',
+            ),
+            ("assistant", "Looking."),
+            ("tool", "alpha"),
+            ("tool", "16003\n16004"),
+            ("assistant", _words(20)),
+            ("compaction", "mock summary (messages: 1)"),
+            ("user", "after the compaction [[say 3]]"),
+            ("assistant", _words(3)),
+            ("user", "[[slow 2]] [[say 500]] [[tool ls {}]] [[then]] [[say 5]]"),
+            ("assistant", _words(500)),
+            ("tool", _LISTING),
+            ("assistant", _words(5)),
+            ("user", "[[slow 100]] [[say 500]]"),
+            ("assistant", _words(9)),
+            ("user", '[[tool bash {"command":"exit 3"}]] [[then]] [[slow 10]] [[say 3]] [[tool ls'),
+            ("assistant", ""),
+            ("tool", "tool_error: (no output)\n\nCommand exited with code 3"),
+            *[("assistant", _words(3)), ("tool", _LISTING)] * 4,
+            ("assistant", _words(2)),
+            ("user", "[[slow 40]] [[say 20]]"),
+            ("assistant", _words(20)),
+            ("user", "promoted [[say 2]]"),
+            ("assistant", _words(2)),
+            ("user", "followed [[say 2]]"),
+            ("assistant", _words(2)),
+            ("user", '[[tool task {"prompt":"in the task [[say 3]]","description":"a task"}]]'),
+            ("assistant", ""),
+            ("tool", "worker: completed (session sess-0660d3160123af7fb452b7, run run-"),
+            ("tool", "tool_error: tool_not_found: nosuch"),
+            ("assistant", _words(6)),
+            ("user", "[[slow 60]] [[say 2000]]"),
+            ("assistant", _words(7)),
+        ),
+        said_in_branch=(("user", "in the branch [[say 4]]"), ("assistant", _words(4))),
+        waiting=(("steer", "and then"), ("follow_up", "later")),
+        sent=("c-2", 1),
+        # What the killed run began with (the summary, the five entries it kept, 32 behind it), its
+        # answer, and the steer.
+        context=40,
+        lifted=frozenset(),
+        workspace="/tmp/work",
+        others=(
+            Other(
+                session_id="sess-0660d315bea50922be5384",
+                name="beside",
+                workspace="/tmp/work",
+                source="editor",
+                waiting=(
+                    ("steer", "one that was promoted"),
+                    ("follow_up", "one that waits"),
+                    ("follow_up", "without an id"),
+                ),
+                client_calls=(("k-1", "completed"),),
+            ),
+            Other(
+                session_id="sess-0660d315bec017473839ac",
+                name="put away",
+                workspace="/tmp/work/docs",
+                source="cron",
+                is_archived=True,
+                client_calls=(("k-2", "interrupted"),),
+                owed=("tool_call_completed", "workspace_override_expired"),
+            ),
+            Other(
+                session_id="sess-0660d3160123af7fb452b7",
+                name="worker: a task",
+                workspace="/tmp/work",
+                is_of_task=True,
+            ),
+        ),
     ),
 }
 """name -> what it holds."""

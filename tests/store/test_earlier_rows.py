@@ -1,0 +1,270 @@
+"""Databases of earlier versions: what is looked up in them once they are migrated is what they hold.
+
+What that is is read from each of them beforehand, row by row and past all indices, and picked by hand.
+How their events are lifted, and migrations that fail, are in ``test_earlier_stores``.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from nousd.admin.check import check
+from nousd.store import sqlite
+from nousd.store.records import EventFilter, Old, StoredEvent
+from nousd.wire.events import DELTA_EVENTS
+from nousd.wire.inputs import QueuedInput
+from nousd.wire.metrics import PendingInputs
+from tests.earlier_stores import EARLIER, HELD, Held, StoredInput, rows, stored_inputs, unpack
+from tests.lifecycle import LifecycleChecker
+from tests.store.helpers import (
+    NO_BOUND,
+    append,
+    deleted,
+    queue_update,
+    queued,
+    run_ended,
+    run_started,
+    whole_log,
+)
+
+AFTER_EVERY = 20
+"""Pages begin behind each event with such a place in the log, and in front of the next one."""
+
+NO_SESSION, NO_RUN = "sess-nosuch", "run-nosuch"
+
+
+@pytest.fixture(params=EARLIER)
+def name(request: pytest.FixtureRequest) -> str:
+    """The name of a database of each earlier version."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def held(name: str) -> Held:
+    """What that database holds."""
+    return HELD[name]
+
+
+@pytest.fixture
+def path(name: str, tmp_path: Path) -> Path:
+    """That database."""
+    path = tmp_path / "nousd.db"
+    unpack(name, path)
+    return path
+
+
+# --- events ------------------------------------------------------------------------------------
+
+
+def all_filters(path: Path) -> list[EventFilter]:
+    """Every session and every run or client's call of a log, and each with each; and none such."""
+    places = rows(path, "SELECT session_id, run_id FROM events WHERE +seq > 0")
+    sessions = {session_id for session_id, _ in places} | {None, NO_SESSION}
+    runs = {run_id for _, run_id in places} | {None, NO_RUN}
+    return [EventFilter(*each) for each in product(sessions, runs)]
+
+
+def picked(log: tuple[StoredEvent, ...], wanted: EventFilter) -> tuple[StoredEvent, ...]:
+    """Returns the events of a log that a filter lets through, as its words say."""
+    return tuple(
+        event
+        for event in log
+        if wanted.session_id in (None, event.session_id)
+        and wanted.run_id in (None, event.run_id)
+        and (wanted.types is None or event.type in wanted.types)
+    )
+
+
+async def test_the_events_of_a_session_or_a_run_or_both_are_those_of_the_log_in_its_order(
+    path: Path,
+) -> None:
+    stored = rows(path, "SELECT seq, type, session_id, run_id FROM events ORDER BY +seq")
+    async with sqlite.open_store(path) as store:
+        log = await whole_log(store)
+        assert [(e.seq, e.type, e.session_id, e.run_id) for e in log] == stored
+        for wanted in all_filters(path):
+            assert await whole_log(store, wanted) == picked(log, wanted), wanted
+
+
+async def test_pages_of_them_go_on_behind_any_number_and_end_where_they_are_told_to(
+    path: Path,
+) -> None:
+    some = frozenset({"queue_update", "message_end", "tool_call_completed"})
+    async with sqlite.open_store(path) as store:
+        log = await whole_log(store)
+        ends = [event.seq for event in log[::AFTER_EVERY]]
+        after = sorted({0, *ends, *(seq - 1 for seq in ends), log[-1].seq})
+        filters = [each for each in all_filters(path) if None in (each.session_id, each.run_id)]
+        for cursor, wanted in product(after, filters):
+            behind = tuple(event for event in picked(log, wanted) if event.seq > cursor)
+            page = await store.events_after(cursor, wanted, limit=3, bytes_max=NO_BOUND)
+            assert page == behind[:3], (cursor, wanted)
+        for until, wanted in product(ends, filters):
+            typed = EventFilter(wanted.session_id, wanted.run_id, some)
+            before = tuple(event for event in picked(log, typed) if event.seq <= until)
+            found = await store.events_after(
+                0, typed, limit=NO_BOUND, bytes_max=NO_BOUND, until=until
+            )
+            assert found == before, (until, typed)
+
+
+async def test_what_comes_is_found_behind_what_was_there(path: Path, held: Held) -> None:
+    of_session, of_run = EventFilter(session_id=held.main), EventFilter(run_id=held.killed)
+    async with sqlite.open_store(path) as store:
+        in_session, in_run = await whole_log(store, of_session), await whole_log(store, of_run)
+        [end] = await append(store, run_ended(held.killed, held.main, "interrupted"))
+        [start] = await append(store, run_started("run-new", held.main))
+        assert await whole_log(store, of_session) == (*in_session, end, start)
+        assert await whole_log(store, of_run) == (*in_run, end)
+        assert await whole_log(store, EventFilter(run_id="run-new")) == (start,)
+
+
+async def test_a_cursor_among_joined_deltas_is_known_to_every_filter(path: Path) -> None:
+    filters = all_filters(path)
+    async with sqlite.open_store(path) as store:
+        log = {event.seq: event for event in await whole_log(store)}
+        joined = rows(path, "SELECT joined_from, seq FROM events WHERE +joined_from IS NOT NULL")
+        cursors = {
+            cursor for first, last in joined for cursor in (first - 1, first, last - 1, last)
+        }
+        for cursor, wanted in product({1, *cursors}, filters):
+            around = tuple(log[last] for first, last in joined if first <= cursor < last)
+            assert await store.is_pruned(cursor, wanted) == bool(picked(around, wanted))
+
+
+async def test_deltas_that_are_joined_leave_each_message_one_of_each_type(
+    path: Path, held: Held
+) -> None:
+    async with sqlite.open_store(path) as store:
+        before = await whole_log(store)
+        pruned = await store.prune_deltas(Old(ended_before="9999", until=NO_BOUND))
+        assert pruned.deltas
+        while pruned.more:
+            pruned = await store.prune_deltas(Old(ended_before="9999", until=NO_BOUND))
+        after = await whole_log(store)
+    # It checks that what the deltas say, joined or not, is the text of each message.
+    checker = LifecycleChecker()
+    for event in after:
+        checker.feed(event.line)
+    kept = [event for event in after if event.type not in DELTA_EVENTS]
+    assert kept == [event for event in before if event.type not in DELTA_EVENTS]
+    deltas = Counter(
+        delta_of(event)
+        for event in after
+        if event.type in DELTA_EVENTS and event.run_id != held.killed
+    )
+    assert set(deltas.values()) == {1}
+
+
+def delta_of(event: StoredEvent) -> tuple[Any, ...]:
+    """Returns whose delta that is, and of which type."""
+    payload = json.loads(event.line)["payload"]
+    call = payload.get("tool_call_id"), payload.get("attempt")
+    return event.type, payload.get("message_id"), *call, payload.get("stream")
+
+
+# --- inputs ------------------------------------------------------------------------------------
+
+
+def waiting(inputs: list[StoredInput], session_id: str) -> tuple[QueuedInput, ...]:
+    return tuple(
+        msgspec.json.decode(each.body, type=QueuedInput)
+        for each in inputs
+        if (each.session_id, each.state) == (session_id, "pending")
+    )
+
+
+def sessions_of(path: Path) -> list[str]:
+    return [session_id for (session_id,) in rows(path, "SELECT session_id FROM sessions")]
+
+
+async def test_what_waits_in_each_session_waits_in_its_order(path: Path, held: Held) -> None:
+    inputs = stored_inputs(path)
+    async with sqlite.open_store(path) as store:
+        for session_id in (*sessions_of(path), NO_SESSION):
+            assert await store.pending_inputs(session_id) == waiting(inputs, session_id)
+        found = await store.pending_inputs(held.main)
+        assert tuple((each.kind, each.text) for each in found) == held.waiting
+        kinds = Counter(json.loads(each.body)["kind"] for each in inputs if each.state == "pending")
+        assert await store.pending_counts() == PendingInputs.of(kinds, truncated=False)
+
+
+async def test_an_input_is_found_by_its_client_s_id_in_its_session_alone(path: Path) -> None:
+    inputs = stored_inputs(path)
+    first = {(each.session_id, each.client_message_id): each for each in reversed(inputs)}
+    ids = {each.client_message_id for each in inputs} - {None}
+    assert ids
+    async with sqlite.open_store(path) as store:
+        for session_id, client_id in product((*sessions_of(path), NO_SESSION), (*ids, "c-nosuch")):
+            found = await store.input_by_client_id(session_id, client_id)
+            expected = first.get((session_id, client_id))
+            assert (found is None) == (expected is None), (session_id, client_id)
+            if found is not None and expected is not None:
+                assert found.input == msgspec.json.decode(expected.body, type=QueuedInput)
+                assert (found.session_id, found.state) == (session_id, expected.state)
+
+
+async def test_what_waited_can_be_promoted_consumed_and_taken_back(path: Path, held: Held) -> None:
+    async with sqlite.open_store(path) as store:
+        steer, follow_up = await store.pending_inputs(held.main)
+        promoted = msgspec.structs.replace(follow_up, kind="steer")
+        new = queued("in-new", client_message_id="c-new")
+        await append(store, queue_update("accepted", new, session_id=held.main))
+        await append(store, queue_update("promoted", promoted, session_id=held.main))
+        assert await store.pending_inputs(held.main) == (steer, new, promoted)
+        await append(store, queue_update("consumed", steer, session_id=held.main))
+        await append(store, queue_update("cleared", new, session_id=held.main))
+        assert await store.pending_inputs(held.main) == (promoted,)
+    states = {each.input_id: each.state for each in stored_inputs(path)}
+    assert (states[steer.input_id], states[new.input_id]) == ("consumed", "cleared")
+    check_sound(path)
+
+
+def check_sound(path: Path) -> None:
+    """Asserts that the rows of a log are those that its events make."""
+    assert [found for found in check(path).findings if found.severity == "error"] == []
+
+
+# --- deletion ----------------------------------------------------------------------------------
+
+KEPT = {
+    "inputs": "SELECT session_id, input_id, state, seq, position FROM inputs ORDER BY 1, 2",
+    "entries": "SELECT session_id, entry_id, seq FROM entries ORDER BY 1, 2",
+    "runs": "SELECT session_id, run_id, seq, status FROM runs ORDER BY 1, 2",
+    "tool_calls": "SELECT session_id, seq, last_seq, state FROM tool_calls ORDER BY 1, 2",
+    "artifact_uses": "SELECT session_id, artifact_id FROM artifact_uses ORDER BY 1, 2",
+}
+"""What there is of each session, which stands in the first column."""
+
+
+async def test_a_session_that_is_deleted_leaves_its_tombstone_and_the_others_whole(
+    path: Path, tmp_path: Path
+) -> None:
+    async with sqlite.open_store(path) as store:
+        log = await whole_log(store)
+    inputs, kept = stored_inputs(path), {table: rows(path, KEPT[table]) for table in KEPT}
+    for gone in {event.session_id for event in log}:
+        copy = tmp_path / f"without-{gone}.db"
+        shutil.copy(path, copy)
+        async with sqlite.open_store(copy) as store:
+            [tombstone] = await append(store, deleted(gone))
+            left = tuple(event for event in log if event.session_id != gone)
+            assert await whole_log(store) == (*left, tombstone)
+            assert await whole_log(store, EventFilter(session_id=gone)) == (tombstone,)
+            for session_id in sessions_of(path):
+                still = () if session_id == gone else waiting(inputs, session_id)
+                assert await store.pending_inputs(session_id) == still
+        for table, before in kept.items():
+            assert rows(copy, KEPT[table]) == [row for row in before if row[0] != gone], table
+        orphans = "SELECT count(*) FROM entry_bodies WHERE seq NOT IN (SELECT seq FROM entries)"
+        assert rows(copy, orphans) == [(0,)]
+        check_sound(copy)
