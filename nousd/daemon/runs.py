@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Final
@@ -57,71 +58,50 @@ _TELLING_SECONDS: Final = 1.0
 """How long the daemon's end waits for extensions that are being told of the ends of runs."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Runs:
-    """All active runs, and what they share.
+    """All active runs, and what they share."""
 
-    Args:
-        nursery: where the runs' tasks live.
-        sessions: a lost one is read from the log again, which closes its run there.
-        models: which there are, and which is asked where a session names none.
-        tools: as they are at the moment, by name.
-        contexts: what the runs' models are told of the past.
-        inputs: what models were given last.
-        workspaces: what depends on the folder that a session works in.
-        permissions: what may run; ``granted`` are the rules that the user added for every session.
-        approvals, questions: what the user is asked.
-        overrides: of workspaces, under which more is asked.
-        make_context: gives a tool its surroundings, with what it may touch and the given places for its
-            output and for what it says of its own limit.
-        hooks: of extensions.
-        stale_seconds: after how long without a sign of life a run is given up.
+    nursery: trio.Nursery
+    """Where the runs' tasks live."""
+    sessions: Sessions
+    """A lost one is read from the log again, which closes its run there."""
+    store: Store
+    log: Log
+    clock: Clock
+    runtime: Runtime
+    models: Models
+    """Which there are, and which is asked where a session names none."""
+    tools: Mapping[str, Tool]
+    """As they are at the moment, by name."""
+    contexts: Contexts
+    """What the runs' models are told of the past."""
+    inputs: ModelInputs
+    """What models were given last."""
+    workspaces: Workspaces
+    """What depends on the folder that a session works in."""
+    permissions: Permissions
+    """What may run."""
+    granted: Callable[[], Sequence[str]]
+    """The rules that the user added for every session."""
+    approvals: Approvals
+    questions: Questions
+    overrides: Overrides
+    """Of workspaces, under which more is asked."""
+    make_context: Callable[[Confinement, Emit, ExpectQuiet], ToolContext]
+    """Gives a tool its surroundings, with what it may touch and the given places for its output and for
+    what it says of its own limit.
     """
+    stale_seconds: float
+    """After how long without a sign of life a run is given up."""
+    hooks: Hooks = NO_HOOKS
+    """Of extensions."""
+    call_records: CallRecords = field(init=False)
+    _active: dict[str, RunHost] = field(init=False, default_factory=dict)
+    _telling: dict[str, trio.Event] = field(init=False, default_factory=dict)
 
-    def __init__(
-        self,
-        *,
-        nursery: trio.Nursery,
-        sessions: Sessions,
-        store: Store,
-        log: Log,
-        clock: Clock,
-        runtime: Runtime,
-        models: Models,
-        tools: Mapping[str, Tool],
-        contexts: Contexts,
-        inputs: ModelInputs,
-        workspaces: Workspaces,
-        permissions: Permissions,
-        granted: Callable[[], Sequence[str]],
-        approvals: Approvals,
-        overrides: Overrides,
-        questions: Questions,
-        make_context: Callable[[Confinement, Emit, ExpectQuiet], ToolContext],
-        stale_seconds: float,
-        hooks: Hooks = NO_HOOKS,
-    ) -> None:
-        self.store = store
-        self.call_records = CallRecords(store)
-        self.log = log
-        self.clock = clock
-        self.runtime = runtime
-        self.models = models
-        self.contexts = contexts
-        self.inputs = inputs
-        self.workspaces = workspaces
-        self.permissions = permissions
-        self.approvals = approvals
-        self.overrides = overrides
-        self.questions = questions
-        self.make_context = make_context
-        self.stale_seconds = stale_seconds
-        self.hooks = hooks
-        self._granted = granted
-        self._nursery = nursery
-        self.sessions = sessions
-        self._tools = tools
-        self._active: dict[str, RunHost] = {}
-        self._telling: dict[str, trio.Event] = {}
+    def __post_init__(self) -> None:
+        self.call_records = CallRecords(self.store)
 
     def choice_of(self, state: SessionState, options: RunOptions | None = None) -> ModelChoice:
         """Returns the model of a session's next call, or of one in a run with these options."""
@@ -146,7 +126,7 @@ class Runs:
             return False
         if state.active_tools is None or name in state.active_tools:
             return True
-        tool = self._tools.get(name)
+        tool = self.tools.get(name)
         return tool is not None and tool.source != "builtin"
 
     async def agents_of(self, live: LiveSession) -> Catalogue:
@@ -159,7 +139,7 @@ class Runs:
 
     async def judge(self, state: SessionState, tool: Tool, access: Access) -> Judgement:
         """Returns what the rules in force and a session's mode say of a call."""
-        return await self.permissions.judge(state, self._granted(), tool, access)
+        return await self.permissions.judge(state, self.granted(), tool, access)
 
     async def ask(self, state: SessionState, question: Question, asker: Asker) -> Answer:
         """Asks whether a call may run; see ``CallHost.ask``. What leads out is asked while it may be."""
@@ -193,7 +173,7 @@ class Runs:
         ticket = run.begin(decided, artifacts)
         self._active[run_id] = run
         _log.debug("run %s started in session %s", run_id, live.session_id)
-        self._nursery.start_soon(self._carry_out, run, own_prompt)
+        self.nursery.start_soon(self._carry_out, run, own_prompt)
         return run, ticket
 
     async def _carry_out(self, run: RunHost, own_prompt: str | None) -> None:

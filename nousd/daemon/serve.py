@@ -13,9 +13,8 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import trio
@@ -25,21 +24,17 @@ from nousd.config.providers import MOCK
 from nousd.config.resolve import with_provider
 from nousd.config.settings import Settings
 from nousd.daemon import boundary
-from nousd.daemon.app import Parts, open_core, shut_down
-from nousd.daemon.clock import SystemClock
+from nousd.daemon.app import open_core, shut_down
 from nousd.daemon.connection import serve_commands
 from nousd.daemon.core import Core
 from nousd.daemon.descriptors import allow_many_descriptors
 from nousd.daemon.feed import serve_events
 from nousd.daemon.first_run import import_for_first_run
 from nousd.daemon.logs import configure_logging
-from nousd.daemon.mcp_specs import specs_of_settings
 from nousd.daemon.memory import give_back_large_blocks, look_for_cycles_seldom
-from nousd.daemon.permissions import RulePermissions, rules_of_settings
-from nousd.daemon.recordings import open_recordings
+from nousd.daemon.parts_of_settings import opened_parts
 from nousd.daemon.sockets import Listeners, open_listeners, socket_paths
 from nousd.daemon.systemd import Notifier, take_notifier, take_passed_sockets
-from nousd.daemon.workspace_settings import default_prompt, workspaces_of_settings
 from nousd.errors import CommandRejected
 from nousd.places import locations
 from nousd.places.accept import serve_connections
@@ -47,10 +42,6 @@ from nousd.places.folders import prepare_chosen_folder, prepare_own_folder, prep
 from nousd.places.locks import lock_socket, lock_state_folder
 from nousd.redaction.known import secret_variables
 from nousd.redaction.redactor import Redactor
-from nousd.runtimes.native.loop import NativeSettings
-from nousd.store.sqlite import open_store
-from nousd.tools.interface import Tool
-from nousd.tools.mcp.server import Surroundings
 from nousd.wire.codec import encode_error
 from nousd.wire.limits import CONNECTIONS_MAX
 
@@ -123,7 +114,7 @@ async def _serve(settings: Settings, door: Door | None) -> None:
         if passed is None:
             stack.enter_context(lock_socket(paths.command))
         stack.enter_context(lock_state_folder(settings.state_dir))
-        parts = await stack.enter_async_context(_opened_parts(settings, redactor))
+        parts = await stack.enter_async_context(opened_parts(settings, redactor))
         doors = await stack.enter_async_context(AsyncExitStack())
         listeners = await doors.enter_async_context(open_listeners(settings.socket, passed))
         beside = None if door is None else await doors.enter_async_context(door(redactor.add))
@@ -150,99 +141,6 @@ def _prepare_folders(settings: Settings) -> None:
     else:
         prepare_chosen_folder(runtime_dir, "socket's folder", sticky_ok=True)
     prepare_state_folder(settings.state_dir)
-
-
-@asynccontextmanager
-async def _opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator[Parts]:
-    """Opens the log and builds everything that the settings name."""
-    from nousd.daemon.sandboxing import detector
-    from nousd.extensions.loader import load_extensions
-    from nousd.providers.configured import configured_models
-
-    extensions = load_extensions(
-        settings.extension,
-        installed=settings.extensions,
-        demo=settings.enable_demo_extension,
-        redact=redactor.redact,
-    )
-    workspaces = workspaces_of_settings(settings, extensions.places)
-    permissions = RulePermissions(
-        settings.permission_mode,
-        rules_of_settings(settings),
-        workspaces,
-        is_mode_insisted_on=settings.is_mode_insisted_on,
-    )
-    async with AsyncExitStack() as stack:
-        record = None
-        if settings.record is not None:
-            record = stack.enter_context(open_recordings(settings.record, redactor.redact)).of
-        models = configured_models(settings, redactor, record=record)
-        store = await stack.enter_async_context(
-            open_store(locations.database_file(settings.state_dir))
-        )
-        mcp = specs_of_settings(settings.mcp, redactor.add)
-        try:
-            yield Parts(
-                store=store,
-                clock=SystemClock(),
-                models=models,
-                late_tools=_builtin_tools(settings),
-                tools=extensions.tools,
-                workspaces=workspaces,
-                extension_commands=extensions.commands,
-                hooks=extensions.hooks,
-                native=_native_settings(settings),
-                permissions=permissions,
-                approval_timeout_seconds=settings.approval_timeout_ms / 1000,
-                sandbox=detector(settings, workspaces.default.confinement.hidden),
-                mcp_servers=mcp.enabled,
-                mcp_disabled=mcp.disabled,
-                mcp_surroundings=Surroundings(
-                    os.environ,
-                    settings.workdir,
-                    redactor.add,
-                    redactor.redact,
-                    redactor.redact_text,
-                ),
-                command_timeout=settings.command_timeout,
-                stale_seconds=settings.run_stale_ms / 1000,
-                delta_retention_days=settings.delta_retention_days,
-                line_bytes_max=settings.line_bytes_max,
-                secrets=redactor,
-                spool_folder=settings.state_dir,
-            )
-        finally:
-            await models.aclose()
-
-
-def _builtin_tools(settings: Settings) -> Callable[[], tuple[Tool, ...]]:
-    """Returns what imports our own tools. What is wrong with their settings is said at once.
-
-    Raises:
-        ConfigError: ``web_allow`` cannot be used.
-    """
-    if settings.web_allow:
-        from nousd.tools.web_addresses import WebAllow
-
-        WebAllow(settings.web_allow)
-
-    def tools() -> tuple[Tool, ...]:
-        from nousd.tools.builtins import builtin_tools
-
-        return builtin_tools(allow_exec=settings.allow_exec, web_allow=settings.web_allow)
-
-    return tools
-
-
-def _native_settings(settings: Settings) -> NativeSettings:
-    path = settings.system_prompt
-    return NativeSettings(
-        system=default_prompt(settings),
-        system_path=str(path) if isinstance(path, Path) else "",
-        model_calls_max=settings.model_calls_max,
-        compact_at=settings.compact_at,
-        keep_recent_tokens=settings.keep_recent_tokens,
-    )
 
 
 async def _serve_until_told_to_stop(
