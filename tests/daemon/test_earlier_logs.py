@@ -15,7 +15,7 @@ import pytest
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION
 from tests.daemon.process_harness import Place, running
 from tests.daemon_harness import Client, Event, Payload, of_type, types
-from tests.earlier_stores import EARLIER, HELD, Held, Said, stored_lines, unpack
+from tests.earlier_stores import EARLIER, HELD, Held, Said, stored_inputs, stored_lines, unpack
 from tests.lifecycle import LifecycleChecker
 
 
@@ -41,9 +41,13 @@ def place(name: str, short_folder: Path) -> Place:
 
 
 @pytest.fixture
-async def client(place: Place) -> AsyncIterator[Client]:
-    """A client of a daemon that was started on the log."""
+async def client(place: Place, held: Held) -> AsyncIterator[Client]:
+    """A client of a daemon that was started on the log, and has told what it owes."""
     async with running(place):
+        events = await place.watch(after=f"evt-{held.last_seq}", types="all")
+        for other in held.others:
+            for type_ in other.owed:
+                await events.until(type_, session_id=other.session_id)
         yield await place.connect()
 
 
@@ -57,11 +61,11 @@ async def replayed(place: Place, client: Client) -> list[Event]:
     return log
 
 
-async def paged(client: Client) -> list[Event]:
-    """Returns the whole log as ``get_events`` gives it."""
+async def paged(client: Client, **wanted: str) -> list[Event]:
+    """Returns the whole log, or what is wanted of it, as ``get_events`` gives it."""
     log: list[Event] = []
     after = "evt-0"
-    while page := await client.request("get_events", after=after, types="all", limit=50):
+    while page := await client.request("get_events", after=after, types="all", limit=50, **wanted):
         if not page["events"]:
             return log
         log += page["events"]
@@ -101,6 +105,9 @@ async def test_every_run_in_it_is_balanced_and_the_killed_one_is_closed(
     checker.finish()
     assert checker.ended_runs == len(held.ended) + 1
     new = [event for event in log if int(event["id"].removeprefix("evt-")) > held.last_seq]
+    for other in held.others:
+        assert types(of_session(new, other.session_id)) == [*other.owed]
+    new = of_session(new, held.main)
     # What a call costs is owed from the version on that says what a model is asked.
     counted = ["usage_reported"] if held.version >= 3 else []
     assert types(new) == [*counted, "message_end", "entry_appended", "turn_end", "agent_end"]
@@ -108,6 +115,34 @@ async def test_every_run_in_it_is_balanced_and_the_killed_one_is_closed(
     assert new[-1]["payload"]["status"] == "interrupted"
     statuses = [end["status"] for end in of_type(log, "agent_end")]
     assert statuses == [*held.ended, "interrupted"]
+
+
+def of_session(events: list[Event], session_id: str) -> list[Event]:
+    return [event for event in events if event["payload"]["session_id"] == session_id]
+
+
+async def test_the_events_of_a_session_and_of_a_run_are_those_of_the_log_in_its_order(
+    place: Place, client: Client
+) -> None:
+    log = await paged(client)
+    sessions = {event["payload"]["session_id"] for event in log}
+    for session_id in sessions:
+        mine = of_session(log, session_id)
+        assert await paged(client, session_id=session_id) == mine
+        watched = await place.watch(after="evt-0", types="all", session_id=session_id)
+        assert [await watched.next() for _ in mine] == mine
+    for run_id in {run_of(event) for event in log} - {None}:
+        mine = [event for event in log if run_of(event) == run_id]
+        assert await paged(client, run_id=run_id) == mine
+        for session_id in sessions:
+            both = await paged(client, run_id=run_id, session_id=session_id)
+            assert both == of_session(mine, session_id)
+
+
+def run_of(event: Event) -> Any:
+    """Returns the run of an event, or the call that a client made."""
+    payload = event["payload"]
+    return payload.get("run_id", payload.get("tool_call_id"))
 
 
 async def test_the_transcript_and_the_tree_are_as_they_were(client: Client, held: Held) -> None:
@@ -132,17 +167,117 @@ def check_said(entries: list[Payload], said: Said) -> None:
         assert text.startswith(beginning)
 
 
-async def test_sessions_and_their_settings_are_as_they_were(client: Client, held: Held) -> None:
-    listed = (await client.request("list_sessions"))["sessions"]
-    assert {row["session_id"]: row.get("name") for row in listed} == {
-        held.main: held.name,
-        held.branch: None,
+async def test_sessions_and_their_settings_are_as_they_were(
+    place: Place, client: Client, held: Held
+) -> None:
+    workspace = held.workspace or str(place.work)
+    expected = {
+        held.main: (held.name, workspace, None, False),
+        held.branch: (None, workspace, None, False),
     }
+    assert await listed(client) == expected | told_of(held, of_tasks=False)
+    assert await listed(client, children=True) == (
+        expected | told_of(held, of_tasks=False) | told_of(held, of_tasks=True)
+    )
     gone = await client.refusal("get_messages", session_id=held.deleted)
     assert gone["code"] == "session_not_found"
     branch = await client.request("get_state", session_id=held.branch)
     assert (branch["steering_mode"], branch["run_state"]) == (held.branch_mode, "idle")
     assert (await client.request("get_state"))["model"] == held.model
+
+
+async def listed(client: Client, **wanted: bool) -> dict[str, tuple[Any, ...]]:
+    """Returns the name, workspace and source of each session in a list, and whether it is archived."""
+    rows = (await client.request("list_sessions", **wanted))["sessions"]
+    return {
+        row["session_id"]: (row.get("name"), row["workspace"], row.get("source"), row["archived"])
+        for row in rows
+    }
+
+
+def told_of(held: Held, *, of_tasks: bool) -> dict[str, tuple[Any, ...]]:
+    return {
+        other.session_id: (other.name, other.workspace, other.source, other.is_archived)
+        for other in held.others
+        if other.is_of_task == of_tasks
+    }
+
+
+async def settle_in(place: Place, client: Client, held: Held) -> None:
+    """Moves sessions whose workspace is another machine's to a folder of this one."""
+    if held.workspace is not None:
+        for session_id in (held.main, held.branch):
+            await client.request("attach_session", workspace=str(place.work), session_id=session_id)
+
+
+async def test_what_waits_in_each_session_is_as_it_was(client: Client, held: Held) -> None:
+    waiting = {other.session_id: other.waiting for other in held.others}
+    waiting |= {held.main: held.waiting, held.branch: ()}
+    for session_id, expected in waiting.items():
+        queue = await client.request("get_queue", session_id=session_id)
+        assert tuple((item["kind"], item["text"]) for item in queue["inputs"]) == expected
+        assert queue["pending_counts"] == {
+            kind: [each for each, _ in expected].count(kind) for kind in ("steer", "follow_up")
+        }
+
+
+async def test_an_input_that_is_sent_again_is_known_whatever_became_of_it(
+    place: Place, client: Client
+) -> None:
+    inputs = [
+        each
+        for each in stored_inputs(place.state / "nousd.db")
+        if each.client_message_id is not None
+    ]
+    assert inputs
+    for each in inputs:
+        again = await client.request(
+            "prompt",
+            text="sent again",
+            session_id=each.session_id,
+            client_message_id=each.client_message_id,
+            wait=False,
+        )
+        assert (again["input_id"], again["repeated"]) == (each.input_id, True)
+
+
+async def test_calls_that_clients_made_are_read_with_how_they_ended(
+    client: Client, held: Held
+) -> None:
+    for other in held.others:
+        for client_call_id, end in other.client_calls:
+            again = await client.request(
+                "call_tool", tool="ls", session_id=other.session_id, client_call_id=client_call_id
+            )
+            call = (await client.request("get_tool_call", tool_call_id=again["tool_call_id"]))[
+                "call"
+            ]
+            assert (call["session_id"], call["client_call_id"]) == (
+                other.session_id,
+                client_call_id,
+            )
+            assert call.get("stop_reason", call["state"]) == end
+
+
+async def test_sessions_that_are_deleted_leave_tombstones_also_after_the_next_start(
+    place: Place, held: Held
+) -> None:
+    sessions = {held.main, held.branch, *(other.session_id for other in held.others)}
+    async with running(place):
+        client = await place.connect()
+        for session_id in sessions - {
+            other.session_id for other in held.others if other.is_of_task
+        }:
+            await client.request("delete_session", session_id=session_id)
+        assert await listed(client, children=True) == {}
+        log = await paged(client)
+    assert set(types(log)) == {"session_deleted"}
+    assert {event["payload"]["session_id"] for event in log} == {*sessions, held.deleted}
+    async with running(place):
+        client = await place.connect()
+        assert await paged(client) == log
+        assert await listed(client, children=True) == {}
+    assert stored_inputs(place.state / "nousd.db") == []
 
 
 async def test_what_waited_still_waits_and_is_run_by_resume_the_steer_first(
@@ -154,6 +289,7 @@ async def test_what_waited_still_waits_and_is_run_by_resume_the_steer_first(
     kind, _ = held.waiting[index]
     again = await client.request(kind, text="sent again", client_message_id=sent)
     assert (again["run_id"], again["input_id"]) == (held.killed, queue["inputs"][index]["input_id"])
+    await settle_in(place, client, held)
     events = await place.watch(types="all")
     await client.request("resume")
     run = await events.run()
@@ -182,7 +318,8 @@ def check_complete(run: list[Event], held: Held) -> None:
 async def test_ids_go_on_growing_and_what_is_new_has_the_present_version(
     place: Place, client: Client, held: Held
 ) -> None:
-    before: dict[int, Any] = stored_lines(place.state / "nousd.db")
+    await settle_in(place, client, held)
+    before = stored_lines(place.state / "nousd.db")
     await client.request("prompt", text="[[tool ls {}]][[then]][[say 1]]", session_id=held.branch)
     after = stored_lines(place.state / "nousd.db")
     new = {seq: after[seq] for seq in after.keys() - before.keys()}
