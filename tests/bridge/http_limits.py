@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import trio
 from starlette.requests import Request
 from starlette.types import Message
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from nousd.bridge import bodies, server
 from nousd.bridge.replies import HttpError
@@ -150,8 +150,7 @@ async def write_seconds(_kit: Kit, offset: int) -> None:
     async def play() -> None:
         async with small_server() as small, await connected(small.address) as stream:
             await stream.send_all(request("GET", "/flood", token=TOKEN))
-            while not small.streams:
-                await wait_all_tasks_blocked()
+            await small.until(lambda: small.streams)
             await trio.sleep(moment("http_write_seconds", offset))
             assert small.streams == (0 if offset > 0 else 1)
 

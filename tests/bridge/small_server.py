@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from nousd.bridge.place import HttpPlace
 from nousd.bridge.replies import HttpError, error_reply
 from nousd.bridge.streams import event_stream
 from tests.bridge.raw_http import Address, Answer, answer_in, request, said
+from tests.daemon_harness import WAIT_SECONDS
 
 TOKEN: Final = "a-token-that-only-tests-know"
 FLOOD: Final = b"x" * 65_536
@@ -46,6 +48,13 @@ class SmallServer:
         target, *lines = words
         sent = request(method, target, *lines, token=token, host=host)
         return answer_in(await said(self.address, sent), method)
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Waits for something to hold, also under a clock that stands still meanwhile."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not holds():
+            assert time.monotonic() < deadline, "it never came"
+            await wait_all_tasks_blocked()
 
     async def _serve(self, request: Request) -> Response:
         self.seen.append(request.url.path)

@@ -76,9 +76,7 @@ async def test_a_thousand_idle_readers_cost_the_next_client_nothing_and_leave_no
                 await readers.enter_async_context(stream_of(small.address, "/quiet"))
             assert small.streams == READERS
             assert (await small.ask("/echo")).status == 200
-        with trio.fail_after(WAIT_SECONDS):
-            while small.streams:
-                await wait_all_tasks_blocked()
+        await small.until(lambda: small.streams == 0)
         assert (await small.ask("/echo")).status == 200
     assert descriptors() == before
 
@@ -93,9 +91,7 @@ async def test_one_connection_too_many_is_told_so_and_a_place_that_is_free_again
                 answer = answer_in(await said(small.address, sent))
                 assert (answer.status, answer.code) == (503, "TOO_MANY_CONNECTIONS")
                 assert answer.headers["connection"] == "close"
-        with trio.fail_after(WAIT_SECONDS):
-            while small.streams:
-                await wait_all_tasks_blocked()
+        await small.until(lambda: small.streams == 0)
         assert (await small.ask("/echo")).status == 200
     assert HTTP_CONNECTIONS_MAX > READERS
 
@@ -206,8 +202,7 @@ async def test_a_request_in_the_very_moment_of_the_deadline_does_not_do_away_wit
 async def test_a_reader_that_takes_nothing_is_cut_off(autojump_clock: MockClock) -> None:
     async with small_server() as small, await connected(small.address) as stream:
         await stream.send_all(request("GET", "/flood", token=TOKEN))
-        while not small.streams:
-            await wait_all_tasks_blocked()
+        await small.until(lambda: small.streams)
         await trio.sleep(HTTP_WRITE_SECONDS - 1)
         assert small.streams == 1
         await trio.sleep(2)
@@ -267,8 +262,7 @@ async def test_streams_and_readers_that_stall_end_with_the_grace(
 ) -> None:
     async with small_server() as small, await connected(small.address) as stream:
         await stream.send_all(request("GET", path, token=TOKEN))
-        while not small.streams:
-            await wait_all_tasks_blocked()
+        await small.until(lambda: small.streams)
         assert await stopped(small) == server.GRACE_SECONDS
         assert small.streams == 0
         with pytest.raises(OSError, match="all attempts to connect"):
@@ -279,8 +273,7 @@ async def test_a_server_that_is_cancelled_waits_for_nobody(autojump_clock: MockC
     with trio.CancelScope() as scope:
         async with small_server() as small, await connected(small.address) as stream:
             await stream.send_all(request("GET", "/flood", token=TOKEN))
-            while not small.streams:
-                await wait_all_tasks_blocked()
+            await small.until(lambda: small.streams)
             start = trio.current_time()
             scope.cancel()
     assert scope.cancelled_caught
@@ -291,8 +284,7 @@ async def test_what_is_under_way_is_answered_within_the_grace() -> None:
     async with small_server() as small, await connected(small.address) as stream:
         head = request("POST", "/echo", "content-length: 4", token=TOKEN)
         await stream.send_all(head.replace(b"connection: close\r\n", b"") + b"ab")
-        while not small.seen:
-            await wait_all_tasks_blocked()
+        await small.until(lambda: small.seen)
         small.closing.set()
         await wait_all_tasks_blocked()
         await stream.send_all(b"cd")

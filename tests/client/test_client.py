@@ -22,6 +22,7 @@ from nousd.wire.subscribe import Subscribe
 from tests.fake_daemon import FakeDaemon, event, ok, refused
 
 NEVER_SECONDS = 0.01
+WAIT_SECONDS = 10.0
 
 
 class Scripted:
@@ -53,8 +54,9 @@ class Scripted:
 
     async def heard(self, connection: int) -> dict[str, Any]:
         """Returns the next request on a connection, once there is one."""
-        while len(self.streams) <= connection:
-            await anyio.lowlevel.checkpoint()
+        with anyio.fail_after(WAIT_SECONDS):
+            while len(self.streams) <= connection:
+                await anyio.lowlevel.checkpoint()
         splitter = LineSplitter()
         while not (lines := splitter.feed(await self.streams[connection].receive())):
             pass
@@ -78,7 +80,7 @@ def play(
 
     async def run() -> None:
         daemon = Scripted()
-        with anyio.fail_after(10):
+        with anyio.fail_after(WAIT_SECONDS):
             async with Client(daemon, **options) as client:
                 await script(client, daemon)
         for stream in daemon.streams:
@@ -305,7 +307,7 @@ def test_a_daemon_that_was_restarted_is_asked_again_over_new_sockets(
     backend: str, folder: Path
 ) -> None:
     async def run() -> None:
-        with anyio.fail_after(10):
+        with anyio.fail_after(WAIT_SECONDS):
             async with Client(folder / "nousd.sock") as client:
                 with FakeDaemon(folder) as daemon:
                     await client.ask(Ping())
@@ -331,7 +333,7 @@ def test_a_socket_that_the_daemon_closed_while_idle_is_noticed_before_it_is_used
     backend: str, folder: Path
 ) -> None:
     async def run() -> None:
-        with anyio.fail_after(10), FakeDaemon(folder) as daemon:
+        with anyio.fail_after(WAIT_SECONDS), FakeDaemon(folder) as daemon:
             async with Client(folder / "nousd.sock") as client:
                 await client.ask(Ping())
                 (connection,) = client._free
@@ -348,7 +350,7 @@ def test_a_socket_that_the_daemon_closed_while_idle_is_noticed_before_it_is_used
 
 def test_events_come_over_connections_of_their_own(backend: str, daemon: FakeDaemon) -> None:
     async def run() -> None:
-        with anyio.fail_after(10):
+        with anyio.fail_after(WAIT_SECONDS):
             async with Client(daemon.socket_path) as client:
                 daemon.publish(event(1, "status", message="x"))
                 async with client.subscribe(Subscribe()) as events:

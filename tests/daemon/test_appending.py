@@ -7,11 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from nousd.providers.interface import Provider
 from nousd.wire.limits import EVENT_TEXT_BYTES_MAX
 from tests.daemon.process_harness import Place, running
-from tests.daemon_harness import Client, Daemon, Events, Payload, of_type, socket_daemon
+from tests.daemon_harness import (
+    WAIT_SECONDS,
+    Client,
+    Daemon,
+    Events,
+    Payload,
+    of_type,
+    socket_daemon,
+)
 from tests.stub_model import Gate, StubModel, hanging_reply, text_reply, tool_reply
 
 
@@ -363,8 +372,9 @@ async def test_else_the_text_is_said(case: str, client: Client, stub: StubModel)
     if case == "answered":
         await client.request("resume")
         await stub.next_request()
-        while (await client.request("get_state"))["run_id"]:
-            pass
+        with trio.fail_after(WAIT_SECONDS):
+            while (await client.request("get_state"))["run_id"]:
+                pass
     text = "hello!" if case == "another_text" else "hello"
     answer = await client.request("prompt", text=text, reuse_appended=case != "not_asked")
     assert answer["status"] == "completed"
