@@ -241,33 +241,29 @@ async def test_an_input_that_is_sent_again_is_known_whatever_became_of_it(
         assert (again["input_id"], again["repeated"]) == (each.input_id, True)
 
 
-async def test_calls_that_clients_made_are_read_with_how_they_ended(
+async def test_calls_that_clients_made_are_known_and_read_with_how_they_ended(
     client: Client, held: Held
 ) -> None:
-    for other in held.others:
-        for client_call_id, end in other.client_calls:
-            again = await client.request(
-                "call_tool", tool="ls", session_id=other.session_id, client_call_id=client_call_id
-            )
-            call = (await client.request("get_tool_call", tool_call_id=again["tool_call_id"]))[
-                "call"
-            ]
-            assert (call["session_id"], call["client_call_id"]) == (
-                other.session_id,
-                client_call_id,
-            )
-            assert call.get("stop_reason", call["state"]) == end
+    calls = [(other.session_id, *call) for other in held.others for call in other.client_calls]
+    made = await client.request("list_tool_calls")
+    for session_id, client_call_id, end in calls:
+        ids = {"session_id": session_id, "client_call_id": client_call_id}
+        again = await client.request("call_tool", tool="ls", **ids)
+        answer = await client.request("get_tool_call", tool_call_id=again["tool_call_id"])
+        call = answer["call"]
+        assert {key: call[key] for key in ids} == ids
+        assert call.get("stop_reason", call["state"]) == end
+    assert await client.request("list_tool_calls") == made
 
 
 async def test_sessions_that_are_deleted_leave_tombstones_also_after_the_next_start(
     place: Place, held: Held
 ) -> None:
+    of_tasks = {other.session_id for other in held.others if other.is_of_task}
     sessions = {held.main, held.branch, *(other.session_id for other in held.others)}
     async with running(place):
         client = await place.connect()
-        for session_id in sessions - {
-            other.session_id for other in held.others if other.is_of_task
-        }:
+        for session_id in sessions - of_tasks:
             await client.request("delete_session", session_id=session_id)
         assert await listed(client, children=True) == {}
         log = await paged(client)

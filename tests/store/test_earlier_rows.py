@@ -201,7 +201,7 @@ async def test_what_waits_in_each_session_waits_in_its_order(path: Path, held: H
 async def test_an_input_is_found_by_its_client_s_id_in_its_session_alone(path: Path) -> None:
     inputs = stored_inputs(path)
     first = {(each.session_id, each.client_message_id): each for each in reversed(inputs)}
-    ids = {each.client_message_id for each in inputs} - {None}
+    ids = {each.client_message_id for each in inputs if each.client_message_id is not None}
     assert ids
     async with sqlite.open_store(path) as store:
         for session_id, client_id in product((*sessions_of(path), NO_SESSION), (*ids, "c-nosuch")):
