@@ -10,7 +10,7 @@ It deliberately knows neither sessions nor events: an extension is asked and ans
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final, get_args
 
@@ -103,6 +103,20 @@ class ExtensionApi:
         if name in BUILTIN_NAMES or name in self._tools:
             raise ConfigError(f"extension {self._extension}: tool {name} exists already")
 
+        self._tools[name] = FunctionTool(
+            name=name,
+            description=description,
+            source=self._extension,
+            arguments=self._arguments(name, parameters),
+            function=self._tool_function(name, handler, timeout_seconds),
+            access_of=self._access_of(name, classes, path_argument),
+            executed_by="extension",
+            is_read_only=is_read_only,
+        )
+
+    def _tool_function(
+        self, name: str, handler: Handler, timeout_seconds: float
+    ) -> Callable[[Any, ToolContext], Awaitable[ToolResult]]:
         async def run(args: Any, context: ToolContext) -> ToolResult:
             context.expect_quiet(timeout_seconds)
             try:
@@ -113,16 +127,7 @@ class ExtensionApi:
             except ExtensionError as error:
                 raise ToolError(f"{self._extension}: {name}: {error}") from error
 
-        self._tools[name] = FunctionTool(
-            name=name,
-            description=description,
-            source=self._extension,
-            arguments=self._arguments(name, parameters),
-            function=run,
-            access_of=self._access_of(name, classes, path_argument),
-            executed_by="extension",
-            is_read_only=is_read_only,
-        )
+        return run
 
     def _access_of(
         self, name: str, classes: Collection[ToolClass], path_argument: str | None

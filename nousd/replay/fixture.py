@@ -145,11 +145,7 @@ def make_fixture(
         NotReplayable: there is no recording of it, not all of it was kept, or it does not come out the
             same.
     """
-    exchanges = tuple(read_exchanges(recordings / run.run_id))
-    if not exchanges:
-        raise NotReplayable(f"{recordings} holds no recording of run {run.run_id}")
-    if any(exchange.known.cut for exchange in exchanges):
-        raise NotReplayable("a stream of the run was too long to be kept whole")
+    exchanges = _whole_exchanges(run.run_id, recordings)
     report = trio.run(replayed, run, tuning)
     if not report.is_same:
         raise NotReplayable(f"the run does not come out the same: {report.lines[0]}")
@@ -172,6 +168,15 @@ def make_fixture(
             for exchange in exchanges
         ),
     )
+
+
+def _whole_exchanges(run_id: str, recordings: Path) -> tuple[RecordedExchange, ...]:
+    exchanges = tuple(read_exchanges(recordings / run_id))
+    if not exchanges:
+        raise NotReplayable(f"{recordings} holds no recording of run {run_id}")
+    if any(exchange.known.cut for exchange in exchanges):
+        raise NotReplayable("a stream of the run was too long to be kept whole")
+    return exchanges
 
 
 def _placed(run: RecordedRun, names: _Names) -> RecordedRun:

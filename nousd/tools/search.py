@@ -17,7 +17,7 @@ from nousd.tools.confine import Confinement
 from nousd.tools.environment import allowed_environment
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output import OutputCollector
-from nousd.tools.supervisor import run_supervised
+from nousd.tools.supervisor import Ended, run_supervised
 
 SEARCH_SECONDS_MAX: Final = 30.0
 """How long one search may take."""
@@ -31,6 +31,7 @@ PATH_CHARS_MAX: Final = 4096
 _PIECE_CHARS: Final = 100_000
 
 _PROGRAM: Final = Path(__file__).with_name("_search_main.py")
+_COMMAND: Final = (sys.executable, "-I", "-S", "-W", "ignore", str(_PROGRAM))
 _IMPOSSIBLE: Final = 2
 
 
@@ -56,15 +57,7 @@ async def search(
     collector = OutputCollector(context.spool_folder)
     secrets = context.secrets.stream()
     ended = await run_supervised(
-        [
-            sys.executable,
-            "-I",
-            "-S",
-            "-W",
-            "ignore",
-            str(_PROGRAM),
-            *_encoded(command, request, context.confinement),
-        ],
+        [*_COMMAND, *_encoded(command, request, context.confinement)],
         cwd=context.workdir,
         env=allowed_environment(),
         on_output=lambda chunk: collector.feed(secrets.feed(chunk)),
@@ -74,17 +67,23 @@ async def search(
     collector.feed(secrets.finish())
     await collector.finish()
     result = collector.head()
-    if ended.timed_out:
-        raise ToolError(
-            f"{command}_failed: took longer than {seconds_max:g} seconds; narrow the search"
-        )
-    if ended.failure is not None:
-        raise ToolError(f"{command}_failed: {ended.failure}")
+    failure = _failure(ended, seconds_max)
+    if failure is not None:
+        raise ToolError(f"{command}_failed: {failure}")
     if ended.code == _IMPOSSIBLE:
         raise ToolError(result.text)
-    if ended.code != 0:
-        raise ToolError(f"{command}_failed: the search process ended with code {ended.code}")
     return result if result.text else ToolResult(text=nothing)
+
+
+def _failure(ended: Ended, seconds_max: float) -> str | None:
+    """Returns why nothing is known of what was to be found; None if its output tells."""
+    if ended.timed_out:
+        return f"took longer than {seconds_max:g} seconds; narrow the search"
+    if ended.failure is not None:
+        return ended.failure
+    if ended.code not in (0, _IMPOSSIBLE):
+        return f"the search process ended with code {ended.code}"
+    return None
 
 
 def _encoded(command: str, request: dict[str, Any], confinement: Confinement) -> list[str]:
