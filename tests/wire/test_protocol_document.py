@@ -253,7 +253,8 @@ def test_every_linked_file_exists() -> None:
 
 def test_everything_generated_is_fresh() -> None:
     ran = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "generates.py", "--check"],
+        [sys.executable, "-m", "scripts.generation", "--check"],
+        cwd=ROOT,
         capture_output=True,
         text=True,
     )

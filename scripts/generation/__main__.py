@@ -1,0 +1,55 @@
+"""Writes what follows from the code: schemas, the OpenAPI document, and the tables of protocol/*.md.
+
+``--check`` writes nothing and exits with 1, naming what is stale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import nousd
+from nousd.bridge.document import openapi
+from nousd.bridge.routes import ROWS
+
+from .http_tables import HTTP_TABLES
+from .markdown import PROTOCOL, with_tables
+from .schemas import SCHEMAS
+from .v1_tables import TABLES
+
+
+def generated() -> dict[Path, str]:
+    """Returns what each generated file has to hold."""
+    files = {
+        PROTOCOL / "schemas" / f"{name}.json": json.dumps(make(), indent=2, ensure_ascii=False)
+        + "\n"
+        for name, make in SCHEMAS.items()
+    }
+    http = openapi(ROWS, version=nousd.__version__)
+    files[PROTOCOL / "http.openapi.json"] = json.dumps(http, indent=2, ensure_ascii=False) + "\n"
+    for name, tables in (("v1.md", TABLES), ("http.md", HTTP_TABLES)):
+        files[PROTOCOL / name] = with_tables(PROTOCOL / name, tables)
+    return files
+
+
+def is_stale(path: Path, wanted: str) -> bool:
+    return not path.exists() or path.read_text(encoding="utf-8") != wanted
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; 1 if stale")
+    arguments = parser.parse_args()
+    stale = [(path, text) for path, text in generated().items() if is_stale(path, text)]
+    for path, text in stale:
+        print(f"{'stale' if arguments.check else 'written'}: {path.relative_to(PROTOCOL.parent)}")
+        if not arguments.check:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    return 1 if arguments.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""The tables of http.md. What events become is found by showing the examples of v1.md to the views."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import UnionType
+from typing import Any, get_args, get_origin
+
+import msgspec
+
+from nousd.bridge.callers import CALLERS, Caller
+from nousd.bridge.refusals import ANY, WITH_COMMAND, WITH_TOKEN, refusals
+from nousd.bridge.replies import FAILURES
+from nousd.bridge.routes import ROWS
+from nousd.bridge.table import Exposed, Row
+from nousd.views.tandem.events import TELLING, frames, seen
+from nousd.views.tandem.telling import Seen
+from nousd.wire.events import EVENT_TYPES, ToolCallApproved, ToolCallDenied
+
+from .markdown import PROTOCOL, code_list, table
+from .v1_tables import limits_table
+
+
+def routes_table() -> str:
+    def row(route: Row) -> tuple[str, ...]:
+        names = "<br>".join(f"`{route.method} {path}`" for path in (route.path, *route.aliases))
+        takes = [f"`{shape.__name__}`" for shape in (route.query, route.body) if shape is not None]
+        answers = [f"{status} {shape_name(shape)}" for status, shape in route.replies.items()]
+        refused = sorted(refusals(route) - ANY - WITH_TOKEN - WITH_COMMAND - set(route.replies))
+        return (
+            names,
+            route.summary,
+            code_list(route.sends) or "nothing",
+            ", ".join(takes),
+            "<br>".join(answers) + (", or a stream" if route.streams else ""),
+            ", ".join(map(str, refused)),
+        )
+
+    header = ("route", "what it does", "sends", "takes", "answers", "may refuse with")
+    return table(header, map(row, ROWS))
+
+
+def shape_name(shape: Any) -> str:
+    """Returns what a reply is called: the name of its object in the OpenAPI document."""
+    if shape is None:
+        return "nothing"
+    if shape is str or shape is bytes or shape is Exposed:
+        return "a stream" if shape is str else "text"
+    if isinstance(shape, UnionType):
+        return " or ".join(map(shape_name, get_args(shape)))
+    if get_origin(shape) is list:
+        return f"list of {shape_name(get_args(shape)[0])}"
+    return f"`{shape.__name__}`" if isinstance(shape, type) and not get_args(shape) else "an object"
+
+
+def http_errors_table() -> str:
+    ordered = sorted(FAILURES, key=lambda failure: (failure.status, failure.code))
+    return table(
+        ("status", "code", "worth another try"),
+        (
+            (str(failure.status), f"`{failure.code}`", "yes" if failure.retryable else "no")
+            for failure in ordered
+        ),
+    )
+
+
+def frames_table() -> str:
+    """What each kind of event becomes, found by showing the examples of v1.md to the views.
+
+    Raises:
+        SystemExit: an event that is told has no example.
+    """
+    told: dict[str, dict[str, None]] = {}
+    examples = (PROTOCOL / "v1.md").read_text(encoding="utf-8").split("\n")
+    for line in examples:
+        for event in told_in(line):
+            becomes = told.setdefault(EVENT_TYPES[type(event.event)], {})
+            for frame in frames(event):
+                becomes[f"`{frame.type}`: {code_list(frame.properties)}"] = None
+    if missing := {EVENT_TYPES[struct] for struct in TELLING} - {k for k, v in told.items() if v}:
+        raise SystemExit(f"protocol/v1.md: no example of {missing} that becomes a frame")
+    return table(
+        ("event of ours", "what it becomes, and its properties"),
+        ((f"[`{name}`](v1.md#{name})", "<br>".join(becomes)) for name, becomes in told.items()),
+    )
+
+
+def told_in(line: str) -> Iterator[Seen]:
+    """Yields an event of v1.md that can be told; a decision about a call as made by anybody."""
+    event = seen(line.encode()) if '"id":"evt-' in line[:30] else None
+    if event is None:
+        return
+    yield event
+    if isinstance(event.event, ToolCallApproved | ToolCallDenied):
+        for by in ("user", "timeout"):
+            yield event._replace(event=msgspec.structs.replace(event.event, by=by))
+
+
+def callers_table() -> str:
+    def row(beginning: str, caller: Caller) -> tuple[str, ...]:
+        needs = [name for name, wanted in caller._asdict().items() if wanted]
+        return f"`{beginning}`", ", ".join(name.replace("_", " ") for name in needs)
+
+    return table(("User-Agent begins with", "that caller"), itertools.starmap(row, CALLERS))
+
+
+HTTP_TABLES: dict[str, Callable[[], str]] = {
+    "routes": routes_table,
+    "errors": http_errors_table,
+    "frames": frames_table,
+    "callers": callers_table,
+    "bounds": partial(limits_table, "http_"),
+}
