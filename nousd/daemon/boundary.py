@@ -34,16 +34,20 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-async def contained(call: Callable[[], Awaitable[T]], what: str) -> T | NousdError:
+async def contained(
+    call: Callable[[], Awaitable[T]], what: str | Callable[[], str]
+) -> T | NousdError:
     """Returns what ``call`` returns, or the error it failed with; never raises an ``Exception``.
 
     Args:
-        what: names the call in the log file should it be our fault.
+        what: names the call in the log file should it be our fault. A function is asked then, for a
+            call whose name shows only while it goes on.
     """
     try:
         return await call()
     except Exception as error:  # noqa: BLE001 - the boundary
         known = _raised_on_purpose(error)
+        what = what if isinstance(what, str) else what()
         if known is None:
             _log.exception("a fault of ours in %s", what)
             cause = f"{what} failed; the daemon's log says more"

@@ -11,12 +11,13 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import Final
 
+import msgspec
 import trio
 
 from nousd.daemon import boundary
 from nousd.daemon.commands import HANDLERS
-from nousd.daemon.core import Core, Deferred, Plain, Reply
-from nousd.daemon.log import Ticket
+from nousd.daemon.core import Core, Deferred, Plain
+from nousd.daemon.log import SETTLED, Ticket
 from nousd.daemon.outbox import Outbox
 from nousd.errors import CommandRejected, InvalidCommand, NousdError, ShuttingDown
 from nousd.places.streams import DirectStream, WritesNow
@@ -32,6 +33,9 @@ from nousd.wire.framing import LineSplitter, LineTooLong, NoRoomForLine
 from nousd.wire.subscribe import cursor
 
 READ_BYTES: Final = 64 * 1024
+
+_UNREAD: Final = Request("", "a line", msgspec.Raw(b"{}"))
+"""Stands for a request of which nothing could be read yet."""
 
 
 async def serve_commands(core: Core, stream: trio.abc.Stream) -> None:
@@ -49,7 +53,8 @@ class _Connection:
         self._stream = stream
         self._outbox = outbox
         self._answer = outbox.put
-        self._committing: trio.Event | None = None
+        self._request = _UNREAD
+        self._last = SETTLED
         self._reading = trio.CancelScope()
         self._is_receiving = False
 
@@ -76,82 +81,67 @@ class _Connection:
             suppress(trio.BrokenResourceError, trio.ClosedResourceError),
         ):
             while not self._core.closing.is_set():
-                chunk = await self._receive()
+                self._is_receiving = True
+                chunk = await self._stream.receive_some(READ_BYTES)
+                self._is_receiving = False
                 lines = splitter.feed(chunk) if chunk else splitter.end()
                 # Who waits for one answer gets it now; several are written together.
                 self._answer = self._outbox.put_now if len(lines) == 1 else self._outbox.put
                 for line in lines:
-                    await self._outbox.wait_room()
-                    await self._answered_all()
+                    if self._outbox.is_full:
+                        await self._outbox.wait_room()
+                    # Who waits for each answer sends a command when the one before is settled.
+                    if not self._last.is_settled:
+                        await self._last.wait_settled()
                     await self._handle(line)
                 if not chunk:
                     break
-        await self._answered_all()
+        await self._last.wait_settled()
         self._outbox.close()
 
-    async def _receive(self) -> bytes | bytearray:
-        """Returns the next bytes, none at the end of input."""
-        self._is_receiving = True
-        try:
-            return await self._stream.receive_some(READ_BYTES)
-        finally:
-            self._is_receiving = False
-
     async def _handle(self, line: bytes | LineTooLong) -> None:
-        request = await boundary.contained(partial(self._decoded, line), "a line")
-        if isinstance(request, NousdError):
-            self._answer(self._refusal("", request))
-            return
-        outcome = await boundary.contained(partial(self._answered, request), request.type[:40])
-        if isinstance(outcome, bytes):
-            self._answer(outcome)
-        elif isinstance(outcome, Deferred):
-            self._answer_when_committed(request.id, outcome)
-        else:
-            self._answer(self._refusal(request.id, outcome))
+        self._request = _UNREAD
+        failure = await boundary.contained(partial(self._carry_out, line), self._what)
+        if failure is not None:
+            self._answer(self._refusal(self._request.id, failure))
 
-    async def _decoded(self, line: bytes | LineTooLong) -> Request:
-        if isinstance(line, NoRoomForLine):
-            raise CommandRejected("no_room_for_line")
-        if isinstance(line, LineTooLong):
-            limit = self._core.line_bytes_max
-            raise InvalidCommand(f"line_too_long: a line has at most {limit} bytes")
-        return decode_request(line)
+    def _what(self) -> str:
+        return self._request.type[:40]
 
-    async def _answered(self, request: Request) -> bytes | Deferred:
+    async def _carry_out(self, line: bytes | LineTooLong) -> None:
+        request = self._request = self._decoded(line)
         command = decode_payload(request)
         if self._core.stopping:
             raise ShuttingDown("the daemon is stopping")
         reply = await HANDLERS[request.type](self._core, command)
-        return reply if isinstance(reply, Deferred) else _encoded(request.id, reply)
+        if isinstance(reply, Deferred):
+            self._answer_when_committed(request.id, reply)
+        elif isinstance(reply, Plain):
+            self._answer(encode_plain_response(request.id, reply.type, reply.payload))
+        else:
+            self._answer(encode_response(request.id, reply))
+
+    def _decoded(self, line: bytes | LineTooLong) -> Request:
+        if isinstance(line, bytes):
+            return decode_request(line)
+        if isinstance(line, NoRoomForLine):
+            raise CommandRejected("no_room_for_line")
+        limit = self._core.line_bytes_max
+        raise InvalidCommand(f"line_too_long: a line has at most {limit} bytes")
 
     def _answer_when_committed(self, request_id: str, reply: Deferred) -> None:
         """Answers in the moment of the commit, before the events go out."""
         answer = encode_response(request_id, reply.payload)
-        committing = self._committing = trio.Event()
 
         def settled(ticket: Ticket) -> None:
             failure = ticket.failure
             self._outbox.put_now(answer if failure is None else self._refusal(request_id, failure))
-            committing.set()
 
         reply.ticket.when_settled(settled)
-
-    async def _answered_all(self) -> None:
-        """Waits for the answer to the command before, as answers come in the order of commands."""
-        if self._committing is not None:
-            await self._committing.wait()
-            self._committing = None
+        self._last = reply.ticket
 
     def _refusal(self, request_id: str, error: NousdError) -> bytes:
         if isinstance(error, InvalidCommand):
             request_id = error.request_id or request_id
         head = cursor(self._core.hub.head)
         return encode_error(request_id, boundary.wire_error(error, head=head))
-
-
-def _encoded(request_id: str, reply: Reply) -> bytes:
-    if isinstance(reply, Plain):
-        return encode_plain_response(request_id, reply.type, reply.payload)
-    assert not isinstance(reply, Deferred)
-    return encode_response(request_id, reply)

@@ -12,7 +12,8 @@ The hub knows nothing of sockets or of what an event means.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 import trio
@@ -47,12 +48,11 @@ class Hub:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._seqs: list[int] = []
         self._events: list[StoredEvent] = []
         self._bytes = 0
         self._before = store.head
         self._head = store.head
-        self._grown = trio.Event()
+        self._waiting = trio.lowlevel.ParkingLot()
 
     @property
     def head(self) -> int:
@@ -69,21 +69,20 @@ class Hub:
         """How much the window holds."""
         return WindowMetrics(events=len(self._events), bytes=self._bytes)
 
-    def publish(self, events: Iterable[StoredEvent]) -> None:
+    def publish(self, events: Sequence[StoredEvent]) -> None:
         """Adds committed events and wakes whoever waits for them."""
         for event in events:
-            self._seqs.append(event.seq)
             self._events.append(event)
             self._bytes += len(event.line)
             self._head = event.seq
-        self._trim()
-        self._grown.set()
-        self._grown = trio.Event()
+        if len(self._events) > WINDOW_EVENTS_MAX or self._bytes > WINDOW_BYTES_MAX:
+            self._trim()
+        if self._waiting:
+            self._waiting.unpark_all()
 
     def forget(self, session_id: str) -> None:
         """Drops a session's events from the window, as the log has."""
         self._events = [event for event in self._events if event.session_id != session_id]
-        self._seqs = [event.seq for event in self._events]
         self._bytes = sum(len(event.line) for event in self._events)
 
     def release(self, before: str) -> None:
@@ -93,7 +92,7 @@ class Hub:
     async def wait_after(self, cursor: int) -> None:
         """Returns once there is an event behind ``cursor``."""
         while self.head <= cursor:
-            await self._grown.wait()
+            await self._waiting.park()
 
     async def page_after(self, cursor: int, wanted: EventFilter) -> tuple[bytes, int]:
         """Returns matching lines behind ``cursor``, joined, and the cursor to go on from.
@@ -116,7 +115,7 @@ class Hub:
         return b"".join([event.line for event in events]), events[-1].seq if events else until
 
     def _window_after(self, cursor: int, wanted: EventFilter) -> tuple[bytes, int]:
-        start = bisect_right(self._seqs, cursor)
+        start = bisect_right(self._events, cursor, key=_seq)
         lines: list[bytes] = []
         room = PAGE_BYTES
         for event in self._events[start : start + PAGE_EVENTS]:
@@ -132,9 +131,7 @@ class Hub:
         return b"".join(lines), cursor
 
     def _trim(self) -> None:
-        """Drops the oldest half once a bound is passed, so that the cost per event is constant."""
-        if len(self._events) <= WINDOW_EVENTS_MAX and self._bytes <= WINDOW_BYTES_MAX:
-            return
+        """Drops the oldest half, so that the cost per event is constant."""
         while self._events and (
             len(self._events) > WINDOW_EVENTS_MAX // 2 or self._bytes > WINDOW_BYTES_MAX // 2
         ):
@@ -143,10 +140,12 @@ class Hub:
     def _drop(self, count: int) -> None:
         """Drops the oldest events."""
         if count:
-            self._before = self._seqs[count - 1]
+            self._before = self._events[count - 1].seq
             self._bytes -= sum(len(event.line) for event in self._events[:count])
-            del self._seqs[:count]
             del self._events[:count]
+
+
+_seq: Final = attrgetter("seq")
 
 
 def _time(event: StoredEvent) -> str:

@@ -79,7 +79,7 @@ class LiveSession:
         decided: Sequence[events.Event],
         *,
         artifacts: Sequence[Artifact] = (),
-        follow: Follow = lambda _, __: None,
+        follow: Follow | None = None,
     ) -> Ticket:
         """Makes events happen to this session. Returns at once; the ticket tells of the commit.
 
@@ -102,7 +102,8 @@ class LiveSession:
         after = self.state
         for record in encoded.records:
             after = machine.apply(after, record.event, record.ts)
-        follow(decided, [record.event for record in encoded.records])
+        if follow is not None:
+            follow(decided, [record.event for record in encoded.records])
         ticket = self._log.submit(encoded, artifacts=artifacts)
         self.state = after
         self.in_flight += 1
@@ -179,9 +180,10 @@ def _earlier(failure: StoreError | None) -> WriteFailed:
 
 def _updated_at(records: Sequence[Record]) -> str | None:
     """Returns when the last of them happened that is no delta; None if all are."""
-    return next(
-        (each.ts for each in reversed(records) if each.type not in events.DELTA_EVENTS), None
-    )
+    for record in reversed(records):
+        if record.type not in events.DELTA_EVENTS:
+            return record.ts
+    return None
 
 
 def not_found(session_id: str) -> SessionNotFound:

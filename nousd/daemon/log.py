@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -30,25 +30,34 @@ _log = logging.getLogger(__name__)
 class Ticket:
     """A batch on its way: wait for it, or say what is to happen when it is committed.
 
-    ``failure`` says in the end why it was not. What was committed it does not hold: a ticket may be
-    kept for long, and events are large.
+    ``is_settled`` says whether it is known what became of it, ``failure`` in the end why it was not
+    committed. What was committed it does not hold: a ticket may be kept for long, and events are large.
     """
 
     # There is one for each delta, and hardly any is ever waited for.
-    __slots__ = ("_callbacks", "_is_settled", "_waited_for", "failure")
+    __slots__ = ("_callbacks", "_waited_for", "failure", "is_settled")
 
     def __init__(self) -> None:
         self.failure: StoreError | None = None
-        self._is_settled = False
+        self.is_settled = False
         self._waited_for: trio.Event | None = None
         self._callbacks: list[Callable[[Ticket], None]] = []
 
     def when_settled(self, callback: Callable[[Ticket], None]) -> None:
         """Calls ``callback`` in commit order, before the events are published; at once if settled."""
-        if self._is_settled:
+        if self.is_settled:
             callback(self)
         else:
             self._callbacks.append(callback)
+
+    async def wait_settled(self) -> None:
+        """Waits until it is known what became of the batch, and all callbacks were called."""
+        if self.is_settled:
+            await trio.lowlevel.checkpoint()
+            return
+        if self._waited_for is None:
+            self._waited_for = trio.Event()
+        await self._waited_for.wait()
 
     async def wait_committed(self) -> None:
         """Waits for the commit.
@@ -57,18 +66,14 @@ class Ticket:
             StoreInDoubt: whether the batch was committed shows after a restart.
             StoreError: it was not committed and never will be.
         """
-        if self._waited_for is None:
-            self._waited_for = trio.Event()
-            if self._is_settled:
-                self._waited_for.set()
-        await self._waited_for.wait()
+        await self.wait_settled()
         if self.failure is not None:
             raise self.failure
 
     def settle(self, failure: StoreError | None = None) -> None:
         """Records what became of the batch. Called once, by the log."""
         self.failure = failure
-        self._is_settled = True
+        self.is_settled = True
         if self._waited_for is not None:
             self._waited_for.set()
         for callback in self._callbacks:
@@ -76,11 +81,21 @@ class Ticket:
         self._callbacks.clear()
 
 
+def _settled() -> Ticket:
+    ticket = Ticket()
+    ticket.settle()
+    return ticket
+
+
+SETTLED: Final = _settled()
+"""Of a batch that nobody need wait for."""
+
+
 class Encoded(NamedTuple):
     """Events as the log will have them; what is too long for an event is an artifact."""
 
     records: tuple[Record, ...]
-    artifacts: tuple[Artifact, ...]
+    artifacts: tuple[Artifact, ...] = ()
 
 
 class Log:
@@ -95,10 +110,10 @@ class Log:
         """Cuts, stamps and encodes events. Whatever can fail does so before anything has happened."""
         ts = self._clock.now()
         cut = long_texts.cut(events)
-        return Encoded(
-            tuple([_record(event, ts) for event in cut.events]),
-            tuple([Artifact(id, *whole) for id, whole in cut.wholes.items()]),
-        )
+        records = tuple([_record(event, ts) for event in cut.events])
+        if not cut.wholes:
+            return Encoded(records)
+        return Encoded(records, tuple([Artifact(id, *whole) for id, whole in cut.wholes.items()]))
 
     def submit(
         self,

@@ -53,9 +53,14 @@ class Outbox:
         self._closed = True
         self._filled.set()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no room for another line."""
+        return self._count >= PIPELINE_MAX or self._bytes >= PIPELINE_BYTES_MAX
+
     async def wait_room(self) -> None:
         """Waits while the queue is full."""
-        while self._count >= PIPELINE_MAX or self._bytes >= PIPELINE_BYTES_MAX:
+        while self.is_full:
             self._emptied = trio.Event()
             await self._emptied.wait()
 

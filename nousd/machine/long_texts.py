@@ -36,6 +36,9 @@ _ARGS_BYTES_OF_ENTRY: Final = 4 * EVENT_TEXT_BYTES_MAX
 _ARG_CHARS_SHOWN: Final = 1024
 """Characters of each argument that show where all of them are too long."""
 
+_SHORT_CHARS_MAX: Final = EVENT_TEXT_BYTES_MAX // 4
+"""Characters that are short whichever they are: UTF-8 has at most four bytes for one."""
+
 _BYTES_OF_CHARACTER_MAX: Final = len(r"\u0000")
 """What one character takes in JSON, at most."""
 
@@ -58,8 +61,11 @@ class Cut(msgspec.Struct, frozen=True):
 def cut(decided: Iterable[events.Event]) -> Cut:
     """Returns events with everything short that is too long for them."""
     shears = _Shears()
-    short = tuple([shears.event(event) for event in decided])
-    return Cut(short, shears.wholes)
+    short = []
+    for event in decided:
+        shorten = _SHORTEN.get(type(event))
+        short.append(event if shorten is None else shorten(shears, event))
+    return Cut(tuple(short), shears.wholes)
 
 
 def beginning(text: str) -> str:
@@ -86,6 +92,8 @@ def _bytes_in_line(text: str) -> int:
 
 def is_long(text: str) -> bool:
     """Whether a text is too long for an event."""
+    if len(text) <= _SHORT_CHARS_MAX:
+        return False
     if len(text) > EVENT_TEXT_BYTES_MAX or text.isascii():
         return len(text) > EVENT_TEXT_BYTES_MAX
     return len(_utf8(text)) > EVENT_TEXT_BYTES_MAX
@@ -106,10 +114,6 @@ class _Shears:
     def __init__(self) -> None:
         self.wholes: dict[str, tuple[str, bytes]] = {}
         self._refs: dict[str, dict[str, Any]] = {}
-
-    def event(self, event: events.Event) -> events.Event:
-        shorten = _SHORTEN.get(type(event))
-        return event if shorten is None else shorten(self, event)
 
     def text_of(self, holder: Any) -> Any:
         """Cuts the ``text`` of an event, entry or input."""

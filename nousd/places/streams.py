@@ -53,9 +53,10 @@ class DirectStream(trio.abc.Stream):
         if size < 1:
             raise ValueError("max_bytes must be at least 1")
         while True:
-            if self._socket.fileno() < 0:
+            number = self._socket.fileno()
+            if number < 0:
                 raise trio.ClosedResourceError
-            await trio.lowlevel.wait_readable(self._socket)
+            await trio.lowlevel.wait_readable(number)
             try:
                 return os.read(self._socket.fileno(), size)
             except BlockingIOError:

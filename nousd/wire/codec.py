@@ -51,8 +51,10 @@ class _Envelope(msgspec.Struct):
     v: str | None = None
     id: str | None = None
     type: str | None = None
-    payload: msgspec.Raw = msgspec.Raw(b"")
+    payload: msgspec.Raw = msgspec.Raw(b"{}")
 
+
+_OBJECT: Final = ord("{")
 
 _envelope_decoder: Final = msgspec.json.Decoder(_Envelope)
 _encoder: Final = msgspec.json.Encoder()
@@ -79,7 +81,7 @@ def decode_request(line: bytes) -> Request:
         not envelope.id
         or not envelope.type
         or envelope.v != "1"
-        or bytes(memoryview(envelope.payload)[:1]) != b"{"
+        or memoryview(envelope.payload)[0] != _OBJECT
     ):
         return _decode_tolerantly(line)
     return Request(envelope.id, envelope.type, envelope.payload)
@@ -290,17 +292,18 @@ def encode_json(value: Any) -> bytes:
         return _encoder.encode(_without_surrogates(msgspec.to_builtins(value)))
 
 
+_EVENT_HEADS: Final = {
+    struct: b'","type":"%b","payload":' % name.encode() for struct, name in EVENT_TYPES.items()
+}
+
+
 def encode_event_tail(payload: Event, ts: str) -> bytes:
     """Returns an event's line from behind its sequence number on, with its LF.
 
     The log puts the number in front (``number_event``) when it knows it, so that the body is encoded
     once, off the writer's path.
     """
-    return b'","type":"%b","payload":%b,"ts":"%b"}\n' % (
-        EVENT_TYPES[type(payload)].encode(),
-        encode_json(payload),
-        ts.encode(),
-    )
+    return b'%b%b,"ts":"%b"}\n' % (_EVENT_HEADS[type(payload)], encode_json(payload), ts.encode())
 
 
 def number_event(seq: int, tail: bytes) -> bytes:

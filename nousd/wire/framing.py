@@ -69,6 +69,7 @@ class LineSplitter:
         self, line_bytes_max: int = LINE_BYTES_MAX, budget: LineBudget | None = None
     ) -> None:
         self._line_bytes_max = line_bytes_max
+        self._at_once_max = min(line_bytes_max, LONG_LINE_BYTES)
         self._budget = budget
         self._taken = 0
         self._rest = bytearray()
@@ -77,7 +78,7 @@ class LineSplitter:
     def feed(self, chunk: bytes | bytearray) -> list[bytes | LineTooLong]:
         """Returns the lines that ``chunk`` completes, in order, without LF and trailing CR."""
         if self._is_one_line(chunk):
-            return [self._checked(bytes(chunk[:-1]))]
+            return [bytes(chunk[:-1]).removesuffix(b"\r")]
         self._give_back_surplus()
         head, newline, tail = bytes(chunk).partition(b"\n")
         lines: list[bytes | LineTooLong] = []
@@ -93,9 +94,9 @@ class LineSplitter:
 
     def _is_one_line(self, chunk: bytes | bytearray) -> bool:
         """Whether it is one whole line that is not long, as who waits for each answer sends them."""
-        if self._rest or self._skipping or self._taken or len(chunk) > LONG_LINE_BYTES:
+        if chunk.find(b"\n") != len(chunk) - 1 or len(chunk) > self._at_once_max or not chunk:
             return False
-        return 0 <= chunk.find(b"\n") == len(chunk) - 1
+        return not (self._rest or self._skipping or self._taken)
 
     def end(self) -> list[bytes | LineTooLong]:
         """Returns the last line if the input ended without an LF, else nothing."""

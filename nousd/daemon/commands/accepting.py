@@ -17,7 +17,7 @@ from msgspec import UNSET
 
 from nousd.daemon.attachments import Attached, attached
 from nousd.daemon.clock import Clock
-from nousd.daemon.commands.hooked import asked_input
+from nousd.daemon.commands.hooked import Warnings, asked_input
 from nousd.daemon.commands.run_requests import choice_for
 from nousd.daemon.commands.whole_texts import with_whole_text
 from nousd.daemon.core import Core, Deferred
@@ -48,10 +48,10 @@ class Given(NamedTuple, Generic[C]):
     """
 
     command: C
-    brought: Attached
-    changed_by: tuple[str, ...]
-    request_hash: str
-    tail: Sequence[Entry]
+    brought: Attached = Attached()
+    changed_by: tuple[str, ...] = ()
+    request_hash: str = ""
+    tail: Sequence[Entry] = ()
 
 
 def facts_of(given: Given[Any], clock: Clock) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Place(NamedTuple):
     """
 
     live: LiveSession | None
-    known: Deferred | Accepted | None
+    known: Deferred | Accepted | None = None
     tail: Sequence[Entry] = ()
 
 
@@ -88,32 +88,41 @@ async def accepted(
     """Accepts an input unless it was accepted already, or an extension deals with it: ``accept`` acts on
     what ``find`` last saw.
     """
-    command = await with_whole_text(core, command)
-    request_hash = await _hash_of(command)
+    if command.text_ref is not None:
+        command = await with_whole_text(core, command, command.text_ref)
+    request_hash = "" if command.client_message_id is None else await _hash_of(command)
     place = await find(core, command, request_hash)
     if place.known is not None:
         return place.known
+    if not command.attachments and not core.hooks.has("input"):
+        # So nearly all are: a text, and nobody who is asked about it.
+        return accept(core, place.live, Given(command, request_hash=request_hash, tail=place.tail))
     asked = await asked_input(core, place.live, command)
     if asked.handled is not None:
         return asked.handled
-    brought = Attached()
-    if command.attachments:
-        seen = core.sessions.without_session() if place.live is None else place.live.state
-        choice = choice_for(core, seen, command)
-        workspace = await core.workspaces.of(seen)
-        brought = await attached(core, command.attachments, choice, workspace.confinement)
-    if command.attachments or core.hooks.has("input"):
-        # Anything may have happened meanwhile.
-        place = await find(core, command, request_hash)
+    brought = await _brought(core, place.live, command)
+    # Anything may have happened meanwhile.
+    place = await find(core, command, request_hash)
     if place.known is not None:
         return place.known
     given = Given(asked.command, brought, asked.changed_by, request_hash, place.tail)
-    reply = accept(core, place.live, given)
-    if asked.warnings is UNSET:
+    return _with_warnings(accept(core, place.live, given), asked.warnings)
+
+
+async def _brought(core: Core, live: LiveSession | None, command: HandedIn) -> Attached:
+    if not command.attachments:
+        return Attached()
+    seen = core.sessions.without_session() if live is None else live.state
+    choice = choice_for(core, seen, command)
+    workspace = await core.workspaces.of(seen)
+    return await attached(core, command.attachments, choice, workspace.confinement)
+
+
+def _with_warnings(reply: Deferred, warnings: Warnings) -> Deferred:
+    if warnings is UNSET:
         return reply
     assert isinstance(reply.payload, Accepted)
-    payload = msgspec.structs.replace(reply.payload, warnings=asked.warnings)
-    return Deferred(reply.ticket, payload)
+    return Deferred(reply.ticket, msgspec.structs.replace(reply.payload, warnings=warnings))
 
 
 async def require_entry(core: Core, live: LiveSession | None, entry_id: str) -> None:
@@ -190,9 +199,7 @@ def _acknowledgement(live: LiveSession, queued: QueuedInput) -> Accepted:
 
 
 async def _hash_of(command: HandedIn) -> str:
-    """Returns what tells a text with its files from another; "" if nobody will ask."""
-    if command.client_message_id is None:
-        return ""
+    """Returns what tells a text with its files from another."""
     size = len(command.text) + sum(len(each.data or b"") for each in command.attachments)
     if size <= _HASHED_AT_ONCE_BYTES:
         return _hash(command)

@@ -21,17 +21,15 @@ _AT_ONCE: Final = trio.CapacityLimiter(2)
 C = TypeVar("C", commands.Prompt, commands.AppendMessage, commands.Steer, commands.FollowUp)
 
 
-async def with_whole_text(core: Core, command: C) -> C:
-    """Returns a command with the text that it refers to, as if it stood there.
+async def with_whole_text(core: Core, command: C, text_ref: str) -> C:
+    """Returns a command with the text that it refers to as ``text_ref``, as if it stood there.
 
     Raises:
         InvalidPayload: the artifact is too large, no text, or begins with something else.
         CommandRejected: ``artifact_not_found``.
     """
-    if command.text_ref is None:
-        return command
     async with _AT_ONCE:
-        text = _decoded(await _bytes_of(core, command.text_ref))
+        text = _decoded(await _bytes_of(core, text_ref))
         await core.store.wait_room()
     # A beginning must not be blank, and a text may begin with any number of blanks.
     if not text.lstrip().startswith(command.text.lstrip()):
