@@ -19,7 +19,7 @@ from nousd.errors import StoreError
 from nousd.machine.appending import joined, leaf_after
 from nousd.machine.ends import owed_ends
 from nousd.machine.lifecycle import LOGGED, Ledger
-from nousd.machine.session import SessionState
+from nousd.machine.session import SessionState, queue_fields
 from nousd.machine.usage import owed_usage
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter
@@ -90,7 +90,8 @@ async def _ends_of_run(run: RunRecord, store: Store, clock: Clock) -> tuple[Even
     row = await store.session(run.session_id)
     leaf_id = None if row is None else row.leaf_id
     *ends, end = owed_ends(ledger, "interrupted", leaf_id=leaf_id, now=clock.now())
-    left = SessionState(session_id=run.session_id, queue=await store.pending_inputs(run.session_id))
+    pending = await store.pending_inputs(run.session_id)
+    left = SessionState(session_id=run.session_id, **queue_fields(pending))
     appended = joined(left, run_id=run.run_id, leaf_id=leaf_after(ends, leaf_id))
     return (*owed_usage(ledger), *ends, *appended, end)
 

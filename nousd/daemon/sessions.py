@@ -19,9 +19,8 @@ from nousd.daemon.clock import Clock
 from nousd.daemon.live_session import LiveSession, not_found
 from nousd.daemon.log import Log, Ticket
 from nousd.errors import CommandRejected, InvalidPayload, SessionNotFound, StoreError
-from nousd.machine import queue
 from nousd.machine.row_changes import LASTING
-from nousd.machine.session import SessionState
+from nousd.machine.session import SessionState, queue_fields
 from nousd.store.interface import Store
 from nousd.store.rows import Defaults, SessionRow
 from nousd.wire import events, session_events
@@ -360,8 +359,7 @@ def _started(state: SessionState) -> str:
 def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:
     """Returns the state that a session's projections describe. No run survives a restart."""
     known = {name: value for name in _OF_ROWS if (value := getattr(row, name)) is not None}
-    queued = tuple(pending)
-    return SessionState(**known, queue=queued, queued_chars=queue.chars_of(queued))
+    return SessionState(**known, **queue_fields(tuple(pending)))
 
 
 _OF_ROWS: Final = tuple(name for name in SessionRow.__struct_fields__ if name != "updated_at")

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.machine import queue, session
-from nousd.machine.queue_updates import accepted, gone, update
+from nousd.machine.queue_updates import accepted, gone, taken
 from nousd.machine.session import SessionState
 from nousd.wire import events
 from nousd.wire.entries import Attachment, Entry, MessageEntry
@@ -34,8 +34,8 @@ def append_message(state: SessionState, message: QueuedInput) -> Events:
     """
     if state.run is not None:
         return (accepted(state, message, run_id=state.run.run_id),)
-    taken = update(state, "accepted", (message,), UNSET)
-    return (taken, *joined(session.apply(state, taken, ""), run_id=None))
+    waits = taken(state, message)
+    return (waits, *joined(session.apply(state, waits, ""), run_id=None))
 
 
 def joined_to_branch(

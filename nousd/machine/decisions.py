@@ -14,8 +14,8 @@ from msgspec import UNSET
 from nousd.errors import CommandRejected
 from nousd.machine import queue
 from nousd.machine.appending import joined, leaf_after
-from nousd.machine.queue_updates import accepted, gone, update
-from nousd.machine.session import RunInfo, SessionState
+from nousd.machine.queue_updates import accepted, gone, promoted
+from nousd.machine.session import RunInfo, SessionState, queue_fields
 from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
 from nousd.wire.event_base import TurnKey
@@ -210,10 +210,10 @@ def promote(state: SessionState, input_id: str) -> Events:
         raise CommandRejected("input_not_promotable")
     if state.run is None:
         steer = msgspec.structs.replace(queued, kind="steer")
-        return (update(state, "promoted", (steer,), UNSET),)
+        return (promoted(state, steer),)
     # Which run accepted it stays: whoever sends it again gets its first acknowledgement.
     steer = msgspec.structs.replace(queued, kind="steer", promoted_run_id=state.run.run_id)
-    return (update(state, "promoted", (steer,), state.run.run_id),)
+    return (promoted(state, steer),)
 
 
 def begin_turn(
@@ -232,9 +232,8 @@ def begin_turn(
     """
     appended = joined(state, run_id=run_id)
     leaf_id = leaf_after(appended, state.leaf_id)
-    state = msgspec.structs.replace(
-        state, queue=queue.without(state.queue, queue.appended(state.queue))
-    )
+    left = queue.without(state.queue, queue.appended(state.queue))
+    state = msgspec.structs.replace(state, **queue_fields(left))
     common: TurnKey = {
         "session_id": state.session_id,
         "run_id": run_id,

@@ -77,6 +77,12 @@ def pending_counts(queue: Inputs) -> PendingCounts:
     return PendingCounts(steer=kinds.count("steer"), follow_up=kinds.count("follow_up"))
 
 
+def counted(counts: PendingCounts, queued: QueuedInput) -> PendingCounts:
+    """Returns what ``pending_counts`` says once an input more waits."""
+    steer = counts.steer + (queued.kind == "steer")
+    return PendingCounts(steer=steer, follow_up=counts.follow_up + (queued.kind == "follow_up"))
+
+
 def steer_bites(queue: Inputs, run_id: str) -> bool:
     """Whether a steer of this very run is pending: accepted by it, or promoted during it.
 

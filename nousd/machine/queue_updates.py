@@ -5,15 +5,15 @@ What changes it, and when, is decided in ``decisions`` and ``appending``.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
-import msgspec
+from msgspec import UNSET, UnsetType
 
 from nousd.errors import CommandRejected
 from nousd.machine import queue
 from nousd.machine.session import SessionState
 from nousd.wire import events
-from nousd.wire.inputs import QueuedInput
+from nousd.wire.inputs import PendingCounts, QueuedInput
 from nousd.wire.limits import EVENT_TEXT_BYTES_MAX, QUEUED_CHARS_MAX, QUEUED_INPUTS_MAX
 from nousd.wire.optional import or_unset
 
@@ -36,18 +36,38 @@ def accepted(
         raise CommandRejected("queue_full", details={"limit": QUEUED_INPUTS_MAX})
     if state.queued_chars + queue.chars_of((queued,)) > QUEUED_CHARS_MAX:
         raise CommandRejected("queue_full", details={"chars_limit": QUEUED_CHARS_MAX})
-    return update(state, "accepted", (queued,), or_unset(run_id) or queued.run_id)
+    return taken(state, queued, or_unset(run_id) or queued.run_id)
+
+
+def taken(
+    state: SessionState, queued: QueuedInput, run_id: str | UnsetType = UNSET
+) -> events.QueueUpdate:
+    """Like ``accepted``, whatever waits already: for what does not stay."""
+    # Thousands of times a second: it must not cost what waits.
+    counts = queue.counted(state.pending_counts, queued)
+    return _update(state, "accepted", (queued,), counts, run_id)
+
+
+def promoted(state: SessionState, steer: QueuedInput) -> events.QueueUpdate:
+    """Returns the event by which a pending input becomes a steer, of the run if one goes on."""
+    counts = queue.pending_counts(queue.with_each(state.queue, (steer,)))
+    run_id = UNSET if state.run is None else state.run.run_id
+    return _update(state, "promoted", (steer,), counts, run_id)
 
 
 def gone(
-    state: SessionState, change: str, inputs: queue.Inputs, run_id: str | None
+    state: SessionState,
+    change: Literal["consumed", "cleared"],
+    inputs: queue.Inputs,
+    run_id: str | None,
 ) -> tuple[events.QueueUpdate, ...]:
     """Returns the events by which inputs wait no longer, each of a size that an event may have."""
     updates = []
+    left = state.queue
     for some in _told_together(inputs):
-        changed = update(state, change, some, or_unset(run_id))
-        state = msgspec.structs.replace(state, queue=queue.without(state.queue, some))
-        updates.append(changed)
+        left = queue.without(left, some)
+        counts = queue.pending_counts(left)
+        updates.append(_update(state, change, some, counts, or_unset(run_id)))
     return tuple(updates)
 
 
@@ -65,17 +85,17 @@ def _told_together(inputs: queue.Inputs) -> list[queue.Inputs]:
     return groups
 
 
-def update(
-    state: SessionState, change: str, inputs: queue.Inputs, run_id: str | msgspec.UnsetType
+def _update(
+    state: SessionState,
+    change: Literal["accepted", "consumed", "cleared", "promoted"],
+    inputs: queue.Inputs,
+    counts: PendingCounts,
+    run_id: str | UnsetType,
 ) -> events.QueueUpdate:
-    """Returns one change of what waits, with how much waits after it."""
-    left = state.queue if change == "accepted" else queue.without(state.queue, inputs)
-    if change in ("accepted", "promoted"):
-        left += inputs
     return events.QueueUpdate(
         session_id=state.session_id,
-        change=change,  # type: ignore[arg-type]
+        change=change,
         inputs=inputs,
-        pending_counts=queue.pending_counts(left),
+        pending_counts=counts,
         run_id=run_id,
     )

@@ -18,7 +18,7 @@ from nousd.machine.usage import with_call
 from nousd.wire import events
 from nousd.wire.command_base import QueueMode
 from nousd.wire.entries import PermissionMode, Sampling, Thinking, UsageTotals
-from nousd.wire.inputs import QueuedInput
+from nousd.wire.inputs import PendingCounts, QueuedInput
 from nousd.wire.run_options import NOTHING_ASKED, RunOptions, RunRequest
 from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo
@@ -39,7 +39,8 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
 
     ``active_tools`` None means every tool. ``model`` None means the provider's own default, as does a
     ``model`` that was set for another ``provider``. ``leaf_id`` None means an empty tree.
-    ``queued_chars`` is what ``queue`` counts for its bound in characters. ``usage``
+    ``queued_chars`` is what ``queue`` counts for its bound in characters, ``pending_counts`` what
+    clients see of it as waiting (``queue_fields``). ``usage``
     None means that no model was called. ``permission_mode`` None means the daemon's own; ``granted``
     are the rules by which the user allows calls in this session alone. ``origin`` is the call of
     ``task`` that the session was made for, ``worker`` who carries that out. ``workspace`` None means the
@@ -77,6 +78,7 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     rules: SessionRules | None = None
     queue: tuple[QueuedInput, ...] = ()
     queued_chars: int = 0
+    pending_counts: PendingCounts = PendingCounts(steer=0, follow_up=0)
     usage: UsageTotals | None = None
     run: RunInfo | None = None
     deleted: bool = False
@@ -111,6 +113,15 @@ def apply(state: SessionState, event: events.Event, ts: str) -> SessionState:
     return state if change is None else msgspec.structs.replace(state, **change(state, event, ts))
 
 
+def queue_fields(inputs: queue.Inputs) -> dict[str, Any]:
+    """Returns the fields of a state in which these inputs wait."""
+    return {
+        "queue": inputs,
+        "queued_chars": queue.chars_of(inputs),
+        "pending_counts": queue.pending_counts(inputs),
+    }
+
+
 def _settings(event: Any) -> dict[str, Any]:
     return {
         name: value for name in _SETTINGS if (value := getattr(event, name, UNSET)) is not UNSET
@@ -129,7 +140,7 @@ def _updated(
 
 
 def _deleted(_: SessionState, __: events.SessionDeleted, ___: str) -> dict[str, Any]:
-    return {"deleted": True, "queue": (), "queued_chars": 0, "leaf_id": None}
+    return {"deleted": True, "leaf_id": None, **queue_fields(())}
 
 
 def _attached(_: SessionState, event: events.SessionAttached, ts: str) -> dict[str, Any]:
@@ -161,11 +172,13 @@ def _appended(_: SessionState, event: events.EntryAppended, __: str) -> dict[str
 def _queued(state: SessionState, event: events.QueueUpdate, _: str) -> dict[str, Any]:
     if event.change == "accepted":
         # The one change that comes thousands of times a second: it must not cost what waits.
-        chars = state.queued_chars + queue.chars_of(event.inputs)
-        return {"queue": state.queue + event.inputs, "queued_chars": chars}
+        return {
+            "queue": state.queue + event.inputs,
+            "queued_chars": state.queued_chars + queue.chars_of(event.inputs),
+            "pending_counts": event.pending_counts,
+        }
     changed = queue.with_each if event.change == "promoted" else queue.without
-    left = changed(state.queue, event.inputs)
-    return {"queue": left, "queued_chars": queue.chars_of(left)}
+    return queue_fields(changed(state.queue, event.inputs))
 
 
 def _started(_: SessionState, event: events.AgentStart, ts: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from nousd.daemon.once_per_session import OncePerSession
 from nousd.daemon.run_host import RunHost
 from nousd.daemon.workspaces import Workspace, Workspaces
 from nousd.errors import CommandRejected, NotReplayable
-from nousd.machine import decisions, queue
+from nousd.machine import decisions
 from nousd.machine.model_input import ModelChoice
 from nousd.machine.session import request_of
 from nousd.machine.sources import SourceText
@@ -267,7 +267,7 @@ def _furniture(run: RecordedRun) -> Iterator[Event]:
             session_id=state.session_id,
             change="accepted",
             inputs=state.queue,
-            pending_counts=queue.pending_counts(state.queue),
+            pending_counts=state.pending_counts,
         )
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine import decisions, queue
-from nousd.machine.session import RunInfo, SessionState, apply
+from nousd.machine import decisions
+from nousd.machine.session import RunInfo, SessionState, apply, queue_fields
 from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, MessageEntry, ToolCall
 from nousd.wire.inputs import QueuedInput
@@ -34,8 +34,7 @@ def prompt_input(name: str = "p1", run_id: str = "run-1", **more: Any) -> Queued
 
 
 def session(**fields: Any) -> SessionState:
-    chars = queue.chars_of(fields.get("queue", ()))
-    return SessionState(session_id="s", queued_chars=chars, **fields)
+    return SessionState(session_id="s", **fields | queue_fields(fields.get("queue", ())))
 
 
 def running(**fields: Any) -> SessionState:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from nousd.machine import queue
 from nousd.machine.session import RunInfo, SessionState, apply
 from nousd.wire import events
 from nousd.wire.inputs import PendingCounts
@@ -21,7 +22,7 @@ from tests.machine.builders import (
     user,
 )
 
-COUNTS = PendingCounts(steer=0, follow_up=0)
+COUNTS = PendingCounts(steer=4, follow_up=0)
 TURN: Any = {"session_id": "s", "run_id": "run-1", "turn_id": "1"}
 
 
@@ -95,6 +96,7 @@ def test_a_deleted_session_has_no_queue_and_no_leaf() -> None:
         "deleted": True,
         "queue": (),
         "queued_chars": 0,
+        "pending_counts": PendingCounts(steer=0, follow_up=0),
         "leaf_id": None,
     }
 
@@ -118,6 +120,8 @@ def test_the_queue_follows_each_kind_of_change_and_is_measured(
     after = apply(state, update, TS)
     assert names(after.queue) == names_after
     assert after.queued_chars == 9000 + (len(names_after) - 1) * len("text of a")
+    counts = COUNTS if change == "accepted" else queue.pending_counts(after.queue)
+    assert after.pending_counts == counts
 
 
 def test_a_run_holds_the_session_from_its_start_to_its_end() -> None:

@@ -52,7 +52,7 @@ async def _place_of_prompt(core: Core, command: commands.Prompt, request_hash: s
     if command.leaf_id is not None:
         await require_entry(core, live, command.leaf_id)
     if live is None:
-        return Place(None, None)
+        return Place(None)
     workspace = await core.workspaces.looked_up(live.state)
     for _ in range(LOOKS_MAX):
         leaf_id = live.state.leaf_id if command.leaf_id is None else command.leaf_id
@@ -180,6 +180,8 @@ async def follow_up(core: Core, command: commands.FollowUp) -> Reply:
 async def _place_in_run(
     core: Core, command: commands.Steer | commands.FollowUp, request_hash: str
 ) -> Place:
+    if command.client_message_id is None:
+        return Place(await core.sessions.run_target(command.session_id, command.expected_run_id))
     likely = await _likely_session(core, command)
     if likely is not None and (known := await repeated(core, likely, command, request_hash)):
         return Place(likely, known)
@@ -208,8 +210,6 @@ async def _likely_session(
     core: Core, command: commands.Steer | commands.FollowUp
 ) -> LiveSession | None:
     """Returns where an input that is sent again was accepted: its run may be over by now."""
-    if command.client_message_id is None:
-        return None
     if command.session_id is None and command.expected_run_id is not None:
         run = await core.store.run(command.expected_run_id)
         return None if run is None else await core.sessions.get(run.session_id)
@@ -253,12 +253,12 @@ async def resume(core: Core, command: commands.Resume) -> Reply:
 async def get_queue(core: Core, command: commands.GetQueue) -> Reply:
     """Reads what is pending, in the order in which it will be consumed."""
     live = await core.sessions.target(command.session_id)
-    pending = () if live is None else live.committed.queue
+    state = core.sessions.without_session() if live is None else live.committed
     at = cursor(core.hub.head)
     return Queue(
-        session_id="" if live is None else live.session_id,
-        inputs=await whole_inputs(core.store, queue.in_order(pending)),
-        pending_counts=queue.pending_counts(pending),
+        session_id=state.session_id,
+        inputs=await whole_inputs(core.store, queue.in_order(state.queue)),
+        pending_counts=state.pending_counts,
         cursor=at,
     )
 

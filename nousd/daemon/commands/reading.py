@@ -10,7 +10,6 @@ from nousd.daemon.core import Core, Reply
 from nousd.daemon.event_filters import event_filter, position, pruned
 from nousd.daemon.hub import STRETCH_EVENTS
 from nousd.errors import CommandRejected
-from nousd.machine import queue
 from nousd.machine.session import SessionState
 from nousd.store.records import StoredEvent
 from nousd.wire import commands
@@ -43,7 +42,7 @@ async def get_state(core: Core, command: commands.GetState) -> Reply:
         session_id=state.session_id,
         steering_mode=state.steering_mode,
         follow_up_mode=state.follow_up_mode,
-        pending_counts=queue.pending_counts(state.queue),
+        pending_counts=state.pending_counts,
         cursor=cursor(core.hub.head),
         runs=tuple(active_run(core, running) for running in core.sessions.shown_running()),
         provider=choice.provider,

@@ -1,0 +1,106 @@
+"""What a state says of its queue as a whole, whatever happened to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nousd.machine import appending, decisions, queue, queue_updates
+from nousd.machine.session import SessionState, queue_fields
+from nousd.wire import events
+from nousd.wire.entries import TurnKind
+from nousd.wire.inputs import PendingCounts
+from nousd.wire.limits import QUEUED_INPUTS_MAX
+from tests.machine.builders import after, prompt_input, queued, running, session
+
+Events = tuple[events.Event, ...]
+Step = Callable[[SessionState, int], Events]
+
+
+def accept(kind: str) -> Step:
+    def step(state: SessionState, number: int) -> Events:
+        text_bytes = {"text_bytes": 9000} if number % 3 == 0 else {}
+        taken = queued(f"i{number}", kind, None, **text_bytes)
+        return (decisions.accept_input(state, taken, expected_run_id=None),)
+
+    return step
+
+
+def prompt(state: SessionState, number: int) -> Events:
+    return (queue_updates.accepted(state, prompt_input(f"i{number}", f"run-{number}")),)
+
+
+def append(state: SessionState, number: int) -> Events:
+    message = queued(f"i{number}", "message", None, entry_id=f"m{number}", accepted_at="")
+    return appending.append_message(state, message)
+
+
+def promote(state: SessionState, _: int) -> Events:
+    follow_ups = queue.of_kind(state.queue, "follow_up")
+    return decisions.promote(state, follow_ups[-1].input_id) if follow_ups else ()
+
+
+def consume(state: SessionState, number: int) -> Events:
+    kind: TurnKind = "steer" if number % 2 else "follow_up"
+    turn = queue.Turn(kind, queue.of_kind(state.queue, kind)[: 1 + number % 4])
+    return decisions.begin_turn(
+        state, turn, run_id="run-1", turn_id="1", message_id=f"m{number}", created_at=""
+    )
+
+
+def clear(state: SessionState, number: int) -> Events:
+    decided, _ = decisions.clear_queue(state, (None, "steer", "follow_up")[number % 3])
+    return decided
+
+
+STEPS: tuple[Step, ...] = (
+    accept("steer"),
+    accept("follow_up"),
+    prompt,
+    append,
+    promote,
+    consume,
+    clear,
+)
+
+
+@given(st.lists(st.sampled_from(STEPS), max_size=40))
+def test_what_a_state_says_of_its_queue_is_what_waits_there(steps: list[Step]) -> None:
+    state = running()
+    for number, step in enumerate(steps):
+        state = after(state, step(state, number))
+        told = {name: getattr(state, name) for name in queue_fields(())}
+        assert told == queue_fields(state.queue)
+
+
+def test_accepting_does_not_look_at_what_waits() -> None:
+    class Unread(tuple[object, ...]):
+        """A queue whose inputs nobody may go through."""
+
+        __slots__ = ()
+
+        def __iter__(self) -> None:  # type: ignore[override]
+            raise AssertionError("it was looked at")
+
+    state = running(queue=(queued("a", "follow_up"), queued("b")))
+    unread = SessionState(
+        session_id="s",
+        run=state.run,
+        queue=Unread(state.queue),  # type: ignore[arg-type]
+        queued_chars=state.queued_chars,
+        pending_counts=state.pending_counts,
+    )
+    update = decisions.accept_input(unread, queued("c", "follow_up", None), expected_run_id=None)
+    assert update.pending_counts == PendingCounts(steer=1, follow_up=2)
+
+
+def test_a_message_that_joins_the_tree_at_once_does_not_meet_the_bound_of_what_waits() -> None:
+    full = session(queue=tuple(queued(f"i{number}") for number in range(QUEUED_INPUTS_MAX)))
+    message = queued("m", "message", None, entry_id="e", accepted_at="")
+    taken, consumed, appended = appending.append_message(full, message)
+    assert isinstance(taken, events.QueueUpdate)
+    assert (taken.change, taken.pending_counts) == ("accepted", full.pending_counts)
+    assert isinstance(consumed, events.QueueUpdate)
+    assert isinstance(appended, events.EntryAppended)
