@@ -22,7 +22,7 @@ import msgspec
 
 from nousd.admin.reading import complaints, open_log
 from nousd.errors import StoreError
-from nousd.store._database import inspect
+from nousd.store._database import flush_to_disk, inspect
 
 
 class BackupReport(msgspec.Struct, frozen=True):
@@ -105,12 +105,3 @@ def _checked(half: Path) -> tuple[int, int]:
     except apsw.Error as error:
         raise StoreError(f"the log is damaged ({error}); see nousd check") from error
     return events, head
-
-
-def flush_to_disk(path: Path) -> None:
-    """Returns when a file's content, or a folder's names, are on the disk."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -29,7 +29,6 @@ import apsw
 import msgspec
 
 from nousd.admin import artifacts
-from nousd.admin.backup import flush_to_disk
 from nousd.admin.damaged_tables import SEQ_MAX, EventReader, RowReader, Stretch
 from nousd.admin.findings import (
     FINDINGS_MAX,
@@ -49,7 +48,7 @@ from nousd.errors import StoreError, StoreTooNew
 from nousd.places import locations
 from nousd.places.locks import holder_of, state_lock_file
 from nousd.store._commits import NUMBERS_PER_BLOCK
-from nousd.store._database import inspect, open_for_writing
+from nousd.store._database import flush_to_disk, inspect, open_for_writing
 from nousd.wire.events import Event
 
 _EVENT_BYTES_MIN: Final = 64

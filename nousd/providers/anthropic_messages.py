@@ -23,11 +23,12 @@ from nousd.machine.model_input import (
     UserMessage,
 )
 from nousd.providers.anthropic_models import Plan, picks, plan_for
-from nousd.providers.attachments import base64_of, kind_of, name_of, plain_type, text_of
+from nousd.providers.attachments import base64_of, kind_of, name_of, text_of
 from nousd.providers.interface import Blobs
 from nousd.providers.sampling import PICKING, named
 from nousd.providers.tool_names import CallIds, ToolNames
 from nousd.wire.entries import Attachment, ReasoningBlock
+from nousd.wire.media_types import bare
 from nousd.wire.run_options import ToolChoice
 
 DIALECT: Final = "anthropic"
@@ -196,7 +197,7 @@ def _file(attachment: Attachment, blobs: Blobs) -> Block:
         return _text_file(attachment, blobs)
     source = {
         "type": "base64",
-        "media_type": plain_type(attachment.media_type),
+        "media_type": bare(attachment.media_type),
         "data": base64_of(attachment, blobs),
     }
     if kind == "image":

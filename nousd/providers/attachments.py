@@ -13,6 +13,7 @@ from typing import Final, Literal
 from nousd.providers.interface import Blobs
 from nousd.providers.model_names import row_of
 from nousd.wire.entries import Attachment
+from nousd.wire.media_types import bare
 
 Kind = Literal["image", "pdf", "text"]
 
@@ -81,14 +82,9 @@ SEES_IMAGES: Final[dict[str, bool]] = {
 """Beginning of a model's name -> whether it sees images."""
 
 
-def plain_type(media_type: str) -> str:
-    """Returns the type in lower case and without parameters such as ``charset``."""
-    return media_type.partition(";")[0].strip().lower()
-
-
 def kind_of(media_type: str) -> Kind | None:
     """Returns what a file of that type is to a model, or None if to none anything."""
-    plain = plain_type(media_type)
+    plain = bare(media_type)
     if plain in IMAGE_TYPES:
         return "image"
     if plain == PDF_TYPE:
@@ -115,7 +111,7 @@ def base64_of(attachment: Attachment, blobs: Blobs) -> str:
 
 def data_url(attachment: Attachment, blobs: Blobs) -> str:
     """Returns the bytes as a ``data:`` URL."""
-    return f"data:{plain_type(attachment.media_type)};base64,{base64_of(attachment, blobs)}"
+    return f"data:{bare(attachment.media_type)};base64,{base64_of(attachment, blobs)}"
 
 
 def text_of(attachment: Attachment, blobs: Blobs) -> str:

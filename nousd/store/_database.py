@@ -106,9 +106,9 @@ def _make_new(path: pathlib.Path, connect: Connect, migrations: Sequence[Migrati
         with contextlib.closing(connection), _telling_faults(path, connection):
             migrate(connection, migrations, synchronous="OFF")
             connection.pragma("journal_mode", "WAL")
-        _sync(beside)
+        flush_to_disk(beside)
         beside.rename(path)
-        _sync(path.parent)
+        flush_to_disk(path.parent)
     except OSError as error:
         raise _failure(f"{beside} cannot be made", error) from error
 
@@ -118,7 +118,8 @@ def _failure(what: str, error: OSError) -> StoreError:
     return kind(f"{what}: {error.strerror}")
 
 
-def _sync(path: pathlib.Path) -> None:
+def flush_to_disk(path: pathlib.Path) -> None:
+    """Returns when a file's content, or a folder's names, are on the disk."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
