@@ -234,6 +234,15 @@ def of_type(events: Sequence[Event], *wanted: str) -> list[Payload]:
     return [event["payload"] for event in events if event["type"] in wanted]
 
 
+def users(run: Sequence[Event]) -> list[tuple[str, str]]:
+    """Returns (turn kind, text) of each turn."""
+    return [
+        (start["turn_kind"], start["text"])
+        for start in of_type(run, "message_start")
+        if start["role"] == "user"
+    ]
+
+
 # --- the daemon ------------------------------------------------------------------------------
 
 

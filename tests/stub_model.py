@@ -150,6 +150,12 @@ def whole_reply(content: str, **message: Any) -> Reply:
     return Reply((json.dumps(body).encode(),), content_type="application/json")
 
 
+def models_reply(*models: str) -> Reply:
+    """Returns a list of the models that a server has."""
+    body = json.dumps({"object": "list", "data": [{"id": model} for model in models]})
+    return Reply((body.encode(),), content_type="application/json")
+
+
 def hanging_reply() -> Reply:
     """Returns a reply that never begins to say anything."""
     return Reply((Gate(),))

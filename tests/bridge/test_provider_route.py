@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 
@@ -17,16 +16,11 @@ from nousd.providers.models import ModelFacts, Models
 from nousd.providers.registry import make_provider
 from tests.bridge.harness import bridge_to
 from tests.daemon_harness import provider_of, socket_daemon
-from tests.stub_model import Reply, StubModel, error_reply, stub_model
+from tests.stub_model import StubModel, error_reply, models_reply, stub_model
 
 
 def unusable() -> Provider:
     raise ConfigError("provider broken needs BROKEN_API_KEY")
-
-
-def says(*models: str) -> Reply:
-    body = json.dumps({"object": "list", "data": [{"id": model} for model in models]})
-    return Reply((body.encode(),), content_type="application/json")
 
 
 async def test_each_provider_says_what_it_has_who_says_so_and_whether_it_can_be_asked(
@@ -45,7 +39,7 @@ async def test_each_provider_says_what_it_has_who_says_so_and_whether_it_can_be_
                 "main/m1": ModelFacts(context_window=64_000),
             },
         )
-        stub.script(says("m1", "vendor/m2"))
+        stub.script(models_reply("m1", "vendor/m2"))
         silent.script(error_reply(404, "no such route"))
         provider = models.provider("main")
         with trio.fail_after(30):
@@ -93,8 +87,8 @@ async def test_more_models_than_one_answer_holds_are_all_told(
             },
             ModelChoice("main", "m1"),
         )
-        stub.script(says("m1", "m2"))
-        other.script(says("o1", "o2"))
+        stub.script(models_reply("m1", "m2"))
+        other.script(models_reply("o1", "o2"))
         provider = models.provider("main")
         with trio.fail_after(30):
             async with (

@@ -12,12 +12,11 @@ import msgspec
 from nousd.daemon.permissions import RulePermissions
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.tools.arguments import struct_arguments
-from nousd.tools.function_tool import FunctionTool
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.wire.access import Access
 from nousd.wire.entries import PermissionMode
 from nousd.wire.questions import UserQuestion
-from tests.daemon.scripted import Outcome, ScriptedProvider, says
+from tests.daemon.scripted import Outcome, ScriptedProvider, WithoutThread, says
 from tests.daemon_harness import Client, Daemon, Event, Events, Payload, memory_daemon
 
 TIMEOUT_SECONDS: Final = 60.0
@@ -30,13 +29,6 @@ class Fetch(msgspec.Struct):
     url: str = "https://example.org"
 
 
-class _WithoutThread(FunctionTool, frozen=True, kw_only=True):
-    """A clock that jumps takes no heed of threads."""
-
-    async def access(self, args: Any, context: ToolContext) -> Access:
-        return self.access_of(args, context)
-
-
 class Fetched:
     """A tool that reaches a network, so that ``auto`` asks; ``urls`` are those that it reached.
 
@@ -46,7 +38,7 @@ class Fetched:
     def __init__(self) -> None:
         self.urls: list[str] = []
         self.asks = False
-        self.tool = _WithoutThread(
+        self.tool = WithoutThread(
             name="fetch",
             description="Fetches.",
             source="builtin",

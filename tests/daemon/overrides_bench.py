@@ -15,11 +15,11 @@ import trio
 from nousd.daemon.clock import SystemClock
 from nousd.errors import ToolError
 from nousd.tools.arguments import struct_arguments
-from nousd.tools.function_tool import FunctionTool, touches
+from nousd.tools.function_tool import touches
 from nousd.tools.interface import ToolContext, ToolResult
-from nousd.wire.access import Access
 from nousd.wire.limits import OVERRIDE_SECONDS_MAX
 from tests.daemon.asking_bench import naming
+from tests.daemon.scripted import WithoutThread
 from tests.daemon.workspaces_bench import Bench, Ended, Folders, several_folders
 from tests.daemon_harness import Event, Payload, of_type
 
@@ -52,13 +52,6 @@ class Look(msgspec.Struct):
     path: str
 
 
-class Looking(FunctionTool, frozen=True, kw_only=True):
-    """``read`` without a thread: a clock that jumps takes no heed of those."""
-
-    async def access(self, args: Any, context: ToolContext) -> Access:
-        return self.access_of(args, context)
-
-
 async def _look(args: Look, context: ToolContext) -> ToolResult:
     try:
         with context.confinement.locate(args.path) as place, place.open_file() as file:
@@ -67,7 +60,7 @@ async def _look(args: Look, context: ToolContext) -> ToolResult:
         raise ToolError(f"look_failed: {error.strerror}") from error
 
 
-LOOK = Looking(
+LOOK = WithoutThread(
     name="look",
     description="Looks.",
     source="builtin",

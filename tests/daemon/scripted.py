@@ -30,6 +30,7 @@ from nousd.providers.interface import (
 from nousd.tools.arguments import struct_arguments
 from nousd.tools.function_tool import FunctionTool, touches_nothing
 from nousd.tools.interface import ToolContext, ToolResult
+from nousd.wire.access import Access
 
 T = TypeVar("T")
 
@@ -147,6 +148,13 @@ class ScriptedProvider(OneModel):
         self.requests.append(request)
         outcome = await self.calls.outcome()
         await outcome(receive)
+
+
+class WithoutThread(FunctionTool, frozen=True, kw_only=True):
+    """A tool whose access is told without a thread: a clock that jumps takes no heed of those."""
+
+    async def access(self, args: Any, context: ToolContext) -> Access:
+        return self.access_of(args, context)
 
 
 class _NoArguments(msgspec.Struct):

@@ -15,8 +15,7 @@ import trio.testing
 from nousd.daemon.app import shut_down
 from nousd.daemon.commands import hooked
 from nousd.daemon.permissions import RulePermissions
-from nousd.extensions.api import ExtensionApi, Registered
-from nousd.extensions.hook_chain import Hooks
+from nousd.extensions.api import ExtensionApi
 from nousd.extensions.hooks import (
     AddInstructions,
     BlockCall,
@@ -40,20 +39,7 @@ from nousd.store import memory
 from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX, TOOL_PREVIEW_CHARS_MAX
 from tests.daemon.scripted import Outcome, ScriptedProvider, ScriptedTool, gives, says
 from tests.daemon_harness import Client, Daemon, Event, Events, memory_daemon, of_type
-
-Register = Callable[[ExtensionApi], object]
-
-
-def hooks(*registers: Register) -> Hooks:
-    """Returns what extensions called one, two, ... register."""
-    registered = Registered()
-    for name, register in zip(("one", "two", "three"), registers, strict=False):
-        register(ExtensionApi(name, registered))
-    return Hooks(registered.hooks)
-
-
-def on(name: Any, handler: Callable[[Any], Any], **options: Any) -> Register:
-    return lambda api: api.hook(name, handler, **options)
+from tests.extensions.registering import Register, hooks, on
 
 
 def failing(_told: object) -> None:

@@ -20,16 +20,19 @@ from nousd.providers.interface import Provider
 from nousd.providers.models import ModelFacts, Models
 from nousd.providers.prices import Price
 from tests.daemon_harness import Client, Daemon, of_type, provider_of, socket_daemon
-from tests.stub_model import Gate, Reply, StubModel, error_reply, stub_model, tool_reply
+from tests.stub_model import (
+    Gate,
+    Reply,
+    StubModel,
+    error_reply,
+    models_reply,
+    stub_model,
+    tool_reply,
+)
 
 
 def unusable() -> Provider:
     raise ConfigError("provider broken needs BROKEN_API_KEY")
-
-
-def listing(*models: str) -> Reply:
-    body = json.dumps({"object": "list", "data": [{"id": model} for model in models]})
-    return Reply((body.encode(),), content_type="application/json")
 
 
 @pytest.fixture
@@ -273,7 +276,7 @@ async def test_a_run_whose_provider_cannot_be_used_any_more_says_why(
 async def test_all_models_are_listed_with_what_is_known_of_them(
     client: Client, stub: StubModel, other: StubModel
 ) -> None:
-    stub.script(listing("m1", "gpt-4o"))
+    stub.script(models_reply("m1", "gpt-4o"))
     other.script(error_reply(503, "overloaded"))
     await client.request("set_model", model="main/gpt-4o")
     answer = await client.request("list_models")
@@ -318,7 +321,7 @@ async def test_all_models_are_listed_with_what_is_known_of_them(
 async def test_one_provider_is_asked_again_when_it_is_wanted(
     client: Client, stub: StubModel, other: StubModel
 ) -> None:
-    other.script(listing("a"), listing("b"))
+    other.script(models_reply("a"), models_reply("b"))
     listed = []
     for refresh in (False, False, True):
         answer = await client.request("list_models", provider="other", refresh=refresh)
@@ -338,7 +341,7 @@ async def test_a_server_that_takes_its_time_holds_up_nobody_else(
     client: Client, daemon: Daemon, other: StubModel
 ) -> None:
     gate = Gate()
-    other.script(Reply((gate, *listing("a").parts), content_type="application/json"))
+    other.script(Reply((gate, *models_reply("a").parts), content_type="application/json"))
     another = await daemon.connect()
     request_id = await client.ask("list_models", provider="other")
     await gate.reached()

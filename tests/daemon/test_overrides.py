@@ -26,12 +26,11 @@ from tests.daemon.overrides_bench import (
     LOOK,
     SECONDS,
     Look,
-    Looking,
     OverrideBench,
     WallClock,
     overriding,
 )
-from tests.daemon.scripted import says
+from tests.daemon.scripted import WithoutThread, says
 from tests.daemon.task_bench import PlannedModel, tasks
 from tests.daemon.workspaces_bench import Folders, folders_in
 from tests.daemon_harness import Payload, of_type
@@ -436,7 +435,7 @@ async def test_an_answer_that_comes_when_the_clock_has_passed_the_end_opens_noth
 async def test_an_override_that_ends_between_the_judging_and_the_asking_asks_nobody(
     folders: Folders,
 ) -> None:
-    class _Late(Looking, frozen=True, kw_only=True):
+    class _Late(WithoutThread, frozen=True, kw_only=True):
         async def access(self, args: Any, context: ToolContext) -> Access:
             access = self.access_of(args, context)
             live = await bench.daemon.core.sessions.get(session)
@@ -527,7 +526,7 @@ async def test_a_call_that_has_started_is_finished_after_the_end(
             with place.open_file() as file:
                 return ToolResult(file.read().decode())
 
-    slow = Looking(
+    slow = WithoutThread(
         name="slow",
         description="Looks slowly.",
         source="builtin",

@@ -17,11 +17,11 @@ from nousd.daemon import grants
 from nousd.daemon.permissions import RulePermissions
 from nousd.machine.rules import Rule, RuleDecision, rules_of
 from nousd.tools.arguments import struct_arguments
-from nousd.tools.function_tool import FunctionTool
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.wire.access import Access, ToolClass
 from nousd.wire.entries import PermissionMode
 from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
+from tests.daemon.scripted import WithoutThread
 from tests.daemon_harness import Event, of_type
 
 RULES: Final = ("none", "allow", "ask", "deny", "granted")
@@ -112,17 +112,12 @@ class _Nothing(msgspec.Struct):
     pass
 
 
-class _Act(FunctionTool, frozen=True, kw_only=True):
-    async def access(self, args: Any, context: ToolContext) -> Access:
-        return self.access_of(args, context)
-
-
 class Actor:
     """A tool with a side effect."""
 
     def __init__(self, access: Access) -> None:
         self.acts = 0
-        self.tool = _Act(
+        self.tool = WithoutThread(
             name="act",
             description="Acts.",
             source="scripted",

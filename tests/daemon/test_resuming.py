@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.daemon_harness import Client, Event, Events, of_type
+from tests.daemon_harness import Client, Events, of_type, users
 from tests.stub_model import (
     Gate,
     Reply,
@@ -18,14 +18,6 @@ from tests.stub_model import (
     text_reply,
     tool_reply,
 )
-
-
-def users(run: list[Event]) -> list[tuple[str, str]]:
-    return [
-        (start["turn_kind"], start["text"])
-        for start in of_type(run, "message_start")
-        if start["role"] == "user"
-    ]
 
 
 def told(request: Any) -> list[tuple[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.held_command import HeldCommand
-from tests.daemon_harness import Client, Daemon, Event, Events, of_type, types
+from tests.daemon_harness import Client, Daemon, Events, of_type, types, users
 from tests.stub_model import Gate, StubModel, text_reply, tool_reply
 
 SKIPPED = "Skipped due to queued user message."
@@ -17,15 +17,6 @@ SKIPPED = "Skipped due to queued user message."
 @pytest.fixture
 def held(short_folder: Path, daemon: Daemon) -> HeldCommand:
     return HeldCommand(short_folder / "work")
-
-
-def users(run: list[Event]) -> list[tuple[str, str]]:
-    """Returns (turn kind, text) of each turn."""
-    return [
-        (start["turn_kind"], start["text"])
-        for start in of_type(run, "message_start")
-        if start["role"] == "user"
-    ]
 
 
 def told(request: Any) -> list[tuple[str, Any]]:

@@ -12,9 +12,9 @@ import trio
 import trio.testing
 
 from nousd.errors import ConfigError, ToolArgumentsInvalid
-from nousd.extensions.api import HOOKS_MAX, ExtensionApi, Registered
+from nousd.extensions.api import HOOKS_MAX, ExtensionApi
 from nousd.extensions.calls import THREADS_MAX
-from nousd.extensions.hook_chain import Failure, Hooks
+from nousd.extensions.hook_chain import Failure
 from nousd.extensions.hooks import (
     HOOKS,
     INSTRUCTIONS_CHARS_MAX,
@@ -35,8 +35,7 @@ from nousd.extensions.hooks import (
     checked,
 )
 from nousd.wire.limits import TEXT_CHARS_MAX, TOOL_ARGUMENTS_CHARS_MAX
-
-Register = Callable[[ExtensionApi], object]
+from tests.extensions.registering import Register, hooks
 
 INPUT = InputGiven(session_id="sess-1", run_id="", kind="prompt", text="hello", attachments=0)
 BEGINNING = RunBeginning(
@@ -59,14 +58,6 @@ def called(**args: Any) -> ToolCalled:
 def returned(text: str, **args: Any) -> ToolReturned:
     facts = msgspec.structs.asdict(called(**args))
     return ToolReturned(**facts, text=text, is_error=False)
-
-
-def hooks(*registers: Register) -> Hooks:
-    """Returns what extensions called one, two, ... register."""
-    registered = Registered()
-    for name, register in zip(("one", "two", "three"), registers, strict=False):
-        register(ExtensionApi(name, registered))
-    return Hooks(registered.hooks)
 
 
 def fits(args: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import trio
 
 from nousd.providers import auto
 from nousd.providers.auto import LOCAL_SERVERS, LocalServer, find_provider
-from tests.stub_model import Gate, Reply, StubModel, error_reply, stub_model
+from tests.stub_model import Gate, Reply, StubModel, error_reply, models_reply, stub_model
 
 WAIT_SECONDS = 15
 
@@ -21,11 +20,6 @@ WAIT_SECONDS = 15
 class Configured:
     is_usable: bool
     dialect: str = "openai"
-
-
-def listing(*models: str) -> Reply:
-    body = json.dumps({"object": "list", "data": [{"id": model} for model in models]})
-    return Reply((body.encode(),), content_type="application/json")
 
 
 @dataclass(frozen=True)
@@ -75,9 +69,9 @@ async def test_the_first_server_that_lists_a_model_is_taken_with_its_first_model
 ) -> None:
     ollama, llama, studio, vllm = machine.stubs
     ollama.script(error_reply(404, "not here"))
-    llama.script(listing())
-    studio.script(listing("text-Embedding-one", "qwen", "other"))
-    vllm.script(listing("llama"))
+    llama.script(models_reply())
+    studio.script(models_reply("text-Embedding-one", "qwen", "other"))
+    vllm.script(models_reply("llama"))
     found = await machine.found(none=Configured(is_usable=False))
     assert (found.provider, found.model) == ("lm-studio", "qwen")
     assert found.api_base == studio.api_base
@@ -89,8 +83,8 @@ async def test_the_first_server_that_lists_a_model_is_taken_with_its_first_model
 async def test_the_order_counts_and_not_who_answers_first(machine: Machine) -> None:
     gate = Gate()
     ollama, *_, vllm = machine.stubs
-    ollama.script(Reply((gate, *listing("slow").parts), content_type="application/json"))
-    vllm.script(listing("fast"))
+    ollama.script(Reply((gate, *models_reply("slow").parts), content_type="application/json"))
+    vllm.script(models_reply("fast"))
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon

@@ -31,10 +31,10 @@ from nousd.wire.tool_events import PolicyDecision, PolicySnapshot
 from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
 from tests.daemon.process_harness import Place, running
 from tests.daemon.scripted import says
-from tests.daemon.test_hooks import hooks, on
 from tests.daemon.test_runtime_policy import Opinionated
 from tests.daemon.test_sandboxing import OpenSandbox
 from tests.daemon_harness import of_type
+from tests.extensions.registering import hooks, on
 from tests.replay.memory_log import MemoryLog
 from tests.replay.test_earlier_logs import replay_in_a_thread
 from tests.replay.test_replay import check_all_same

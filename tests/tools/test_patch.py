@@ -77,14 +77,7 @@ async def test_a_dry_run_says_whether_it_fits_and_changes_nothing(bench: Bench) 
     assert tree(bench.work) == before
 
 
-async def test_everything_that_git_says_of_files_is_done(bench: Bench) -> None:
-    bench.put("numbers", NUMBERS)
-    bench.put("gone", "a\n")
-    bench.put("old name", "x\ny\n")
-    bench.put("source", "s\n")
-    bench.put("script", "#!/bin/sh")
-    bench.put("é", "é\n")
-    text = """\
+EVERYTHING = """\
 From 0123 Mon Sep 17 00:00:00 2001
 Subject: everything
 
@@ -141,7 +134,16 @@ diff --git "a/\\303\\251" "b/\\303\\251"
 --\x20
 2.39.5
 """
-    told = await bench.text("patch", patch=text)
+
+
+async def test_everything_that_git_says_of_files_is_done(bench: Bench) -> None:
+    bench.put("numbers", NUMBERS)
+    bench.put("gone", "a\n")
+    bench.put("old name", "x\ny\n")
+    bench.put("source", "s\n")
+    bench.put("script", "#!/bin/sh")
+    bench.put("é", "é\n")
+    told = await bench.text("patch", patch=EVERYTHING)
     assert told.split("\n") == [
         "Patched 8 files.",
         "changed numbers: +1 -1",

@@ -10,6 +10,7 @@ from typing import Any
 from nousd.providers.responses import ResponsesProvider
 from nousd.wire.entries import Usage
 from tests.providers.conformance import KEY, Dialect, Scene
+from tests.providers.dialects.openai import models
 from tests.stub_model import Part
 
 ERROR_CODES = {
@@ -207,11 +208,6 @@ def fault(status: int, words: str) -> dict[str, Any]:
 def refusal(status: int, words: str) -> dict[str, Any]:
     error = {"message": words, "type": "stub_error", "param": None, "code": ERROR_CODES[status]}
     return {"error": error}
-
-
-def models(names: tuple[str, ...]) -> dict[str, Any]:
-    data = [{"id": n, "object": "model", "created": 1, "owned_by": "stub"} for n in names]
-    return {"object": "list", "data": data}
 
 
 RESPONSES = Dialect(

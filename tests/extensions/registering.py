@@ -1,0 +1,24 @@
+"""Hooks as extensions register them, without an extension's file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nousd.extensions.api import ExtensionApi, Registered
+from nousd.extensions.hook_chain import Hooks
+
+Register = Callable[[ExtensionApi], object]
+
+
+def hooks(*registers: Register) -> Hooks:
+    """Returns what extensions called one, two, ... register."""
+    registered = Registered()
+    for name, register in zip(("one", "two", "three"), registers, strict=False):
+        register(ExtensionApi(name, registered))
+    return Hooks(registered.hooks)
+
+
+def on(name: Any, handler: Callable[[Any], Any], **options: Any) -> Register:
+    """Returns what registers one hook."""
+    return lambda api: api.hook(name, handler, **options)
