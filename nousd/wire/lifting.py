@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from nousd.errors import StoreTooNew
+from nousd.errors import StoreError, StoreTooNew
 from nousd.wire.codec import EventLine, decode_event
 
 EVENT_SCHEMA_VERSION: Final = 4
@@ -44,6 +44,7 @@ def lift(line: bytes, version: int) -> bytes:
 
     Raises:
         StoreTooNew: a later version wrote it.
+        StoreError: no version that there was wrote it.
     """
     if version == EVENT_SCHEMA_VERSION:
         return line
@@ -53,6 +54,8 @@ def lift(line: bytes, version: int) -> bytes:
             f"{event.id} has schema version {version}, this nousd knows up to "
             f"{EVENT_SCHEMA_VERSION}: it was written by a newer version"
         )
+    if version not in STEPS:
+        raise StoreError(f"{event.id} has schema version {version}, which there never was")
     steps = [step for at in range(version, EVENT_SCHEMA_VERSION) if (step := _step(event, at))]
     if not steps:
         return line

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nousd.errors import StoreTooNew
+from nousd.errors import StoreError, StoreTooNew
 from nousd.wire.codec import encode_event_tail, number_event
 from nousd.wire.events import EVENTS
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION, STEPS, lift
@@ -54,6 +54,11 @@ def test_a_line_of_a_later_version_is_refused_by_name() -> None:
     complaint = f"evt-86 has schema version {later}, this nousd knows up to {EVENT_SCHEMA_VERSION}"
     with pytest.raises(StoreTooNew, match=complaint):
         lift(UPDATE_1, later)
+
+
+def test_a_version_that_there_never_was_is_a_fault_of_the_log() -> None:
+    with pytest.raises(StoreError, match="evt-86 has schema version 0, which there never was"):
+        lift(UPDATE_1, 0)
 
 
 def test_every_version_before_the_present_has_its_steps_and_no_other() -> None:
