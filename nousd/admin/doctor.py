@@ -61,7 +61,7 @@ class DoctorReport(msgspec.Struct, frozen=True):
 def doctor(
     flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None
 ) -> DoctorReport:
-    """Looks at all there is. The arguments are those of ``config.settings.resolve``."""
+    """Looks at all there is. The arguments are those of ``config.resolve.resolve``."""
     checks, world = _settings(flags, environ, config)
     if world is not None:
         checks += [check for examine in EXAMINATIONS for check in examine(world)]
