@@ -94,9 +94,12 @@ class LineSplitter:
 
     def _is_one_line(self, chunk: bytes | bytearray) -> bool:
         """Whether it is one whole line that is not long, as who waits for each answer sends them."""
-        if chunk.find(b"\n") != len(chunk) - 1 or len(chunk) > self._at_once_max or not chunk:
-            return False
-        return not (self._rest or self._skipping or self._taken)
+        return (
+            0 <= chunk.find(b"\n") == len(chunk) - 1 < self._at_once_max
+            and not self._rest
+            and not self._skipping
+            and not self._taken
+        )
 
     def end(self) -> list[bytes | LineTooLong]:
         """Returns the last line if the input ended without an LF, else nothing."""

@@ -52,6 +52,20 @@ async def test_a_group_of_several_errors_is_a_fault_of_ours() -> None:
     assert isinstance(await contained(fail, "run"), InternalError)
 
 
+async def test_a_call_may_be_named_when_it_has_failed(caplog: pytest.LogCaptureFixture) -> None:
+    name = "a line"
+
+    async def fail() -> None:
+        nonlocal name
+        name = "get_tree"
+        raise ZeroDivisionError("a bug")
+
+    failure = await contained(fail, lambda: name)
+    assert isinstance(failure, InternalError)
+    assert failure.cause == "get_tree failed; the daemon's log says more"
+    assert "a fault of ours in get_tree" in caplog.text
+
+
 async def test_an_error_does_not_keep_what_it_is_about() -> None:
     class Line:
         pass

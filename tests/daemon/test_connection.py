@@ -166,9 +166,11 @@ async def test_an_answer_that_is_no_json_is_a_fault_of_ours(client: Client) -> N
     assert await client.request("ping") == {"message": "pong"}
 
 
-async def test_a_fault_while_a_line_is_decoded_ends_nothing(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+async def test_a_fault_while_a_line_is_decoded_ends_nothing_and_is_told_of_no_other_request(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    await client.request("ping")
+
     def broken(_: bytes) -> Any:
         raise ZeroDivisionError("a bug")
 
@@ -177,6 +179,7 @@ async def test_a_fault_while_a_line_is_decoded_ends_nothing(
         await client.send(line("a", "ping"))
         answer = await client.receive()
     assert (answer["id"], answer["error"]["code"]) == ("", "internal_error")
+    assert "a fault of ours in a line" in caplog.text
     assert await client.request("ping") == {"message": "pong"}
 
 

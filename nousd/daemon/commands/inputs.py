@@ -4,9 +4,6 @@ queues. How an input is accepted once and no more is ``accepting``'s.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Literal
-
 import msgspec
 import trio
 from msgspec import UNSET
@@ -35,6 +32,7 @@ from nousd.daemon.results import run_result
 from nousd.errors import CommandRejected, CommandTimedOut, ProviderFailed, SessionError
 from nousd.machine import appending, decisions, long_texts, queue
 from nousd.wire import commands
+from nousd.wire.command_base import QueueKind
 from nousd.wire.inputs import QueuedInput
 from nousd.wire.optional import or_unset
 from nousd.wire.responses import Accepted, Queue, Result
@@ -169,12 +167,12 @@ def _append(core: Core, live: LiveSession | None, given: Given[commands.AppendMe
 
 async def steer(core: Core, command: commands.Steer) -> Reply:
     """Queues a text that goes before whatever the run would do next."""
-    return await accepted(core, command, _place_in_run, partial(_queue, kind="steer"))
+    return await accepted(core, command, _place_in_run, _queue)
 
 
 async def follow_up(core: Core, command: commands.FollowUp) -> Reply:
     """Queues a text for when the run would otherwise end."""
-    return await accepted(core, command, _place_in_run, partial(_queue, kind="follow_up"))
+    return await accepted(core, command, _place_in_run, _queue)
 
 
 async def _place_in_run(
@@ -194,10 +192,9 @@ def _queue(
     core: Core,
     live: LiveSession | None,
     given: Given[commands.Steer] | Given[commands.FollowUp],
-    *,
-    kind: Literal["steer", "follow_up"],
 ) -> Deferred:
     assert live is not None
+    kind: QueueKind = "steer" if isinstance(given.command, commands.Steer) else "follow_up"
     queued = QueuedInput(**facts_of(given, core.clock), kind=kind)
     decided = decisions.accept_input(
         live.state, queued, expected_run_id=given.command.expected_run_id
