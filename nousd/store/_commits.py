@@ -85,7 +85,7 @@ class Commits:
         self._must_truncate = False
         self._wal_pages = 0
         self._checkpoint_at = WAL_PAGES
-        self._connection.set_wal_hook(self._note_wal_pages)
+        self._connection.wal_autocheckpoint(0)
 
     # --- committing --------------------------------------------------------------------------
 
@@ -163,6 +163,7 @@ class Commits:
             self.tally.synced(perf_counter() - begun)
         else:
             self.tally.unsynced()
+        self._wal_pages += self._pages_written()
 
     def _write(self, batches: Sequence[Batch], stored: list[tuple[StoredEvent, ...]]) -> None:
         _INSERT_EVENTS.execute(
@@ -298,7 +299,8 @@ class Commits:
         begun = perf_counter()
         self._connection.set_busy_timeout(0)
         try:
-            self._connection.wal_checkpoint(mode=mode)
+            # While a reader holds on to it, the WAL is not begun anew and still has all of its pages.
+            self._wal_pages, _ = self._connection.wal_checkpoint(mode=mode)
         except apsw.Error as error:
             self._note_failed_sync(error)
             return False
@@ -307,9 +309,12 @@ class Commits:
         self.tally.checkpointed(perf_counter() - begun)
         return True
 
-    def _note_wal_pages(self, _: object, __: str, pages: int) -> int:
-        self._wal_pages = pages
-        return apsw.SQLITE_OK
+    def _pages_written(self) -> int:
+        """Returns how many pages went into the WAL since it was last asked. SQLite would tell it by a
+        call from inside of each commit, which would have to wait there for the interpreter.
+        """
+        pages, _ = self._connection.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE, reset=True)
+        return pages
 
     # --- the end -----------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from nousd.errors import StoreError
 from nousd.store import _commits, _writer, sqlite
 from nousd.store._commits import NUMBERS_PER_BLOCK
 from nousd.store._database import open_for_reading
+from nousd.store._readers import READERS_MAX
 from nousd.store._writer import GROUP_EVENTS_MAX
 from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
@@ -137,9 +138,9 @@ async def test_more_reads_than_connections_are_all_answered(watched: Store) -> N
     await append(watched, created(), delta())
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
-            for _ in range(10 * sqlite.READERS_MAX):
+            for _ in range(10 * READERS_MAX):
                 nursery.start_soon(read)
-    assert found == [2] * 10 * sqlite.READERS_MAX
+    assert found == [2] * 10 * READERS_MAX
 
 
 async def test_a_cancelled_owner_s_batches_are_committed_before_the_file_closes(
