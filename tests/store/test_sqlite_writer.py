@@ -272,6 +272,29 @@ async def test_a_number_of_a_delta_lost_with_the_power_is_not_used_again(tmp_pat
         assert after.seq > 102
 
 
+async def test_the_wal_is_begun_anew_once_it_is_much_and_nobody_reads_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nousd.store._commits.WAL_PAGES", 20)
+    path, wal = tmp_path / "log.db", tmp_path / "log.db-wal"
+
+    async def append_pages(numbers: range) -> int:
+        for number in numbers:
+            await append(store, appended(f"e{number}", text="x" * 4096))
+        return wal.stat().st_size
+
+    async with sqlite.open_store(path) as store:
+        await append(store, created())
+        bounded = await append_pages(range(60))
+        assert bounded < 60 * 4096
+        with closing(open_for_reading(path)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM events").fetchall()
+            held = await append_pages(range(60, 120))
+            assert held > bounded + 60 * 4096
+        assert await append_pages(range(120, 180)) < held + 30 * 4096
+
+
 # --- failures ----------------------------------------------------------------------------------
 
 
