@@ -17,7 +17,12 @@ import trio
 
 from nousd.errors import StoreError, StoreFull
 from nousd.machine.projection import row_changes
-from nousd.store import _artifacts_memory, _pruning_memory
+from nousd.store import (
+    _artifacts_memory,
+    _call_queries_memory,
+    _pruning_memory,
+    _session_queries_memory,
+)
 from nousd.store._pending import Outcome, PendingBatches
 from nousd.store._rows_memory import Rows
 from nousd.store._tally import Tally
@@ -25,7 +30,7 @@ from nousd.store.artifacts import Artifact, ArtifactInfo, ArtifactSource
 from nousd.store.interface import Store
 from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent, put_at
 from nousd.store.rows import Defaults, InputRow, Path, SessionRow, ToolCallRow
-from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage, is_wanted
+from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage
 from nousd.wire.codec import number_event
 from nousd.wire.entries import Entry
 from nousd.wire.inputs import QueuedInput
@@ -228,29 +233,17 @@ class MemoryStore:
         offset: int = 0,
     ) -> SessionPage:
         await trio.lowlevel.checkpoint()
-        touched = self._rows.touched
-        bound = None if before is None else touched.get(before, 0)
-        newest_first = sorted(
-            (row for row in self._rows.sessions.values() if is_wanted(row, wanted)),
-            key=lambda row: touched[row.session_id],
-            reverse=True,
+        return _session_queries_memory.sessions(
+            self._rows, wanted, limit=limit, before=before, offset=offset
         )
-        older = (row for row in newest_first if bound is None or touched[row.session_id] < bound)
-        return SessionPage(tuple(islice(older, offset, offset + limit)), len(newest_first))
 
     async def children(self, session_id: str) -> tuple[str, ...]:
         await trio.lowlevel.checkpoint()
-        return tuple(
-            row.session_id
-            for row in self._rows.sessions.values()
-            if row.origin is not None and row.origin.session_id == session_id
-        )
+        return _session_queries_memory.children(self._rows, session_id)
 
     async def overridden(self) -> tuple[str, ...]:
         await trio.lowlevel.checkpoint()
-        rows = self._rows.sessions.values()
-        found = (row.session_id for row in rows if row.override_expires_at is not None)
-        return tuple(sorted(found))
+        return _session_queries_memory.overridden(self._rows)
 
     async def entry(self, session_id: str, entry_id: str) -> Entry | None:
         await trio.lowlevel.checkpoint()
@@ -321,53 +314,29 @@ class MemoryStore:
 
     async def tool_call(self, tool_call_id: str, attempt: int | None) -> ToolCallRow | None:
         await trio.lowlevel.checkpoint()
-        found = [
-            call
-            for (id, number), call in self._rows.tool_calls.items()
-            if id == tool_call_id and attempt in (None, number)
-        ]
-        return max(found, key=lambda call: call.attempt, default=None)
+        return _call_queries_memory.tool_call(self._rows, tool_call_id, attempt)
 
     async def tool_call_by_client_id(
         self, session_id: str, client_call_id: str
     ) -> ToolCallRow | None:
         await trio.lowlevel.checkpoint()
-        wanted = (session_id, client_call_id)
-        calls = self._rows.tool_calls.values()
-        return next((c for c in calls if (c.session_id, c.client_call_id) == wanted), None)
+        return _call_queries_memory.tool_call_by_client_id(self._rows, session_id, client_call_id)
 
     async def tool_calls(
         self, session_id: str | None, run_id: str | None, *, limit: int, before: int
     ) -> tuple[ToolCallRow, ...]:
         await trio.lowlevel.checkpoint()
-        wanted = (
-            call
-            for call in reversed(self._rows.tool_calls.values())
-            if call.seq < before
-            and session_id in (None, call.session_id)
-            and run_id in (None, call.run_id)
-        )
-        return tuple(islice(wanted, limit))
+        return _call_queries_memory.tool_calls(self._rows, session_id, run_id, limit, before)
 
     async def unanswered_calls(
         self, session_id: str | None, *, limit: int
     ) -> tuple[ToolCallRow, ...]:
         await trio.lowlevel.checkpoint()
-        asked = [
-            (call.asked_seq, call)
-            for call in self._rows.tool_calls.values()
-            if call.asked_seq is not None
-            and call.state == "denied"
-            and call.by != "user"
-            and session_id in (None, call.session_id)
-        ]
-        asked.sort(key=lambda each: each[0], reverse=True)
-        return tuple(call for _, call in asked[:limit])
+        return _call_queries_memory.unanswered_calls(self._rows, session_id, limit)
 
     async def open_client_calls(self) -> tuple[ToolCallRow, ...]:
         await trio.lowlevel.checkpoint()
-        calls = self._rows.tool_calls.values()
-        return tuple(call for call in calls if call.run_id is None and call.ended_at is None)
+        return _call_queries_memory.open_client_calls(self._rows)
 
     async def artifact_info(self, artifact_id: str) -> ArtifactInfo | None:
         await trio.lowlevel.checkpoint()

@@ -1,19 +1,18 @@
 """The log in one SQLite file: a writer thread, a few readers, and the event loop between them.
 
 The loop never waits for the disk. ``_writer`` commits in its own thread, the reads are plain functions
-of ``_queries`` called in worker threads on connections that cannot write, ``_database`` opens the file.
-This module joins them and knows no SQL.
+of ``_queries`` called by ``_readers`` in worker threads, ``_database`` opens the file. This module joins
+them and knows no SQL.
 """
 
 from __future__ import annotations
 
 import pathlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import apsw
-import msgspec
 import trio
 
 from nousd.errors import StoreError, StoreFull
@@ -25,9 +24,10 @@ from nousd.store import (
     _session_queries,
 )
 from nousd.store._commits import Commits
-from nousd.store._database import Connect, open_for_reading, open_for_writing
+from nousd.store._database import Connect, open_for_writing
 from nousd.store._pending import Outcome, PendingBatches
 from nousd.store._puts import Puts
+from nousd.store._readers import Readers
 from nousd.store._reserve import RESERVE_BYTES, Reserve
 from nousd.store._writer import STOP, Chore, Job, Writer
 from nousd.store.artifacts import Artifact, ArtifactInfo, ArtifactSource
@@ -40,9 +40,6 @@ from nousd.wire.inputs import QueuedInput
 from nousd.wire.metrics import LogMetrics, PendingInputs
 from nousd.wire.run_responses import RunRecord
 from nousd.wire.transcript_responses import TreeNode
-
-READERS_MAX: Final = 4
-"""Connections that read at the same time; further reads wait for one."""
 
 RESERVE_SUFFIX: Final = ".reserve"
 """Ends the name of the file beside the database that keeps space for the ends of open runs."""
@@ -65,7 +62,7 @@ async def open_store(
         StoreError: it is not ours, or cannot be opened.
     """
     opened = await trio.to_thread.run_sync(_open, path, connect)
-    store = SqliteStore(opened, _Readers(path), path)
+    store = SqliteStore(opened, Readers(path), path)
     try:
         yield store
     finally:
@@ -91,57 +88,6 @@ def _open(path: pathlib.Path, connect: Connect) -> _Opened:
     commits.begin()
     reserve.place()
     return _Opened(opened.head, commits, reserve)
-
-
-class _Readers:
-    """A small pool of connections, each used by one worker thread at a time."""
-
-    def __init__(self, path: pathlib.Path) -> None:
-        self._path = path
-        self._idle: list[apsw.Connection] = []
-        self._limiter = trio.CapacityLimiter(READERS_MAX)
-        self._closed = False
-
-    async def read(self, query: Callable[[apsw.Connection], T]) -> T:
-        """Calls ``query`` in a thread, on one state of the database.
-
-        Raises:
-            StoreError: the database could not be read, or is closed.
-        """
-        return await trio.to_thread.run_sync(self._read, query, limiter=self._limiter)
-
-    def _read(self, query: Callable[[apsw.Connection], T]) -> T:
-        if self._closed:
-            raise StoreError("the store is closed")
-        try:
-            connection = self._take()
-            with ExitStack() as broken_off:
-                # A statement that is half done holds its connection at an old state of the log.
-                broken_off.callback(connection.close, True)
-                with connection:
-                    answer = query(connection)
-                broken_off.pop_all()
-            self._idle.append(connection)
-        except (apsw.Error, msgspec.MsgspecError) as error:
-            raise StoreError(f"the log could not be read: {error}") from error
-        return answer
-
-    def _take(self) -> apsw.Connection:
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return open_for_reading(self._path)
-
-    async def aclose(self) -> None:
-        """Waits for the reads that have begun, and closes every connection."""
-        self._closed = True
-        holders = [object() for _ in range(READERS_MAX)]
-        for holder in holders:
-            await self._limiter.acquire_on_behalf_of(holder)
-        for connection in self._idle:
-            connection.close()
-        for holder in holders:
-            self._limiter.release_on_behalf_of(holder)
 
 
 def _size_of(path: pathlib.Path) -> int:
@@ -180,7 +126,7 @@ class _Errand:
 class SqliteStore:
     """See ``interface.Store``."""
 
-    def __init__(self, opened: _Opened, readers: _Readers, path: pathlib.Path) -> None:
+    def __init__(self, opened: _Opened, readers: Readers, path: pathlib.Path) -> None:
         self._pending = PendingBatches(opened.head)
         self._tally = opened.commits.tally
         self._path = path

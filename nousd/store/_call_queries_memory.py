@@ -1,0 +1,54 @@
+"""What is read about tool calls, of the rows in memory; the same answers as ``_call_queries``."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from nousd.store._rows_memory import Rows
+from nousd.store.rows import ToolCallRow
+
+
+def tool_call(rows: Rows, tool_call_id: str, attempt: int | None) -> ToolCallRow | None:
+    found = [
+        call
+        for (id, number), call in rows.tool_calls.items()
+        if id == tool_call_id and attempt in (None, number)
+    ]
+    return max(found, key=lambda call: call.attempt, default=None)
+
+
+def tool_call_by_client_id(rows: Rows, session_id: str, client_call_id: str) -> ToolCallRow | None:
+    wanted = (session_id, client_call_id)
+    calls = rows.tool_calls.values()
+    return next((c for c in calls if (c.session_id, c.client_call_id) == wanted), None)
+
+
+def tool_calls(
+    rows: Rows, session_id: str | None, run_id: str | None, limit: int, before: int
+) -> tuple[ToolCallRow, ...]:
+    wanted = (
+        call
+        for call in reversed(rows.tool_calls.values())
+        if call.seq < before
+        and session_id in (None, call.session_id)
+        and run_id in (None, call.run_id)
+    )
+    return tuple(islice(wanted, limit))
+
+
+def unanswered_calls(rows: Rows, session_id: str | None, limit: int) -> tuple[ToolCallRow, ...]:
+    asked = [
+        (call.asked_seq, call)
+        for call in rows.tool_calls.values()
+        if call.asked_seq is not None
+        and call.state == "denied"
+        and call.by != "user"
+        and session_id in (None, call.session_id)
+    ]
+    asked.sort(key=lambda each: each[0], reverse=True)
+    return tuple(call for _, call in asked[:limit])
+
+
+def open_client_calls(rows: Rows) -> tuple[ToolCallRow, ...]:
+    calls = rows.tool_calls.values()
+    return tuple(call for call in calls if call.run_id is None and call.ended_at is None)
