@@ -23,7 +23,7 @@ from nousd.admin import artifacts
 from nousd.admin.compare import TABLES, Table, differences
 from nousd.admin.findings import PROGRESS_EVENTS, Finding, Findings, Progress, no_progress
 from nousd.admin.lines import STORED_LINE, StoredLine, read_line
-from nousd.admin.reading import complaints, open_log_beside, size_of
+from nousd.admin.reading import complaints, open_log_beside, require_finished, size_of
 from nousd.admin.refold import Refold
 from nousd.admin.walking import RunWalker
 from nousd.errors import StoreError
@@ -83,6 +83,7 @@ def _is_worth_opening(path: Path, findings: Findings) -> bool:
     where = str(path)
     try:
         inspect(path)
+        require_finished(path)
     except StoreError as error:
         findings.add(where, str(error).removeprefix(f"{where} "))
         return False
@@ -91,12 +92,6 @@ def _is_worth_opening(path: Path, findings: Findings) -> bool:
         return False
     if path.stat().st_size == 0:
         findings.add(where, "is empty: the next start makes a new log of it")
-        return False
-    if path.with_name(f"{path.name}-journal").exists():
-        findings.add(
-            where,
-            "has a rollback journal: its making or migration was cut short, the next start undoes it",
-        )
         return False
     return True
 

@@ -79,17 +79,46 @@ def _stamp(path: Path) -> tuple[int, int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-@contextmanager
-def open_log(path: Path, *, shared: bool | None = None) -> Iterator[apsw.Connection]:
-    """Gives a connection that can only read.
-
-    Args:
-        shared: which way in, where the caller knows better than the files.
+def require_finished(path: Path) -> None:
+    """Refuses a log with a rollback journal: what it holds is undone before anything is read, and
+    whoever only reads cannot do that.
 
     Raises:
-        StoreError: the file cannot be opened, or a daemon was started on it meanwhile.
+        StoreError: there is one.
     """
-    shared = is_shared(path) if shared is None else shared
+    if path.with_name(f"{path.name}-journal").exists():
+        raise StoreError(
+            f"{path} has a rollback journal: its making or migration was cut short, the next start "
+            "undoes it"
+        )
+
+
+@contextmanager
+def open_log(path: Path) -> Iterator[apsw.Connection]:
+    """Gives a connection that can only read.
+
+    Raises:
+        StoreError: the file cannot be opened, or a daemon was started on it meanwhile; or what was begun
+            there is to be undone first.
+    """
+    require_finished(path)
+    with _open(path, shared=is_shared(path)) as connection:
+        yield connection
+
+
+@contextmanager
+def open_damaged(path: Path) -> Iterator[apsw.Connection]:
+    """Gives a connection to a log that nobody is at work on, in whichever condition it may be.
+
+    Raises:
+        StoreError: see ``open_log``.
+    """
+    with _open(path, shared=False) as connection:
+        yield connection
+
+
+@contextmanager
+def _open(path: Path, *, shared: bool) -> Iterator[apsw.Connection]:
     uri = _uri(path, shared=shared)
     with _opened(uri, shared=shared) as connection, _still_the_same(path, shared=shared):
         yield connection

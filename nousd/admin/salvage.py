@@ -41,7 +41,7 @@ from nousd.admin.findings import (
 from nousd.admin.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
 from nousd.admin.mending import adopt, logged_event, mending_events, restored_events
 from nousd.admin.pages import PageReader
-from nousd.admin.reading import complaints, open_log, size_of, wal_of
+from nousd.admin.reading import complaints, open_damaged, size_of, wal_of
 from nousd.admin.refold import Refold
 from nousd.admin.walking import RunWalker
 from nousd.errors import StoreError, StoreTooNew
@@ -181,7 +181,7 @@ class _Salvage:
     def _open_source(self, stack: ExitStack) -> apsw.Connection | None:
         """Returns the log as SQLite sees it, if it does, and says what SQLite thinks of it."""
         # Nobody is at work on it, so the index of the WAL that lies there is of no use.
-        source = stack.enter_context(open_log(self._path, shared=False))
+        source = stack.enter_context(open_damaged(self._path))
         try:
             source.pragma("schema_version")
         except apsw.Error as error:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,20 @@ def log(folder: Path, template: Path) -> Path:
     path = folder / "nousd.db"
     shutil.copy(template, path)
     return path
+
+
+@pytest.fixture
+def unfinished(log: Path, tmp_path: Path) -> Path:
+    """A log as a kill in the midst of its migration leaves it."""
+    begun = tmp_path / "begun.db"
+    shutil.copy(log, begun)
+    with closing(apsw.Connection(str(begun))) as connection:
+        connection.pragma("journal_mode", "DELETE")
+        connection.execute("BEGIN; UPDATE events SET line = X'00'")
+        connection.cache_flush()
+        for suffix in ("", "-journal"):
+            shutil.copy(f"{begun}{suffix}", f"{log}{suffix}")
+    return log
 
 
 @pytest.fixture

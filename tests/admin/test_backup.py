@@ -39,6 +39,14 @@ async def test_a_daemon_can_go_on_with_a_copy(log: Path, tmp_path: Path) -> None
     assert check(tmp_path / "copy.db").errors == 0
 
 
+def test_a_log_whose_migration_was_cut_short_is_not_copied(
+    unfinished: Path, tmp_path: Path
+) -> None:
+    with untouched(unfinished.parent), pytest.raises(StoreError, match="the next start undoes it"):
+        backup(unfinished, tmp_path / "copy.db")
+    assert not (tmp_path / "copy.db").exists()
+
+
 _BACKUP = """
 import pathlib, sys
 from nousd.admin.backup import backup

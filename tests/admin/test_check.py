@@ -144,6 +144,13 @@ def test_what_is_no_log_is_said_to_be_that(folder: Path, content: bytes | None, 
     assert line.startswith(f"{path} {found}")
 
 
+def test_a_log_whose_migration_was_cut_short_is_named(unfinished: Path) -> None:
+    with untouched(unfinished.parent):
+        report = check(unfinished)
+    assert [finding.where for finding in report.findings] == [str(unfinished)]
+    assert "has a rollback journal" in report.findings[0].what
+
+
 def test_a_log_of_a_newer_version_is_named(log: Path, change: Change) -> None:
     with apsw.Connection(str(log)) as connection:
         connection.pragma("user_version", 99)

@@ -199,6 +199,13 @@ def test_files_of_another_user_or_kind_are_refused(
     assert "belongs to uid 4711" in examined(world)["database files"].found
 
 
+def test_a_database_whose_migration_was_cut_short_is_named(
+    world: dict[str, Any], unfinished: Path
+) -> None:
+    check = examined(world)["database"]
+    assert (check.status, "the next start undoes it" in check.found) == ("failed", True)
+
+
 def test_a_database_behind_a_link_is_named(world: dict[str, Any], log: Path) -> None:
     log.rename(log.with_name("elsewhere"))
     log.symlink_to("elsewhere")
