@@ -12,6 +12,7 @@ from nousd.store.interface import Store
 from nousd.store.records import EventFilter, Old, StoredEvent
 from nousd.store.schema.m006_blocks_of_events import EVENTS_PER_BLOCK
 from nousd.wire import events
+from nousd.wire.event_base import TurnKey
 from tests.store.helpers import (
     EVERYTHING,
     NO_BOUND,
@@ -150,7 +151,7 @@ LATER = "2026-01-05T00:00:00.000000Z"
 
 def talk(run_id: str, pieces: int) -> tuple[list[events.Event], Callable[[], list[events.Event]]]:
     """Returns a message's deltas, and what makes its end."""
-    turn = {"session_id": "s1", "run_id": run_id, "turn_id": "1"}
+    turn = TurnKey(session_id="s1", run_id=run_id, turn_id="1")
     name = f"m-{run_id}"
     said = [
         events.MessageUpdate(**turn, message_id=name, delta=f"{number} ")
