@@ -20,7 +20,6 @@ from nousd.errors import SessionNotFound, StoreError, StoreFull, WriteFailed
 from nousd.machine import session as machine
 from nousd.machine.session import SessionState
 from nousd.store.artifacts import Artifact
-from nousd.store.records import Record
 from nousd.wire import events
 from nousd.wire.responses import Accepted
 
@@ -100,14 +99,16 @@ class LiveSession:
             raise not_found(self.session_id)
         encoded = self._log.encode(decided)
         after = self.state
+        updated_at = None
         for record in encoded.records:
             after = machine.apply(after, record.event, record.ts)
+            if record.type not in events.DELTA_EVENTS:
+                updated_at = record.ts
         if follow is not None:
             follow(decided, [record.event for record in encoded.records])
         ticket = self._log.submit(encoded, artifacts=artifacts)
         self.state = after
         self.in_flight += 1
-        updated_at = _updated_at(encoded.records)
 
         def settled(ticket: Ticket) -> None:
             self.in_flight -= 1
@@ -176,14 +177,6 @@ def _earlier(failure: StoreError | None) -> WriteFailed:
     """Returns what is raised instead of a decision that comes after a failed commit."""
     kind = StoreFull if isinstance(failure, StoreFull) else WriteFailed
     return kind(f"an earlier commit of the session failed: {failure}")
-
-
-def _updated_at(records: Sequence[Record]) -> str | None:
-    """Returns when the last of them happened that is no delta; None if all are."""
-    for record in reversed(records):
-        if record.type not in events.DELTA_EVENTS:
-            return record.ts
-    return None
 
 
 def not_found(session_id: str) -> SessionNotFound:

@@ -79,7 +79,9 @@ class Sessions:
             SessionNotFound: there is none, or it was deleted.
         """
         known = self._known(session_id)
-        if known is not None and known.lost and known.run is not None:
+        if known is not None and not known.lost:
+            return known
+        if known is not None and known.run is not None:
             # Its run is being stopped and closed: what is asked now is not to meet the rest of it.
             with trio.move_on_after(_STOPPING_SECONDS):
                 await known.run.ended.wait()
