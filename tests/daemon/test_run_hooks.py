@@ -1,0 +1,164 @@
+"""Hooks that are told of runs and turns: what they add, and what the log says of those that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from nousd.extensions.api import ExtensionApi
+from nousd.extensions.hooks import (
+    AddInstructions,
+    RunEnded,
+    Told,
+)
+from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX
+from tests.daemon.hooks_bench import asleep, calls, failing, open_bench, warnings
+from tests.daemon.scripted import says
+from tests.daemon_harness import of_type
+from tests.extensions.registering import on
+
+
+@pytest.mark.behaviour("an_extension_may_add_instructions_to_a_run")
+async def test_what_is_added_before_a_run_stands_in_its_system_prompt_alone(tmp_path: Path) -> None:
+    runs: list[str] = []
+
+    def add(beginning: Any) -> AddInstructions | None:
+        runs.append(beginning.run_id)
+        assert (beginning.kind, beginning.model) == ("prompt", "scripted-model")
+        return AddInstructions("Say please.") if len(runs) == 1 else None
+
+    async with open_bench(tmp_path, on("before_run", add)) as bench:
+        first, second = [await bench.run(says("ok")) for _ in range(2)]
+        assert runs == [of_type(run, "agent_start")[0]["run_id"] for run in (first, second)]
+        systems = [request.system for request in bench.provider.requests]
+    assert systems[0] == "# Instructions of an extension (one)\n\nSay please."
+    assert systems[1] == ""
+    [told] = of_type(first, "model_input")
+    assert told["sources"][-1].items() >= {"kind": "extension", "extension": "one"}.items()
+    assert told["sources"][-1]["bytes"] == len("Say please.")
+
+
+async def test_what_extensions_add_to_a_run_is_bounded(tmp_path: Path) -> None:
+    half = AddInstructions("x" * (INSTRUCTIONS_BYTES_MAX // 2))
+    several = [on("before_run", lambda _: half) for _ in range(3)]
+    async with open_bench(tmp_path, *several) as bench:
+        [told] = of_type(await bench.run(says("ok")), "model_input")
+    reasons = [source.get("reason") for source in told["sources"] if source["kind"] == "extension"]
+    assert reasons == [None, None, "no_room"]
+
+
+@pytest.mark.behaviour("extensions_are_told_of_runs_and_turns")
+async def test_a_run_is_told_from_its_beginning_to_its_end(tmp_path: Path) -> None:
+    told: list[Told] = []
+    names = ("before_run", "turn_start", "turn_end")
+    registers = [on(name, told.append) for name in names]
+    async with open_bench(tmp_path, *registers) as bench:
+        await bench.client.request("prompt", text="go", wait=False)
+        await bench.client.request("follow_up", text="and then")
+        bench.provider.answer(says("1"), says("2"))
+        await bench.events.run()
+    assert [type(each).__name__ for each in told] == [
+        "RunBeginning",
+        *["TurnStarted", "TurnEnding"] * 2,
+    ]
+    assert [getattr(each, "text", None) for each in told[1::2]] == ["go", "and then"]
+    assert [each.turn_id for each in told[1:]] == ["1", "1", "2", "2"]  # type: ignore[attr-defined]
+
+
+async def test_the_end_of_a_run_is_told_when_it_is_durable(tmp_path: Path) -> None:
+    send, receive = trio.open_memory_channel[RunEnded](1)
+    async with open_bench(tmp_path, on("run_end", send.send)) as bench:
+        await bench.run(says("ok"))
+        with trio.fail_after(10):
+            end = await receive.receive()
+        assert (end.status, end.error) == ("completed", "")
+        begun = await bench.client.request("prompt", text="go", wait=False)
+        await bench.client.request("abort")
+        with trio.fail_after(10):
+            end = await receive.receive()
+        assert (end.run_id, end.status) == (begun["run_id"], "cancelled")
+
+
+async def test_a_hook_that_fails_after_a_run_is_in_the_daemons_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_bench(tmp_path, on("run_end", failing)) as bench:
+        assert warnings(await bench.run(says("ok"))) == []
+    assert "extension_hook_error: one: run_end: ValueError: no idea" in caplog.text
+
+
+async def test_the_next_run_waits_for_nobody_who_is_told_of_an_end(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_bench(tmp_path, on("run_end", asleep, timeout_seconds=1000)) as bench:
+        for _ in range(2):
+            await bench.run(says("ok"))
+        assert trio.current_time() == 0
+
+
+async def test_the_end_of_the_daemon_waits_only_briefly_for_those_who_are_told(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_bench(tmp_path, on("run_end", asleep, timeout_seconds=1000)) as bench:
+        await bench.client.request("prompt", text="go", wait=False)
+    assert trio.current_time() < 5
+
+
+@pytest.mark.behaviour("a_failing_hook_is_a_warning")
+@pytest.mark.parametrize(
+    "name", ["before_run", "turn_start", "turn_end", "tool_call", "tool_result"]
+)
+@pytest.mark.parametrize(
+    ("handler", "code", "why"),
+    [
+        (failing, "extension_hook_error", "ValueError: no idea"),
+        (asleep, "extension_timeout", "did not return within 0.01 seconds"),
+    ],
+)
+async def test_a_hook_that_fails_is_a_warning_and_the_run_goes_on(
+    name: str,
+    handler: Callable[..., Any],
+    code: str,
+    why: str,
+    tmp_path: Path,
+) -> None:
+    limit = 0.01 if handler is asleep else 20
+    async with open_bench(tmp_path, on(name, handler, timeout_seconds=limit)) as bench:
+        run = await bench.run(calls("work", "{}"), says("done"))
+    assert warnings(run) == [(code, f"one: {name}: {why}")]
+    assert of_type(run, "agent_end")[0]["status"] == "completed"
+    assert of_type(run, "tool_execution_end")[0]["executed"] is True
+
+
+async def test_a_hook_that_takes_its_time_makes_no_run_stale(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def think(_told: object) -> None:
+        await trio.sleep(10)
+
+    def register(api: ExtensionApi) -> None:
+        for name in ("before_run", "turn_start", "turn_end"):
+            on(name, think, timeout_seconds=20)(api)
+
+    async with open_bench(tmp_path, register, stale_seconds=3) as bench:
+        run = await bench.run(says("done"))
+        assert trio.current_time() == 30
+    assert of_type(run, "agent_end")[0]["status"] == "completed"
+    assert warnings(run) == []
+
+
+async def test_an_abort_does_not_wait_for_a_hook(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with open_bench(tmp_path, on("turn_start", asleep, timeout_seconds=500)) as bench:
+        await bench.client.request("prompt", text="go", wait=False)
+        await bench.events.until("turn_start")
+        await bench.client.request("abort")
+        run = await bench.events.run()
+        assert trio.current_time() == 0
+    assert of_type(run, "agent_end")[0]["status"] == "cancelled"
