@@ -11,7 +11,7 @@ from nousd.wire.limit_table import LIMITS
 from tests.daemon_harness import Payload, of_type
 from tests.stub_model import text_reply, tool_reply
 from tests.tools.bench import Bench
-from tests.tools.test_web_fetch import fetch, page, redirecting, web
+from tests.tools.web_bench import fetch, page, redirecting, web
 
 if TYPE_CHECKING:
     from tests.daemon.test_limits import Kit
