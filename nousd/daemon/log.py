@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+import msgspec
 import trio
 
 from nousd.daemon.clock import Clock
@@ -91,7 +92,7 @@ SETTLED: Final = _settled()
 """Of a batch that nobody need wait for."""
 
 
-class Encoded(NamedTuple):
+class Encoded(msgspec.Struct, frozen=True):
     """Events as the log will have them; what is too long for an event is an artifact."""
 
     records: tuple[Record, ...]

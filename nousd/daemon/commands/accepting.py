@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import trio
@@ -39,7 +39,7 @@ _HASHED_AT_ONCE_BYTES: Final = 64 * 1024
 """What is hashed in no time, so that it needs no thread."""
 
 
-class Given(NamedTuple, Generic[C]):
+class Given(msgspec.Struct, Generic[C], frozen=True):
     """An input that is about to be accepted, with what it brings along and who changed its text.
 
     Args:
@@ -67,7 +67,7 @@ def facts_of(given: Given[Any], clock: Clock) -> dict[str, Any]:
     }
 
 
-class Place(NamedTuple):
+class Place(msgspec.Struct, frozen=True):
     """Where an input goes, None for a new session; and what it was acknowledged with if it is there.
 
     Args:
