@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import trio
 from starlette.requests import Request
@@ -25,10 +25,8 @@ from nousd.wire.limit_table import LIMITS
 from tests.bridge.harness import bridge_to, text
 from tests.bridge.raw_http import answer_in, connected, request, said
 from tests.bridge.small_server import TOKEN, small_server
+from tests.daemon.limits_bench import Kit
 from tests.stub_model import hanging_reply, text_reply
-
-if TYPE_CHECKING:
-    from tests.daemon.test_limits import Kit
 
 JUST_BEFORE = 0.001
 """What happens at the very moment of a deadline is late; so ``at`` is a little before it."""

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nousd.daemon import grants, requests
 from nousd.daemon.commands import permissions
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.asking_bench import naming
+from tests.daemon.limits_bench import Kit, told
 from tests.daemon_harness import Events, Payload, of_type
 from tests.stub_model import Reply, text_reply, tool_reply
-
-if TYPE_CHECKING:
-    from tests.daemon.test_limits import Kit
-
-
-def told(error: dict[str, Any]) -> str:
-    return f"{error['code']}: {error['message']}"
 
 
 async def session_that_asks(kit: Kit) -> None:

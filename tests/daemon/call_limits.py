@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nousd.daemon import client_calls
-
-if TYPE_CHECKING:
-    from tests.daemon.test_limits import Kit
+from tests.daemon.limits_bench import Kit
 
 ASKS = {"questions": [{"question": "Really?"}]}
 """Arguments of a call of ``question``, which waits as long as nobody answers."""

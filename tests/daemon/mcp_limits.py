@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
@@ -13,9 +13,7 @@ from nousd.tools.mcp import definitions
 from nousd.tools.mcp.definitions import Definitions, Offered, definitions_of
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.wire.limit_table import LIMITS
-
-if TYPE_CHECKING:
-    from tests.daemon.test_limits import Kit
+from tests.daemon.limits_bench import Kit
 
 SPEC: Final = ServerSpec(name="s", command=("no-such-program-of-ours",))
 LEFT_OUT: Final = "a tool that is named in `left_out` of `mcp_server_status`"

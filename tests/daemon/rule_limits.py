@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,9 +17,7 @@ from nousd.daemon.project import read_settings
 from nousd.errors import ConfigError
 from nousd.wire.canonical import digest
 from nousd.wire.limit_table import LIMITS
-
-if TYPE_CHECKING:
-    from tests.daemon.test_limits import Kit
+from tests.daemon.limits_bench import Kit
 
 
 def settings_in(folder: Path, text: str) -> Path:

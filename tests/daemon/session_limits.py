@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nousd.wire.limit_table import LIMITS
-
-if TYPE_CHECKING:
-    from tests.daemon.test_limits import Kit
+from tests.daemon.limits_bench import Kit
 
 
 async def _is_taken(kit: Kit, offset: int, words: str, **payload: Any) -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nousd.daemon import agents, tasks
 from nousd.daemon.agents import AgentPlaces, read_agents
 from nousd.wire.limit_table import LIMITS
+from tests.daemon.limits_bench import Kit
 from tests.daemon_harness import Payload, of_type
 from tests.stub_model import Gate, text_reply, tool_reply
-
-if TYPE_CHECKING:
-    from tests.daemon.test_limits import Kit
 
 
 async def result_of_task(kit: Kit, **args: Any) -> Payload:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nousd.errors import ToolError
 from nousd.tools import patch, web_fetch, web_request
 from nousd.wire.limit_table import LIMITS
+from tests.daemon.limits_bench import Kit
 from tests.daemon_harness import Payload, of_type
 from tests.stub_model import text_reply, tool_reply
 from tests.tools.bench import Bench
 from tests.tools.web_bench import fetch, page, redirecting, web
-
-if TYPE_CHECKING:
-    from tests.daemon.test_limits import Kit
 
 
 async def result_of(kit: Kit, tool: str, **args: Any) -> Payload:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nousd.daemon import overrides
 from nousd.wire.limit_table import LIMITS
-from tests.daemon.asking_limits import listening, requested, start, told
+from tests.daemon.asking_limits import listening, requested, start
+from tests.daemon.limits_bench import Kit, told
 from tests.daemon_harness import of_type
 from tests.stub_model import text_reply, tool_reply
-
-if TYPE_CHECKING:
-    from tests.daemon.test_limits import Kit
 
 
 async def outside_places(kit: Kit, offset: int) -> None:

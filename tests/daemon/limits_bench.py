@@ -1,0 +1,67 @@
+"""What the rows of "Limits" are played with; see ``test_limits``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from nousd.wire.limit_table import LIMITS
+from tests.daemon_harness import Client, Daemon, Event, Events, of_type
+from tests.stub_model import StubModel, text_reply, tool_reply
+
+
+@dataclass
+class Kit:
+    """A daemon on real sockets, its model, and two clients."""
+
+    folder: Path
+    daemon: Daemon
+    client: Client
+    events: Events
+    stub: StubModel
+    patch: pytest.MonkeyPatch
+
+    def scale(self, name: str, module: ModuleType, constant: str, value: int) -> int:
+        """Runs the code with another bound than the table's, which is what it has by itself."""
+        assert getattr(module, constant) == LIMITS[name][0], f"{constant} is not what bounds {name}"
+        self.patch.setattr(module, constant, value)
+        return value
+
+    async def run(self, text: str = "go") -> list[Event]:
+        await self.client.request("prompt", text=text, wait=False)
+        return await self.events.run()
+
+    async def tool_result(self, text: str) -> tuple[str, str]:
+        """Has a tool say that; returns what the model is told of it, and what its end repeats."""
+        self.stub.script(tool_reply(("say", {"text": text})), text_reply("done"))
+        (end,) = of_type(await self.run(), "tool_execution_end")
+        entries = (await self.client.request("get_messages"))["messages"]
+        (told,) = (entry["text"] for entry in entries if entry["role"] == "tool")
+        return told, end["result"]
+
+
+def told(error: dict[str, Any]) -> str:
+    return f"{error['code']}: {error['message']}"
+
+
+def past(name: str) -> str:
+    return LIMITS[name][1]
+
+
+def padded(length: int, type: str, **payload: Any) -> bytes:
+    """Returns a line of that length without its LF."""
+    line = json.dumps({"id": "padded", "type": type, "payload": {**payload, "pad": ""}}).encode()
+    return line.replace(b'"pad": ""', b'"pad": "%b"' % (b"x" * (length - len(line))))
+
+
+async def refused_or_not(kit: Kit, name: str, offset: int, type: str, **payload: Any) -> None:
+    """A command that does something up to the bound, and is refused with the table's words past it."""
+    if offset > 0:
+        assert told(await kit.client.refusal(type, **payload)) == past(name)
+    else:
+        await kit.client.request(type, **payload)
