@@ -1,8 +1,8 @@
 """Each row of the table in protocol/v1.md ("Limits"): at the bound, one below it and one past it.
 
-The modules called ``..._limits`` have a function for each row: it plays the row with an ``offset`` from the
-bound (-1, 0 or 1) and asserts what the table says. Where the real bound would only cost time, the same
-code is run with a smaller one, and the real one is compared with the table.
+The modules called ``..._limits`` have a function for each row: it plays the row with an ``offset`` from
+the bound (-1, 0 or 1) and asserts what the table says. Where the real bound would only cost time, the
+same code is run with a smaller one, and the real one is compared with the table.
 """
 
 from __future__ import annotations
