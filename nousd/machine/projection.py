@@ -150,9 +150,9 @@ def _entry_appended(event: events.EntryAppended, seq: int, _: str) -> Changes:
 
 
 def _queue_updated(event: events.QueueUpdate, seq: int, _: str) -> Changes:
+    change = _INPUT_CHANGES[event.change]
     return tuple(
-        _INPUT_CHANGES[event.change](event.session_id, queued, seq, index)
-        for index, queued in enumerate(event.inputs)
+        [change(event.session_id, queued, seq, index) for index, queued in enumerate(event.inputs)]
     )
 
 

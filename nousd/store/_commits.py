@@ -183,7 +183,7 @@ class Commits:
 
     def _apply(self, changes: Sequence[RowChange]) -> None:
         _rows_sqlite.apply(self._connection, _touched_once(changes))
-        self._must_truncate |= any(isinstance(change, ForgetSession) for change in changes)
+        self._must_truncate |= ForgetSession in map(type, changes)
 
     def _write_next(self, seq: int) -> None:
         self._connection.execute("UPDATE log_state SET next_seq = ?", (seq,))
@@ -374,6 +374,9 @@ def _event_row(event: StoredEvent) -> Row:
     )
 
 
+_BIRTH_AND_DEATH: Final = (PutSession, ForgetSession)
+
+
 def _touched_once(changes: Sequence[RowChange]) -> list[RowChange]:
     """Returns changes with the last alone of a session's times of update, behind the rest: nobody sees
     one in the middle of a transaction, and each would move its indices.
@@ -384,7 +387,7 @@ def _touched_once(changes: Sequence[RowChange]) -> list[RowChange]:
         if isinstance(change, TouchSession):
             touches[change.session_id] = change
             continue
-        if isinstance(change, PutSession | ForgetSession) and change.session_id in touches:
+        if isinstance(change, _BIRTH_AND_DEATH) and change.session_id in touches:
             # A session that is put begins with a time of its own, and a deleted one keeps its last: a
             # list goes on behind it from there.
             ordered.append(touches.pop(change.session_id))
