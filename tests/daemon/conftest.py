@@ -10,6 +10,7 @@ import trio
 
 from nousd.providers.interface import Provider
 from nousd.providers.registry import ProviderSettings, make_provider
+from tests.daemon.workspaces_bench import Folders, folders_in
 from tests.daemon_harness import Client, Daemon, Events, socket_daemon
 from tests.stub_model import StubModel, stub_model
 
@@ -20,6 +21,12 @@ def short_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="nousd-", dir="/tmp"))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    """A workdir, two folders that sessions may work in, and one outside of them."""
+    return folders_in(tmp_path)
 
 
 @pytest.fixture

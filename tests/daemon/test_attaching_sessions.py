@@ -15,15 +15,10 @@ from tests.daemon.asking_bench import calls
 from tests.daemon.overrides_bench import OverrideBench, overriding
 from tests.daemon.scripted import says
 from tests.daemon.task_bench import PlannedModel, hangs, tasks
-from tests.daemon.workspaces_bench import Folders, folders_in, several_folders
+from tests.daemon.workspaces_bench import Folders, several_folders
 from tests.daemon_harness import Payload
 
 pytestmark = pytest.mark.behaviour("attach_session_moves_a_session")
-
-
-@pytest.fixture
-def folders(tmp_path: Path) -> Folders:
-    return folders_in(tmp_path)
 
 
 async def attach(bench: OverrideBench, session_id: str, folder: Path | str, **more: Any) -> Payload:

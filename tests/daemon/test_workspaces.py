@@ -32,11 +32,6 @@ from tests.daemon_harness import FakeClock, memory_daemon, of_type
 pytestmark = pytest.mark.behaviour("a_session_works_in_its_folder")
 
 
-@pytest.fixture
-def folders(tmp_path: Path) -> Folders:
-    return folders_in(tmp_path)
-
-
 async def workspace_of(bench: Bench, session_id: str) -> str:
     state = await bench.client.request("get_state", session_id=session_id)
     workspace: str = state["workspace"]

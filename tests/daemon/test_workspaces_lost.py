@@ -21,17 +21,11 @@ from tests.daemon.workspaces_bench import (
     Bench,
     Folders,
     TellingSandbox,
-    folders_in,
     several_folders,
 )
 from tests.daemon_harness import FakeClock, of_type
 
 pytestmark = pytest.mark.behaviour("a_lost_workspace_refuses_work")
-
-
-@pytest.fixture
-def folders(tmp_path: Path) -> Folders:
-    return folders_in(tmp_path)
 
 
 WORK: dict[str, dict[str, Any]] = {
