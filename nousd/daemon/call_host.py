@@ -19,7 +19,7 @@ from nousd.daemon.confirmers import Place
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.daemon.requests import Asker
-from nousd.daemon.spooled import SignOfLife
+from nousd.daemon.spooled import WatchedSpool
 from nousd.machine.long_texts import artifact_id_of
 from nousd.machine.permission import Judgement
 from nousd.runtimes.calls.host import Answer, Question
@@ -88,7 +88,7 @@ class LiveCallHost(ABC):
         """See ``CallHost.keep``."""
         if isinstance(data, bytes):
             return self.keep_bytes(data, media_type)
-        source = SignOfLife(data, self.expect_quiet)
+        source = WatchedSpool(data, self.expect_quiet)
         put = await self._services.store.put_artifact(source, media_type, now=self.now())
         return put.id
 

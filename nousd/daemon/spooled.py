@@ -6,7 +6,7 @@ from nousd.tools.interface import ExpectQuiet
 from nousd.tools.spool import Spool
 
 
-class SignOfLife:
+class WatchedSpool:
     """See ``ArtifactSource``.
 
     Args:
