@@ -50,8 +50,8 @@ class CheckReport(msgspec.Struct, frozen=True):
     @property
     def summary(self) -> str:
         """One line for people."""
-        found = f"{self.errors} errors; --salvage OUT saves what can be read"
-        found = found if self.errors else "no damage"
+        way_out = "; --salvage OUT saves what can be read" if self.bytes else ""
+        found = f"{self.errors} errors{way_out}" if self.errors else "no damage"
         untold = f" ({self.untold} findings not shown)" if self.untold else ""
         size = f"{self.events} events up to evt-{self.head}, {self.bytes} bytes"
         return f"{self.path}: {size}: {found}{untold}"

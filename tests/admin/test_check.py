@@ -142,6 +142,7 @@ def test_what_is_no_log_is_said_to_be_that(folder: Path, content: bytes | None, 
         path.write_bytes(content)
     [line] = errors(path)
     assert line.startswith(f"{path} {found}")
+    assert ("--salvage" in check(path).summary) == bool(content), "there is nothing to save"
 
 
 def test_a_log_whose_migration_was_cut_short_is_named(unfinished: Path) -> None:
