@@ -51,7 +51,8 @@ class _Envelope(msgspec.Struct):
     v: str | None = None
     id: str | None = None
     type: str | None = None
-    payload: msgspec.Raw = msgspec.Raw(b"{}")
+    # No object, so that a key in another case is looked for.
+    payload: msgspec.Raw = msgspec.Raw(b"null")
 
 
 _OBJECT: Final = ord("{")
