@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import apsw
 import msgspec
 
-from nousd.errors import StoreTooNew
+from nousd.errors import StoreError
 from nousd.machine.retention import STARTS, Line, join
 from nousd.store import _artifacts_sqlite as artifacts
 from nousd.store.migrations import MIGRATIONS
@@ -109,7 +109,7 @@ def _read(name: str, version: int, line: bytes) -> bytes | None:
     try:
         whole = lift(line, version)
         msgspec.json.decode(decode_event(whole).payload, type=EVENTS[name])
-    except (msgspec.MsgspecError, ValueError, KeyError, StoreTooNew):
+    except (msgspec.MsgspecError, StoreError, ValueError, KeyError):
         return None
     return whole
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from nousd.errors import StoreTooNew
+from nousd.errors import StoreError, StoreTooNew
 from nousd.wire.codec import decode_event
 from nousd.wire.events import EVENTS, Event, thread_of
 from nousd.wire.lifting import lift
@@ -94,7 +94,7 @@ def read_line(stored: StoredLine) -> LoggedEvent | str:
         _joined_from(event)
     except StoreTooNew:
         return f"is of schema version {stored.schema_version}, written by a newer nousd"
-    except (msgspec.MsgspecError, ValueError, KeyError, TypeError) as error:
+    except (msgspec.MsgspecError, StoreError, ValueError, TypeError) as error:
         return f"is no event of v1: {error}"
     if not line.startswith(b'{"v":"1",'):
         return "is not of protocol version 1"

@@ -21,7 +21,7 @@ from nousd.errors import ConfigError, StoreError, StoreFull
 from nousd.places.locations import database_file
 from nousd.places.locks import lock_state_folder
 from nousd.store._artifacts_sqlite import drop_all_unused
-from nousd.store._database import Connect, is_for_want_of_space, open_for_writing
+from nousd.store._database import UNREADABLE, Connect, is_for_want_of_space, open_for_writing
 from nousd.store._pruning_sqlite import prune
 from nousd.store.records import Old
 
@@ -80,8 +80,8 @@ def _opened(path: Path, connect: Connect) -> Iterator[apsw.Connection]:
     connection = open_for_writing(path, connect).connection
     try:
         yield connection
-    except (apsw.Error, msgspec.MsgspecError) as error:
-        if isinstance(error, apsw.Error) and is_for_want_of_space(error, connection):
+    except UNREADABLE as error:
+        if is_for_want_of_space(error, connection):
             raise StoreFull(_space_needed(path)) from error
         raise StoreError(f"{path} cannot be vacuumed: {error}") from error
     finally:

@@ -27,13 +27,12 @@ from time import perf_counter
 from typing import Any, Final
 
 import apsw
-import msgspec
 
 from nousd.errors import StoreError, StoreFull, StoreInDoubt, WriteFailed
 from nousd.machine.projection import row_changes
 from nousd.machine.row_changes import ForgetSession, PutSession, RowChange, TouchSession
 from nousd.store import _artifacts_sqlite, _rows_sqlite
-from nousd.store._database import BUSY_MS_MAX, WAL_PAGES, Opened, is_for_want_of_space
+from nousd.store._database import BUSY_MS_MAX, UNREADABLE, WAL_PAGES, Opened, is_for_want_of_space
 from nousd.store._many_rows import ManyRows, Row
 from nousd.store._reserve import Reserve
 from nousd.store._tally import Tally
@@ -99,7 +98,7 @@ class Commits:
         try:
             self._settle()
             stored, reserved = self._begin(batches)
-        except apsw.Error as error:
+        except UNREADABLE as error:
             raise self._undone(error) from error
         try:
             self._end()
@@ -129,7 +128,7 @@ class Commits:
             self._connection.execute("BEGIN")
             outcome = work(self._connection)
             self._end()
-        except (apsw.Error, msgspec.MsgspecError, StoreError) as error:
+        except (*UNREADABLE, StoreError) as error:
             failure = self._failure_of_chore(error)
             self._try_to_roll_back()
             raise failure from error
@@ -139,8 +138,7 @@ class Commits:
         if isinstance(error, StoreError):
             return error
         self._note_failed_sync(error)
-        is_full = isinstance(error, apsw.Error) and is_for_want_of_space(error, self._connection)
-        kind = StoreFull if is_full else WriteFailed
+        kind = StoreFull if is_for_want_of_space(error, self._connection) else WriteFailed
         return kind(f"the log could not be changed: {error}")
 
     def _begin(self, batches: Sequence[Batch]) -> tuple[list[tuple[StoredEvent, ...]], int]:
@@ -198,7 +196,7 @@ class Commits:
 
     # --- failures ----------------------------------------------------------------------------
 
-    def _undone(self, error: apsw.Error) -> StoreError:
+    def _undone(self, error: Exception) -> StoreError:
         """Takes back what a failure left open; returns what it is to the callers."""
         failure = self._judged(error)
         self._try_to_roll_back()
@@ -230,7 +228,7 @@ class Commits:
         if not is_there:
             raise failure from error
 
-    def _judged(self, error: apsw.Error) -> StoreError:
+    def _judged(self, error: Exception) -> StoreError:
         """Notes what an error says of the disk, and returns it in the words of the store."""
         self._note_failed_sync(error)
         if is_for_want_of_space(error, self._connection):

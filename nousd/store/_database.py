@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import apsw
+import msgspec
 
 from nousd.errors import StoreError, StoreFull, StoreTooNew
 from nousd.store.migrations import MIGRATIONS, Migration, migrate
@@ -17,6 +18,10 @@ from nousd.store.schema.m001_log_and_rows import APPLICATION_ID
 from nousd.store.session_list import folded
 
 Connect = Callable[[str], apsw.Connection]
+
+UNREADABLE: Final = (apsw.Error, msgspec.MsgspecError, UnicodeError)
+"""What SQLite raises, and whoever reads the texts in its rows: a damaged disk changes those as well, and
+SQLite does not look into them."""
 
 _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
@@ -140,7 +145,7 @@ def _prepare(connection: apsw.Connection, migrations: Sequence[Migration]) -> tu
 _POSITION: Final = "SELECT coalesce((SELECT max(seq) FROM events), 0), next_seq FROM log_state"
 
 
-def is_for_want_of_space(error: apsw.Error, connection: apsw.Connection) -> bool:
+def is_for_want_of_space(error: Exception, connection: apsw.Connection) -> bool:
     """Whether the disk, or the user's share of it, is full; asked right after the failure."""
     if isinstance(error, apsw.IOError):
         return connection.system_errno in _NO_SPACE

@@ -11,11 +11,10 @@ from contextlib import ExitStack
 from typing import Final, TypeVar
 
 import apsw
-import msgspec
 import trio
 
 from nousd.errors import StoreError
-from nousd.store._database import open_for_reading
+from nousd.store._database import UNREADABLE, open_for_reading
 
 READERS_MAX: Final = 4
 """Connections that read at the same time; further reads wait for one."""
@@ -52,7 +51,7 @@ class Readers:
                     answer = query(connection)
                 broken_off.pop_all()
             self._idle.append(connection)
-        except (apsw.Error, msgspec.MsgspecError) as error:
+        except UNREADABLE as error:
             raise StoreError(f"the log could not be read: {error}") from error
         return answer
 

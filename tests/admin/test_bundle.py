@@ -423,6 +423,7 @@ def test_damaged_events_keep_no_others_out(folder: Path, made: Callable[..., Fil
     )
     connection.execute("UPDATE events SET schema_version = 99 WHERE type = 'turn_start'")
     connection.execute("UPDATE events SET type = 'other' WHERE type = 'message_start'")
+    connection.execute("UPDATE events SET schema_version = 0 WHERE type = 'message_end'")
     connection.close()
     files = made()
     assert [event["type"] for event in lines(files)] == [
@@ -430,10 +431,9 @@ def test_damaged_events_keep_no_others_out(folder: Path, made: Callable[..., Fil
         "entry_appended",
         "message_update",
         "reasoning_update",
-        "message_end",
     ]
     assert f"artifacts/{kept.id.replace(':', '-')}.txt" in files
-    assert "3 damaged events: evt-2, evt-3, evt-5" in left_out(files)
+    assert "4 damaged events: evt-2, evt-3, evt-5, evt-10" in left_out(files)
 
 
 def test_a_log_of_an_earlier_version_is_bundled_without_its_artifacts(

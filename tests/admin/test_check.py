@@ -233,6 +233,14 @@ def test_an_event_of_a_later_schema_version_is_found(log: Path, change: Change) 
     assert "evt-40 is of schema version 99, written by a newer nousd" in errors(log)
 
 
+def test_an_event_of_a_schema_version_that_there_never_was_is_found(
+    log: Path, change: Change
+) -> None:
+    change("UPDATE events SET schema_version = 0 WHERE seq = 40")
+    told = "evt-40 has schema version 0, which there never was"
+    assert f"evt-40 is no event of v1: {told}" in errors(log)
+
+
 async def test_a_lost_end_and_a_doubled_one_are_found(folder: Path) -> None:
     path = folder / "nousd.db"
     async with sqlite.open_store(path) as store:

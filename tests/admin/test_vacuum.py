@@ -112,6 +112,15 @@ async def test_what_a_kill_left_in_the_wal_is_kept(tmp_path: Path) -> None:
         assert event.seq == before[-1].seq + 1001
 
 
+async def test_a_log_with_a_text_that_is_none_is_said_to_be_damaged(tmp_path: Path) -> None:
+    await fill(tmp_path)
+    path = database_file(tmp_path)
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("UPDATE events SET type = CAST(X'6d65B3' AS TEXT) WHERE seq = 4")
+    with pytest.raises(StoreError, match="cannot be vacuumed: 'utf-8' codec"):
+        vacuum(tmp_path)
+
+
 async def test_a_daemon_that_runs_is_named(tmp_path: Path) -> None:
     before = await fill(tmp_path)
     with (
