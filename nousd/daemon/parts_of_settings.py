@@ -43,6 +43,14 @@ async def opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator[
 
     extensions = _extensions(settings, redactor)
     workspaces = workspaces_of_settings(settings, extensions.places)
+    permissions = RulePermissions(
+        settings.permission_mode,
+        rules_of_settings(settings),
+        workspaces,
+        is_mode_insisted_on=settings.is_mode_insisted_on,
+    )
+    sandbox = detector(settings, workspaces.default.confinement.hidden)
+    native = _native_settings(settings)
     late_tools = _builtin_tools(settings)
     mcp = specs_of_settings(settings.mcp, redactor.add)
     async with (
@@ -58,15 +66,10 @@ async def opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator[
             workspaces=workspaces,
             extension_commands=extensions.commands,
             hooks=extensions.hooks,
-            native=_native_settings(settings),
-            permissions=RulePermissions(
-                settings.permission_mode,
-                rules_of_settings(settings),
-                workspaces,
-                is_mode_insisted_on=settings.is_mode_insisted_on,
-            ),
+            native=native,
+            permissions=permissions,
             approval_timeout_seconds=settings.approval_timeout_ms / 1000,
-            sandbox=detector(settings, workspaces.default.confinement.hidden),
+            sandbox=sandbox,
             mcp_servers=mcp.enabled,
             mcp_disabled=mcp.disabled,
             mcp_surroundings=_mcp_surroundings(settings, redactor),

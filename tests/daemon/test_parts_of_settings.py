@@ -1,0 +1,45 @@
+"""What the settings name is looked at before there is a log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from nousd.config.permissions_file import PermissionsTable
+from nousd.config.settings import Settings
+from nousd.daemon.parts_of_settings import opened_parts
+from nousd.errors import ConfigError
+from nousd.places.locations import database_file
+from nousd.redaction.redactor import Redactor
+
+UNUSABLE: dict[str, dict[str, Any]] = {
+    "permissions": {"permissions": PermissionsTable(allow=("bash(",))},
+    "sandbox_paths": {"sandbox_paths": (Path("/"),)},
+    "system_prompt": {"system_prompt": Path("/nowhere/prompt.md")},
+    "web_allow": {"web_allow": ("a b",)},
+}
+"""What the refusal begins with -> the setting."""
+
+
+def settings_in(folder: Path) -> Settings:
+    for name in ("state", "work"):
+        (folder / name).mkdir()
+    return Settings(state_dir=folder / "state", workdir=folder / "work")
+
+
+@pytest.mark.parametrize("begins", UNUSABLE)
+async def test_settings_that_cannot_be_used_make_no_log(begins: str, tmp_path: Path) -> None:
+    settings = replace(settings_in(tmp_path), **UNUSABLE[begins])
+    with pytest.raises(ConfigError, match=f"^{begins}: "):
+        async with opened_parts(settings, Redactor()):
+            pass
+    assert not database_file(settings.state_dir).exists()
+
+
+async def test_what_can_be_used_makes_one(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    async with opened_parts(settings, Redactor()):
+        assert database_file(settings.state_dir).exists()
