@@ -23,7 +23,7 @@ from nousd.admin.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
 from nousd.admin.walking import RunWalker
 from nousd.machine.lifecycle import Phase
 from nousd.machine.row_changes import SETTINGS, Settings
-from nousd.store._blocks import BLOCKS, EVENTS_OF_SESSION
+from nousd.store._blocks import EVENTS_OF_SESSION, SEQ_MAX
 from nousd.wire import events, session_events
 from nousd.wire.codec import encode_event_tail, number_event
 from nousd.wire.entries import Entry
@@ -267,9 +267,7 @@ _SESSIONS_WITHOUT_ROW: Final = """
     ) WHERE session_id NOT IN (SELECT session_id FROM sessions)
 """
 _LAST_ENTRY: Final = "SELECT entry_id FROM entries WHERE session_id = ? ORDER BY seq DESC LIMIT 1"
-_FIRST_OF_SESSION: Final = f"""
-    {BLOCKS} SELECT {STORED_LINE} FROM {EVENTS_OF_SESSION} LIMIT 1
-"""  # noqa: S608  the names are ours
+_FIRST_OF_SESSION: Final = f"SELECT {STORED_LINE} FROM {EVENTS_OF_SESSION} LIMIT 1"  # noqa: S608
 _PENDING_INPUT: Final = """
     SELECT body FROM inputs WHERE session_id = ? AND input_id = ? AND state = 'pending'
 """
@@ -301,8 +299,7 @@ def _has_entry(out: apsw.Connection, session_id: str, entry_id: str) -> bool:
 
 def _first_time(out: apsw.Connection, session_id: str) -> str:
     """Returns when the first event that is left of a session happened."""
-    head = out.execute("SELECT coalesce(max(seq), 0) FROM events").get
-    values = {"session_id": session_id, "after": 0, "head": head}
+    values = {"session_id": session_id, "after": 0, "head": SEQ_MAX}
     row = out.execute(_FIRST_OF_SESSION, values).fetchone()
     logged = "" if row is None else read_line(StoredLine(*row))
     return _UNKNOWN_TIME if isinstance(logged, str) else logged.ts

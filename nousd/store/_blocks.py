@@ -1,9 +1,11 @@
 """Where the log looks for what belongs to a session or a run: once in each block of its numbers.
 
 Why indices begin with a block is said in ``schema.m006_blocks_of_events``. SQL cannot skip from one
-block to the next, so queries count them off: a recursive part yields one block after the other, and what
-is looked for is joined to them in this order. So rows come in the order of their numbers, and a query
-stops where its limit is reached; an ``ORDER BY`` would have SQLite read all of them first, and sort.
+block to the next, so queries step through them: a recursive part yields one block after the other, and
+what is looked for is joined to them in this order. So rows come in the order of their numbers, and a
+query stops where its limit is reached; an ``ORDER BY`` would have SQLite read all of them first, and
+sort. The next block is asked of the index and not counted up to: an unclean end may leave a gap of a
+hundred blocks whose numbers were never given, a salvage a far longer one.
 """
 
 from __future__ import annotations
@@ -11,44 +13,55 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import apsw
+
 from nousd.store.schema.m006_blocks_of_events import BLOCK, EVENTS_PER_BLOCK
 
-BLOCKS: Final = f"""
-    WITH RECURSIVE blocks (block) AS (
-        SELECT :after / {EVENTS_PER_BLOCK}
-        UNION ALL
-        SELECT block + 1 FROM blocks WHERE block < :head / {EVENTS_PER_BLOCK}
-    )
-"""  # noqa: S608  the names are ours
-"""Stands before a query over the blocks of the events behind ``:after``, up to ``:head``."""
+SEQ_MAX: Final = 2**63 - 1
+"""A ``:head`` that is above every event."""
 
-EVENTS_OF_SESSION: Final = f"""
-    blocks CROSS JOIN events INDEXED BY events_by_session
-    WHERE {BLOCK} = block AND session_id = :session_id AND seq > :after AND seq <= :head
-"""
-EVENTS_OF_RUN: Final = f"""
-    blocks CROSS JOIN events INDEXED BY events_by_run
-    WHERE {BLOCK} = block AND run_id = :run_id AND seq > :after AND seq <= :head
-"""
-INPUTS_OF_SESSION: Final = f"""
-    blocks CROSS JOIN inputs INDEXED BY inputs_by_session
-    WHERE {BLOCK} = block AND session_id = :session_id AND seq > :after AND seq <= :head
-"""
-"""Behind ``FROM``: the rows of one session or run."""
 
-INPUTS_PENDING: Final = f"""
-    WITH RECURSIVE blocks (block) AS (
-        SELECT min({BLOCK}) FROM inputs WHERE state = 'pending'
-        UNION ALL
-        SELECT (SELECT min({BLOCK}) FROM inputs WHERE state = 'pending' AND {BLOCK} > block)
-        FROM blocks WHERE block IS NOT NULL
-    )
-    SELECT body FROM blocks CROSS JOIN inputs INDEXED BY inputs_pending
-    WHERE {BLOCK} = block AND session_id = :session_id AND state = 'pending'
+def _in_blocks(indexed: str, wanted: str, *, indexes: str = "TRUE") -> str:
+    """Returns what stands behind ``FROM``: the wanted rows behind ``:after``, up to ``:head``.
+
+    Args:
+        indexed: the table, and that index of it which begins with the block and has what is wanted.
+        indexes: which rows the index has.
+    """
+    next_block = f"SELECT min({BLOCK}) FROM {indexed} WHERE {indexes} AND {BLOCK}"  # noqa: S608
+    return f"""
+        (
+            WITH RECURSIVE blocks (block) AS (
+                {next_block} >= :after / {EVENTS_PER_BLOCK}
+                UNION ALL
+                SELECT ({next_block} > block) FROM blocks WHERE block < :head / {EVENTS_PER_BLOCK}
+            )
+            SELECT block FROM blocks
+        ) CROSS JOIN {indexed}
+        WHERE {BLOCK} = block AND {indexes} AND {wanted} AND seq > :after AND seq <= :head
+    """  # noqa: S608  the names are ours
+
+
+_OF_SESSION: Final = "session_id = :session_id"
+
+EVENTS_OF_SESSION: Final = _in_blocks("events INDEXED BY events_by_session", _OF_SESSION)
+EVENTS_OF_RUN: Final = _in_blocks(
+    "events INDEXED BY events_by_run", "run_id = :run_id", indexes="run_id IS NOT NULL"
+)
+INPUTS_OF_SESSION: Final = _in_blocks("inputs INDEXED BY inputs_by_session", _OF_SESSION)
+INPUTS_PENDING: Final = _in_blocks(
+    "inputs INDEXED BY inputs_pending", _OF_SESSION, indexes="state = 'pending'"
+)
+
+_BLOCK_BEFORE: Final = f"""
+    SELECT max({BLOCK}) FROM events INDEXED BY events_by_run
+    WHERE run_id IS NOT NULL AND {BLOCK} < ?
 """  # noqa: S608
-"""The inputs of a session that wait, in order; of the blocks, those in which any input does."""
 
 
-def blocks_down_from(seq: int) -> Iterator[int]:
-    """Yields the block of an event and all before it, the newest first."""
-    yield from range(seq // EVENTS_PER_BLOCK, -1, -1)
+def blocks_of_runs_down_from(connection: apsw.Connection, seq: int) -> Iterator[int]:
+    """Yields the block of an event and those before it that hold any of a run, the newest first."""
+    block: int | None = seq // EVENTS_PER_BLOCK
+    while block is not None:
+        yield block
+        block = connection.execute(_BLOCK_BEFORE, (block,)).get

@@ -9,7 +9,7 @@ import apsw
 import msgspec
 
 from nousd.machine.retention import STARTS, Joined, Line
-from nousd.store._blocks import blocks_down_from
+from nousd.store._blocks import blocks_of_runs_down_from
 from nousd.store._pruning import Place, walk
 from nousd.store.records import Old, Pruned
 from nousd.store.schema.m006_blocks_of_events import BLOCK
@@ -56,7 +56,7 @@ class _Events:
 
     def deltas_before(self, run_id: str | None, seq: int) -> Iterator[Line]:
         values = {"run_id": run_id, "seq": seq, "types": _TYPES}
-        for block in blocks_down_from(seq):
+        for block in blocks_of_runs_down_from(self._connection, seq):
             rows = self._connection.execute(DELTAS, {**values, "block": block})
             for found, type_, line, version in rows:
                 yield Line(found, type_, lift(line, version))

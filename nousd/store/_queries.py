@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.machine.row_changes import Settings
-from nousd.store._blocks import BLOCKS, EVENTS_OF_RUN, EVENTS_OF_SESSION, INPUTS_PENDING
+from nousd.store._blocks import EVENTS_OF_RUN, EVENTS_OF_SESSION, INPUTS_PENDING, SEQ_MAX
 from nousd.store.records import EventFilter, StoredEvent
 from nousd.store.rows import Defaults, InputRow, Path
 from nousd.wire.entries import Entry, UsageTotals
@@ -46,12 +46,12 @@ _EVENTS_ALL: Final = """
     ORDER BY seq LIMIT :limit
 """
 _EVENTS_OF_SESSION: Final = f"""
-    {BLOCKS} SELECT seq, type, session_id, run_id, line, schema_version FROM {EVENTS_OF_SESSION}
+    SELECT seq, type, session_id, run_id, line, schema_version FROM {EVENTS_OF_SESSION}
     AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
     LIMIT :limit
 """  # noqa: S608  the names are ours
 _EVENTS_OF_RUN: Final = f"""
-    {BLOCKS} SELECT seq, type, session_id, run_id, line, schema_version FROM {EVENTS_OF_RUN}
+    SELECT seq, type, session_id, run_id, line, schema_version FROM {EVENTS_OF_RUN}
     AND (:session_id IS NULL OR session_id = :session_id)
     AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
     LIMIT :limit
@@ -114,8 +114,6 @@ def defaults(connection: apsw.Connection) -> Defaults:
     return Defaults(active_session_id=active, trusted=trusted, **known)
 
 
-_SEQ_MAX: Final = 2**63 - 1
-
 _ENTRY: Final = """
     SELECT entries.parent_id, entry_bodies.body FROM entries
     JOIN entry_bodies ON entry_bodies.seq = entries.seq
@@ -157,15 +155,19 @@ def tree(
     bound = 0
     if after is not None:
         query = "SELECT seq FROM entries WHERE session_id = ? AND entry_id = ?"
-        bound = connection.execute(query, (session_id, after)).get or _SEQ_MAX
+        bound = connection.execute(query, (session_id, after)).get or SEQ_MAX
     return tuple(
         TreeNode(id=id, parent_id=parent_id, role=role, snippet=snippet)
         for id, parent_id, role, snippet in connection.execute(_TREE, (session_id, bound, limit))
     )
 
 
+_INPUTS_PENDING: Final = f"SELECT body FROM {INPUTS_PENDING}"  # noqa: S608
+
+
 def pending_inputs(connection: apsw.Connection, session_id: str) -> tuple[QueuedInput, ...]:
-    found = connection.execute(INPUTS_PENDING, {"session_id": session_id})
+    values = {"session_id": session_id, "after": 0, "head": SEQ_MAX}
+    found = connection.execute(_INPUTS_PENDING, values)
     return tuple(_input_decoder.decode(body) for (body,) in found)
 
 
@@ -224,7 +226,7 @@ def run(connection: apsw.Connection, run_id: str) -> RunRecord | None:
 def runs(
     connection: apsw.Connection, session_id: str | None, limit: int, before: str | None
 ) -> tuple[RunRecord, ...]:
-    bound = _SEQ_MAX
+    bound = SEQ_MAX
     if before is not None:
         bound = connection.execute("SELECT seq FROM runs WHERE run_id = ?", (before,)).get or 0
     if session_id is None:

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from nousd.machine import row_changes
 from nousd.machine.usage import with_call
-from nousd.store._blocks import BLOCKS, EVENTS_OF_SESSION, INPUTS_OF_SESSION
+from nousd.store._blocks import EVENTS_OF_SESSION, INPUTS_OF_SESSION
 from nousd.store._many_rows import ManyRows
 from nousd.store.artifacts import PUT_STEP_BYTES
 from nousd.wire.codec import encode_json
@@ -119,7 +119,7 @@ _ITS_OWN: Final = """
 """The artifacts that no other session refers to."""
 
 _FORGET: Final = (
-    f"DELETE FROM events WHERE seq IN ({BLOCKS} SELECT seq FROM {EVENTS_OF_SESSION})",  # noqa: S608
+    f"DELETE FROM events WHERE seq IN (SELECT seq FROM {EVENTS_OF_SESSION})",  # noqa: S608
     """
     DELETE FROM entry_bodies WHERE seq IN (
         SELECT seq FROM entries AS mine WHERE session_id = :session_id AND NOT EXISTS (
@@ -129,9 +129,7 @@ _FORGET: Final = (
     )
     """,
     "DELETE FROM entries WHERE session_id = :session_id",
-    f"""
-    DELETE FROM inputs WHERE rowid IN ({BLOCKS} SELECT inputs.rowid FROM {INPUTS_OF_SESSION})
-    """,  # noqa: S608
+    f"DELETE FROM inputs WHERE rowid IN (SELECT inputs.rowid FROM {INPUTS_OF_SESSION})",  # noqa: S608
     "DELETE FROM runs WHERE session_id = :session_id",
     "DELETE FROM tool_calls WHERE session_id = :session_id",
     # Chunks of large ones stay, as of such that never were whole: dropping them holds up other commits.

@@ -1,0 +1,98 @@
+"""Logs with gaps of numbers that were never given: an unclean end leaves one, a salvage a wide one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+import apsw
+import pytest
+
+from nousd.store import sqlite
+from nousd.store._database import open_for_reading
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter, Old
+from nousd.wire import events
+from nousd.wire.event_base import TurnKey
+from tests.store.helpers import (
+    append,
+    created,
+    deleted,
+    queue_update,
+    queued,
+    run_started,
+    updated,
+    whole_log,
+)
+
+GAP = 2**40
+CALLS_MAX = 1000
+STEPS_PER_CALL = 1000
+
+
+def impatient(connection: apsw.Connection) -> apsw.Connection:
+    """Has the connection fail past a million steps, which is less than one for each block of the gap."""
+    calls = count()
+    connection.set_progress_handler(lambda: next(calls) > CALLS_MAX, STEPS_PER_CALL)
+    return connection
+
+
+def leave_gap(path: Path) -> None:
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("UPDATE log_state SET next_seq = ?", (GAP,))
+
+
+IN_RUN = TurnKey(session_id="s1", run_id="r1", turn_id="1")
+SAID = [events.MessageUpdate(**IN_RUN, message_id="m1", delta=delta) for delta in "ab"]
+
+
+@pytest.fixture
+async def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
+    """Holds a session with a run and two inputs, of which the later part lies behind the gap."""
+    path = tmp_path / "log.db"
+    async with sqlite.open_store(path) as opened:
+        await append(opened, created("s1"), run_started("r1"))
+        await append(opened, queue_update("accepted", queued("i1")))
+        begin = events.MessageStart(**IN_RUN, message_id="m1", role="assistant")
+        await append(opened, begin, SAID[0])
+    leave_gap(path)
+    monkeypatch.setattr(
+        "nousd.store._readers.open_for_reading", lambda path: impatient(open_for_reading(path))
+    )
+    async with sqlite.open_store(
+        path, connect=lambda name: impatient(apsw.Connection(name))
+    ) as opened:
+        await append(opened, queue_update("accepted", queued("i2")))
+        await append(opened, SAID[1], events.MessageEnd(**IN_RUN, message_id="m1", text="ab"))
+        yield opened
+
+
+@pytest.mark.parametrize(
+    "wanted", [EventFilter(session_id="s1"), EventFilter(run_id="r1")], ids=repr
+)
+async def test_events_are_read_past_a_gap_without_going_through_it(
+    store: Store, wanted: EventFilter
+) -> None:
+    log = await whole_log(store)
+    assert log[0].seq < GAP <= log[-1].seq
+    of_wanted = tuple(each for each in log if wanted.run_id in (None, each.run_id))
+    assert await whole_log(store, wanted) == of_wanted
+
+
+async def test_inputs_wait_on_both_sides_of_a_gap(store: Store) -> None:
+    assert [each.input_id for each in await store.pending_inputs("s1")] == ["i1", "i2"]
+
+
+async def test_deltas_on_both_sides_of_a_gap_are_joined(store: Store) -> None:
+    await store.prune_deltas(Old("2999-01-01T00:00:00.000Z", 2 * GAP))
+    [joined] = [each for each in await whole_log(store) if each.type == "message_update"]
+    assert b'"delta":"ab"' in joined.line
+
+
+async def test_a_deleted_session_is_gone_from_both_sides_of_a_gap(store: Store) -> None:
+    await append(store, created("s2"), updated("s2", name="kept"))
+    await append(store, deleted("s1"))
+    assert {each.session_id for each in (await whole_log(store))[:-1]} == {"s2"}
+    assert await store.pending_inputs("s1") == ()
