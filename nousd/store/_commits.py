@@ -285,7 +285,7 @@ class Commits:
         """
         if self._must_truncate:
             self._must_truncate = not self._emptied_wal()
-        elif self._wal_pages >= self._checkpoint_at:
+        elif self._wal_pages >= self._checkpoint_at and self._wal_has_pages(self._checkpoint_at):
             moved = self._checkpointed(apsw.SQLITE_CHECKPOINT_PASSIVE)
             self._checkpoint_at = WAL_PAGES + (0 if moved else self._wal_pages)
 
@@ -306,6 +306,14 @@ class Commits:
             self._connection.set_busy_timeout(BUSY_MS_MAX)
         self.tally.checkpointed(perf_counter() - begun)
         return True
+
+    def _wal_has_pages(self, count: int) -> bool:
+        """Asks whether it has so many, or was begun anew since those that it had were moved."""
+        try:
+            self._wal_pages, _ = self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+        except apsw.Error as error:
+            self._note_failed_sync(error)
+        return self._wal_pages >= count
 
     def _pages_written(self) -> int:
         """Returns how many pages went into the WAL since it was last asked. SQLite would tell it by a

@@ -31,6 +31,7 @@ from tests.store.helpers import (
     created,
     delta,
     run_started,
+    updated,
     whole_log,
 )
 
@@ -293,6 +294,21 @@ async def test_the_wal_is_begun_anew_once_it_is_much_and_nobody_reads_from_it(
             held = await append_pages(range(60, 120))
             assert held > bounded + 60 * 4096
         assert await append_pages(range(120, 180)) < held + 30 * 4096
+
+
+async def test_what_the_wal_held_is_moved_to_the_database_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nousd.store._commits.WAL_PAGES", 100)
+    async with sqlite.open_store(tmp_path / "log.db") as store:
+        await append(store, created())
+        with trio.fail_after(30):
+            while not (await store.figures()).checkpoints:
+                await append(store, updated(name="often"))
+        # The second is answered when the writer is done with all that followed the first.
+        await append(store, updated(name="once more"))
+        await append(store, updated(name="for the last time"))
+        assert (await store.figures()).checkpoints == 1
 
 
 # --- failures ----------------------------------------------------------------------------------
