@@ -19,7 +19,9 @@ from msgspec import UNSET
 from nousd.daemon import boundary
 from nousd.daemon.core import Core
 from nousd.daemon.event_filters import FROZEN, event_filter, position, pruned
+from nousd.daemon.hub import Bell
 from nousd.errors import InvalidCommand, NousdError
+from nousd.places.streams import DirectStream
 from nousd.store.records import EventFilter
 from nousd.wire.codec import convert_payload, decode_request, encode_error, encode_response
 from nousd.wire.framing import LineSplitter, LineTooLong
@@ -65,10 +67,11 @@ class _Feed:
     def __init__(self, core: Core, stream: trio.abc.Stream) -> None:
         self._core = core
         self._stream = stream
+        self._direct = DirectStream(stream) if isinstance(stream, trio.SocketStream) else None
         self._current = _Subscription(core.hub.head, EventFilter(types=FROZEN))
         self._heard: _Heard | None = None
         self._answered = trio.Event()
-        self._idle = trio.CancelScope()
+        self._bell = Bell()
         self._written_at = trio.current_time()
 
     async def serve(self) -> None:
@@ -76,7 +79,10 @@ class _Feed:
             nursery.start_soon(self._listen, nursery.cancel_scope)
             nursery.start_soon(self._stop_waiting_at_close)
             try:
-                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                with (
+                    self._core.hub.following(self._bell),
+                    suppress(trio.BrokenResourceError, trio.ClosedResourceError),
+                ):
                     await self._follow()
             finally:
                 self._core.confirmers.leave(self)
@@ -93,6 +99,9 @@ class _Feed:
             lines, position = await hub.page_after(position, self._current.wanted)
             if lines:
                 await self._write(lines)
+                if position < hub.head:
+                    # What the kernel takes at once is written without a wait: others have their turn.
+                    await trio.lowlevel.checkpoint()
             elif trio.current_time() >= self._keepalive_at:
                 await self._write(self._keepalive(position))
             elif position < hub.head:
@@ -101,8 +110,15 @@ class _Feed:
             elif self._heard is None:
                 if self._core.closing.is_set():
                     return
-                with trio.CancelScope(deadline=self._keepalive_at) as self._idle:
-                    await hub.wait_after(position)
+                await self._wait()
+
+    async def _wait(self) -> None:
+        """Waits for events, for what is heard, for the close, or until a keep-alive is due."""
+        if self._current.keepalive_seconds == math.inf:
+            await self._bell.wait()
+        else:
+            with trio.move_on_at(self._keepalive_at):
+                await self._bell.wait()
 
     async def _answer_what_was_heard(self, position: int) -> int:
         while self._heard is not None:
@@ -122,7 +138,9 @@ class _Feed:
             self._core.confirmers.leave(self)
 
     async def _write(self, lines: bytes) -> None:
-        await self._stream.send_all(lines)
+        sent = 0 if self._direct is None else self._direct.write_now(lines)
+        if sent < len(lines):
+            await self._stream.send_all(memoryview(lines)[sent:])
         # A reader that stalls is owed nothing for the time in which it did: keep-alives do not pile up.
         self._written_at = trio.current_time()
 
@@ -136,7 +154,7 @@ class _Feed:
 
     async def _stop_waiting_at_close(self) -> None:
         await self._core.closing.wait()
-        self._idle.cancel()
+        self._bell.ring()
 
     # --- what the client says ----------------------------------------------------------------
 
@@ -160,7 +178,7 @@ class _Feed:
             self._answered = trio.Event()
             await self._answered.wait()
         self._heard = heard
-        self._idle.cancel()
+        self._bell.ring()
 
     async def _understood(self, line: bytes) -> _Heard | None:
         """Returns what becomes of a line; None if it is no subscription."""

@@ -12,7 +12,8 @@ The hub knows nothing of sockets or of what an event means.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Final
 
@@ -38,6 +39,23 @@ STRETCH_EVENTS: Final = 65_536
 hold one of the few readers for seconds, and a subscriber could not be told how far it has come."""
 
 
+class Bell:
+    """Wakes one follower, if it waits at that moment. So it looks for a reason not to wait in the very
+    step of the event loop in which it begins to, and once more when it was woken.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = trio.lowlevel.ParkingLot()
+
+    def ring(self) -> None:
+        """Wakes the follower; nothing is kept for one that does not wait."""
+        self._waiting.unpark_all()
+
+    async def wait(self) -> None:
+        """Returns at the next ring."""
+        await self._waiting.park()
+
+
 class Hub:
     """The shared window and the wish to know when it grows.
 
@@ -52,7 +70,7 @@ class Hub:
         self._bytes = 0
         self._before = store.head
         self._head = store.head
-        self._waiting = trio.lowlevel.ParkingLot()
+        self._bells: set[Bell] = set()
 
     @property
     def head(self) -> int:
@@ -77,8 +95,8 @@ class Hub:
             self._head = event.seq
         if len(self._events) > WINDOW_EVENTS_MAX or self._bytes > WINDOW_BYTES_MAX:
             self._trim()
-        if self._waiting:
-            self._waiting.unpark_all()
+        for bell in self._bells:
+            bell.ring()
 
     def forget(self, session_id: str) -> None:
         """Drops a session's events from the window, as the log has."""
@@ -89,10 +107,14 @@ class Hub:
         """Drops what is older than a time (RFC 3339 UTC) from the window: its lines may change."""
         self._drop(bisect_left(self._events, before, key=_time))
 
-    async def wait_after(self, cursor: int) -> None:
-        """Returns once there is an event behind ``cursor``."""
-        while self.head <= cursor:
-            await self._waiting.park()
+    @contextmanager
+    def following(self, bell: Bell) -> Iterator[None]:
+        """While the block lasts, every publication rings ``bell``."""
+        self._bells.add(bell)
+        try:
+            yield
+        finally:
+            self._bells.remove(bell)
 
     async def page_after(self, cursor: int, wanted: EventFilter) -> tuple[bytes, int]:
         """Returns matching lines behind ``cursor``, joined, and the cursor to go on from.

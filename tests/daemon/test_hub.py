@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from nousd.daemon import hub as hub_module
 from nousd.daemon.clock import Clock
-from nousd.daemon.hub import Hub, matches
+from nousd.daemon.hub import Bell, Hub, matches
 from nousd.daemon.log import Log
 from nousd.store import memory, sqlite
 from nousd.store.interface import Store
@@ -90,6 +90,14 @@ def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_module, "PAGE_EVENTS", 10)
 
 
+async def wait_after(hub: Hub, cursor: int) -> None:
+    """Returns once there is an event behind ``cursor``."""
+    bell = Bell()
+    with hub.following(bell):
+        while hub.head <= cursor:
+            await bell.wait()
+
+
 def window_of(hub: Hub) -> list[int]:
     return [event.seq for event in hub._events]
 
@@ -97,7 +105,7 @@ def window_of(hub: Hub) -> list[int]:
 async def test_a_reader_at_the_head_gets_what_comes_next(bench: Bench) -> None:
     with trio.fail_after(5):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(bench.hub.wait_after, bench.hub.head)
+            nursery.start_soon(wait_after, bench.hub, bench.hub.head)
             await wait_all_tasks_blocked()
             assert nursery.child_tasks, "there is nothing to wake up for"
             bench.publish(1)
@@ -223,7 +231,7 @@ async def test_readers_of_any_speed_see_everything_while_it_is_published_at_full
     async def read(pause: int) -> None:
         after = 0
         while after < total:
-            await bench.hub.wait_after(after)
+            await wait_after(bench.hub, after)
             lines, after = await bench.hub.page_after(after, ALL)
             seen[pause] += seqs_of(lines)
             for _ in range(pause):
