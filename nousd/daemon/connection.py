@@ -84,26 +84,31 @@ class _Connection:
                 self._is_receiving = True
                 chunk = await self._stream.receive_some(READ_BYTES)
                 self._is_receiving = False
-                lines = splitter.feed(chunk) if chunk else splitter.end()
-                # Who waits for one answer gets it now; several are written together.
-                self._answer = self._outbox.put_now if len(lines) == 1 else self._outbox.put
-                for line in lines:
-                    if self._outbox.is_full:
-                        await self._outbox.wait_room()
-                    # Who waits for each answer sends a command when the one before is settled.
-                    if not self._last.is_settled:
-                        await self._last.wait_settled()
-                    await self._handle(line)
+                await self._handle_each(splitter.feed(chunk) if chunk else splitter.end())
                 if not chunk:
                     break
         await self._last.wait_settled()
         self._outbox.close()
 
+    async def _handle_each(self, lines: list[bytes | LineTooLong]) -> None:
+        """Handles lines that came together. Nothing holds them when it returns: they may be large, and
+        what they took of the budget is given back with the next bytes.
+        """
+        # Who waits for one answer gets it now; several are written together.
+        self._answer = self._outbox.put_now if len(lines) == 1 else self._outbox.put
+        for line in lines:
+            if self._outbox.is_full:
+                await self._outbox.wait_room()
+            # Who waits for each answer sends a command when the one before is settled.
+            if not self._last.is_settled:
+                await self._last.wait_settled()
+            await self._handle(line)
+
     async def _handle(self, line: bytes | LineTooLong) -> None:
-        self._request = _UNREAD
         failure = await boundary.contained(partial(self._carry_out, line), self._what)
         if failure is not None:
             self._answer(self._refusal(self._request.id, failure))
+        self._request = _UNREAD
 
     def _what(self) -> str:
         return self._request.type[:40]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from nousd.daemon.app import shut_down
 from nousd.daemon.commands import HANDLERS
 from tests.daemon.scripted import ScriptedProvider, says
 from tests.daemon_harness import Client, Daemon, memory_daemon, socket_daemon
+
+MEGABYTE = 1024 * 1024
 
 
 @pytest.fixture
@@ -137,6 +141,26 @@ async def test_a_line_too_long_is_one_error_and_life_goes_on(daemon: Daemon) -> 
         "message": "line_too_long: a line has at most 200 bytes",
     }
     assert pong["id"] == "b"
+
+
+@pytest.mark.parametrize("type", ["ping", "frobnicate"])
+async def test_a_long_line_that_was_answered_is_held_no_longer(type: str, client: Client) -> None:
+    await client.request("ping")
+    tracemalloc.start()
+    try:
+        before = memory()
+        await client.send(line("a", type, text="x" * 4 * MEGABYTE))
+        assert (await client.receive())["id"] == "a"
+        await client.send(b'{"half a line":')
+        await wait_all_tasks_blocked()
+        assert memory() - before < MEGABYTE
+    finally:
+        tracemalloc.stop()
+
+
+def memory() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
 
 
 # --- faults of ours --------------------------------------------------------------------------
