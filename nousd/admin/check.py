@@ -219,6 +219,7 @@ _ADOPT: Final = (
     INSERT OR IGNORE INTO main.entry_bodies (seq, body) SELECT seq, body FROM log.entry_bodies
     WHERE seq IN (SELECT seq FROM log.entries WHERE session_id = :branch AND seq < :first)
     """,
+    "DELETE FROM main.artifact_uses WHERE session_id = :branch",
     """
     INSERT OR IGNORE INTO main.artifact_uses (session_id, artifact_id)
     SELECT session_id, artifact_id FROM log.artifact_uses WHERE session_id = :branch

@@ -20,8 +20,8 @@ from nousd.machine.row_changes import CopyEntries, ForgetSession
 from nousd.store import _rows_sqlite
 
 Adopt = Callable[[str, int], None]
-"""Called with a branch whose parent is not there and the number of its first event: brings the rows
-of what it held from the start."""
+"""Called with a branch whose parent is not there, or was adopted itself, and the number of its first
+event: brings the rows of what it held from the start."""
 
 
 class Refold:
@@ -33,14 +33,23 @@ class Refold:
     def __init__(self, connection: apsw.Connection, adopt: Adopt) -> None:
         self._connection = connection
         self._adopt = adopt
+        self._adopted: set[str] = set()
 
     def apply(self, logged: LoggedEvent) -> None:
         for change in row_changes(logged.event, logged.seq, logged.ts):
             _rows_sqlite.apply(self._connection, (change,))
-            if isinstance(change, CopyEntries) and not self.has_session(change.parent_id):
-                self._adopt(change.session_id, logged.seq)
+            if isinstance(change, CopyEntries):
+                self._follow_copy(change, logged.seq)
             elif isinstance(change, ForgetSession):
                 self._bury(change.session_id, logged)
+
+    def _follow_copy(self, copied: CopyEntries, seq: int) -> None:
+        """Adopts what no event tells. When an adopted parent came to each of its artifacts is not told
+        either, so what its own branches were given of them cannot be said from its rows.
+        """
+        if copied.parent_id in self._adopted or not self.has_session(copied.parent_id):
+            self._adopted.add(copied.session_id)
+            self._adopt(copied.session_id, seq)
 
     def has_session(self, session_id: str) -> bool:
         query = "SELECT 1 FROM sessions WHERE session_id = ? AND NOT deleted"

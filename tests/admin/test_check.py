@@ -18,8 +18,8 @@ from nousd.admin.refold import Refold
 from nousd.store import sqlite
 from nousd.store.migrations import MIGRATIONS
 from tests.admin.conftest import Change, untouched
-from tests.admin.logs import a_run, write_recorded_log
-from tests.store.helpers import append, created, delta, run_started
+from tests.admin.logs import a_run, artifact, write_recorded_log
+from tests.store.helpers import append, appended, created, deleted, delta, run_started
 
 OPEN_RUN = "note: run open has no end: it is at work, or will be closed at the next start"
 
@@ -253,6 +253,22 @@ async def test_a_lost_end_and_a_doubled_one_are_found(folder: Path) -> None:
         "run r2 has message_update behind its end (evt-55)",
         "run r3 has turn_start in another session, s2 (evt-58)",
     ]
+
+
+async def test_what_came_to_a_branch_of_a_deleted_session_later_its_own_branch_need_not_have(
+    folder: Path,
+) -> None:
+    path, later = folder / "nousd.db", artifact(b"found later")
+    async with sqlite.open_store(path) as store:
+        await append(store, created("gone"), *a_run("g1", "gone"))
+        await append(store, created("s1", parent_id="gone", leaf_id="g1.a"))
+        await append(store, deleted("gone"))
+        await append(store, created("s2", parent_id="s1", leaf_id="g1.a"))
+        await append(store, created("s3", parent_id="s2", leaf_id="g1.a"))
+        found = appended("e1", "g1.a", session_id="s1", artifact_id=later.id)
+        await append(store, found, artifacts=[later])
+        await append(store, created("s4", parent_id="s1", leaf_id="e1"))
+    assert told(path) == []
 
 
 # --- the rows ----------------------------------------------------------------------------------
