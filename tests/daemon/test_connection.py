@@ -15,6 +15,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from nousd.daemon.app import shut_down
 from nousd.daemon.commands import HANDLERS
+from nousd.errors import WriteFailed
+from nousd.store import memory
 from tests.daemon.scripted import ScriptedProvider, says
 from tests.daemon_harness import Client, Daemon, memory_daemon, socket_daemon
 
@@ -83,6 +85,48 @@ async def test_pipelined_lines_are_answered_in_order_good_and_bad_ones(client: C
     ]
 
 
+async def test_pipelined_commands_of_which_one_cannot_be_written_are_each_told_their_own_outcome(
+    short_folder: Path, model: ScriptedProvider
+) -> None:
+    commits = 0
+
+    def third_fails() -> None:
+        nonlocal commits
+        commits += 1
+        if commits == 3:
+            raise WriteFailed("an error of a moment")
+
+    async with (
+        memory.open_store(before_commit=third_fails) as store,
+        memory_daemon(workdir=short_folder, provider=model, store=store) as daemon,
+    ):
+        client = await daemon.connect()
+        await client.send(
+            line("a", "new_session")
+            + line("b", "append_message", text="one")
+            + line("c", "ping")
+            + line("d", "append_message", text="two", client_message_id="m")
+            + line("e", "frobnicate")
+            + line("f", "append_message", text="two", client_message_id="m")
+            + line("g", "append_message", text="two", client_message_id="m")
+        )
+        told = [
+            (answer["id"], answer["type"] if answer["ok"] else answer["error"]["code"])
+            for answer in await answers(client, 7)
+        ]
+        messages = (await client.request("get_messages"))["messages"]
+    assert told == [
+        ("a", "session"),
+        ("b", "accepted"),
+        ("c", "pong"),
+        ("d", "session_error"),
+        ("e", "invalid_command"),
+        ("f", "accepted"),
+        ("g", "accepted"),
+    ]
+    assert [message["text"] for message in messages] == ["one", "two"]
+
+
 async def test_a_line_may_come_byte_by_byte(client: Client) -> None:
     for byte in line("a", "ping"):
         await client.send(bytes([byte]))
@@ -148,17 +192,17 @@ async def test_a_long_line_that_was_answered_is_held_no_longer(type: str, client
     await client.request("ping")
     tracemalloc.start()
     try:
-        before = memory()
+        before = memory_held()
         await client.send(line("a", type, text="x" * 4 * MEGABYTE))
         assert (await client.receive())["id"] == "a"
         await client.send(b'{"half a line":')
         await wait_all_tasks_blocked()
-        assert memory() - before < MEGABYTE
+        assert memory_held() - before < MEGABYTE
     finally:
         tracemalloc.stop()
 
 
-def memory() -> int:
+def memory_held() -> int:
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 
