@@ -47,7 +47,23 @@ a response happens in one place only, ``nousd.daemon.boundary``.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+E = TypeVar("E", bound=BaseException)
+
+
+def without_frames(error: E) -> E:
+    """Returns the error, but without the frames that it and its causes came through.
+
+    An error hangs together with frames that hold it, and keeps all that these know, such as a whole
+    run's context, until cycles are looked for. That is seldom; so whoever has dealt with an error and
+    goes on lets go of them.
+    """
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error
 
 
 class NousdError(Exception):

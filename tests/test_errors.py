@@ -27,3 +27,16 @@ def test_the_drawing_shows_every_error_below_its_base() -> None:
     ours = [each for each in classes if issubclass(each, errors.NousdError)]
     bases = {(each.__name__, each.__bases__[0].__name__) for each in ours}
     assert set(drawn()) == bases - {("NousdError", "Exception")}
+
+
+def test_an_error_without_frames_has_none_of_its_causes_either() -> None:
+    try:
+        try:
+            raise OSError("the disk")
+        except OSError as cause:
+            raise errors.ToolError("cannot be read") from cause
+    except errors.ToolError as error:
+        assert errors.without_frames(error) is error
+        assert error.__traceback__ is None
+        assert error.__cause__ is not None
+        assert error.__cause__.__traceback__ is None

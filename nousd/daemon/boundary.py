@@ -27,6 +27,7 @@ from nousd.errors import (
     StoreInDoubt,
     WireError,
     WriteFailed,
+    without_frames,
 )
 
 _log = logging.getLogger(__name__)
@@ -54,8 +55,7 @@ async def contained(
             return InternalError("internal error", cause=cause)
         level = logging.ERROR if isinstance(known, StoreError) else logging.DEBUG
         _log.log(level, "%s: %s", what, known)
-        # Its frames hold the line it is about, and it: a cycle of megabytes until the collector comes.
-        return known.with_traceback(None)
+        return without_frames(known)
 
 
 def _raised_on_purpose(error: Exception) -> NousdError | None:

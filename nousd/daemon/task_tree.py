@@ -6,6 +6,7 @@ is asked below is told there, too. How a task starts and ends is ``tasks``'s.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -27,12 +28,25 @@ class TaskTree:
     """
 
     def __init__(self, run: RunHost, parent: RunHost | None) -> None:
-        self.root: RunHost = run if parent is None else parent.tree.root
         self.started = 0
         """Tasks of this run, those of its tasks included; counted at a root alone."""
-        self._run = run
+        # Weak, as the run holds its place: so a run that is over goes with all that it has read, and
+        # need not be found among cycles, which are looked for seldom.
+        self._place_of = weakref.ref(run)
+        self._root_above = None if parent is None else parent.tree.root
         self._tasks: set[RunHost] = set()
         self._asked_at_root: set[str] = set()
+
+    @property
+    def root(self) -> RunHost:
+        """The run that a user started."""
+        return self._run if self._root_above is None else self._root_above
+
+    @property
+    def _run(self) -> RunHost:
+        run = self._place_of()
+        assert run is not None
+        return run
 
     @property
     def is_waiting(self) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 import trio
 from msgspec import UNSET, UnsetType
 
-from nousd.errors import StoreError, StoreFull, ToolError
+from nousd.errors import StoreError, StoreFull, ToolError, without_frames
 from nousd.machine.closed_places import Closed
 from nousd.runtimes.calls.admission import Admission, Admitted, Refused, admit, input_hash
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult
@@ -199,9 +199,11 @@ class _Call:
         try:
             result = await admitted.tool.run(admitted.args, context)
         except ToolError as error:
-            await self._fail(Refused(error.code, output.clean(str(error))), admitted.tool)
+            text = output.clean(str(without_frames(error)))
+            await self._fail(Refused(error.code, text), admitted.tool)
         except OSError as error:
-            text = output.clean(f"{admitted.tool.name}_failed: {error.strerror or error}")
+            reason = without_frames(error).strerror or error
+            text = output.clean(f"{admitted.tool.name}_failed: {reason}")
             await self._fail(Refused(ToolError.code, text), admitted.tool)
         else:
             await self._complete(output.cleaned(result), is_shown=output.is_shown)

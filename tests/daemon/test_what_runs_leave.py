@@ -1,0 +1,41 @@
+"""What a run leaves in memory when it is over: nothing that would have to be searched for."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from nousd.daemon.run_host import RunHost
+from nousd.providers.mock import MockProvider
+from tests.daemon_harness import memory_daemon, of_type
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    """Cycles that there are before are none of the test's, and those that it makes stay."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[[say 3]]", '[[tool read {"path":"missing.txt"}]]', '[[tool grep {"pattern":"("}]]'],
+    ids=["an answer", "a tool that fails in a thread", "a tool that refuses its arguments"],
+)
+async def test_a_run_that_is_over_goes_without_a_search_for_cycles(
+    tmp_path: Path, without_collector: None, text: str
+) -> None:
+    with trio.fail_after(30):
+        async with memory_daemon(workdir=tmp_path, provider=MockProvider()) as daemon:
+            client, events = await daemon.connect(), await daemon.watch()
+            await client.request("prompt", text=text, wait=False)
+            assert of_type(await events.run(), "agent_end")[0]["status"] == "completed"
+            await wait_all_tasks_blocked()
+            assert not [each for each in gc.get_objects() if isinstance(each, RunHost)]
