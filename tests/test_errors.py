@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 
+import pytest
+
 from nousd import errors
 
 
@@ -30,13 +32,16 @@ def test_the_drawing_shows_every_error_below_its_base() -> None:
 
 
 def test_an_error_without_frames_has_none_of_its_causes_either() -> None:
-    try:
+    def fail() -> None:
         try:
             raise OSError("the disk")
         except OSError as cause:
             raise errors.ToolError("cannot be read") from cause
-    except errors.ToolError as error:
-        assert errors.without_frames(error) is error
-        assert error.__traceback__ is None
-        assert error.__cause__ is not None
-        assert error.__cause__.__traceback__ is None
+
+    with pytest.raises(errors.ToolError) as caught:
+        fail()
+    error = caught.value
+    assert isinstance(error.__cause__, OSError)
+    assert errors.without_frames(error) is error
+    assert error.__traceback__ is None
+    assert error.__cause__.__traceback__ is None
