@@ -23,7 +23,7 @@ from nousd.admin.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
 from nousd.admin.walking import RunWalker
 from nousd.machine.lifecycle import Phase
 from nousd.machine.row_changes import SETTINGS, Settings
-from nousd.store._blocks import EVENTS_OF_SESSION, SEQ_MAX
+from nousd.store._blocks import EVENTS_OF_SESSION, all_of_session
 from nousd.wire import events, session_events
 from nousd.wire.codec import encode_event_tail, number_event
 from nousd.wire.entries import Entry
@@ -299,8 +299,7 @@ def _has_entry(out: apsw.Connection, session_id: str, entry_id: str) -> bool:
 
 def _first_time(out: apsw.Connection, session_id: str) -> str:
     """Returns when the first event that is left of a session happened."""
-    values = {"session_id": session_id, "after": 0, "head": SEQ_MAX}
-    row = out.execute(_FIRST_OF_SESSION, values).fetchone()
+    row = out.execute(_FIRST_OF_SESSION, all_of_session(session_id)).fetchone()
     logged = "" if row is None else read_line(StoredLine(*row))
     return _UNKNOWN_TIME if isinstance(logged, str) else logged.ts
 

@@ -18,7 +18,7 @@ import apsw
 from nousd.store.schema.m006_blocks_of_events import BLOCK, EVENTS_PER_BLOCK
 
 SEQ_MAX: Final = 2**63 - 1
-"""A ``:head`` that is above every event."""
+"""Is above the number of every event."""
 
 
 def _in_blocks(indexed: str, wanted: str, *, indexes: str = "TRUE") -> str:
@@ -52,6 +52,12 @@ INPUTS_OF_SESSION: Final = _in_blocks("inputs INDEXED BY inputs_by_session", _OF
 INPUTS_PENDING: Final = _in_blocks(
     "inputs INDEXED BY inputs_pending", _OF_SESSION, indexes="state = 'pending'"
 )
+
+
+def all_of_session(session_id: str, *, head: int = SEQ_MAX) -> dict[str, str | int]:
+    """Returns what such a query is given for all rows of a session, up to number ``head``."""
+    return {"session_id": session_id, "after": 0, "head": head}
+
 
 _BLOCK_BEFORE: Final = f"""
     SELECT max({BLOCK}) FROM events INDEXED BY events_by_run

@@ -12,7 +12,13 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.machine.row_changes import Settings
-from nousd.store._blocks import EVENTS_OF_RUN, EVENTS_OF_SESSION, INPUTS_PENDING, SEQ_MAX
+from nousd.store._blocks import (
+    EVENTS_OF_RUN,
+    EVENTS_OF_SESSION,
+    INPUTS_PENDING,
+    SEQ_MAX,
+    all_of_session,
+)
 from nousd.store.records import EventFilter, StoredEvent
 from nousd.store.rows import Defaults, InputRow, Path
 from nousd.wire.entries import Entry, UsageTotals
@@ -166,8 +172,7 @@ _INPUTS_PENDING: Final = f"SELECT body FROM {INPUTS_PENDING}"  # noqa: S608
 
 
 def pending_inputs(connection: apsw.Connection, session_id: str) -> tuple[QueuedInput, ...]:
-    values = {"session_id": session_id, "after": 0, "head": SEQ_MAX}
-    found = connection.execute(_INPUTS_PENDING, values)
+    found = connection.execute(_INPUTS_PENDING, all_of_session(session_id))
     return tuple(_input_decoder.decode(body) for (body,) in found)
 
 

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from nousd.machine import row_changes
 from nousd.machine.usage import with_call
-from nousd.store._blocks import EVENTS_OF_SESSION, INPUTS_OF_SESSION
+from nousd.store._blocks import EVENTS_OF_SESSION, INPUTS_OF_SESSION, all_of_session
 from nousd.store._many_rows import ManyRows
 from nousd.store.artifacts import PUT_STEP_BYTES
 from nousd.wire.codec import encode_json
@@ -151,7 +151,7 @@ _FORGET: Final = (
 
 
 def _forget_session(connection: apsw.Connection, change: row_changes.ForgetSession) -> None:
-    values = {"session_id": change.session_id, "after": 0, "head": change.seq - 1}
+    values = all_of_session(change.session_id, head=change.seq - 1)
     for statement in _FORGET:
         connection.execute(statement, values)
 
