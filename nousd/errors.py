@@ -60,8 +60,10 @@ def without_frames(error: E) -> E:
     goes on lets go of them.
     """
     link: BaseException | None = error
-    while link is not None:
+    done: set[int] = set()  # an error may be its own cause's context
+    while link is not None and id(link) not in done:
         link.__traceback__ = None
+        done.add(id(link))
         link = link.__cause__ or link.__context__
     return error
 

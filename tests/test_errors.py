@@ -45,3 +45,21 @@ def test_an_error_without_frames_has_none_of_its_causes_either() -> None:
     assert errors.without_frames(error) is error
     assert error.__traceback__ is None
     assert error.__cause__.__traceback__ is None
+
+
+def test_errors_that_are_each_other_s_causes_lose_their_frames_too() -> None:
+    first, second = errors.ToolError("first"), errors.ToolError("second")
+
+    def fail() -> None:
+        try:
+            raise first
+        except errors.ToolError:
+            second.__cause__ = first
+            first.__cause__ = second
+            raise second  # noqa: B904  the causes are set
+
+    with pytest.raises(errors.ToolError) as caught:
+        fail()
+    assert errors.without_frames(caught.value) is second
+    assert first.__traceback__ is None
+    assert second.__traceback__ is None
