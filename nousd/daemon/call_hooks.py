@@ -16,7 +16,7 @@ from nousd.tools.interface import Tool, ToolResult
 from nousd.tools.output import head_of
 from nousd.wire.codec import scrub
 from nousd.wire.entries import ToolCall
-from nousd.wire.tool_events import PolicySource
+from nousd.wire.policy import PolicySource
 
 _log: Final = logging.getLogger(__name__)
 

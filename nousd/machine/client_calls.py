@@ -15,7 +15,8 @@ from nousd.machine.ends import cut_off, rejected
 from nousd.machine.lifecycle import Phase
 from nousd.wire import events
 from nousd.wire.event_base import CutOff
-from nousd.wire.tool_events import PolicySource, ToolCallEvent
+from nousd.wire.policy import PolicySource
+from nousd.wire.tool_events import ToolCallEvent
 
 _DECIDING: Final = (Phase.BEFORE, Phase.REQUESTED)
 

@@ -16,7 +16,7 @@ from nousd.wire import events
 from nousd.wire.entries import MessageEntry, StopReason, ToolCall, TurnKind
 from nousd.wire.event_base import CutOff, EndStatus
 from nousd.wire.optional import or_unset
-from nousd.wire.tool_events import PolicySnapshot, PolicySource
+from nousd.wire.policy import PolicySnapshot, PolicySource
 
 
 def owed_ends(

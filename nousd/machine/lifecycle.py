@@ -24,7 +24,7 @@ from msgspec import UNSET, UnsetType
 from nousd.wire import events
 from nousd.wire.entries import TurnKind
 from nousd.wire.event_base import CutOff, TurnKey
-from nousd.wire.tool_events import PolicySource
+from nousd.wire.policy import PolicySource
 
 
 class Phase(Enum):

@@ -23,7 +23,7 @@ from nousd.machine.rules import (
 )
 from nousd.wire.access import Access
 from nousd.wire.entries import PermissionMode
-from nousd.wire.tool_events import PolicyDecision, PolicySource
+from nousd.wire.policy import PolicyDecision, PolicySource
 
 Verdict = Literal["allow", "deny", "ask"]
 

@@ -45,7 +45,8 @@ from nousd.wire import events
 from nousd.wire.entries import CompactionEntry, parent_of
 from nousd.wire.inputs import QueuedInput
 from nousd.wire.limits import SNIPPET_BYTES_MAX
-from nousd.wire.tool_events import ToolCallEvent, ToolCallState
+from nousd.wire.policy import ToolCallState
+from nousd.wire.tool_events import ToolCallEvent
 
 
 def row_changes(event: events.Event, seq: int, ts: str) -> Changes:

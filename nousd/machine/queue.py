@@ -14,9 +14,9 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from nousd.wire.command_base import QueueMode
 from nousd.wire.entries import Attachment, TurnKind
 from nousd.wire.inputs import PendingCounts, QueuedInput
+from nousd.wire.words import QueueMode
 
 Inputs = tuple[QueuedInput, ...]
 Kind = Literal["prompt", "steer", "follow_up"]

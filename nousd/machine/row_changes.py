@@ -13,15 +13,15 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire import events
-from nousd.wire.command_base import QueueMode
 from nousd.wire.entries import Entry, PermissionMode, Sampling, Thinking
 from nousd.wire.event_base import EndStatus
 from nousd.wire.inputs import QueuedInput
 from nousd.wire.mcp import McpServer
+from nousd.wire.policy import ToolCallState
 from nousd.wire.run_options import NOTHING_ASKED, RunRequest
 from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo
-from nousd.wire.tool_events import ToolCallState
+from nousd.wire.words import QueueMode
 from nousd.wire.workers import TaskOrigin, WorkerSpec
 
 InputState = Literal["pending", "consumed", "cleared"]

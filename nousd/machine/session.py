@@ -16,12 +16,12 @@ from msgspec import UNSET
 from nousd.machine import queue
 from nousd.machine.usage import with_call
 from nousd.wire import events
-from nousd.wire.command_base import QueueMode
 from nousd.wire.entries import PermissionMode, Sampling, Thinking, UsageTotals
 from nousd.wire.inputs import PendingCounts, QueuedInput
 from nousd.wire.run_options import NOTHING_ASKED, RunOptions, RunRequest
 from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo
+from nousd.wire.words import QueueMode
 from nousd.wire.workers import TaskOrigin, WorkerSpec
 
 

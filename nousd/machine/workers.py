@@ -16,7 +16,7 @@ from nousd.machine.permission import Case, Judgement, Verdict, judge
 from nousd.machine.rules import RuleDecision, check_rule, rules_of
 from nousd.wire.access import Access
 from nousd.wire.entries import PermissionMode
-from nousd.wire.tool_events import PolicySource
+from nousd.wire.policy import PolicySource
 from nousd.wire.workers import WorkerSpec
 
 _NARROWEST_FIRST: Final[tuple[PermissionMode, ...]] = ("ask", "auto", "yolo")

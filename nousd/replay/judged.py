@@ -25,7 +25,7 @@ from nousd.wire import events
 from nousd.wire.access import Access
 from nousd.wire.entries import MessageEntry, PermissionMode, ToolCall
 from nousd.wire.events import Event
-from nousd.wire.tool_events import PolicySnapshot, PolicySource
+from nousd.wire.policy import PolicySnapshot, PolicySource
 
 _BY_THEMSELVES: Final = frozenset({"registry", "session", "arguments", "replay"})
 """The sources that say the same in a play."""

@@ -30,7 +30,7 @@ from nousd.replay.script import Answer, Call, Failed, Script
 from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.wire import events
 from nousd.wire.access import TOUCHES_NOTHING, Access
-from nousd.wire.tool_events import ExecutedBy
+from nousd.wire.policy import ExecutedBy
 
 _WINDOW: Final = 128_000
 """Tokens, where the log does not tell."""

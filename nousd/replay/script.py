@@ -34,7 +34,7 @@ from nousd.wire import events
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import CompactionEntry, MessageEntry, ReasoningBlock, Usage
 from nousd.wire.events import Event
-from nousd.wire.tool_events import ExecutedBy, ExecutionEnv, SandboxFacts
+from nousd.wire.policy import ExecutedBy, ExecutionEnv, SandboxFacts
 
 _RETRY: Final = re.compile(r"(\S+) retry attempt (\d+)/(\d+) after (.*)", re.DOTALL)
 _STOP_REASON: Final = "provider_stop_reason: "

@@ -20,8 +20,8 @@ from nousd.store.records import StoredEvent
 from nousd.store.rows import Defaults, InputRow, SessionRow, ToolCallRow
 from nousd.wire.codec import encode_json
 from nousd.wire.entries import Entry
+from nousd.wire.policy import ToolCallState
 from nousd.wire.run_responses import RunRecord
-from nousd.wire.tool_events import ToolCallState
 from nousd.wire.transcript_responses import TreeNode
 
 

@@ -11,13 +11,13 @@ from typing import Literal
 
 import msgspec
 
-from nousd.wire.command_base import QueueMode
 from nousd.wire.entries import Entry, PermissionMode, Sampling, Thinking, UsageTotals
 from nousd.wire.inputs import QueuedInput
 from nousd.wire.mcp import McpServer
+from nousd.wire.policy import ToolCallState
 from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo
-from nousd.wire.tool_events import ToolCallState
+from nousd.wire.words import QueueMode
 from nousd.wire.workers import TaskOrigin, WorkerSpec
 
 

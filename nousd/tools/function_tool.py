@@ -14,7 +14,7 @@ from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.path_errors import shown
 from nousd.wire.access import TOUCHES_NOTHING, Access, ToolClass
 from nousd.wire.limits import OUTSIDE_PLACES_MAX
-from nousd.wire.tool_events import ExecutedBy
+from nousd.wire.policy import ExecutedBy
 
 AccessOf = Callable[[Any, ToolContext], Access]
 """Takes checked arguments and returns what a call would touch; blocks."""

@@ -20,9 +20,9 @@ from nousd.tools.secrets import NO_SECRETS, Secrets
 from nousd.tools.spool import Spool
 from nousd.tools.task_runner import TaskRunner
 from nousd.wire.access import Access
+from nousd.wire.policy import ExecutedBy, ExecutionEnv, SandboxFacts
 from nousd.wire.questions import QuestionAnswer, UserQuestion
 from nousd.wire.todos import Todo
-from nousd.wire.tool_events import ExecutedBy, ExecutionEnv, SandboxFacts
 
 Emit = Callable[[str], Awaitable[None]]
 """Takes a piece of output as it appears; may wait, which slows the tool down."""

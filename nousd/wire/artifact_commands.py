@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from nousd.wire.command_base import AnsweredBy, ArtifactOffset, MediaType, Name
+from nousd.wire.command_base import AnsweredBy
 from nousd.wire.limits import ARTIFACT_RANGE_BYTES_MAX
+from nousd.wire.words import ArtifactOffset, MediaType, Name
 
 if TYPE_CHECKING:
     from nousd.wire.responses import Artifact, Upload  # noqa: F401  in quotes below

@@ -26,12 +26,12 @@ from typing import Any, Final, NoReturn, TypeVar
 import msgspec
 
 from nousd.errors import InvalidCommand, InvalidCursor, InvalidPayload, WireError
-from nousd.wire.command_base import OptionalCursor
 from nousd.wire.commands import COMMANDS, LENIENT, Command
 from nousd.wire.events import EVENT_TYPES, EVENTS, Event
 from nousd.wire.faults import fault_in, kind_of, missing_field
 from nousd.wire.limits import NESTING_MAX
 from nousd.wire.responses import RESPONSE_TYPES, Response
+from nousd.wire.words import OptionalCursor
 
 _FAILURES: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 """What msgspec raises on bad input; two of them are not its own exceptions."""

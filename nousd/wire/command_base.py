@@ -1,63 +1,10 @@
-"""The words that the payloads of commands are made of, and their base."""
+"""The base of all command payloads, and how one names its response."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
-from msgspec import Meta
-
-from nousd.wire.limits import (
-    CURSOR_DIGITS_MAX,
-    NAME_CHARS_MAX,
-    PAGE_ROWS_MAX,
-    PATH_CHARS_MAX,
-    TEXT_CHARS_MAX,
-    TYPES_MAX,
-)
-
-Text = Annotated[str, Meta(min_length=1, max_length=TEXT_CHARS_MAX, pattern=r"\S")]
-"""A text for the model: not blank, bounded."""
-
-Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
-"""An id or a name."""
-
-Folder = Annotated[
-    str, Meta(min_length=1, max_length=PATH_CHARS_MAX, examples=["/home/me/project"])
-]
-"""The absolute path of a folder on the daemon's machine; ``~`` and variables mean nothing in it."""
-
-_TYPE_NAME: Final = r"[A-Za-z0-9!#$&^_.+-]+"
-MediaType = Annotated[
-    str,
-    Meta(
-        max_length=NAME_CHARS_MAX,
-        pattern=rf"^{_TYPE_NAME}/{_TYPE_NAME}( ?;[\x20-\x7e]*)?$(?!\n)",
-        examples=["image/png"],
-    ),
-]
-"""What bytes are, such as ``text/plain; charset=utf-8``."""
-
-ArtifactOffset = Annotated[int, Meta(ge=0, le=2**53)]
-"""A place in an artifact, in bytes."""
-
-PageSize = Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX)]
-"""Rows wanted in one answer."""
-
-# The lookahead is for Python, where $ also matches before a trailing LF.
-_CURSOR: Final = rf"^evt-[0-9]{{1,{CURSOR_DIGITS_MAX}}}$(?!\n)"
-Cursor = Annotated[str, Meta(pattern=_CURSOR, examples=["evt-120"])]
-"""A place in the log, such as ``evt-120``; ``evt-0`` is before everything."""
-
-OptionalCursor = Cursor | None
-
-EventTypes = Literal["v1", "all"] | Annotated[tuple[Name, ...], Meta(max_length=TYPES_MAX)]
-"""The thirteen frozen types, all, or those that are named."""
-
-QueueMode = Literal["one-at-a-time", "all"]
-"""How a queue is emptied into turns (protocol/v1.md, "Queues")."""
-
-QueueKind = Literal["steer", "follow_up"]
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,9 +4,8 @@ The struct's fields are the contract: a required field has no default, ``null`` 
 ``None`` is. ``COMMANDS`` maps the wire's ``type`` to the struct. What the daemon does with a command
 is not known here.
 
-Here are the commands about the daemon itself, its models, runs and log, and the tables of all commands.
-The others are described beside those of their subject (``input_commands``, ``session_commands``, ...)
-and listed here.
+The structs are described by subject (``session_commands``, ``tool_commands``, ...); here are the tables
+that list them all, and the other rooms import them from here.
 
 Wording: a missing or wrongly typed required field is reported as "<field> is required", because that
 is what v1 clients know; ``MESSAGES`` holds the few texts that differ.
@@ -14,16 +13,20 @@ is what v1 clients know; ``MESSAGES`` holds the few texts that differ.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from nousd.wire.artifact_commands import GetArtifact, PutArtifact
-from nousd.wire.command_base import (
-    AnsweredBy,
-    Command,
-    EventTypes,
-    Name,
-    OptionalCursor,
-    PageSize,
+from nousd.wire.command_base import Command
+from nousd.wire.daemon_commands import (
+    AddMcp,
+    ExtensionCommand,
+    GetCapabilities,
+    GetMetrics,
+    ListMcp,
+    ListModels,
+    Ping,
+    RemoveMcp,
+    RestartMcp,
 )
 from nousd.wire.input_commands import (
     Abort,
@@ -36,16 +39,16 @@ from nousd.wire.input_commands import (
     Resume,
     Steer,
 )
-from nousd.wire.limits import PAGE_ROWS_MAX
-from nousd.wire.mcp import AddMcp, ListMcp, RemoveMcp, RestartMcp
-from nousd.wire.metrics import GetMetrics
+from nousd.wire.log_commands import GetEvents, GetRun, ListRuns
 from nousd.wire.session_commands import (
+    AttachSession,
     BranchSession,
     DeleteSession,
     GetSession,
     GetState,
     ListSessions,
     NewSession,
+    OverrideWorkspace,
     RenameSession,
     SetFollowUpMode,
     SetModel,
@@ -75,64 +78,6 @@ from nousd.wire.tool_commands import (
     Untrust,
 )
 from nousd.wire.transcript_commands import CompactSession, GetMessages, GetTree, SetLeaf
-from nousd.wire.workspaces import AttachSession, OverrideWorkspace
-
-if TYPE_CHECKING:
-    from nousd.wire.responses import (  # noqa: F401  in quotes below
-        Capabilities,
-        Events,
-        Models,
-        Pong,
-        Run,
-        Runs,
-    )
-
-
-class Ping(AnsweredBy["Pong"], frozen=True, kw_only=True):
-    """Answers ``pong``."""
-
-
-class GetCapabilities(AnsweredBy["Capabilities"], frozen=True, kw_only=True):
-    """Lists what this daemon can do beyond the frozen contract."""
-
-
-class ListModels(AnsweredBy["Models"], frozen=True, kw_only=True):
-    """Lists the models that can be asked: those that the servers list, and those that are configured."""
-
-    provider: Name | None = None
-    refresh: bool = False
-
-
-class ListRuns(AnsweredBy["Runs"], frozen=True, kw_only=True):
-    """Lists runs of one session, or of all, newest first; ``before`` continues a page."""
-
-    session_id: Name | None = None
-    limit: PageSize = 100
-    before: Name | None = None
-
-
-class GetRun(AnsweredBy["Run"], frozen=True, kw_only=True):
-    """Reads one run's record."""
-
-    run_id: Name
-
-
-class GetEvents(AnsweredBy["Events"], frozen=True, kw_only=True):
-    """Reads a page of the log: events after a cursor, filtered as a subscription is."""
-
-    after: OptionalCursor = None
-    session_id: Name | None = None
-    run_id: Name | None = None
-    types: EventTypes = "v1"
-    limit: PageSize = PAGE_ROWS_MAX
-
-
-class ExtensionCommand(Command, frozen=True, kw_only=True):
-    """Calls a command that an extension registered. A payload that is no object counts as {}."""
-
-    name: Name
-    payload: Any = None
-
 
 COMMANDS: Final[dict[str, type[Command]]] = {
     "ping": Ping,

@@ -19,21 +19,25 @@ from msgspec import UNSET, UnsetType
 
 from nousd.wire.entries import Attachment, Entry, StopReason, TurnKind, Usage
 from nousd.wire.event_base import EndStatus, Event, RunEvent, TurnEvent
-from nousd.wire.extension_events import InputHandled
+from nousd.wire.extension_events import InputHandled, McpServerStatus, TrustUpdated
 from nousd.wire.inputs import PendingCounts, QueuedInput
-from nousd.wire.mcp import McpServerStatus
 from nousd.wire.model_events import ModelInput, UsageReported
-from nousd.wire.questions import QuestionAnswered, QuestionAsked, QuestionRejected
 from nousd.wire.run_options import RunOptions
 from nousd.wire.session_events import (
     SessionActivated,
+    SessionAttached,
     SessionCreated,
     SessionDeleted,
     SessionUpdated,
+    TodoUpdated,
+    WorkspaceOverrideExpired,
+    WorkspaceOverrideGranted,
 )
-from nousd.wire.todos import TodoUpdated
 from nousd.wire.tool_events import (
     PermissionRequested,
+    QuestionAnswered,
+    QuestionAsked,
+    QuestionRejected,
     ToolCallApproved,
     ToolCallCompleted,
     ToolCallDenied,
@@ -45,12 +49,6 @@ from nousd.wire.tool_events import (
     ToolExecutionEnd,
     ToolExecutionStart,
     ToolExecutionUpdate,
-)
-from nousd.wire.trust import TrustUpdated
-from nousd.wire.workspaces import (
-    SessionAttached,
-    WorkspaceOverrideExpired,
-    WorkspaceOverrideGranted,
 )
 
 # --- the thirteen frozen types ---------------------------------------------------------------

@@ -1,23 +1,14 @@
-"""What clients are told of extensions where there is no run that could carry it."""
+"""Events that belong to no run: handled inputs, MCP servers, trust."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire.event_base import Event
-
-InputKind = Literal["prompt", "steer", "follow_up", "message"]
-"""What a text was sent as; a ``message`` was to be appended."""
-
-
-class Remark(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong with an extension; with a run it would be a ``warning`` event."""
-
-    code: str
-    message: str
+from nousd.wire.mcp import McpState
+from nousd.wire.remarks import InputKind
 
 
 class InputHandled(Event, frozen=True, kw_only=True):
@@ -35,3 +26,30 @@ class InputHandled(Event, frozen=True, kw_only=True):
     client_message_id: str | UnsetType = UNSET
     text_ref: str | UnsetType = UNSET
     text_bytes: int | UnsetType = UNSET
+
+
+class McpServerStatus(Event, frozen=True, kw_only=True):
+    """The status of an MCP server has changed to this. ``session_id`` is "".
+
+    ``error`` says why it is not ready, or was not before. ``restarts`` counts the connections after the
+    first one. ``tools`` are offered; ``left_out`` are not, with the reasons, the first of them.
+    """
+
+    name: str
+    transport: Literal["stdio", "http"]
+    state: McpState | Literal["removed"]
+    restarts: int
+    tools: tuple[str, ...]
+    error: str | UnsetType = UNSET
+    protocol_version: str | UnsetType = UNSET
+    left_out: tuple[str, ...] | UnsetType = UNSET
+
+
+class TrustUpdated(Event, frozen=True, kw_only=True):
+    """The user trusts a file of a project while it has that hash; with null, no longer.
+
+    It belongs to no session: ``session_id`` is "".
+    """
+
+    path: str
+    hash: str | None

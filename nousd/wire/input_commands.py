@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from nousd.wire.command_base import AnsweredBy, Name, QueueKind, Text
+from nousd.wire.command_base import AnsweredBy
 from nousd.wire.entries import Sampling
 from nousd.wire.limits import ATTACHMENTS_MAX, PATH_CHARS_MAX, TOOLS_MAX
 from nousd.wire.run_options import ToolChoice
+from nousd.wire.words import Name, QueueKind, Text
 
 if TYPE_CHECKING:
     from nousd.wire.responses import Accepted, Queue, Result  # noqa: F401  in quotes below

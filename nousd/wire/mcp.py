@@ -1,20 +1,14 @@
-"""MCP servers on the wire: how one is described, the commands about them, their status."""
+"""How an MCP server is described, and its status."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from nousd.wire.access import ToolClass
-from nousd.wire.command_base import AnsweredBy
-from nousd.wire.event_base import Event
 from nousd.wire.limits import MCP_TIMEOUT_MS_MAX, MCP_VALUE_CHARS_MAX, MCP_VALUES_MAX
-from nousd.wire.response_base import Response
-
-if TYPE_CHECKING:
-    from nousd.wire.responses import Accepted  # noqa: F401  in quotes below
 
 SERVER_NAME = r"^[a-z0-9][a-z0-9-]{0,31}$(?!\n)"
 
@@ -52,54 +46,6 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout_ms: TimeoutMs | UnsetType = UNSET
 
 
-class AddMcp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Adds an MCP server, for good, or replaces one that was added so."""
-
-    name: ServerName
-    command: Words | None = None
-    url: Value | None = None
-    env: Table | None = None
-    headers: Table | None = None
-    cwd: Value | None = None
-    classes: Classes | None = None
-    tool_classes: ClassesOfTools | None = None
-    tools: Words | None = None
-    timeout_ms: TimeoutMs | None = None
-
-
-class RemoveMcp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Takes away an MCP server that was added by ``add_mcp``."""
-
-    name: ServerName
-
-
-class RestartMcp(AnsweredBy["Accepted"], frozen=True, kw_only=True):
-    """Ends the connection to an MCP server and connects anew at once."""
-
-    name: ServerName
-
-
-class ListMcp(AnsweredBy["McpServers"], frozen=True, kw_only=True):
-    """Reads which MCP servers there are, and the status of each."""
-
-
-class McpServerStatus(Event, frozen=True, kw_only=True):
-    """The status of an MCP server has changed to this. ``session_id`` is "".
-
-    ``error`` says why it is not ready, or was not before. ``restarts`` counts the connections after the
-    first one. ``tools`` are offered; ``left_out`` are not, with the reasons, the first of them.
-    """
-
-    name: str
-    transport: Literal["stdio", "http"]
-    state: McpState | Literal["removed"]
-    restarts: int
-    tools: tuple[str, ...]
-    error: str | UnsetType = UNSET
-    protocol_version: str | UnsetType = UNSET
-    left_out: tuple[str, ...] | UnsetType = UNSET
-
-
 class McpServerSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A server and its status. ``origin`` says where it is configured.
 
@@ -117,10 +63,3 @@ class McpServerSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     error: str | UnsetType = UNSET
     protocol_version: str | UnsetType = UNSET
     left_out: tuple[str, ...] | UnsetType = UNSET
-
-
-class McpServers(Response, frozen=True, kw_only=True):
-    """The MCP servers, true at ``cursor``."""
-
-    servers: tuple[McpServerSummary, ...]
-    cursor: str

@@ -1,4 +1,4 @@
-"""Metrics of the daemon's process: the command that reads them, and what it answers.
+"""Parts of the metrics of the daemon's process.
 
 All of them are of this process alone: what counts begins at 0 with each start.
 """
@@ -8,13 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
-
-from nousd.wire.command_base import AnsweredBy
-from nousd.wire.response_base import Response
-
-
-class GetMetrics(AnsweredBy["Metrics"], frozen=True, kw_only=True):
-    """Reads the figures of the daemon's process: how much is open, waits and was written."""
 
 
 class Durations(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,28 +66,3 @@ class WindowMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     events: int
     bytes: int
-
-
-class Metrics(Response, frozen=True, kw_only=True):
-    """The figures of the daemon's process; what is counted counts from ``started_at`` on.
-
-    ``sessions`` are those in memory, ``runs`` the active ones. ``waiting_permissions`` and
-    ``waiting_questions`` wait for a word of the user, ``confirmers`` are subscribers that have declared
-    that they answer. ``mcp_servers`` counts them by their state.
-    """
-
-    version: str
-    started_at: str
-    uptime_seconds: float
-    cursor: str
-    sessions: int
-    runs: int
-    pending_inputs: PendingInputs
-    waiting_permissions: int
-    waiting_questions: int
-    command_connections: int
-    subscribers: int
-    confirmers: int
-    mcp_servers: dict[str, int]
-    log: LogMetrics
-    window: WindowMetrics

@@ -1,4 +1,4 @@
-"""What a tool asks the user, and what the user says: the objects and the events of questions.
+"""The questions that a tool asks the user, and the answers.
 
 A question never decides whether a call may run; that is ``permission_requested``. It belongs to a call
 that is running already and waits for the answer.
@@ -6,14 +6,12 @@ that is running already and waits for the answer.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from nousd.wire.limits import ANSWER_CHARS_MAX, ANSWERS_MAX, CHOICES_MAX
-from nousd.wire.tool_events import ToolCallEvent
-from nousd.wire.workers import Origin
 
 _HEADER_CHARS_MAX: Final = 40
 _QUESTION_CHARS_MAX: Final = 2000
@@ -49,29 +47,3 @@ class QuestionAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     chosen: Annotated[tuple[str, ...], Meta(max_length=CHOICES_MAX)] = ()
     text: Annotated[str, Meta(max_length=ANSWER_CHARS_MAX)] | UnsetType = UNSET
-
-
-class QuestionAsked(ToolCallEvent, frozen=True, kw_only=True):
-    """A running call asks the user and waits until ``expires_at``, RFC 3339 UTC."""
-
-    question_id: str
-    questions: tuple[UserQuestion, ...]
-    expires_at: str
-    origin: Origin | UnsetType = UNSET
-
-
-class QuestionAnswered(ToolCallEvent, frozen=True, kw_only=True):
-    """The user has answered; one answer for each question, in their order."""
-
-    question_id: str
-    answers: tuple[QuestionAnswer, ...]
-    origin: Origin | UnsetType = UNSET
-
-
-class QuestionRejected(ToolCallEvent, frozen=True, kw_only=True):
-    """The question ends without an answer."""
-
-    question_id: str
-    by: Literal["user", "timeout", "stop"]
-    reason: str
-    origin: Origin | UnsetType = UNSET

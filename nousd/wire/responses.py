@@ -11,18 +11,16 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.wire.command_base import QueueMode
+from nousd.wire.daemon_responses import McpServers, Metrics
 from nousd.wire.entries import PermissionMode, Thinking
-from nousd.wire.extension_events import Remark
 from nousd.wire.inputs import PendingCounts, QueuedInput
-from nousd.wire.mcp import McpServers
-from nousd.wire.metrics import Metrics
 from nousd.wire.model_responses import Models
+from nousd.wire.policy import ConfirmDecision
+from nousd.wire.remarks import Remark
 from nousd.wire.response_base import Response
 from nousd.wire.run_responses import ActiveRun, Result, Run, Runs
-from nousd.wire.session_responses import SessionNow, Sessions
+from nousd.wire.session_responses import Attached, SessionNow, Sessions, WorkspaceOverride
 from nousd.wire.state_response import State
-from nousd.wire.tool_events import ConfirmDecision
 from nousd.wire.tool_responses import (
     Agents,
     Permissions,
@@ -33,7 +31,7 @@ from nousd.wire.tool_responses import (
     ToolCalls,
 )
 from nousd.wire.transcript_responses import Compaction, Leaf, Messages, Tree
-from nousd.wire.workspaces import Attached, WorkspaceOverride
+from nousd.wire.words import QueueMode
 
 
 class Pong(Response, frozen=True, kw_only=True):

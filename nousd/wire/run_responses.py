@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire.entries import UsageTotals
-from nousd.wire.extension_events import Remark
+from nousd.wire.remarks import Remark
 from nousd.wire.response_base import Response, RunState
 from nousd.wire.run_options import RunOptions
 from nousd.wire.workers import TaskOrigin

@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import UNSET, Meta, UnsetType
 
-from nousd.wire.command_base import AnsweredBy, Folder, Name, PageSize, QueueMode
+from nousd.wire.command_base import AnsweredBy
 from nousd.wire.entries import Sampling, Thinking
-from nousd.wire.limits import PAGE_ROWS_MAX, PATH_CHARS_MAX
+from nousd.wire.limits import OVERRIDE_SECONDS_MAX, PAGE_ROWS_MAX, PATH_CHARS_MAX, REASON_CHARS_MAX
 from nousd.wire.session_settings import SessionRules, SourceMetadata, SourceName
+from nousd.wire.words import Folder, Name, PageSize, QueueMode
 
 if TYPE_CHECKING:
     from nousd.wire.responses import (  # noqa: F401  in quotes below
         Accepted,
+        Attached,
         SessionDeleted,
         SessionNow,
         Sessions,
         SessionSelected,
         State,
+        WorkspaceOverride,
     )
 
 
@@ -150,4 +153,22 @@ class SetFollowUpMode(AnsweredBy["Accepted"], frozen=True, kw_only=True):
     """Sets how pending follow-ups are emptied into turns."""
 
     mode: QueueMode
+    session_id: Name | None = None
+
+
+class AttachSession(AnsweredBy["Attached"], frozen=True, kw_only=True):
+    """Moves an idle session to another workspace; ``reason`` says why, for people and programs."""
+
+    workspace: Folder
+    session_id: Name | None = None
+    reason: Annotated[str, Meta(min_length=1, max_length=REASON_CHARS_MAX)] | None = None
+
+
+class OverrideWorkspace(AnsweredBy["WorkspaceOverride"], frozen=True, kw_only=True):
+    """For so many seconds, calls that lead out of the workspace are asked about instead of refused.
+
+    One that holds is replaced; 0 ends it.
+    """
+
+    ttl_seconds: Annotated[int, Meta(ge=0, le=OVERRIDE_SECONDS_MAX)]
     session_id: Name | None = None

@@ -6,13 +6,14 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from nousd.wire.command_base import QueueMode
 from nousd.wire.entries import PermissionMode, Sampling, Thinking
 from nousd.wire.event_base import Event
 from nousd.wire.mcp import McpServer
 from nousd.wire.session_settings import SessionRules, SourceMetadata
 from nousd.wire.todos import Todo
+from nousd.wire.words import QueueMode
 from nousd.wire.workers import TaskOrigin, WorkerSpec
+from nousd.wire.workspaces import OverrideEnd
 
 CONTRACT_VERSION: Final = "1"
 """The version of the protocol that sessions are created under."""
@@ -79,3 +80,41 @@ class SessionActivated(Event, frozen=True, kw_only=True):
 
 class SessionDeleted(Event, frozen=True, kw_only=True):
     """The tombstone: the session's other events are gone from the log."""
+
+
+class SessionAttached(Event, frozen=True, kw_only=True):
+    """The session works in ``workspace`` from here on, and did in ``attached_from``.
+
+    ``origin_workspace`` is the first that it ever had. ``revoked`` are the rules that allowed calls in
+    this session alone: they were meant for the other folder, and no longer hold.
+    """
+
+    workspace: str
+    attached_from: str
+    origin_workspace: str
+    reason: str | UnsetType = UNSET
+    revoked: tuple[str, ...] = ()
+
+
+class WorkspaceOverrideGranted(Event, frozen=True, kw_only=True):
+    """Until ``expires_at``, calls of the session that lead out of its workspace are asked about."""
+
+    ttl_seconds: int
+    expires_at: str
+
+
+class WorkspaceOverrideExpired(Event, frozen=True, kw_only=True):
+    """What leads out of the workspace is refused again. Each override that was granted has one of these,
+    unless its session was deleted.
+    """
+
+    reason: OverrideEnd
+
+
+class TodoUpdated(Event, frozen=True, kw_only=True):
+    """From here on the session's list is this one, set by that run, turn and call."""
+
+    todos: tuple[Todo, ...]
+    run_id: str | UnsetType = UNSET
+    turn_id: str | UnsetType = UNSET
+    tool_call_id: str | UnsetType = UNSET

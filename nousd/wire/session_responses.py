@@ -73,3 +73,22 @@ class SessionNow(Response, frozen=True, kw_only=True):
     session: SessionRecord
     transcript: Messages | UnsetType = UNSET
     failed_runs: tuple[RunRecord, ...] | UnsetType = UNSET
+
+
+class Attached(Response, frozen=True, kw_only=True):
+    """Where the session works now, and did before; ``revoked`` are the rules that no longer hold."""
+
+    session_id: str
+    workspace: str
+    attached_from: str
+    origin_workspace: str
+    attached_at: str
+    reason: str | UnsetType = UNSET
+    revoked: tuple[str, ...] = ()
+
+
+class WorkspaceOverride(Response, frozen=True, kw_only=True):
+    """What took effect; without ``override`` none holds."""
+
+    session_id: str
+    override: OverrideInForce | UnsetType = UNSET

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.wire.command_base import QueueMode
 from nousd.wire.entries import PermissionMode, Thinking, UsageTotals
 from nousd.wire.inputs import PendingCounts
 from nousd.wire.response_base import Response, RunState
 from nousd.wire.run_responses import ActiveRun
+from nousd.wire.words import QueueMode
 from nousd.wire.workspaces import OverrideInForce
 
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from nousd.wire.command_base import EventTypes, Name, OptionalCursor
 from nousd.wire.commands import Command
 from nousd.wire.limits import KEEPALIVE_SECONDS_MAX, KEEPALIVE_SECONDS_MIN
+from nousd.wire.words import EventTypes, Name, OptionalCursor
 
 KeepaliveSeconds = Annotated[float, Meta(ge=KEEPALIVE_SECONDS_MIN, le=KEEPALIVE_SECONDS_MAX)]
 

@@ -1,4 +1,4 @@
-"""The list of what a session's model means to do: its items, and the event that replaces it."""
+"""The items of a session's todo list."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from nousd.wire.event_base import Event
 from nousd.wire.limits import NAME_CHARS_MAX, TODO_CHARS_MAX
 
 TodoStatus = Literal["pending", "in_progress", "completed", "cancelled"]
@@ -22,12 +21,3 @@ class Todo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     content: Annotated[str, Meta(min_length=1, max_length=TODO_CHARS_MAX)]
     status: TodoStatus
     priority: TodoPriority | UnsetType = UNSET
-
-
-class TodoUpdated(Event, frozen=True, kw_only=True):
-    """From here on the session's list is this one, set by that run, turn and call."""
-
-    todos: tuple[Todo, ...]
-    run_id: str | UnsetType = UNSET
-    turn_id: str | UnsetType = UNSET
-    tool_call_id: str | UnsetType = UNSET

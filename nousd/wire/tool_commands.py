@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
-from nousd.wire.command_base import AnsweredBy, Folder, Name, OptionalCursor, PageSize
+from nousd.wire.command_base import AnsweredBy
 from nousd.wire.entries import PermissionMode
 from nousd.wire.limits import (
     ANSWERS_MAX,
@@ -15,8 +15,9 @@ from nousd.wire.limits import (
     RULE_CHARS_MAX,
     TOOLS_MAX,
 )
+from nousd.wire.policy import ConfirmDecision
 from nousd.wire.questions import QuestionAnswer
-from nousd.wire.tool_events import ConfirmDecision
+from nousd.wire.words import Folder, Name, OptionalCursor, PageSize
 
 if TYPE_CHECKING:
     from nousd.wire.responses import Accepted, Tools  # noqa: F401  in quotes below

@@ -9,17 +9,10 @@ from msgspec import UNSET, UnsetType
 
 from nousd.wire.entries import PermissionMode
 from nousd.wire.event_base import CutOff
-from nousd.wire.questions import QuestionAsked
+from nousd.wire.policy import ExecutedBy, ExecutionEnv, PolicySource, SandboxFacts, ToolCallState
 from nousd.wire.response_base import Response
 from nousd.wire.todos import Todo
-from nousd.wire.tool_events import (
-    ExecutedBy,
-    ExecutionEnv,
-    PermissionRequested,
-    PolicySource,
-    SandboxFacts,
-    ToolCallState,
-)
+from nousd.wire.tool_events import PermissionRequested, QuestionAsked
 from nousd.wire.trust import ProjectFile
 from nousd.wire.workers import WorkerSpec
 

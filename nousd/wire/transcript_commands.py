@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from nousd.wire.command_base import AnsweredBy, Name, PageSize
+from nousd.wire.command_base import AnsweredBy
 from nousd.wire.limits import PAGE_ROWS_MAX, TEXT_CHARS_MAX
+from nousd.wire.words import Name, PageSize
 
 if TYPE_CHECKING:
     from nousd.wire.transcript_responses import (  # noqa: F401  in quotes below

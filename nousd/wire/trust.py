@@ -1,10 +1,8 @@
-"""A project's own files on the wire: what they say, and which of them the user trusts."""
+"""A project's own files: what they add, and whether the user trusts them."""
 
 from __future__ import annotations
 
 import msgspec
-
-from nousd.wire.event_base import Event
 
 
 class ProjectFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -24,13 +22,3 @@ class ProjectFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     restricts: tuple[str, ...] = ()
     adds: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
-
-
-class TrustUpdated(Event, frozen=True, kw_only=True):
-    """The user trusts a file of a project while it has that hash; with null, no longer.
-
-    It belongs to no session: ``session_id`` is "".
-    """
-
-    path: str
-    hash: str | None

@@ -12,7 +12,7 @@ from nousd.machine.rules import rules_of
 from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
 from nousd.runtimes.interface import Runtime
 from nousd.wire.entries import ToolCall
-from nousd.wire.tool_events import PolicyDecision
+from nousd.wire.policy import PolicyDecision
 from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
 from tests.daemon_harness import Event, of_type
 

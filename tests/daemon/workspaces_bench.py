@@ -12,7 +12,7 @@ from nousd.daemon.permissions import RulePermissions
 from nousd.daemon.workspace_settings import workspaces_of_settings
 from nousd.tools.sandbox.interface import Held, Request
 from nousd.wire.entries import PermissionMode
-from nousd.wire.tool_events import SandboxFacts
+from nousd.wire.policy import SandboxFacts
 from tests.daemon.scripted import Outcome, ScriptedProvider, says
 from tests.daemon_harness import Client, Daemon, Event, Events, memory_daemon, of_type
 

@@ -26,8 +26,8 @@ from nousd.wire.codec import encode_event_tail, number_event
 from nousd.wire.entries import MessageEntry, StopReason, ToolCall, Usage
 from nousd.wire.event_base import EndStatus
 from nousd.wire.inputs import PendingCounts
+from nousd.wire.policy import PolicySnapshot, PolicySource
 from nousd.wire.questions import QuestionAnswer, UserQuestion
-from nousd.wire.tool_events import PolicySnapshot, PolicySource
 from tests.lifecycle import LifecycleChecker
 from tests.machine.builders import TS, user
 

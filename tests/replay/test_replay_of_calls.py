@@ -27,7 +27,7 @@ from nousd.store import memory
 from nousd.wire import events
 from nousd.wire.entries import PermissionMode
 from nousd.wire.events import Event
-from nousd.wire.tool_events import PolicyDecision, PolicySnapshot
+from nousd.wire.policy import PolicyDecision, PolicySnapshot
 from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
 from tests.daemon.process_harness import Place, running
 from tests.daemon.scripted import says

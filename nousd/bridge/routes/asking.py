@@ -31,9 +31,9 @@ from nousd.wire.commands import (
     RejectQuestion,
 )
 from nousd.wire.events import QuestionAsked
+from nousd.wire.policy import ConfirmDecision
 from nousd.wire.questions import UserQuestion
 from nousd.wire.responses import Accepted
-from nousd.wire.tool_events import ConfirmDecision
 from nousd.wire.tool_responses import ToolCallRecord
 
 _DECISIONS: Final[dict[str, ConfirmDecision]] = {

@@ -18,9 +18,9 @@ from nousd.bridge.window import Wanted
 from nousd.client.client import Client
 from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place
 from nousd.wire.codec import decode_event
-from nousd.wire.command_base import EventTypes
 from nousd.wire.commands import GetEvents
 from nousd.wire.subscribe import cursor_seq
+from nousd.wire.words import EventTypes
 
 EVENTS_MAX: Final = 10_000
 """Frames in one answer that is no stream; the next ones are behind the last."""

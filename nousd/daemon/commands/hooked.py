@@ -22,8 +22,8 @@ from nousd.extensions.hooks import InputGiven, SessionForking, SessionSwitching
 from nousd.machine.long_texts import beginning
 from nousd.wire import commands, events
 from nousd.wire.codec import scrub
-from nousd.wire.extension_events import InputKind, Remark
 from nousd.wire.optional import or_unset
+from nousd.wire.remarks import InputKind, Remark
 from nousd.wire.responses import Accepted
 
 _log: Final = logging.getLogger(__name__)

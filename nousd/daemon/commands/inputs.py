@@ -32,11 +32,11 @@ from nousd.daemon.results import run_result
 from nousd.errors import CommandRejected, CommandTimedOut, ProviderFailed, SessionError
 from nousd.machine import appending, decisions, long_texts, queue
 from nousd.wire import commands
-from nousd.wire.command_base import QueueKind
 from nousd.wire.inputs import QueuedInput
 from nousd.wire.optional import or_unset
 from nousd.wire.responses import Accepted, Queue, Result
 from nousd.wire.subscribe import cursor
+from nousd.wire.words import QueueKind
 
 
 async def prompt(core: Core, command: commands.Prompt) -> Reply:

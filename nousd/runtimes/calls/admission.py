@@ -24,7 +24,7 @@ from nousd.tools.interface import Tool, ToolContext
 from nousd.wire.access import Access
 from nousd.wire.canonical import expressible, hash_of
 from nousd.wire.entries import ToolCall
-from nousd.wire.tool_events import PolicySource
+from nousd.wire.policy import PolicySource
 
 RAW_ARGUMENTS: Final = "_raw"
 """The only argument of a call whose arguments were no JSON object: what the model wrote instead."""

@@ -21,7 +21,7 @@ from nousd.tools.interface import ToolResult
 from nousd.wire import events
 from nousd.wire.entries import ToolCall
 from nousd.wire.optional import or_unset
-from nousd.wire.tool_events import PolicySnapshot, PolicySource
+from nousd.wire.policy import PolicySnapshot, PolicySource
 
 
 class CallEvents:

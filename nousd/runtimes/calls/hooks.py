@@ -13,7 +13,7 @@ import msgspec
 from nousd.runtimes.calls.host import CallHost
 from nousd.tools.interface import Tool, ToolResult
 from nousd.wire.entries import ToolCall
-from nousd.wire.tool_events import PolicySource
+from nousd.wire.policy import PolicySource
 
 
 class Remark(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from nousd.tools.spool import Spool
 from nousd.wire.access import Access
 from nousd.wire.entries import PermissionMode, ToolCall
 from nousd.wire.events import Event
-from nousd.wire.tool_events import ConfirmDecision
+from nousd.wire.policy import ConfirmDecision
 
 if TYPE_CHECKING:
     from nousd.runtimes.calls.runtime_policy import RuntimeOpinion

@@ -29,7 +29,7 @@ from nousd.tools.spool import Spool
 from nousd.wire import events
 from nousd.wire.codec import scrub
 from nousd.wire.entries import ToolCall
-from nousd.wire.tool_events import ExecutionEnv, PolicySource
+from nousd.wire.policy import ExecutionEnv, PolicySource
 
 _OUTPUT_TYPE: Final = "text/plain; charset=utf-8"
 

@@ -15,7 +15,7 @@ from nousd.machine.long_texts import beginning
 from nousd.machine.permission import Judgement
 from nousd.runtimes.calls.host import CallHost
 from nousd.wire.entries import ToolCall
-from nousd.wire.tool_events import PolicyDecision, PolicySource
+from nousd.wire.policy import PolicyDecision, PolicySource
 
 _SOURCE: Final = "runtime"
 

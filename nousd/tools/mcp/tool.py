@@ -10,7 +10,7 @@ import msgspec
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.mcp.definitions import Definition
 from nousd.wire.access import Access, ToolClass
-from nousd.wire.tool_events import ExecutedBy
+from nousd.wire.policy import ExecutedBy
 
 Call = Callable[[str, Mapping[str, Any], ToolContext], Awaitable[ToolResult]]
 """Takes the server's own name of a tool, arguments and the context of the call."""

@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from nousd.tools.sandbox.limits import Limits
-from nousd.wire.tool_events import SandboxFacts
+from nousd.wire.policy import SandboxFacts
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,17 @@
+"""Warnings about extensions that a response carries, and the kinds of input they are about."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+InputKind = Literal["prompt", "steer", "follow_up", "message"]
+"""What a text was sent as; a ``message`` was to be appended."""
+
+
+class Remark(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong with an extension; with a run it would be a ``warning`` event."""
+
+    code: str
+    message: str
