@@ -42,7 +42,7 @@ from nousd.daemon.project import Project
 from nousd.daemon.sockets import open_listeners
 from nousd.daemon.workspaces import Workspace, Workspaces
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
-from nousd.places.accept import serve_connections
+from nousd.net.accept import serve_connections
 from nousd.providers.interface import Provider
 from nousd.providers.models import Models
 from nousd.providers.registry import ProviderSettings, make_provider

@@ -43,9 +43,11 @@ ROOMS: dict[str, Room] = {
     "errors": room(),
     # What a secret looks like is said once, for the daemon's log and for what is handed to others.
     "redaction": room("errors"),
-    "places": room("errors", "platformdirs trio"),
+    "runtime_paths": room("errors", "platformdirs trio"),
+    "net": room("errors", "trio"),
     "config": room(
-        "errors places redaction wire.access wire.limits wire.entries wire.workers", "msgspec yaml"
+        "errors net runtime_paths redaction wire.access wire.limits wire.entries wire.workers",
+        "msgspec yaml",
     ),
     "wire": room("errors", "msgspec", WORLD),
     "machine": room("wire errors", "msgspec", WORLD),
@@ -56,25 +58,28 @@ ROOMS: dict[str, Room] = {
     "runtimes": room("wire machine tools providers errors", "msgspec trio"),
     "extensions": room("wire tools errors", "msgspec trio"),
     "daemon": room(
-        "wire machine views store tools providers runtimes extensions errors redaction places config",
+        "wire machine views store tools providers runtimes extensions errors redaction net runtime_paths config",
         "msgspec apsw httpx2 trio",
     ),
     "replay": room(
-        "daemon runtimes providers tools store machine wire errors places", "msgspec apsw trio"
+        "daemon runtimes providers tools store machine wire errors net runtime_paths",
+        "msgspec apsw trio",
     ),
     "admin": room(
-        "store machine views wire errors redaction places config providers tools client",
+        "store machine views wire errors redaction net runtime_paths config providers tools client",
         "msgspec apsw trio httpx2",
     ),
-    "client": room("wire errors places", "anyio msgspec"),
+    "client": room("wire errors net runtime_paths", "anyio msgspec"),
     # Over HTTP it is an ASGI application.
-    "mcp_host": room("client wire errors", "mcp mcp_types anyio starlette"),
+    "mcp_server": room("client wire errors", "mcp mcp_types anyio starlette"),
     "bridge": room(
-        "client views wire errors places",
+        "client views wire errors net runtime_paths",
         "starlette hypercorn h11 anyio trio msgspec prometheus_client",
     ),
     "sdk": room("client views wire errors", "anyio"),
-    "cli": room("client sdk mcp_host admin replay errors places config", "typer anyio"),
+    "cli": room(
+        "client sdk mcp_server admin replay errors net runtime_paths config", "typer anyio"
+    ),
     "tui": room("client", "textual"),
 }
 """room -> what it may import, besides itself and the standard library."""
@@ -83,11 +88,11 @@ ALONE: dict[str, frozenset[str]] = {
     "nousd.cli.serve": frozenset({"daemon", "bridge"}),
     "nousd.cli.bridge": frozenset({"bridge"}),
     # What is served at one of the bridge's paths, if it is installed.
-    "nousd.bridge.mcp": frozenset({"mcp_host"}),
+    "nousd.bridge.mcp": frozenset({"mcp_server"}),
 }
 """The modules that may start another program's part, and only inside of their functions."""
 
-LAZY = frozenset({"admin", "daemon", "mcp_host", "bridge", "config", "replay"})
+LAZY = frozenset({"admin", "daemon", "mcp_server", "bridge", "config", "replay"})
 """Rooms that ``cli`` may only import inside of functions, so that ``nousctl ping`` starts fast."""
 
 

@@ -30,11 +30,11 @@ from nousd.client.blocking import Connection
 from nousd.config.report import report
 from nousd.config.resolve import Resolved
 from nousd.errors import ClientError, ConfigError, NousdError, SessionNotFound, StoreError
-from nousd.places import locations
-from nousd.places.tokens import existing_http_token
 from nousd.redaction.redactor import Redactor
 from nousd.redaction.rules import RULES, names_secret
 from nousd.redaction.rules import user_rules as rules_of
+from nousd.runtime_paths import locations
+from nousd.runtime_paths.tokens import existing_http_token
 from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS, FROZEN_EVENTS
 from nousd.wire.lifting import EVENT_SCHEMA_VERSION

@@ -13,8 +13,8 @@ from nousd.admin.examination import Check, World
 from nousd.admin.reading import open_log
 from nousd.client.blocking import Connection
 from nousd.errors import ClientError, ConfigError, DaemonUnreachable, StoreError
-from nousd.places import locations
-from nousd.places.locks import holder_of, socket_lock_file, state_lock_file
+from nousd.runtime_paths import locations
+from nousd.runtime_paths.locks import holder_of, socket_lock_file, state_lock_file
 from nousd.store._database import inspect
 
 ANSWER_SECONDS: Final = 5.0

@@ -10,8 +10,8 @@ from typing import Final
 
 from nousd.admin.examination import Check, World
 from nousd.errors import ConfigError
-from nousd.places.locations import http_token_file
-from nousd.places.tokens import existing_http_token
+from nousd.runtime_paths.locations import http_token_file
+from nousd.runtime_paths.tokens import existing_http_token
 
 ANSWER_SECONDS: Final = 2.0
 """How long an answer is waited for."""

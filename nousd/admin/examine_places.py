@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from nousd.admin.examination import Check, World
-from nousd.places import locations
+from nousd.runtime_paths import locations
 from nousd.store.sqlite import RESERVE_SUFFIX
 
 FREE_BYTES_LOW: Final = 1024**3

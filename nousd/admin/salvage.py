@@ -45,8 +45,8 @@ from nousd.admin.reading import complaints, open_damaged, size_of, wal_of
 from nousd.admin.refold import Refold
 from nousd.admin.walking import RunWalker
 from nousd.errors import StoreError, StoreTooNew
-from nousd.places import locations
-from nousd.places.locks import holder_of, state_lock_file
+from nousd.runtime_paths import locations
+from nousd.runtime_paths.locks import holder_of, state_lock_file
 from nousd.store._commits import NUMBERS_PER_BLOCK
 from nousd.store._database import flush_to_disk, inspect, open_for_writing
 from nousd.wire.events import Event

@@ -18,8 +18,8 @@ import msgspec
 
 from nousd.admin.reading import size_of
 from nousd.errors import ConfigError, StoreError, StoreFull
-from nousd.places.locations import database_file
-from nousd.places.locks import lock_state_folder
+from nousd.runtime_paths.locations import database_file
+from nousd.runtime_paths.locks import lock_state_folder
 from nousd.store._artifacts_sqlite import drop_all_unused
 from nousd.store._database import UNREADABLE, Connect, is_for_want_of_space, open_for_writing
 from nousd.store._pruning_sqlite import prune

@@ -40,7 +40,7 @@ from nousd.bridge.replies import (
     Failure,
     envelope,
 )
-from nousd.places.streams import DirectStream
+from nousd.net.streams import DirectStream
 from nousd.wire.limits import HTTP_HEADERS_BYTES_MAX
 
 _VERSIONS: Final = frozenset({b"1.0", b"1.1"})

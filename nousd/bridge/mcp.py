@@ -77,7 +77,7 @@ class McpDoor:
 
 
 def _load() -> _OpenHost:
-    from nousd.mcp_host.http import open_host
+    from nousd.mcp_server.http import open_host
 
     return open_host
 

@@ -26,11 +26,11 @@ from nousd.bridge.http11 import Connection
 from nousd.bridge.place import HttpPlace
 from nousd.bridge.replies import TOO_MANY_CONNECTIONS, envelope
 from nousd.errors import ConfigError
-from nousd.places.accept import serve_connections
-from nousd.places.locks import lock_socket
-from nousd.places.peers import is_own_or_root
-from nousd.places.streams import DirectStream
-from nousd.places.unix_sockets import check_length, listen, remove_stale
+from nousd.net.accept import serve_connections
+from nousd.net.peers import is_own_or_root
+from nousd.net.streams import DirectStream
+from nousd.net.unix_sockets import check_length, listen, remove_stale
+from nousd.runtime_paths.locks import lock_socket
 from nousd.wire.limits import (
     HTTP_CONNECTIONS_MAX,
     HTTP_HEADERS_BYTES_MAX,

@@ -27,8 +27,8 @@ from nousd.errors import ClientError, Refused
 from nousd.views.tandem.events import frames, seen, told_again
 from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place, encoded, frame_id
 from nousd.views.tandem.runs import as_of_run
-from nousd.views.tandem.telling import Seen
 from nousd.views.tandem.values import or_none
+from nousd.views.tandem.view_types import Seen
 from nousd.wire.commands import GetEvents
 from nousd.wire.events import AgentEnd, SessionDeleted
 from nousd.wire.subscribe import Subscribe, cursor, cursor_seq

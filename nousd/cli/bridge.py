@@ -38,7 +38,7 @@ def command() -> Callable[..., None]:
 
 def _bridge(values: dict[str, Any]) -> None:
     from nousd.config.resolve import resolve
-    from nousd.places.folders import prepare_state_folder
+    from nousd.runtime_paths.folders import prepare_state_folder
 
     config = values.pop("config")
     settings = resolve(values, os.environ, config, asks_models=False).settings
@@ -75,8 +75,8 @@ def bridge_settings(settings: Settings) -> BridgeSettings:
     check_installed()
     from nousd.bridge.place import place_of
     from nousd.bridge.run import BridgeSettings
-    from nousd.places.locations import http_token_file
-    from nousd.places.tokens import http_token
+    from nousd.runtime_paths.locations import http_token_file
+    from nousd.runtime_paths.tokens import http_token
 
     assert settings.http is not None
     return BridgeSettings(

@@ -28,7 +28,7 @@ from nousd.cli.trust import TRUSTING
 from nousd.cli.verb_base import DONE, FAILED, Options, print_answer
 from nousd.cli.verbs import VERBS, Verb, Watch
 from nousd.errors import ClientError, ConfigError, DaemonUnreachable, NousdError
-from nousd.places import locations
+from nousd.runtime_paths import locations
 
 USAGE: Final = 2
 NO_DAEMON: Final = 3

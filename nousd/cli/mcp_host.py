@@ -35,7 +35,7 @@ def mcp(
     if importlib.util.find_spec("mcp") is None:
         raise ConfigError("nousd mcp needs the extra mcp: pip install 'nousd[mcp]'")
     from nousd.config.resolve import resolve_socket
-    from nousd.mcp_host.host import serve
+    from nousd.mcp_server.host import serve
 
     serve(
         socket or resolve_socket(os.environ),

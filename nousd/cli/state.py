@@ -305,7 +305,7 @@ _DOCTORS_SETTINGS: Final = (
 
 
 def _log_of(settings: Settings) -> Path:
-    from nousd.places import locations
+    from nousd.runtime_paths import locations
 
     return locations.database_file(settings.state_dir)
 

@@ -27,7 +27,7 @@ from nousd.client.answers import (
     whole_line,
 )
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost, DaemonUnreachable
-from nousd.places import locations
+from nousd.runtime_paths import locations
 from nousd.wire.framing import LineTooLong
 
 if TYPE_CHECKING:

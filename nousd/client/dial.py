@@ -17,7 +17,7 @@ from anyio.abc import AnyByteStream, SocketAttribute
 
 from nousd.client.memory import MemoryStream
 from nousd.errors import DaemonUnreachable
-from nousd.places import locations
+from nousd.runtime_paths import locations
 
 
 class Dial(Protocol):

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from nousd.config.values import Given, SettingInfo, read_value
 from nousd.errors import ConfigError
-from nousd.places import locations
+from nousd.runtime_paths import locations
 
 CONFIG_FILE_BYTES_MAX: Final = 1024 * 1024
 """A longer settings file is a mistake, such as a device or a log."""

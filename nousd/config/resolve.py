@@ -35,7 +35,7 @@ from nousd.config.settings import (
 )
 from nousd.config.values import Given, nearest
 from nousd.errors import ConfigError
-from nousd.places import locations
+from nousd.runtime_paths import locations
 
 
 class Resolved(NamedTuple):

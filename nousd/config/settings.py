@@ -22,7 +22,7 @@ from nousd.config.models_file import API_BASE_CHARS_MAX, TABLES, ModelTable
 from nousd.config.permissions_file import PERMISSIONS, PermissionsTable
 from nousd.config.providers import MOCK, ConfiguredProvider
 from nousd.config.values import Name, Regex, describe
-from nousd.places import locations
+from nousd.runtime_paths import locations
 from nousd.wire.entries import PermissionMode
 from nousd.wire.limits import LINE_BYTES_MAX, LONG_LINES_BYTES_MAX, NAME_CHARS_MAX
 

@@ -20,7 +20,7 @@ from nousd.daemon.core import Core, Deferred, Plain
 from nousd.daemon.log import SETTLED, Ticket
 from nousd.daemon.outbox import Outbox
 from nousd.errors import CommandRejected, InvalidCommand, NousdError, ShuttingDown
-from nousd.places.streams import DirectStream, WritesNow
+from nousd.net.streams import DirectStream, WritesNow
 from nousd.wire.codec import (
     Request,
     decode_payload,

@@ -21,7 +21,7 @@ from nousd.daemon.core import Core
 from nousd.daemon.event_filters import FROZEN, event_filter, position, pruned
 from nousd.daemon.hub import Bell
 from nousd.errors import InvalidCommand, NousdError
-from nousd.places.streams import DirectStream
+from nousd.net.streams import DirectStream
 from nousd.store.records import EventFilter
 from nousd.wire.codec import convert_payload, decode_request, encode_error, encode_response
 from nousd.wire.framing import LineSplitter, LineTooLong

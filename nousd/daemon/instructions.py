@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from nousd.daemon.folder_threads import in_folder_thread
 from nousd.errors import ConfigError, ToolError
 from nousd.machine.sources import SourceText, of_file, unused
-from nousd.places.filesystems import is_local
+from nousd.runtime_paths.filesystems import is_local
 from nousd.tools.confine import Confinement
 from nousd.tools.way import DEPTH_MAX
 from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX, INSTRUCTIONS_FILE_BYTES_MAX

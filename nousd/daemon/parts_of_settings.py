@@ -19,8 +19,8 @@ from nousd.daemon.mcp_specs import specs_of_settings
 from nousd.daemon.permissions import RulePermissions, rules_of_settings
 from nousd.daemon.recordings import open_recordings
 from nousd.daemon.workspace_settings import default_prompt, workspaces_of_settings
-from nousd.places import locations
 from nousd.redaction.redactor import Redactor
+from nousd.runtime_paths import locations
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.sqlite import open_store
 from nousd.tools.interface import Tool

@@ -23,7 +23,7 @@ from nousd.daemon.once_per_session import OncePerSession
 from nousd.daemon.trust import Trust
 from nousd.errors import RuleInvalid, ToolError
 from nousd.machine.rules import Rule, RuleDecision, check_rule, meaning_of, rules_in
-from nousd.places.filesystems import is_local
+from nousd.runtime_paths.filesystems import is_local
 from nousd.tools.confine import Confinement
 from nousd.wire.canonical import digest
 from nousd.wire.entries import PermissionMode

@@ -36,12 +36,16 @@ from nousd.daemon.parts_of_settings import opened_parts
 from nousd.daemon.sockets import Listeners, open_listeners, socket_paths
 from nousd.daemon.systemd import Notifier, take_notifier, take_passed_sockets
 from nousd.errors import CommandRejected
-from nousd.places import locations
-from nousd.places.accept import serve_connections
-from nousd.places.folders import prepare_chosen_folder, prepare_own_folder, prepare_state_folder
-from nousd.places.locks import lock_socket, lock_state_folder
+from nousd.net.accept import serve_connections
 from nousd.redaction.known import secret_variables
 from nousd.redaction.redactor import Redactor
+from nousd.runtime_paths import locations
+from nousd.runtime_paths.folders import (
+    prepare_chosen_folder,
+    prepare_own_folder,
+    prepare_state_folder,
+)
+from nousd.runtime_paths.locks import lock_socket, lock_state_folder
 from nousd.wire.codec import encode_error
 from nousd.wire.limits import CONNECTIONS_MAX
 

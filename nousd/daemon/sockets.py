@@ -1,4 +1,4 @@
-"""The two Unix sockets of a daemon. How such files come and go is ``nousd.places.unix_sockets``'s.
+"""The two Unix sockets of a daemon. How such files come and go is ``nousd.net.unix_sockets``'s.
 
 - The event socket comes first: a client that finds the command socket finds both.
 - Sockets that systemd passed to us are used as they are and never removed.
@@ -17,8 +17,8 @@ from typing import NamedTuple
 import trio
 
 from nousd.daemon.systemd import PassedSockets
-from nousd.places.locations import events_socket
-from nousd.places.unix_sockets import check_length, listen, remove_stale
+from nousd.net.unix_sockets import check_length, listen, remove_stale
+from nousd.runtime_paths.locations import events_socket
 
 
 class SocketPaths(NamedTuple):

@@ -17,9 +17,9 @@ from nousd.daemon.workspace_roots import Roots
 from nousd.daemon.workspaces import Workspace, Workspaces
 from nousd.errors import ConfigError
 from nousd.machine.sources import SourceText, system_prompt
-from nousd.places import locations
-from nousd.places.filesystems import is_local
-from nousd.places.locks import socket_lock_file
+from nousd.runtime_paths import locations
+from nousd.runtime_paths.filesystems import is_local
+from nousd.runtime_paths.locks import socket_lock_file
 from nousd.tools.confine import Confinement
 
 _SYSTEM_PROMPT: Final = (

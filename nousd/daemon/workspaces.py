@@ -27,8 +27,8 @@ from nousd.daemon.workspace_roots import Roots
 from nousd.errors import CommandRejected, ConfigError, InvalidPayload
 from nousd.machine.session import SessionState
 from nousd.machine.sources import SourceText
-from nousd.places.filesystems import is_local
-from nousd.places.names import is_utf8
+from nousd.runtime_paths.filesystems import is_local
+from nousd.runtime_paths.names import is_utf8
 from nousd.tools.confine import Confinement
 
 WORKSPACES_MAX: Final = 256

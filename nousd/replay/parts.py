@@ -23,9 +23,9 @@ from nousd.errors import (
 )
 from nousd.machine.model_input import ModelInput, ToolSpec
 from nousd.providers.interface import NO_BLOBS, Blobs, Provider, Receive
-from nousd.replay.conductor import Conductor
-from nousd.replay.given import Given, answered_inputs, comes_and_goes
 from nousd.replay.recorded import RecordedRun
+from nousd.replay.recorded_context import Given, answered_inputs, comes_and_goes
+from nousd.replay.replay_driver import Conductor
 from nousd.replay.script import Answer, Call, Failed, Script
 from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.wire import events

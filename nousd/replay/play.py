@@ -33,13 +33,13 @@ from nousd.machine.session import request_of
 from nousd.machine.sources import SourceText
 from nousd.providers.interface import Provider
 from nousd.providers.models import ModelFacts, Models
-from nousd.replay.conductor import Conductor, WatchedStore, watched
-from nousd.replay.cues import Broken, Cues, cues_of
-from nousd.replay.given import answered_inputs, given_to
-from nousd.replay.judged import RecordedCallHooks, RecordedPermissions, earlier_attempts
+from nousd.replay.external_stimuli import Broken, Cues, cues_of
 from nousd.replay.parts import RecordedModel, ToolsAtCall, tools_of
 from nousd.replay.project import RecordedProject
 from nousd.replay.recorded import RecordedRun, is_outside
+from nousd.replay.recorded_context import answered_inputs, given_to
+from nousd.replay.recorded_decisions import RecordedCallHooks, RecordedPermissions, earlier_attempts
+from nousd.replay.replay_driver import Conductor, WatchedStore, watched
 from nousd.replay.script import script_of
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.interface import Store

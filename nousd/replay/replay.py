@@ -7,9 +7,9 @@ import msgspec
 import trio
 
 from nousd.replay.compare import compared
-from nousd.replay.given import given_to
 from nousd.replay.play import Tuning, play
 from nousd.replay.recorded import RecordedRun, read_run
+from nousd.replay.recorded_context import given_to
 from nousd.replay.sqlite_log import reading
 
 

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from nousd.daemon.clock import SystemClock
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
-from nousd.places.locations import database_file
+from nousd.runtime_paths.locations import database_file
 from nousd.store.sqlite import open_store
 from nousd.wire import events
 from nousd.wire.entries import MessageEntry

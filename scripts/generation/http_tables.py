@@ -16,7 +16,7 @@ from nousd.bridge.replies import FAILURES
 from nousd.bridge.routes import ROWS
 from nousd.bridge.table import Exposed, Row
 from nousd.views.tandem.events import TELLING, frames, seen
-from nousd.views.tandem.telling import Seen
+from nousd.views.tandem.view_types import Seen
 from nousd.wire.events import EVENT_TYPES, ToolCallApproved, ToolCallDenied
 
 from .markdown import PROTOCOL, code_list, table

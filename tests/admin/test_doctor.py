@@ -20,8 +20,8 @@ from nousd.admin import examine_daemon, examine_model, examine_tools
 from nousd.admin.doctor import DoctorReport, doctor
 from nousd.admin.examination import Check
 from nousd.config.providers import KEY_VARIABLES
-from nousd.places.locks import lock_state_folder
 from nousd.providers import auto
+from nousd.runtime_paths.locks import lock_state_folder
 from nousd.store import sqlite
 from nousd.tools.sandbox import detect, landlock
 from tests.admin.conftest import untouched

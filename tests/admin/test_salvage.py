@@ -28,7 +28,7 @@ from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
 from nousd.daemon.recovery import close_what_is_open
 from nousd.errors import StoreError, StoreTooNew
-from nousd.places.locks import lock_state_folder
+from nousd.runtime_paths.locks import lock_state_folder
 from nousd.store import sqlite
 from nousd.wire.run_options import RunOptions
 from nousd.wire.session_settings import SessionRules

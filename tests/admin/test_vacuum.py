@@ -12,8 +12,8 @@ import pytest
 
 from nousd.admin.vacuum import VacuumReport, vacuum
 from nousd.errors import ConfigError, StoreError, StoreFull
-from nousd.places.locations import database_file
-from nousd.places.locks import lock_state_folder
+from nousd.runtime_paths.locations import database_file
+from nousd.runtime_paths.locks import lock_state_folder
 from nousd.store import sqlite
 from nousd.store.artifacts import PUT_STEP_BYTES
 from nousd.store.records import StoredEvent

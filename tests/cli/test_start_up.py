@@ -83,7 +83,7 @@ NOT_FOR_IDLENESS = """
 anyio asyncio httpx2 httpcore2 http.client http.cookiejar hypercorn justhtml mcp mcp_types
 multiprocessing pickle prometheus_client pydantic rich starlette tomllib urllib.request email.utils
 logging.handlers
-nousd.admin nousd.bridge nousd.client nousd.mcp_host nousd.providers.connections nousd.replay
+nousd.admin nousd.bridge nousd.client nousd.mcp_server nousd.providers.connections nousd.replay
 nousd.providers.anthropic nousd.providers.gemini nousd.tools.mcp.session
 nousd.tools.sandbox.landlock nousd.tools.sandbox.bubblewrap
 """

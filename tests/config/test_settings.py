@@ -11,7 +11,7 @@ from nousd.config.report import report
 from nousd.config.resolve import resolve
 from nousd.config.settings import FILE_SETTINGS, SETTINGS, flag_of, variable_of
 from nousd.errors import ConfigError
-from nousd.places import locations
+from nousd.runtime_paths import locations
 from tests.config.conftest import write
 
 # --- which place wins ----------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from nousd.config.permissions_file import PermissionsTable
 from nousd.config.settings import Settings
 from nousd.daemon.parts_of_settings import opened_parts
 from nousd.errors import ConfigError
-from nousd.places.locations import database_file
 from nousd.redaction.redactor import Redactor
+from nousd.runtime_paths.locations import database_file
 
 UNUSABLE: dict[str, dict[str, Any]] = {
     "permissions": {"permissions": PermissionsTable(allow=("bash(",))},

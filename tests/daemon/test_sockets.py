@@ -17,14 +17,14 @@ from trio.testing import wait_all_tasks_blocked
 from nousd.daemon.sockets import open_listeners, socket_paths
 from nousd.daemon.systemd import PassedSockets
 from nousd.errors import ConfigError
-from nousd.places.locks import lock_socket
-from nousd.places.unix_sockets import SUN_PATH_BYTES
+from nousd.net.unix_sockets import SUN_PATH_BYTES
+from nousd.runtime_paths.locks import lock_socket
 
 SERVE = """
 import sys
 from pathlib import Path
 import trio
-from nousd.places.locks import lock_socket
+from nousd.runtime_paths.locks import lock_socket
 from nousd.daemon.sockets import open_listeners
 
 async def main():

@@ -17,9 +17,9 @@ from nousd.errors import ContextOverflow, NotReplayable, ProviderError, ToolErro
 from nousd.machine.sources import SourceText
 from nousd.providers.mock import MockProvider
 from nousd.replay.compare import compared, normalised
-from nousd.replay.given import given_to
 from nousd.replay.play import Tuning, play
 from nousd.replay.recorded import RecordedRun, read_run
+from nousd.replay.recorded_context import given_to
 from nousd.replay.replay import replayed
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store import _pruning_memory, memory

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import UNSET
 
+from nousd.views.tandem.key_case import Body
 from nousd.views.tandem.runs import TENANT
-from nousd.views.tandem.spelling import Body
 from nousd.views.tandem.values import milliseconds, or_none
 from nousd.wire.events import PermissionRequested, QuestionAsked, ToolCallApproved, ToolCallDenied
 from nousd.wire.policy import ConfirmDecision

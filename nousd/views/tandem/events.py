@@ -13,8 +13,8 @@ from msgspec import UNSET
 
 from nousd.views.tandem import message_events, session_events
 from nousd.views.tandem.frames import FRAMES_MAX, Envelope, Frame
-from nousd.views.tandem.telling import Seen, Views
 from nousd.views.tandem.values import milliseconds
+from nousd.views.tandem.view_types import Seen, Views
 from nousd.wire.codec import decode_event
 from nousd.wire.events import EVENT_TYPES
 from nousd.wire.subscribe import cursor_seq

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UnsetType
 
 from nousd.views.tandem.frames import Frame
-from nousd.views.tandem.spelling import Body
+from nousd.views.tandem.key_case import Body
 from nousd.views.tandem.values import milliseconds, or_none
 from nousd.wire.run_responses import ActiveRun
 

@@ -11,8 +11,8 @@ from nousd.views.tandem.asking import todo_items
 from nousd.views.tandem.failures import engine_code, run_error
 from nousd.views.tandem.runs import DEFERRED, RETRY_AFTER_MS, TENANT, attach_path
 from nousd.views.tandem.sessions import ENVIRONMENT, project_id
-from nousd.views.tandem.telling import Seen, Told, Views, run_of
 from nousd.views.tandem.values import milliseconds, or_none
+from nousd.views.tandem.view_types import Seen, Told, Views, run_of
 from nousd.wire import events
 from nousd.wire.event_base import EndStatus
 from nousd.wire.events import SessionAttached, WorkspaceOverrideExpired, WorkspaceOverrideGranted

@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
+from nousd.views.tandem.key_case import Body
 from nousd.views.tandem.messages import Message
-from nousd.views.tandem.spelling import Body
 from nousd.views.tandem.values import milliseconds, or_none, seconds
 from nousd.wire.session_responses import SessionRecord, SessionSummary
 

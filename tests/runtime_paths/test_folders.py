@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nousd.errors import ConfigError
-from nousd.places.folders import prepare_chosen_folder, prepare_own_folder
+from nousd.runtime_paths.folders import prepare_chosen_folder, prepare_own_folder
 
 SOMEBODY_ELSE = 65_534
 

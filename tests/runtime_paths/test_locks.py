@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from nousd.errors import ConfigError
-from nousd.places.locks import holder_of, lock_socket, lock_state_folder, state_lock_file
+from nousd.runtime_paths.locks import holder_of, lock_socket, lock_state_folder, state_lock_file
 
 HOLD = """
 import sys
 from pathlib import Path
-from nousd.places.locks import lock_state_folder
+from nousd.runtime_paths.locks import lock_state_folder
 with lock_state_folder(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

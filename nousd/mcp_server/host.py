@@ -22,8 +22,8 @@ from mcp.server.stdio import stdio_server
 
 from nousd import __version__
 from nousd.errors import ClientError
-from nousd.mcp_host.calls import CallEnd, CallSession, DaemonTools
-from nousd.mcp_host.daemon_process import running_daemon
+from nousd.mcp_server.calls import CallEnd, CallSession, DaemonTools
+from nousd.mcp_server.daemon_process import running_daemon
 
 _SHOWN_CHARS_MAX: Final = 2000
 """Of one piece of output that is told as progress."""

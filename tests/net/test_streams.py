@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import check_two_way_stream
 
-from nousd.places.streams import DirectStream
+from nousd.net.streams import DirectStream
 
 
 async def connected() -> tuple[DirectStream, DirectStream]:

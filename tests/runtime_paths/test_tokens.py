@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nousd.errors import ConfigError
-from nousd.places.tokens import http_token
+from nousd.runtime_paths.tokens import http_token
 
 SOMEBODY_ELSE = 65_534
 TOKEN = "a-token-of-the-user"

@@ -14,7 +14,7 @@ from typing import Final
 
 import trio
 
-from nousd.places.peers import is_own_or_root
+from nousd.net.peers import is_own_or_root
 
 Handler = Callable[[trio.SocketStream], Awaitable[None]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platformdirs
 import pytest
 
-from nousd.places import locations
+from nousd.runtime_paths import locations
 
 
 @pytest.mark.parametrize("home", ["", " ", "/elsewhere"])

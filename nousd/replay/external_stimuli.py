@@ -20,8 +20,8 @@ from nousd.machine.lifecycle import LOGGED, STOP_REASONS, Ledger, Phase
 from nousd.machine.model_input import with_own
 from nousd.machine.queue import steer_bites
 from nousd.machine.session import request_of
-from nousd.replay.given import answered_inputs
 from nousd.replay.recorded import RecordedRun, is_outside, run_of
+from nousd.replay.recorded_context import answered_inputs
 from nousd.replay.script import MODEL_FAILURES
 from nousd.wire import events
 from nousd.wire.entries import MessageEntry, Sampling

@@ -10,7 +10,7 @@ third creates the name anew and locks that, and both believe to be alone. An emp
 costs nothing.
 
 Somebody else may still remove one, say a cleaner of ``/tmp``. For the socket there is a second
-guard: what answers on it is never taken for stale (``nousd.places.unix_sockets``).
+guard: what answers on it is never taken for stale (``nousd.net.unix_sockets``).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from nousd.errors import ConfigError
-from nousd.places.locations import default_state_dir
+from nousd.runtime_paths.locations import default_state_dir
 
 FOLDER_MODE: Final = 0o700
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH

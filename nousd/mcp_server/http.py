@@ -20,8 +20,8 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nousd.client.dial import Where
-from nousd.mcp_host.calls import CallSession, DaemonTools
-from nousd.mcp_host.host import Context, make_server
+from nousd.mcp_server.calls import CallSession, DaemonTools
+from nousd.mcp_server.host import Context, make_server
 from nousd.wire.limits import HTTP_BODY_BYTES_MAX
 
 SESSIONS_MAX: Final = 256

@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from nousd.daemon.sockets import open_listeners
-from nousd.places import peers
-from nousd.places.peers import is_own_or_root, peer_uid
+from nousd.net import peers
+from nousd.net.peers import is_own_or_root, peer_uid
 
 SOMEBODY_ELSE = 65_534
 

@@ -20,8 +20,8 @@ from mcp import Client, MCPError, StdioServerParameters
 from nousd.client.connection import connect
 from nousd.daemon.permissions import RulePermissions
 from nousd.errors import DaemonUnreachable
-from nousd.mcp_host.calls import CallSession, DaemonTools
-from nousd.mcp_host.host import make_server
+from nousd.mcp_server.calls import CallSession, DaemonTools
+from nousd.mcp_server.host import make_server
 from nousd.providers.registry import make_provider
 from nousd.tools.mcp.spec import ServerSpec
 from tests.daemon_harness import Client as Wire

@@ -3,7 +3,7 @@
 The rules, in the order in which they matter:
 
 - Nothing is removed but a socket of our own user on which nobody answers, and only by the holder of
-  the socket's lock (``nousd.places.locks``). A file, a link, a folder, a living socket stay.
+  the socket's lock (``nousd.runtime_paths.locks``). A file, a link, a folder, a living socket stay.
 - A socket has mode 0600 the moment it appears: it is bound under a umask of 0177. Creating it
   elsewhere and renaming it would do as well, but a rename replaces whatever has come to the place
   meanwhile, and a bind never does.

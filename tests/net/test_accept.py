@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from nousd.daemon.sockets import open_listeners
-from nousd.places.accept import Handler, serve_connections
+from nousd.net.accept import Handler, serve_connections
 
 REFUSAL = b'{"ok":false}\n'
 

@@ -23,10 +23,10 @@ from nousd.daemon.run_host import RunHost
 from nousd.errors import CommandRejected, RunFailed
 from nousd.machine import appending, decisions
 from nousd.machine.model_input import ToolSpec
-from nousd.replay.cues import Broken, Cues, Stopped
-from nousd.replay.given import answered_inputs, comes_and_goes
-from nousd.replay.judged import RecordedPermissions
+from nousd.replay.external_stimuli import Broken, Cues, Stopped
 from nousd.replay.recorded import is_outside
+from nousd.replay.recorded_context import answered_inputs, comes_and_goes
+from nousd.replay.recorded_decisions import RecordedPermissions
 from nousd.replay.versions import was_told
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier
 from nousd.runtimes.calls.host import Answer, Question

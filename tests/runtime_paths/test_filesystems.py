@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nousd.places.filesystems import is_local
+from nousd.runtime_paths.filesystems import is_local
 
 MOUNTS = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

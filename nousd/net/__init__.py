@@ -1,0 +1,1 @@
+"""Sockets: accepting, peer credentials, byte streams, Unix socket files."""
