@@ -279,7 +279,9 @@ def test_commands_responses_and_events_are_imported_from_where_all_are_listed(pa
 
 
 def test_a_detour_is_found() -> None:
-    (detour,) = detours_of("from nousd.wire.tool_events import ToolCallStarted", "nousd.daemon.log")
+    (detour,) = detours_of(
+        "from nousd.wire.events.tools import ToolCallStarted", "nousd.daemon.log"
+    )
     assert detour == "nousd.daemon.log: ToolCallStarted is imported from nousd.wire.events"
 
 
@@ -289,19 +291,19 @@ def test_a_detour_is_found() -> None:
 @pytest.mark.parametrize(
     ("module", "source", "found"),
     [
-        ("nousd.wire.codec", "import time", "must not meet the world"),
+        ("nousd.wire.codec.envelope", "import time", "must not meet the world"),
         ("nousd.machine.fold", "from datetime import datetime", "must not meet the world"),
         ("nousd.machine.fold", "import os.path", "must not meet the world"),
         ("nousd.machine.fold", "import trio", "must not meet the world"),
-        ("nousd.wire.codec", "import httpx2", "may not use this library"),
+        ("nousd.wire.codec.envelope", "import httpx2", "may not use this library"),
         ("nousd.views.tandem", "import trio", "may not use this library"),
         (
-            "nousd.wire.codec",
+            "nousd.wire.codec.envelope",
             "from nousd.store.interface import Store",
             "wire may not import store",
         ),
-        ("nousd.wire.codec", "from ..machine import queue", "wire may not import machine"),
-        ("nousd.wire.codec", "from nousd import store", "wire may not import store"),
+        ("nousd.wire.codec.envelope", "from ..machine import queue", "wire may not import machine"),
+        ("nousd.wire.codec.envelope", "from nousd import store", "wire may not import store"),
         ("nousd.errors", "from nousd.wire import codec", "errors may not import wire"),
         ("nousd.client.protocol", "import nousd.daemon.server", "client may not import daemon"),
         ("nousd.providers.mock", "from nousd.machine.queue import Queue", "may not import machine"),
@@ -327,7 +329,7 @@ def test_a_planted_fault_is_found(module: str, source: str, found: str) -> None:
     ("module", "source"),
     [
         (
-            "nousd.wire.codec",
+            "nousd.wire.codec.envelope",
             "import json, msgspec\nfrom . import limits\nfrom nousd.errors import X",
         ),
         ("nousd.machine.fold", "from nousd.wire.events import Event"),

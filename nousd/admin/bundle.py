@@ -35,11 +35,11 @@ from nousd.redaction.rules import RULES, names_secret
 from nousd.redaction.rules import user_rules as rules_of
 from nousd.runtime_paths import locations
 from nousd.runtime_paths.tokens import existing_http_token
+from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
 from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS, FROZEN_EVENTS
-from nousd.wire.lifting import EVENT_SCHEMA_VERSION
+from nousd.wire.events.sessions import CONTRACT_VERSION
 from nousd.wire.limit_table import LIMITS
-from nousd.wire.session_events import CONTRACT_VERSION
 
 ANSWER_SECONDS: Final = 5.0
 """How long a daemon is waited for that is asked for its capabilities."""

@@ -20,9 +20,9 @@ from nousd.errors import StoreError
 from nousd.machine.retention import STARTS, Line, join
 from nousd.store import _artifacts_sqlite as artifacts
 from nousd.store.migrations import MIGRATIONS
-from nousd.wire.codec import decode_event
+from nousd.wire.codec.envelope import decode_event
+from nousd.wire.codec.upcasting import lift
 from nousd.wire.events import DELTA_EVENTS, EVENTS
-from nousd.wire.lifting import lift
 from nousd.wire.limits import TOOL_PREVIEW_CHARS_MAX
 
 _EVENTS: Final = """

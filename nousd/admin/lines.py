@@ -11,10 +11,10 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.errors import StoreError, StoreTooNew
-from nousd.wire.codec import decode_event
+from nousd.wire.codec.envelope import decode_event
+from nousd.wire.codec.upcasting import lift
+from nousd.wire.commands.subscribe import cursor_seq
 from nousd.wire.events import EVENTS, Event, thread_of
-from nousd.wire.lifting import lift
-from nousd.wire.subscribe import cursor_seq
 
 _payload_decoders: Final = {name: msgspec.json.Decoder(struct) for name, struct in EVENTS.items()}
 

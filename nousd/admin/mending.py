@@ -24,14 +24,15 @@ from nousd.admin.walking import RunWalker
 from nousd.machine.lifecycle import Phase
 from nousd.machine.row_changes import SETTINGS, Settings
 from nousd.store._blocks import EVENTS_OF_SESSION, all_of_session
-from nousd.wire import events, session_events
-from nousd.wire.codec import encode_event_tail, number_event
-from nousd.wire.entries import Entry
+from nousd.wire import events
+from nousd.wire.codec.envelope import encode_event_tail, number_event
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
 from nousd.wire.events import EVENT_TYPES, Event
-from nousd.wire.inputs import PendingCounts, QueuedInput
-from nousd.wire.lifting import EVENT_SCHEMA_VERSION
-from nousd.wire.optional import or_unset
-from nousd.wire.run_options import NOTHING_ASKED, RunRequest
+from nousd.wire.events import sessions as session_events
+from nousd.wire.objects.entries import Entry
+from nousd.wire.objects.inputs import PendingCounts, QueuedInput
+from nousd.wire.objects.run_options import NOTHING_ASKED, RunRequest
 
 _entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
 _input_decoder: Final = msgspec.json.Decoder(QueuedInput)

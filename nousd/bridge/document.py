@@ -14,7 +14,7 @@ from nousd.bridge.examples import EXAMPLES
 from nousd.bridge.refusals import refusals
 from nousd.bridge.replies import FAILURES, ErrorBody
 from nousd.bridge.table import Exposed, Row
-from nousd.wire.descriptions import first_paragraph, tidied
+from nousd.wire.codec.schema_descriptions import first_paragraph, tidied
 
 VERSION: Final = "3.1.0"
 """Of OpenAPI."""

@@ -21,7 +21,7 @@ from nousd.client.client import Client
 from nousd.client.resuming import KEEPALIVE_SECONDS, Backoff, Retry
 from nousd.client.subscription import Subscription
 from nousd.errors import ClientError
-from nousd.wire.subscribe import Subscribe
+from nousd.wire.commands.subscribe import Subscribe
 
 LINGER_SECONDS: Final = 30.0
 """For how long a client that has left, has looked what waits, or has started a run still answers."""

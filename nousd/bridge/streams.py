@@ -23,8 +23,8 @@ from nousd.bridge.table import Services
 from nousd.bridge.window import Wanted, Window
 from nousd.errors import ClientError
 from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place, encoded, frame_id, place_of
+from nousd.wire.commands.subscribe import cursor_seq
 from nousd.wire.limits import HTTP_KEEPALIVE_SECONDS
-from nousd.wire.subscribe import cursor_seq
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -30,8 +30,8 @@ from nousd.views.tandem.runs import as_of_run
 from nousd.views.tandem.values import or_none
 from nousd.views.tandem.view_types import Seen
 from nousd.wire.commands import GetEvents
+from nousd.wire.commands.subscribe import Subscribe, cursor, cursor_seq
 from nousd.wire.events import AgentEnd, SessionDeleted
-from nousd.wire.subscribe import Subscribe, cursor, cursor_seq
 
 WINDOW_EVENTS_MAX: Final = 8192
 WINDOW_BYTES_MAX: Final = 12 * 1024 * 1024

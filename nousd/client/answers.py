@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from nousd.errors import AnswerInvalid, Refused
-from nousd.wire.framing import LineSplitter, LineTooLong
+from nousd.wire.codec.framing import LineSplitter, LineTooLong
 
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
 """The longest line a client takes. A page of entries is far below it; the ``result`` of a long run with

@@ -37,8 +37,8 @@ def model_input(daemon: Connection, input_ref: str) -> tuple[bytes, str]:
         InputNotWhole: a part of it is not what was stored.
         Refused: a part of it is missing.
     """
-    from nousd.wire.canonical import digest
-    from nousd.wire.fragments import put_together
+    from nousd.wire.codec.canonical_json import digest
+    from nousd.wire.codec.input_chunks import put_together
 
     whole = put_together(input_ref, lambda part: b"".join(artifact_pieces(daemon, part)))
     return whole, digest(whole)

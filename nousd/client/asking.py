@@ -8,8 +8,8 @@ from typing import Any, TypeVar, overload
 
 from nousd.client.answers import Answer
 from nousd.client.typed import request_of, response_of
-from nousd.wire.command_base import AnsweredBy, Command
-from nousd.wire.response_base import Response
+from nousd.wire.commands.base import AnsweredBy, Command
+from nousd.wire.responses.base import Response
 
 R = TypeVar("R")
 Expected = TypeVar("Expected", bound=Response)

@@ -28,11 +28,11 @@ from nousd.client.answers import (
 )
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost, DaemonUnreachable
 from nousd.runtime_paths import locations
-from nousd.wire.framing import LineTooLong
+from nousd.wire.codec.framing import LineTooLong
 
 if TYPE_CHECKING:
-    from nousd.wire.command_base import AnsweredBy, Command
-    from nousd.wire.response_base import Response
+    from nousd.wire.commands.base import AnsweredBy, Command
+    from nousd.wire.responses.base import Response
 
     Expected = TypeVar("Expected", bound=Response)
 

@@ -26,7 +26,7 @@ from nousd.client.follow import Follower, Tell, follow
 from nousd.client.resuming import Backoff, Retry
 from nousd.client.subscription import Subscription, subscribe
 from nousd.errors import AnswerTimedOut, ClientError, ConnectionLost, DaemonUnreachable
-from nousd.wire.subscribe import Subscribe
+from nousd.wire.commands.subscribe import Subscribe
 
 CONNECTIONS_MAX: Final = 32
 """Requests of one client that are under way; a further one waits. Far below the daemon's own bound."""

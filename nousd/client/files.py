@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, Final
 
 from nousd.client.blocking import Connection
 from nousd.errors import ClientError
-from nousd.wire import media_types
 from nousd.wire.limits import ATTACHMENT_BYTES_MAX
+from nousd.wire.objects import media_types
 
 PIECE_BYTES: Final = 1024 * 1024
 """Bytes of a file in one line, which are a third more as base64."""

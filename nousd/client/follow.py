@@ -18,8 +18,8 @@ from nousd.client.dial import Dial, Where, dial_of
 from nousd.client.resuming import KEEPALIVE_SECONDS, Backoff, Interruption, Retry, may_heal
 from nousd.client.subscription import Subscription, opened_subscription
 from nousd.errors import ClientError
+from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.responses import Subscribed
-from nousd.wire.subscribe import Subscribe
 
 Tell = Callable[[Interruption], None]
 

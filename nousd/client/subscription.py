@@ -28,9 +28,9 @@ from nousd.client.dial import Dial, Where, dial_of, opened
 from nousd.client.resuming import silence_of
 from nousd.client.typed import loads
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost
-from nousd.wire.framing import LineTooLong
+from nousd.wire.codec.framing import LineTooLong
+from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.responses import Keepalive, Subscribed
-from nousd.wire.subscribe import Subscribe
 
 
 class Subscription:

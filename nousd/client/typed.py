@@ -13,9 +13,9 @@ import msgspec
 
 from nousd.client.answers import Answer, ReceivedEvent
 from nousd.errors import AnswerInvalid
-from nousd.wire.answered import responses_of
-from nousd.wire.command_base import Command
+from nousd.wire.codec.answer_types import responses_of
 from nousd.wire.commands import COMMANDS
+from nousd.wire.commands.base import Command
 from nousd.wire.events import EVENTS, Event
 from nousd.wire.responses import RESPONSES, Response
 

@@ -27,7 +27,7 @@ from msgspec import UNSET
 from nousd.config.values import nearest
 from nousd.errors import ConfigError
 from nousd.wire.limits import RULE_CHARS_MAX
-from nousd.wire.workers import WorkerPermissions, WorkerSpec
+from nousd.wire.objects.workers import WorkerPermissions, WorkerSpec
 
 AgentSource = Literal["user", "project"]
 

@@ -43,13 +43,13 @@ from nousd.config.tables import Table, open_table, read_struct
 from nousd.config.values import SettingInfo
 from nousd.errors import ConfigError
 from nousd.redaction.rules import may_name_secret
-from nousd.wire.access import ToolClass
 from nousd.wire.limits import (
     MCP_SERVERS_MAX,
     MCP_TIMEOUT_MS_MAX,
     MCP_VALUE_CHARS_MAX,
     MCP_VALUES_MAX,
 )
+from nousd.wire.objects.tool_footprint import ToolClass
 
 TOOL_CLASSES: Final[tuple[str, ...]] = get_args(ToolClass)
 

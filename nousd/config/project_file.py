@@ -25,8 +25,8 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from nousd.wire.entries import PermissionMode
 from nousd.wire.limits import PROJECT_FILE_BYTES_MAX, RULE_CHARS_MAX, RULES_MAX
+from nousd.wire.objects.entries import PermissionMode
 
 FILE_NAME: Final = ".nousd/config.toml"
 """Where it lies in a project."""

@@ -23,8 +23,8 @@ from nousd.config.permissions_file import PERMISSIONS, PermissionsTable
 from nousd.config.providers import MOCK, ConfiguredProvider
 from nousd.config.values import Name, Regex, describe
 from nousd.runtime_paths import locations
-from nousd.wire.entries import PermissionMode
 from nousd.wire.limits import LINE_BYTES_MAX, LONG_LINES_BYTES_MAX, NAME_CHARS_MAX
+from nousd.wire.objects.entries import PermissionMode
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from nousd.machine.workers import check_rules
 from nousd.runtime_paths.filesystems import is_local
 from nousd.tools.confine import Confinement
 from nousd.tools.path_errors import shown
-from nousd.wire.canonical import digest
+from nousd.wire.codec.canonical_json import digest
 from nousd.wire.limits import AGENT_FILE_BYTES_MAX, AGENTS_MAX
 
 ReadAgents = Callable[[], Awaitable[Catalogue]]

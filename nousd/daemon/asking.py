@@ -13,9 +13,9 @@ from msgspec import UNSET
 
 from nousd.daemon.requests import status_of
 from nousd.wire import events
-from nousd.wire.event_base import TurnKey
 from nousd.wire.events import Event
-from nousd.wire.workers import Origin
+from nousd.wire.events.base import TurnKey
+from nousd.wire.objects.workers import Origin
 
 ASKS: Final = (events.PermissionRequested, events.QuestionAsked)
 ENDS: Final = (

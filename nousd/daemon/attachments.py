@@ -22,11 +22,11 @@ from nousd.machine.model_input import ModelChoice
 from nousd.store.artifacts import Artifact
 from nousd.tools.confine import Confinement
 from nousd.tools.path_errors import explained
-from nousd.wire import media_types
-from nousd.wire.entries import Attachment
-from nousd.wire.input_commands import AttachmentGiven
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.commands.inputs import AttachmentGiven
 from nousd.wire.limits import ATTACHMENT_BYTES_MAX, ATTACHMENTS_BYTES_MAX, NAME_CHARS_MAX
-from nousd.wire.optional import or_unset
+from nousd.wire.objects import media_types
+from nousd.wire.objects.entries import Attachment
 
 _AT_ONCE: Final = trio.CapacityLimiter(2)
 """Inputs with attachments that are being read; each may hold ``ATTACHMENTS_BYTES_MAX``."""

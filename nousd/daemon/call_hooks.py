@@ -14,9 +14,9 @@ from nousd.runtimes.calls.hooks import Looked, Opinion, Remark, Shown
 from nousd.runtimes.calls.host import CallHost
 from nousd.tools.interface import Tool, ToolResult
 from nousd.tools.output import head_of
-from nousd.wire.codec import scrub
-from nousd.wire.entries import ToolCall
-from nousd.wire.policy import PolicySource
+from nousd.wire.codec.envelope import scrub
+from nousd.wire.objects.entries import ToolCall
+from nousd.wire.objects.policy import PolicySource
 
 _log: Final = logging.getLogger(__name__)
 

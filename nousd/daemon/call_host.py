@@ -27,11 +27,11 @@ from nousd.store.artifacts import Artifact
 from nousd.tools.interface import Emit, Tool, ToolContext, UserAnswers
 from nousd.tools.spool import Spool
 from nousd.wire import events
-from nousd.wire.access import Access
-from nousd.wire.entries import PermissionMode
 from nousd.wire.events import Event
-from nousd.wire.questions import UserQuestion
-from nousd.wire.todos import Todo
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.questions import UserQuestion
+from nousd.wire.objects.todos import Todo
+from nousd.wire.objects.tool_footprint import Access
 
 if TYPE_CHECKING:
     from nousd.daemon.runs import Runs

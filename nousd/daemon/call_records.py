@@ -18,12 +18,12 @@ from nousd.store.interface import Store
 from nousd.store.records import EventFilter
 from nousd.store.rows import ToolCallRow
 from nousd.wire import events
-from nousd.wire.codec import EventLine, decode_event, event_in
-from nousd.wire.entries import MessageEntry, ToolCall
+from nousd.wire.codec.envelope import EventLine, decode_event, event_in
+from nousd.wire.commands.subscribe import cursor
 from nousd.wire.events import EVENTS, Event
-from nousd.wire.subscribe import cursor
-from nousd.wire.tool_events import ToolCallEvent
-from nousd.wire.tool_responses import CallDecision, ToolCallRecord
+from nousd.wire.events.tools import ToolCallEvent
+from nousd.wire.objects.entries import MessageEntry, ToolCall
+from nousd.wire.responses.tools import CallDecision, ToolCallRecord
 
 _STEPS: Final = frozenset(
     name

@@ -29,11 +29,11 @@ from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.calls.runtime_policy import NO_RUNTIME, RuntimeOpinion
 from nousd.tools.interface import Emit, Tool, ToolContext
 from nousd.wire import events
-from nousd.wire.entries import ToolCall
-from nousd.wire.event_base import CutOff
+from nousd.wire.codec.unset import or_unset
 from nousd.wire.events import Event
+from nousd.wire.events.base import CutOff
 from nousd.wire.limits import CLIENT_CALLS_MAX
-from nousd.wire.optional import or_unset
+from nousd.wire.objects.entries import ToolCall
 from nousd.wire.responses import Accepted
 
 _REMEMBERED: Final = 1024

@@ -21,7 +21,7 @@ from nousd.daemon.log import SETTLED, Ticket
 from nousd.daemon.outbox import Outbox
 from nousd.errors import CommandRejected, InvalidCommand, NousdError, ShuttingDown
 from nousd.net.streams import DirectStream, WritesNow
-from nousd.wire.codec import (
+from nousd.wire.codec.envelope import (
     Request,
     decode_payload,
     decode_request,
@@ -29,8 +29,8 @@ from nousd.wire.codec import (
     encode_plain_response,
     encode_response,
 )
-from nousd.wire.framing import LineSplitter, LineTooLong, NoRoomForLine
-from nousd.wire.subscribe import cursor
+from nousd.wire.codec.framing import LineSplitter, LineTooLong, NoRoomForLine
+from nousd.wire.commands.subscribe import cursor
 
 READ_BYTES: Final = 64 * 1024
 

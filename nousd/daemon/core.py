@@ -28,7 +28,7 @@ from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.providers.listing import ModelLists
 from nousd.store.interface import Store
 from nousd.tools.interface import Tool
-from nousd.wire.framing import LineBudget
+from nousd.wire.codec.framing import LineBudget
 from nousd.wire.responses import Response
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from nousd.machine.session import SessionState
 from nousd.machine.session_rules import joined
 from nousd.machine.workers import WorkersCase, cut, narrowest
 from nousd.tools.interface import Tool
-from nousd.wire.access import Access
-from nousd.wire.entries import PermissionMode
 from nousd.wire.limits import TASK_DEPTH_MAX
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.tool_footprint import Access
 
 
 class CutPermissions:

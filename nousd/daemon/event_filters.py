@@ -10,8 +10,8 @@ from nousd.errors import CommandRejected, InvalidPayload
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter
 from nousd.wire.commands import GetEvents
+from nousd.wire.commands.subscribe import Subscribe, cursor, cursor_seq
 from nousd.wire.events import EVENTS, FROZEN_EVENTS
-from nousd.wire.subscribe import Subscribe, cursor, cursor_seq
 
 FROZEN: Final = frozenset(FROZEN_EVENTS)
 

@@ -23,11 +23,11 @@ from nousd.daemon.hub import Bell
 from nousd.errors import InvalidCommand, NousdError
 from nousd.net.streams import DirectStream
 from nousd.store.records import EventFilter
-from nousd.wire.codec import convert_payload, decode_request, encode_error, encode_response
-from nousd.wire.framing import LineSplitter, LineTooLong
+from nousd.wire.codec.envelope import convert_payload, decode_request, encode_error, encode_response
+from nousd.wire.codec.framing import LineSplitter, LineTooLong
+from nousd.wire.commands.subscribe import Subscribe, cursor
 from nousd.wire.limits import SUBSCRIBE_BYTES_MAX
 from nousd.wire.responses import Keepalive, Subscribed
-from nousd.wire.subscribe import Subscribe, cursor
 
 READ_BYTES: Final = 16 * 1024
 

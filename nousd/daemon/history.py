@@ -21,9 +21,9 @@ from nousd.machine import long_texts, transcript
 from nousd.machine.tokens import estimate_tokens
 from nousd.store.interface import Store
 from nousd.store.rows import Path
-from nousd.wire.codec import encode_json
-from nousd.wire.entries import CompactionEntry, Entry, MessageEntry, parent_of
-from nousd.wire.inputs import QueuedInput
+from nousd.wire.codec.envelope import encode_json
+from nousd.wire.objects.entries import CompactionEntry, Entry, MessageEntry, parent_of
+from nousd.wire.objects.inputs import QueuedInput
 
 _log = logging.getLogger(__name__)
 

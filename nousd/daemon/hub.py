@@ -21,8 +21,8 @@ import trio
 
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, StoredEvent
-from nousd.wire.codec import decode_event
-from nousd.wire.metrics import WindowMetrics
+from nousd.wire.codec.envelope import decode_event
+from nousd.wire.objects.metrics import WindowMetrics
 
 WINDOW_EVENTS_MAX: Final = 16_384
 WINDOW_BYTES_MAX: Final = 4 * 1024 * 1024

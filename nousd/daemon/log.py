@@ -22,7 +22,7 @@ from nousd.machine import long_texts
 from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
 from nousd.store.records import Batch, Record, StoredEvent
-from nousd.wire.codec import encode_event_tail
+from nousd.wire.codec.envelope import encode_event_tail
 from nousd.wire.events import EVENT_TYPES, Event, thread_of
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Final
 
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, StoredEvent
-from nousd.wire.codec import decode_event, event_in
+from nousd.wire.codec.envelope import decode_event, event_in
 from nousd.wire.events import Event
 
 _PAGE_EVENTS: Final = 1024

@@ -29,7 +29,7 @@ import msgspec
 
 from nousd.errors import ConfigError
 from nousd.redaction.redactor import Redactor
-from nousd.wire.codec import scrub
+from nousd.wire.codec.envelope import scrub
 
 LOG_BYTES_MAX: Final = 10 * 1024 * 1024
 """Size at which the log file is put aside as ``FILE.1``; with the older ones that makes 40 MiB."""

@@ -23,9 +23,10 @@ from nousd.errors import CommandRejected, ConfigError
 from nousd.tools.mcp.server import McpServer, Status, Surroundings, require_sdk
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.registry import ToolRegistry
-from nousd.wire import commands, events, mcp
+from nousd.wire import commands, events
+from nousd.wire.codec.unset import or_unset
 from nousd.wire.limits import MCP_SERVERS_MAX
-from nousd.wire.optional import or_unset
+from nousd.wire.objects import mcp
 
 Origin = Literal["config", "add_mcp", "project"]
 """Where a server is said to be."""

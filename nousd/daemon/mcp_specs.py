@@ -29,7 +29,8 @@ from nousd.tools.mcp.spec import (
     has_reference,
     without_references,
 )
-from nousd.wire import commands, mcp
+from nousd.wire import commands
+from nousd.wire.objects import mcp
 
 _log: Final = logging.getLogger(__name__)
 

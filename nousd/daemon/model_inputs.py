@@ -22,8 +22,8 @@ from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, StoredEvent
 from nousd.wire import events
-from nousd.wire.codec import decode_event
-from nousd.wire.fragments import MEDIA_TYPE, decode_node
+from nousd.wire.codec.envelope import decode_event
+from nousd.wire.codec.input_chunks import MEDIA_TYPE, decode_node
 
 KEPT_SESSIONS_MAX: Final = 32
 KEPT_CHARS_MAX: Final = 8 * 1024 * 1024

@@ -27,7 +27,7 @@ from nousd.store.interface import Store
 from nousd.tools.confine import Confinement
 from nousd.wire import events
 from nousd.wire.limits import OVERRIDES_MAX, TASK_DEPTH_MAX
-from nousd.wire.workspaces import OverrideEnd, OverrideInForce
+from nousd.wire.objects.workspaces import OverrideEnd, OverrideInForce
 
 _LOOK_SECONDS: Final = 10.0
 """How often the wall clock is looked at while an override holds: it may be set, and go on in sleep."""

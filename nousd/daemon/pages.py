@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from nousd.wire.codec import encode_json
+from nousd.wire.codec.envelope import encode_json
 from nousd.wire.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
 
 T = TypeVar("T")

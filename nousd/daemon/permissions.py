@@ -17,8 +17,8 @@ from nousd.machine.rules import Rule, check_rule, rules_in
 from nousd.machine.session import SessionState
 from nousd.machine.session_rules import own_rules
 from nousd.tools.interface import Tool
-from nousd.wire.access import Access
-from nousd.wire.entries import PermissionMode
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.tool_footprint import Access
 
 
 class Permissions(Protocol):

@@ -25,10 +25,10 @@ from nousd.errors import RuleInvalid, ToolError
 from nousd.machine.rules import Rule, RuleDecision, check_rule, meaning_of, rules_in
 from nousd.runtime_paths.filesystems import is_local
 from nousd.tools.confine import Confinement
-from nousd.wire.canonical import digest
-from nousd.wire.entries import PermissionMode
+from nousd.wire.codec.canonical_json import digest
 from nousd.wire.limits import PROJECT_FILE_BYTES_MAX
-from nousd.wire.trust import ProjectFile
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.trust import ProjectFile
 
 PATTERNS_COST_MAX: Final = 32_768
 """Characters that the patterns of a project's rules have as expressions: others wait while those are

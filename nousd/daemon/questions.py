@@ -21,7 +21,7 @@ from nousd.machine.long_texts import beginning
 from nousd.tools.interface import UserAnswers
 from nousd.wire import events
 from nousd.wire.events import Event, QuestionAsked
-from nousd.wire.questions import QuestionAnswer, UserQuestion
+from nousd.wire.objects.questions import QuestionAnswer, UserQuestion
 
 _STOPPED: Final = "its call is being stopped"
 

@@ -25,7 +25,7 @@ from nousd.store.interface import Store
 from nousd.store.records import EventFilter
 from nousd.store.rows import ToolCallRow
 from nousd.wire.events import Event
-from nousd.wire.run_responses import RunRecord
+from nousd.wire.responses.runs import RunRecord
 
 _log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ import trio
 from nousd.daemon.confirmers import Confirmers, Place
 from nousd.daemon.log import Ticket
 from nousd.machine import long_texts
-from nousd.wire.codec import encode_json
+from nousd.wire.codec.envelope import encode_json
 from nousd.wire.events import Event, Status
+from nousd.wire.events.tools import ToolCallEvent
 from nousd.wire.limits import WAITING_REQUESTS_MAX
-from nousd.wire.tool_events import ToolCallEvent
 
 APPROVAL_SECONDS: Final = 900.0
 

@@ -13,12 +13,12 @@ from msgspec import UNSET
 from nousd.daemon.log_walk import for_each_event
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, StoredEvent
-from nousd.wire.codec import decode_event
+from nousd.wire.codec.envelope import decode_event
+from nousd.wire.commands.subscribe import cursor_seq
 from nousd.wire.events import DELTA_EVENTS, FROZEN_EVENTS
 from nousd.wire.limits import RESULT_EVENTS_MAX
 from nousd.wire.responses import Accepted, Result
-from nousd.wire.run_responses import FlatEvent
-from nousd.wire.subscribe import cursor_seq
+from nousd.wire.responses.runs import FlatEvent
 
 _FLAT_FIELDS: Final = frozenset(FlatEvent.__struct_fields__) - {"type", "id", "ts", "turn"}
 

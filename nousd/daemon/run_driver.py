@@ -23,8 +23,8 @@ from nousd.machine.ends import owed_ends
 from nousd.machine.lifecycle import Phase
 from nousd.machine.queue import Turn
 from nousd.wire import events
-from nousd.wire.event_base import EndStatus
 from nousd.wire.events import Event
+from nousd.wire.events.base import EndStatus
 
 if TYPE_CHECKING:
     from nousd.daemon.run_host import RunHost

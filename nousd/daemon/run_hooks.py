@@ -17,7 +17,7 @@ from nousd.machine.model_input import ModelChoice
 from nousd.machine.queue import Turn
 from nousd.machine.sources import SourceText, left_out, of_extension
 from nousd.wire import events
-from nousd.wire.event_base import TurnKey
+from nousd.wire.events.base import TurnKey
 from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX
 
 _log: Final = logging.getLogger(__name__)

@@ -37,11 +37,11 @@ from nousd.store.artifacts import Artifact
 from nousd.tools.interface import Emit, ToolContext
 from nousd.tools.task import TASK
 from nousd.wire import events
-from nousd.wire.entries import Entry, MessageEntry, ToolCall
-from nousd.wire.event_base import EndStatus, TurnKey
+from nousd.wire.codec.unset import or_unset
 from nousd.wire.events import Event
-from nousd.wire.optional import or_unset
-from nousd.wire.run_options import RunOptions, ToolChoice
+from nousd.wire.events.base import EndStatus, TurnKey
+from nousd.wire.objects.entries import Entry, MessageEntry, ToolCall
+from nousd.wire.objects.run_options import RunOptions, ToolChoice
 
 if TYPE_CHECKING:
     from nousd.daemon.runs import Runs

@@ -47,10 +47,10 @@ from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import Emit, ExpectQuiet, Tool, ToolContext
-from nousd.wire.access import Access
-from nousd.wire.event_base import EndStatus
 from nousd.wire.events import AgentEnd, Event
-from nousd.wire.run_options import RunOptions
+from nousd.wire.events.base import EndStatus
+from nousd.wire.objects.run_options import RunOptions
+from nousd.wire.objects.tool_footprint import Access
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from nousd.machine.protected import PROTECTED_PLACES, protection
 from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, Limits
 from nousd.tools.sandbox.places import Chosen
-from nousd.wire.access import Access
+from nousd.wire.objects.tool_footprint import Access
 
 _RESERVED: Final = (".nousd",)
 """What this daemon obeys."""

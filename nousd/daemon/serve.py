@@ -46,7 +46,7 @@ from nousd.runtime_paths.folders import (
     prepare_state_folder,
 )
 from nousd.runtime_paths.locks import lock_socket, lock_state_folder
-from nousd.wire.codec import encode_error
+from nousd.wire.codec.envelope import encode_error
 from nousd.wire.limits import CONNECTIONS_MAX
 
 _GRACE_SECONDS: Final = 1.0

@@ -23,9 +23,10 @@ from nousd.machine.row_changes import LASTING
 from nousd.machine.session import SessionState, queue_fields
 from nousd.store.interface import Store
 from nousd.store.rows import Defaults, SessionRow
-from nousd.wire import events, session_events
-from nousd.wire.inputs import QueuedInput
-from nousd.wire.workers import TaskOrigin, WorkerSpec
+from nousd.wire import events
+from nousd.wire.events import sessions as session_events
+from nousd.wire.objects.inputs import QueuedInput
+from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
 
 _IDLE_SESSIONS_MAX: Final = 512
 """Idle sessions kept in memory; more are read from the log when they are wanted."""

@@ -20,12 +20,12 @@ from nousd.machine import decisions
 from nousd.machine.session import options_of
 from nousd.machine.workers import check_rules, of_parent
 from nousd.tools.task_runner import Task, TaskResult
-from nousd.wire.event_base import EndStatus
-from nousd.wire.inputs import QueuedInput
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.events.base import EndStatus
 from nousd.wire.limits import NAME_CHARS_MAX, TASK_DEPTH_MAX, TASKS_PARALLEL_MAX, TASKS_PER_ROOT_MAX
-from nousd.wire.optional import or_unset
-from nousd.wire.run_options import NOTHING_ASKED, RunOptions, RunRequest
-from nousd.wire.workers import TaskOrigin, WorkerSpec
+from nousd.wire.objects.inputs import QueuedInput
+from nousd.wire.objects.run_options import NOTHING_ASKED, RunOptions, RunRequest
+from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
 
 if TYPE_CHECKING:
     from nousd.daemon.run_host import RunHost

@@ -13,9 +13,9 @@ from typing import Final
 import msgspec
 
 from nousd.machine.session import SessionState
-from nousd.wire.codec import encode_json
+from nousd.wire.codec.envelope import encode_json
 from nousd.wire.responses import Messages
-from nousd.wire.run_responses import RunRecord
+from nousd.wire.responses.runs import RunRecord
 
 KEPT_SESSIONS_MAX: Final = 32
 KEPT_BYTES_MAX: Final = 2 * 1024 * 1024

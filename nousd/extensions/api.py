@@ -33,8 +33,8 @@ from nousd.tools.function_tool import (
 from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.tools.output import head_of, within_bounds
 from nousd.tools.registry import TOOL_NAME
-from nousd.wire.access import Access, ToolClass
 from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
+from nousd.wire.objects.tool_footprint import Access, ToolClass
 
 HOOK_TIMEOUT_SECONDS: Final = 10.0
 """For hooks that were registered without a limit of their own: a run waits for them."""

@@ -23,16 +23,16 @@ import msgspec
 from msgspec import Meta
 
 from nousd.errors import ExtensionError
-from nousd.wire.codec import is_nested_too_deep
-from nousd.wire.event_base import EndStatus
+from nousd.wire.codec.envelope import is_nested_too_deep
+from nousd.wire.events.base import EndStatus
 from nousd.wire.limits import (
     EXTENSION_RESULT_BYTES_MAX,
     NESTING_MAX,
     TEXT_CHARS_MAX,
     TOOL_ARGUMENTS_CHARS_MAX,
 )
-from nousd.wire.remarks import InputKind
-from nousd.wire.words import Text
+from nousd.wire.objects.remarks import InputKind
+from nousd.wire.objects.words import Text
 
 HookName = Literal[
     "input",

@@ -17,9 +17,9 @@ from nousd.machine import queue, session
 from nousd.machine.queue_updates import accepted, gone, taken
 from nousd.machine.session import SessionState
 from nousd.wire import events
-from nousd.wire.entries import Attachment, Entry, MessageEntry
-from nousd.wire.inputs import QueuedInput
-from nousd.wire.optional import or_unset
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.objects.entries import Attachment, Entry, MessageEntry
+from nousd.wire.objects.inputs import QueuedInput
 
 Events = tuple[events.Event, ...]
 

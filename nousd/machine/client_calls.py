@@ -14,9 +14,9 @@ from typing import Any, Final
 from nousd.machine.ends import cut_off, rejected
 from nousd.machine.lifecycle import Phase
 from nousd.wire import events
-from nousd.wire.event_base import CutOff
-from nousd.wire.policy import PolicySource
-from nousd.wire.tool_events import ToolCallEvent
+from nousd.wire.events.base import CutOff
+from nousd.wire.events.tools import ToolCallEvent
+from nousd.wire.objects.policy import PolicySource
 
 _DECIDING: Final = (Phase.BEFORE, Phase.REQUESTED)
 

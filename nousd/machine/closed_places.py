@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from nousd.machine.rules import Rule
-from nousd.wire.access import Access
+from nousd.wire.objects.tool_footprint import Access
 
 _REMEMBERED: Final = 256
 """Rules in force, and places in them, for which what is closed is kept."""

@@ -18,10 +18,10 @@ from msgspec import UNSET
 from nousd.machine.compile import Compiled
 from nousd.machine.model_input import ModelChoice, ModelInput, UserMessage
 from nousd.machine.tokens import CHARS_PER_TOKEN, entry_tokens, text_tokens
-from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.events.models import Omitted, Saving
 from nousd.wire.limits import SUMMARY_CHARS_MAX
-from nousd.wire.model_events import Omitted, Saving
-from nousd.wire.optional import or_unset
+from nousd.wire.objects.entries import CompactionEntry, Entry, MessageEntry
 
 _PREVIOUS_CHARS_MAX: Final = 6_000
 _LINE_CHARS_MAX: Final = 160

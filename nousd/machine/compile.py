@@ -30,9 +30,9 @@ from nousd.machine.tokens import (
     tool_tokens,
 )
 from nousd.machine.transcript import CONTINUE, Accepts, told
-from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
-from nousd.wire.model_events import Omitted, Saving
-from nousd.wire.run_options import ToolChoice
+from nousd.wire.events.models import Omitted, Saving
+from nousd.wire.objects.entries import CompactionEntry, Entry, MessageEntry
+from nousd.wire.objects.run_options import ToolChoice
 
 LARGE_CHARS: Final = 4 * 1024
 """Characters of a tool output past which it may become a preview."""

@@ -17,11 +17,11 @@ from nousd.machine.appending import joined, leaf_after
 from nousd.machine.queue_updates import accepted, gone, promoted
 from nousd.machine.session import RunInfo, SessionState, queue_fields
 from nousd.wire import events
-from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
-from nousd.wire.event_base import TurnKey
-from nousd.wire.inputs import QueuedInput
-from nousd.wire.optional import or_unset
-from nousd.wire.run_options import NOTHING_ASKED, RunRequest
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.events.base import TurnKey
+from nousd.wire.objects.entries import CompactionEntry, Entry, MessageEntry
+from nousd.wire.objects.inputs import QueuedInput
+from nousd.wire.objects.run_options import NOTHING_ASKED, RunRequest
 
 Events = tuple[events.Event, ...]
 

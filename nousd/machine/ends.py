@@ -13,10 +13,10 @@ from msgspec import UNSET
 
 from nousd.machine.lifecycle import OUTSIDE_OF_TURNS, STOP_REASONS, Ledger, Phase
 from nousd.wire import events
-from nousd.wire.entries import MessageEntry, StopReason, ToolCall, TurnKind
-from nousd.wire.event_base import CutOff, EndStatus
-from nousd.wire.optional import or_unset
-from nousd.wire.policy import PolicySnapshot, PolicySource
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.events.base import CutOff, EndStatus
+from nousd.wire.objects.entries import MessageEntry, StopReason, ToolCall, TurnKind
+from nousd.wire.objects.policy import PolicySnapshot, PolicySource
 
 
 def owed_ends(

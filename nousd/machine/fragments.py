@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from nousd.machine.model_input import ModelInput, ModelMessage
-from nousd.wire.canonical import canonical, digest
-from nousd.wire.fragments import BEGIN, END, Node, encode_node
-from nousd.wire.model_events import Omitted
+from nousd.wire.codec.canonical_json import canonical, digest
+from nousd.wire.codec.input_chunks import BEGIN, END, Node, encode_node
+from nousd.wire.events.models import Omitted
 
 if TYPE_CHECKING:
     from hashlib import _Hash

@@ -22,9 +22,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire import events
-from nousd.wire.entries import TurnKind
-from nousd.wire.event_base import CutOff, TurnKey
-from nousd.wire.policy import PolicySource
+from nousd.wire.events.base import CutOff, TurnKey
+from nousd.wire.objects.entries import TurnKind
+from nousd.wire.objects.policy import PolicySource
 
 
 class Phase(Enum):

@@ -22,10 +22,10 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.wire import events
-from nousd.wire.codec import encode_json, scrub
-from nousd.wire.entries import Entry, MessageEntry, ToolCall
-from nousd.wire.inputs import QueuedInput
+from nousd.wire.codec.envelope import encode_json, scrub
 from nousd.wire.limits import DELTA_BYTES_MAX, EVENT_TEXT_BYTES_MAX, TOOL_PREVIEW_CHARS_MAX
+from nousd.wire.objects.entries import Entry, MessageEntry, ToolCall
+from nousd.wire.objects.inputs import QueuedInput
 
 TEXT_MEDIA_TYPE: Final = "text/plain; charset=utf-8"
 ARGS_MEDIA_TYPE: Final = "application/json"

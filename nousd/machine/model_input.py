@@ -11,8 +11,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET
 
-from nousd.wire.entries import Attachment, ReasoningBlock, Sampling, Thinking
-from nousd.wire.run_options import ToolChoice
+from nousd.wire.objects.entries import Attachment, ReasoningBlock, Sampling, Thinking
+from nousd.wire.objects.run_options import ToolChoice
 
 
 class ModelChoice(msgspec.Struct, frozen=True):

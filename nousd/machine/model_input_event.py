@@ -8,10 +8,10 @@ from msgspec import UNSET, UnsetType
 
 from nousd.machine.compile import Compiled
 from nousd.machine.fragments import Stored
+from nousd.wire.codec.unset import or_unset
 from nousd.wire.events import ModelInput
+from nousd.wire.events.models import Source
 from nousd.wire.limits import OMITTED_MAX
-from nousd.wire.model_events import Source
-from nousd.wire.optional import or_unset
 
 
 def model_input(

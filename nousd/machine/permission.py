@@ -21,9 +21,9 @@ from nousd.machine.rules import (
     of_decision,
     rule_for,
 )
-from nousd.wire.access import Access
-from nousd.wire.entries import PermissionMode
-from nousd.wire.policy import PolicyDecision, PolicySource
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.policy import PolicyDecision, PolicySource
+from nousd.wire.objects.tool_footprint import Access
 
 Verdict = Literal["allow", "deny", "ask"]
 

@@ -42,11 +42,11 @@ from nousd.machine.row_changes import (
 )
 from nousd.machine.session import request_of
 from nousd.wire import events
-from nousd.wire.entries import CompactionEntry, parent_of
-from nousd.wire.inputs import QueuedInput
+from nousd.wire.events.tools import ToolCallEvent
 from nousd.wire.limits import SNIPPET_BYTES_MAX
-from nousd.wire.policy import ToolCallState
-from nousd.wire.tool_events import ToolCallEvent
+from nousd.wire.objects.entries import CompactionEntry, parent_of
+from nousd.wire.objects.inputs import QueuedInput
+from nousd.wire.objects.policy import ToolCallState
 
 
 def row_changes(event: events.Event, seq: int, ts: str) -> Changes:

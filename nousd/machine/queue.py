@@ -14,9 +14,9 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from nousd.wire.entries import Attachment, TurnKind
-from nousd.wire.inputs import PendingCounts, QueuedInput
-from nousd.wire.words import QueueMode
+from nousd.wire.objects.entries import Attachment, TurnKind
+from nousd.wire.objects.inputs import PendingCounts, QueuedInput
+from nousd.wire.objects.words import QueueMode
 
 Inputs = tuple[QueuedInput, ...]
 Kind = Literal["prompt", "steer", "follow_up"]

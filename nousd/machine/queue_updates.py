@@ -13,9 +13,9 @@ from nousd.errors import CommandRejected
 from nousd.machine import queue
 from nousd.machine.session import SessionState
 from nousd.wire import events
-from nousd.wire.inputs import PendingCounts, QueuedInput
+from nousd.wire.codec.unset import or_unset
 from nousd.wire.limits import EVENT_TEXT_BYTES_MAX, QUEUED_CHARS_MAX, QUEUED_INPUTS_MAX
-from nousd.wire.optional import or_unset
+from nousd.wire.objects.inputs import PendingCounts, QueuedInput
 
 _SHOWN_TOGETHER_MAX: Final = 4 * EVENT_TEXT_BYTES_MAX
 """Characters of texts in one ``queue_update`` about inputs that are gone."""

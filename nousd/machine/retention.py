@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from nousd.wire.codec import decode_event, encode_event_tail, event_in, number_event
-from nousd.wire.subscribe import cursor
+from nousd.wire.codec.envelope import decode_event, encode_event_tail, event_in, number_event
+from nousd.wire.commands.subscribe import cursor
 
 STARTS: Final = frozenset({"message_start", "tool_execution_start", "tool_call_requested"})
 ENDS: Final = frozenset({"message_end", "tool_execution_end", "tool_call_completed"})

@@ -13,16 +13,16 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.wire import events
-from nousd.wire.entries import Entry, PermissionMode, Sampling, Thinking
-from nousd.wire.event_base import EndStatus
-from nousd.wire.inputs import QueuedInput
-from nousd.wire.mcp import McpServer
-from nousd.wire.policy import ToolCallState
-from nousd.wire.run_options import NOTHING_ASKED, RunRequest
-from nousd.wire.session_settings import SessionRules, SourceMetadata
-from nousd.wire.todos import Todo
-from nousd.wire.words import QueueMode
-from nousd.wire.workers import TaskOrigin, WorkerSpec
+from nousd.wire.events.base import EndStatus
+from nousd.wire.objects.entries import Entry, PermissionMode, Sampling, Thinking
+from nousd.wire.objects.inputs import QueuedInput
+from nousd.wire.objects.mcp import McpServer
+from nousd.wire.objects.policy import ToolCallState
+from nousd.wire.objects.run_options import NOTHING_ASKED, RunRequest
+from nousd.wire.objects.session_settings import SessionRules, SourceMetadata
+from nousd.wire.objects.todos import Todo
+from nousd.wire.objects.words import QueueMode
+from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
 
 InputState = Literal["pending", "consumed", "cleared"]
 

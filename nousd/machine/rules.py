@@ -20,8 +20,8 @@ from nousd.machine import command_rules
 from nousd.machine.command_lines import Words
 from nousd.machine.command_rules import CommandPattern, Match
 from nousd.machine.path_globs import ALTERNATIVES_MAX, glob_regex, literal_glob
-from nousd.wire.access import Access, ToolClass
 from nousd.wire.limits import RULE_CHARS_MAX
+from nousd.wire.objects.tool_footprint import Access, ToolClass
 
 RuleDecision = Literal["allow", "ask", "deny"]
 

@@ -16,13 +16,13 @@ from msgspec import UNSET
 from nousd.machine import queue
 from nousd.machine.usage import with_call
 from nousd.wire import events
-from nousd.wire.entries import PermissionMode, Sampling, Thinking, UsageTotals
-from nousd.wire.inputs import PendingCounts, QueuedInput
-from nousd.wire.run_options import NOTHING_ASKED, RunOptions, RunRequest
-from nousd.wire.session_settings import SessionRules, SourceMetadata
-from nousd.wire.todos import Todo
-from nousd.wire.words import QueueMode
-from nousd.wire.workers import TaskOrigin, WorkerSpec
+from nousd.wire.objects.entries import PermissionMode, Sampling, Thinking, UsageTotals
+from nousd.wire.objects.inputs import PendingCounts, QueuedInput
+from nousd.wire.objects.run_options import NOTHING_ASKED, RunOptions, RunRequest
+from nousd.wire.objects.session_settings import SessionRules, SourceMetadata
+from nousd.wire.objects.todos import Todo
+from nousd.wire.objects.words import QueueMode
+from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from nousd.wire.canonical import digest
-from nousd.wire.codec import scrub
-from nousd.wire.model_events import Source
+from nousd.wire.codec.canonical_json import digest
+from nousd.wire.codec.envelope import scrub
+from nousd.wire.events.models import Source
 
 _AGENTS: Final = "# Agents that the tool task can name"
 

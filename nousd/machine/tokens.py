@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.machine.model_input import AssistantMessage, ModelMessage, ToolSpec, UserMessage
-from nousd.wire.entries import Attachment, CompactionEntry, Entry
+from nousd.wire.objects.entries import Attachment, CompactionEntry, Entry
 
 CHARS_PER_TOKEN: Final = 4
 """Rough for English and code, and on the safe side of most tokenizers for both."""

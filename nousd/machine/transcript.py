@@ -23,8 +23,9 @@ from nousd.machine.model_input import (
     ToolResultMessage,
     UserMessage,
 )
-from nousd.wire.canonical import expressible
-from nousd.wire.entries import (
+from nousd.wire.codec.canonical_json import expressible
+from nousd.wire.events.models import Omitted
+from nousd.wire.objects.entries import (
     Attachment,
     CompactionEntry,
     Entry,
@@ -32,7 +33,6 @@ from nousd.wire.entries import (
     ReasoningBlock,
     ToolCall,
 )
-from nousd.wire.model_events import Omitted
 
 SUMMARY_INTRODUCTION: Final = "Summary of the conversation so far:\n\n"
 CONTINUE: Final = "[The answer above broke off. Continue.]"

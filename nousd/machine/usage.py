@@ -12,9 +12,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.machine.lifecycle import Ledger
-from nousd.wire.entries import Usage, UsageTotals
 from nousd.wire.events import Event, UsageReported
-from nousd.wire.model_events import Purpose
+from nousd.wire.events.models import Purpose
+from nousd.wire.objects.entries import Usage, UsageTotals
 
 
 class CallFigures(msgspec.Struct, frozen=True, kw_only=True):

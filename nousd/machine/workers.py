@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from nousd.machine.closed_places import Closed
 from nousd.machine.permission import Case, Judgement, Verdict, judge
 from nousd.machine.rules import RuleDecision, check_rule, rules_of
-from nousd.wire.access import Access
-from nousd.wire.entries import PermissionMode
-from nousd.wire.policy import PolicySource
-from nousd.wire.workers import WorkerSpec
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.policy import PolicySource
+from nousd.wire.objects.tool_footprint import Access
+from nousd.wire.objects.workers import WorkerSpec
 
 _NARROWEST_FIRST: Final[tuple[PermissionMode, ...]] = ("ask", "auto", "yolo")
 _STRICTEST_FIRST: Final[tuple[Verdict, ...]] = ("deny", "ask", "allow")

@@ -18,7 +18,7 @@ from nousd.client.connection import Connection, connect
 from nousd.client.dial import Where
 from nousd.client.subscription import subscribe
 from nousd.errors import ClientError, Refused
-from nousd.wire.subscribe import Subscribe
+from nousd.wire.commands.subscribe import Subscribe
 
 _STOP_SECONDS: Final = 5.0
 

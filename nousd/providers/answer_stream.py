@@ -20,7 +20,7 @@ import msgspec
 from nousd.errors import ProviderError
 from nousd.providers.interface import FinishReason, Piece
 from nousd.providers.sse import SseParser
-from nousd.wire.codec import scrub
+from nousd.wire.codec.envelope import scrub
 from nousd.wire.limits import ANSWER_BYTES_MAX
 
 _SAMPLE_BYTES: Final = 4000

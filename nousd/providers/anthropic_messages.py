@@ -27,9 +27,9 @@ from nousd.providers.attachments import base64_of, kind_of, name_of, text_of
 from nousd.providers.interface import Blobs
 from nousd.providers.sampling import PICKING, named
 from nousd.providers.tool_names import CallIds, ToolNames
-from nousd.wire.entries import Attachment, ReasoningBlock
-from nousd.wire.media_types import bare
-from nousd.wire.run_options import ToolChoice
+from nousd.wire.objects.entries import Attachment, ReasoningBlock
+from nousd.wire.objects.media_types import bare
+from nousd.wire.objects.run_options import ToolChoice
 
 DIALECT: Final = "anthropic"
 """Whose blocks of reasoning these are."""

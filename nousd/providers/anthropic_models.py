@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from nousd.providers.model_names import plain_name, row_of
-from nousd.wire.entries import Thinking
+from nousd.wire.objects.entries import Thinking
 
 MAX_TOKENS: Final = 32_000
 ADAPTIVE_MAX_TOKENS: Final = 64_000

@@ -26,7 +26,7 @@ from nousd.providers.kept_data import KeptSize, storable
 from nousd.providers.lenient import as_text
 from nousd.providers.server_errors import error_from_object
 from nousd.providers.tool_calls import CallAssembler, CallFragment
-from nousd.wire.entries import Usage
+from nousd.wire.objects.entries import Usage
 
 CUT_REASONS: Final = frozenset({"max_tokens", "model_context_window_exceeded"})
 """Stop reasons of an answer that lacks its end."""

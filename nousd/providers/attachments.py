@@ -12,8 +12,8 @@ from typing import Final, Literal
 
 from nousd.providers.interface import Blobs
 from nousd.providers.model_names import row_of
-from nousd.wire.entries import Attachment
-from nousd.wire.media_types import bare
+from nousd.wire.objects.entries import Attachment
+from nousd.wire.objects.media_types import bare
 
 Kind = Literal["image", "pdf", "text"]
 

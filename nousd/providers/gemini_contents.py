@@ -28,8 +28,8 @@ from nousd.providers.interface import Blobs
 from nousd.providers.model_names import row_of
 from nousd.providers.sampling import named
 from nousd.providers.tool_names import ToolNames
-from nousd.wire.entries import Attachment, Thinking
-from nousd.wire.run_options import ToolChoice
+from nousd.wire.objects.entries import Attachment, Thinking
+from nousd.wire.objects.run_options import ToolChoice
 
 DIALECT: Final = "gemini"
 

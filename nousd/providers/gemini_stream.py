@@ -29,8 +29,8 @@ from nousd.providers.kept_data import KeptSize
 from nousd.providers.lenient import as_list, as_object, as_text
 from nousd.providers.server_errors import error_from_object
 from nousd.providers.tool_calls import CallAssembler, CallFragment
-from nousd.wire.codec import scrub
-from nousd.wire.entries import ReasoningBlock, Usage
+from nousd.wire.codec.envelope import scrub
+from nousd.wire.objects.entries import ReasoningBlock, Usage
 
 _FILTERED: Final = ("the server's content filter cut the answer off", False)
 _BROKEN_CALL: Final = ("the model's tool call could not be read", True)

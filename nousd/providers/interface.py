@@ -16,7 +16,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from nousd.machine.model_input import ModelInput
-from nousd.wire.entries import ReasoningBlock, Usage
+from nousd.wire.objects.entries import ReasoningBlock, Usage
 
 IDLE_TIMEOUT_SECONDS: Final = 300.0
 """Default of how long a server may send nothing, before its answer and within it."""

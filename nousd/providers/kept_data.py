@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from nousd.errors import ProviderError
-from nousd.wire.codec import is_nested_too_deep, scrub
+from nousd.wire.codec.envelope import is_nested_too_deep, scrub
 from nousd.wire.limits import ANSWER_BYTES_MAX
 
 _ENTRY_CHARS: Final = 100

@@ -47,7 +47,7 @@ from nousd.providers.interface import (
 )
 from nousd.providers.mock_script import Call, Fail, Hang, Report, Slow, Speak, Step, parse_script
 from nousd.providers.server_errors import Fault, error_from_fault
-from nousd.wire.entries import Usage
+from nousd.wire.objects.entries import Usage
 
 DEFAULT_MODEL: Final = "mock-model"
 CONTEXT_WINDOW: Final = 128_000

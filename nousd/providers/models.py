@@ -17,7 +17,7 @@ from nousd.errors import ConfigError, ModelUnknown
 from nousd.machine.model_input import ModelChoice
 from nousd.providers.interface import Provider
 from nousd.providers.prices import Price
-from nousd.wire.entries import Sampling, Thinking
+from nousd.wire.objects.entries import Sampling, Thinking
 
 _PROVIDER_LIKENESS_MIN: Final = 0.7
 _ALIAS_LIKENESS_MIN: Final = 0.8

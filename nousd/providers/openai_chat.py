@@ -20,7 +20,7 @@ from nousd.providers.openai_effort import effort_for, reasons
 from nousd.providers.request_body import json_text
 from nousd.providers.sampling import chat_limit, openai_fields
 from nousd.providers.tool_names import CallIds, ToolNames
-from nousd.wire.entries import Attachment
+from nousd.wire.objects.entries import Attachment
 
 
 def chat_body(request: ModelInput, blobs: Blobs = NO_BLOBS) -> dict[str, Any]:

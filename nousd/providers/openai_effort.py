@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from nousd.providers.model_names import plain_name
-from nousd.wire.entries import Thinking
+from nousd.wire.objects.entries import Thinking
 
 _NOT_REASONING: Final = re.compile(r"gpt-[34]|chatgpt-|gpt-5(\.\d+)?-chat")
 """Refuse to be told anything about reasoning."""

@@ -16,7 +16,7 @@ from nousd.providers.answer_stream import WholeText, count_in, finish_reason
 from nousd.providers.interface import Finished, Piece, ReasoningDelta, TextDelta
 from nousd.providers.server_errors import error_from_object
 from nousd.providers.tool_calls import CallAssembler, CallFragment
-from nousd.wire.entries import Usage
+from nousd.wire.objects.entries import Usage
 
 CUT_REASONS: Final = frozenset({"length", "max_tokens", "model_length"})
 """Finish reasons of an answer that lacks its end."""

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from nousd.wire.entries import Usage
+from nousd.wire.objects.entries import Usage
 
 _TOKENS_PER_PRICE: Final = 1_000_000
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from nousd.wire.codec import scrub
+from nousd.wire.codec.envelope import scrub
 
 
 def encode_body(body: dict[str, Any]) -> bytes:

@@ -24,7 +24,7 @@ from nousd.providers.openai_effort import effort_for, reasons
 from nousd.providers.request_body import json_text
 from nousd.providers.sampling import openai_fields
 from nousd.providers.tool_names import CallIds, ToolNames
-from nousd.wire.entries import Attachment, Thinking
+from nousd.wire.objects.entries import Attachment, Thinking
 
 DIALECT: Final = "openai-responses"
 

@@ -24,7 +24,7 @@ from nousd.providers.lenient import as_list, as_object, as_text
 from nousd.providers.responses_input import DIALECT
 from nousd.providers.server_errors import error_from_object
 from nousd.providers.tool_calls import CallAssembler, CallFragment
-from nousd.wire.entries import ReasoningBlock, Usage
+from nousd.wire.objects.entries import ReasoningBlock, Usage
 
 _BETWEEN_SUMMARIES: Final = "\n\n"
 

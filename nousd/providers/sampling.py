@@ -14,7 +14,7 @@ from msgspec import UNSET
 from nousd.machine.model_input import ModelInput
 from nousd.providers.model_names import plain_name
 from nousd.providers.openai_effort import reasons
-from nousd.wire.entries import Sampling, Thinking
+from nousd.wire.objects.entries import Sampling, Thinking
 
 PICKING: Final[Mapping[str, str]] = {"temperature": "temperature", "top_p": "top_p"}
 """Field of ``Sampling`` -> its name in most dialects."""

@@ -25,7 +25,7 @@ from nousd.providers.delivery import Put
 from nousd.providers.interface import UNRECORDED, Record, Recorder
 from nousd.providers.server_errors import ERROR_BODY_BYTES_MAX
 from nousd.redaction.redactor import Redactor
-from nousd.wire.codec import scrub
+from nousd.wire.codec.envelope import scrub
 
 if TYPE_CHECKING:
     from nousd.providers.connections import Connections

@@ -22,7 +22,7 @@ import msgspec
 
 from nousd.errors import ProviderError
 from nousd.providers.interface import ToolCallPiece
-from nousd.wire.codec import scrub
+from nousd.wire.codec.envelope import scrub
 from nousd.wire.limits import TOOL_ARGUMENTS_CHARS_MAX, TOOL_CALLS_MAX
 
 

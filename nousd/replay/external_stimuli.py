@@ -24,11 +24,11 @@ from nousd.replay.recorded import RecordedRun, is_outside, run_of
 from nousd.replay.recorded_context import answered_inputs
 from nousd.replay.script import MODEL_FAILURES
 from nousd.wire import events
-from nousd.wire.entries import MessageEntry, Sampling
-from nousd.wire.event_base import EndStatus
+from nousd.wire.codec.unset import or_unset
 from nousd.wire.events import Event
-from nousd.wire.optional import or_unset
-from nousd.wire.run_options import RunOptions
+from nousd.wire.events.base import EndStatus
+from nousd.wire.objects.entries import MessageEntry, Sampling
+from nousd.wire.objects.run_options import RunOptions
 
 
 class Stopped(msgspec.Struct, frozen=True):

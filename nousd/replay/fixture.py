@@ -34,10 +34,10 @@ from nousd.replay.replay import replayed
 from nousd.replay.sqlite_log import reading
 from nousd.store.artifacts import Artifact
 from nousd.wire import events
-from nousd.wire.codec import decode_event, encode_event_tail, event_in, number_event
-from nousd.wire.entries import Entry
+from nousd.wire.codec.envelope import decode_event, encode_event_tail, event_in, number_event
+from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION, lift
 from nousd.wire.events import Event
-from nousd.wire.lifting import EVENT_SCHEMA_VERSION, lift
+from nousd.wire.objects.entries import Entry
 
 TIME: Final = "2026-01-01T00:00:00.000000Z"
 

@@ -29,8 +29,8 @@ from nousd.replay.replay_driver import Conductor
 from nousd.replay.script import Answer, Call, Failed, Script
 from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.wire import events
-from nousd.wire.access import TOUCHES_NOTHING, Access
-from nousd.wire.policy import ExecutedBy
+from nousd.wire.objects.policy import ExecutedBy
+from nousd.wire.objects.tool_footprint import TOUCHES_NOTHING, Access
 
 _WINDOW: Final = 128_000
 """Tokens, where the log does not tell."""

@@ -46,11 +46,11 @@ from nousd.store.interface import Store
 from nousd.store.records import EventFilter
 from nousd.tools.confine import Confinement
 from nousd.wire import events
-from nousd.wire.entries import Entry, MessageEntry
+from nousd.wire.codec.unset import or_unset
 from nousd.wire.events import Event
-from nousd.wire.inputs import QueuedInput
-from nousd.wire.optional import or_unset
-from nousd.wire.session_events import CONTRACT_VERSION
+from nousd.wire.events.sessions import CONTRACT_VERSION
+from nousd.wire.objects.entries import Entry, MessageEntry
+from nousd.wire.objects.inputs import QueuedInput
 
 _EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 

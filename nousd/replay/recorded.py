@@ -19,10 +19,10 @@ from nousd.machine import session as machine
 from nousd.machine.session import SessionState
 from nousd.store.artifacts import Artifact
 from nousd.wire import events
-from nousd.wire.entries import Entry, MessageEntry, parent_of
 from nousd.wire.events import Event
-from nousd.wire.inputs import QueuedInput
-from nousd.wire.tool_events import ToolCallEvent
+from nousd.wire.events.tools import ToolCallEvent
+from nousd.wire.objects.entries import Entry, MessageEntry, parent_of
+from nousd.wire.objects.inputs import QueuedInput
 
 _STATE_TYPES: Final = (
     "session_created",

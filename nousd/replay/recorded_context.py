@@ -15,7 +15,8 @@ from msgspec import UNSET
 from nousd.machine.model_input import ToolSpec
 from nousd.machine.sources import SourceText, system_prompt, system_text
 from nousd.replay.recorded import RecordedRun
-from nousd.wire import events, model_events
+from nousd.wire import events
+from nousd.wire.events import models as model_events
 
 _FIRST_KINDS: Final = ("system_prompt", "agent_prompt")
 """One of them is what the others stand behind."""

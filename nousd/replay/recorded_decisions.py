@@ -22,10 +22,10 @@ from nousd.runtimes.calls.hooks import Looked, Opinion, Shown
 from nousd.runtimes.calls.host import CallHost
 from nousd.tools.interface import Tool, ToolResult
 from nousd.wire import events
-from nousd.wire.access import Access
-from nousd.wire.entries import MessageEntry, PermissionMode, ToolCall
 from nousd.wire.events import Event
-from nousd.wire.policy import PolicySnapshot, PolicySource
+from nousd.wire.objects.entries import MessageEntry, PermissionMode, ToolCall
+from nousd.wire.objects.policy import PolicySnapshot, PolicySource
+from nousd.wire.objects.tool_footprint import Access
 
 _BY_THEMSELVES: Final = frozenset({"registry", "session", "arguments", "replay"})
 """The sources that say the same in a play."""

@@ -34,8 +34,8 @@ from nousd.runtimes.interface import Runtime, TurnHost
 from nousd.store.memory import MemoryStore
 from nousd.store.records import Batch
 from nousd.wire import events
-from nousd.wire.entries import CompactionEntry, ToolCall
 from nousd.wire.events import Event
+from nousd.wire.objects.entries import CompactionEntry, ToolCall
 
 
 class Conductor:

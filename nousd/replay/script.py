@@ -31,10 +31,10 @@ from nousd.providers.interface import (
 from nousd.replay.recorded import RecordedRun, is_outside
 from nousd.runtimes.calls.admission import RAW_ARGUMENTS
 from nousd.wire import events
-from nousd.wire.codec import encode_json
-from nousd.wire.entries import CompactionEntry, MessageEntry, ReasoningBlock, Usage
+from nousd.wire.codec.envelope import encode_json
 from nousd.wire.events import Event
-from nousd.wire.policy import ExecutedBy, ExecutionEnv, SandboxFacts
+from nousd.wire.objects.entries import CompactionEntry, MessageEntry, ReasoningBlock, Usage
+from nousd.wire.objects.policy import ExecutedBy, ExecutionEnv, SandboxFacts
 
 _RETRY: Final = re.compile(r"(\S+) retry attempt (\d+)/(\d+) after (.*)", re.DOTALL)
 _STOP_REASON: Final = "provider_stop_reason: "

@@ -16,10 +16,10 @@ import msgspec
 from nousd.errors import StoreError
 from nousd.replay.recorded import Span
 from nousd.store.artifacts import Artifact
-from nousd.wire.codec import decode_event, event_in
-from nousd.wire.entries import Entry
+from nousd.wire.codec.envelope import decode_event, event_in
+from nousd.wire.codec.upcasting import lift
 from nousd.wire.events import Event
-from nousd.wire.lifting import lift
+from nousd.wire.objects.entries import Entry
 
 _SPAN: Final = """
     SELECT session_id, min(seq), max(seq), min(schema_version) FROM events

@@ -13,8 +13,8 @@ from msgspec import UNSET
 
 from nousd.machine import long_texts
 from nousd.wire import events
+from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
 from nousd.wire.events import Event
-from nousd.wire.lifting import EVENT_SCHEMA_VERSION
 
 _SINCE_2: Final = (
     events.ModelInput,

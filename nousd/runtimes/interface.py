@@ -23,8 +23,8 @@ from nousd.machine.usage import CallFigures
 from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.host import CallHost
 from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
-from nousd.wire.entries import Entry, ToolCall
-from nousd.wire.run_options import ToolChoice
+from nousd.wire.objects.entries import Entry, ToolCall
+from nousd.wire.objects.run_options import ToolChoice
 
 Tell = Callable[[Compiled], Awaitable[None]]
 """Takes what a model is about to be given outside of the turn's answers."""

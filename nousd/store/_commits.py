@@ -37,9 +37,9 @@ from nousd.store._many_rows import ManyRows, Row
 from nousd.store._reserve import Reserve
 from nousd.store._tally import Tally
 from nousd.store.records import Batch, StoredEvent, put_at
-from nousd.wire.codec import number_event
+from nousd.wire.codec.envelope import number_event
+from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
 from nousd.wire.events import DELTA_EVENTS
-from nousd.wire.lifting import EVENT_SCHEMA_VERSION
 
 NUMBERS_PER_BLOCK: Final = 100_000
 """Numbers reserved with one fsync: a gap of at most this many after a crash, and one sync per this

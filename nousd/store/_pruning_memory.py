@@ -11,7 +11,7 @@ from nousd.machine.retention import STARTS, Joined, Line
 from nousd.store._pruning import Place, walk
 from nousd.store._rows_memory import Rows
 from nousd.store.records import Old, Pruned, StoredEvent
-from nousd.wire.codec import decode_event
+from nousd.wire.codec.envelope import decode_event
 from nousd.wire.events import DELTA_EVENTS
 
 

@@ -13,9 +13,9 @@ from nousd.store._blocks import blocks_of_runs_down_from
 from nousd.store._pruning import Place, walk
 from nousd.store.records import Old, Pruned
 from nousd.store.schema.m006_blocks_of_events import BLOCK
-from nousd.wire.codec import decode_event
+from nousd.wire.codec.envelope import decode_event
+from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION, lift
 from nousd.wire.events import DELTA_EVENTS
-from nousd.wire.lifting import EVENT_SCHEMA_VERSION, lift
 
 
 def prune(connection: apsw.Connection, old: Old) -> Pruned:

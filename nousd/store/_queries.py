@@ -21,14 +21,14 @@ from nousd.store._blocks import (
 )
 from nousd.store.records import EventFilter, StoredEvent
 from nousd.store.rows import Defaults, InputRow, Path
-from nousd.wire.entries import Entry, UsageTotals
-from nousd.wire.inputs import QueuedInput
-from nousd.wire.lifting import lift
+from nousd.wire.codec.upcasting import lift
 from nousd.wire.limits import PENDING_COUNTED_MAX
-from nousd.wire.metrics import PendingInputs
-from nousd.wire.run_options import RunRequest
-from nousd.wire.run_responses import RunRecord
-from nousd.wire.transcript_responses import TreeNode
+from nousd.wire.objects.entries import Entry, UsageTotals
+from nousd.wire.objects.inputs import QueuedInput
+from nousd.wire.objects.metrics import PendingInputs
+from nousd.wire.objects.run_options import RunRequest
+from nousd.wire.responses.runs import RunRecord
+from nousd.wire.responses.transcripts import TreeNode
 
 _entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
 _input_decoder: Final = msgspec.json.Decoder(QueuedInput)

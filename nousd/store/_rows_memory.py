@@ -18,11 +18,11 @@ from nousd.machine.usage import with_call
 from nousd.store.artifacts import ArtifactInfo
 from nousd.store.records import StoredEvent
 from nousd.store.rows import Defaults, InputRow, SessionRow, ToolCallRow
-from nousd.wire.codec import encode_json
-from nousd.wire.entries import Entry
-from nousd.wire.policy import ToolCallState
-from nousd.wire.run_responses import RunRecord
-from nousd.wire.transcript_responses import TreeNode
+from nousd.wire.codec.envelope import encode_json
+from nousd.wire.objects.entries import Entry
+from nousd.wire.objects.policy import ToolCallState
+from nousd.wire.responses.runs import RunRecord
+from nousd.wire.responses.transcripts import TreeNode
 
 
 class EntryRow(msgspec.Struct, frozen=True):

@@ -17,9 +17,9 @@ from nousd.machine.usage import with_call
 from nousd.store._blocks import EVENTS_OF_SESSION, INPUTS_OF_SESSION, all_of_session
 from nousd.store._many_rows import ManyRows
 from nousd.store.artifacts import PUT_STEP_BYTES
-from nousd.wire.codec import encode_json
-from nousd.wire.entries import UsageTotals
+from nousd.wire.codec.envelope import encode_json
 from nousd.wire.events import UsageReported
+from nousd.wire.objects.entries import UsageTotals
 
 _settings_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 

@@ -13,7 +13,7 @@ import msgspec
 from nousd.machine.row_changes import Settings
 from nousd.store.rows import SessionRow
 from nousd.store.session_list import SessionFilter, SessionPage, folded
-from nousd.wire.entries import UsageTotals
+from nousd.wire.objects.entries import UsageTotals
 
 _settings_decoder: Final = msgspec.json.Decoder(Settings)
 _usage_decoder: Final = msgspec.json.Decoder(UsageTotals)

@@ -12,7 +12,7 @@ from typing import Final
 
 from nousd.store._pending import PendingBatches
 from nousd.store.records import StoredEvent
-from nousd.wire.metrics import Durations, LogMetrics
+from nousd.wire.objects.metrics import Durations, LogMetrics
 
 SYNC_BOUNDS: Final = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 """Seconds: from a disk that promises more than it holds to one that is in trouble."""

@@ -24,11 +24,11 @@ from nousd.store.artifacts import Artifact, ArtifactInfo, ArtifactSource
 from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent
 from nousd.store.rows import Defaults, InputRow, Path, SessionRow, ToolCallRow
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage
-from nousd.wire.entries import Entry
-from nousd.wire.inputs import QueuedInput
-from nousd.wire.metrics import LogMetrics, PendingInputs
-from nousd.wire.run_responses import RunRecord
-from nousd.wire.transcript_responses import TreeNode
+from nousd.wire.objects.entries import Entry
+from nousd.wire.objects.inputs import QueuedInput
+from nousd.wire.objects.metrics import LogMetrics, PendingInputs
+from nousd.wire.responses.runs import RunRecord
+from nousd.wire.responses.transcripts import TreeNode
 
 PENDING_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of batches whose callback was not called yet, past which ``wait_room`` waits. A commit of

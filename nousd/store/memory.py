@@ -31,13 +31,13 @@ from nousd.store.interface import Store
 from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent, put_at
 from nousd.store.rows import Defaults, InputRow, Path, SessionRow, ToolCallRow
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage
-from nousd.wire.codec import number_event
-from nousd.wire.entries import Entry
-from nousd.wire.inputs import QueuedInput
+from nousd.wire.codec.envelope import number_event
 from nousd.wire.limits import PENDING_COUNTED_MAX
-from nousd.wire.metrics import LogMetrics, PendingInputs
-from nousd.wire.run_responses import RunRecord
-from nousd.wire.transcript_responses import TreeNode
+from nousd.wire.objects.entries import Entry
+from nousd.wire.objects.inputs import QueuedInput
+from nousd.wire.objects.metrics import LogMetrics, PendingInputs
+from nousd.wire.responses.runs import RunRecord
+from nousd.wire.responses.transcripts import TreeNode
 
 
 @asynccontextmanager

@@ -11,14 +11,14 @@ from typing import Literal
 
 import msgspec
 
-from nousd.wire.entries import Entry, PermissionMode, Sampling, Thinking, UsageTotals
-from nousd.wire.inputs import QueuedInput
-from nousd.wire.mcp import McpServer
-from nousd.wire.policy import ToolCallState
-from nousd.wire.session_settings import SessionRules, SourceMetadata
-from nousd.wire.todos import Todo
-from nousd.wire.words import QueueMode
-from nousd.wire.workers import TaskOrigin, WorkerSpec
+from nousd.wire.objects.entries import Entry, PermissionMode, Sampling, Thinking, UsageTotals
+from nousd.wire.objects.inputs import QueuedInput
+from nousd.wire.objects.mcp import McpServer
+from nousd.wire.objects.policy import ToolCallState
+from nousd.wire.objects.session_settings import SessionRules, SourceMetadata
+from nousd.wire.objects.todos import Todo
+from nousd.wire.objects.words import QueueMode
+from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,11 +35,11 @@ from nousd.store.interface import Store
 from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent
 from nousd.store.rows import Defaults, InputRow, Path, SessionRow, ToolCallRow
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage
-from nousd.wire.entries import Entry
-from nousd.wire.inputs import QueuedInput
-from nousd.wire.metrics import LogMetrics, PendingInputs
-from nousd.wire.run_responses import RunRecord
-from nousd.wire.transcript_responses import TreeNode
+from nousd.wire.objects.entries import Entry
+from nousd.wire.objects.inputs import QueuedInput
+from nousd.wire.objects.metrics import LogMetrics, PendingInputs
+from nousd.wire.responses.runs import RunRecord
+from nousd.wire.responses.transcripts import TreeNode
 
 RESERVE_SUFFIX: Final = ".reserve"
 """Ends the name of the file beside the database that keeps space for the ends of open runs."""

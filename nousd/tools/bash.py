@@ -20,7 +20,7 @@ from nousd.tools.function_tool import builtin
 from nousd.tools.held_command import Command, Ran, run_command
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.sandbox.interface import Sandbox
-from nousd.wire.access import Access, ToolClass
+from nousd.wire.objects.tool_footprint import Access, ToolClass
 
 TIMEOUT_SECONDS: Final = 120
 """For commands that come without one."""

@@ -12,9 +12,9 @@ from nousd.tools.arguments import Arguments, struct_arguments
 from nousd.tools.folder_threads import in_folder_thread
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.path_errors import shown
-from nousd.wire.access import TOUCHES_NOTHING, Access, ToolClass
 from nousd.wire.limits import OUTSIDE_PLACES_MAX
-from nousd.wire.policy import ExecutedBy
+from nousd.wire.objects.policy import ExecutedBy
+from nousd.wire.objects.tool_footprint import TOUCHES_NOTHING, Access, ToolClass
 
 AccessOf = Callable[[Any, ToolContext], Access]
 """Takes checked arguments and returns what a call would touch; blocks."""

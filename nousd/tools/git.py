@@ -27,7 +27,7 @@ from nousd.tools.function_tool import builtin, real_path
 from nousd.tools.held_command import Command, Ran, run_command, said_by
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.sandbox.git_folders import WORKTREES
-from nousd.wire.access import Access, ToolClass
+from nousd.wire.objects.tool_footprint import Access, ToolClass
 
 TIMEOUT_SECONDS: Final = 60
 

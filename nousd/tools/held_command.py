@@ -23,7 +23,7 @@ from nousd.tools.real_folder import require_real
 from nousd.tools.sandbox.interface import Held, Request, Sandbox
 from nousd.tools.supervisor import Ended, run_supervised
 from nousd.wire.limits import ARTIFACT_BYTES_MAX
-from nousd.wire.policy import SandboxFacts
+from nousd.wire.objects.policy import SandboxFacts
 
 _REASON_CHARS_MAX: Final = 1000
 

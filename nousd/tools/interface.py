@@ -19,10 +19,10 @@ from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
 from nousd.tools.secrets import NO_SECRETS, Secrets
 from nousd.tools.spool import Spool
 from nousd.tools.task_runner import TaskRunner
-from nousd.wire.access import Access
-from nousd.wire.policy import ExecutedBy, ExecutionEnv, SandboxFacts
-from nousd.wire.questions import QuestionAnswer, UserQuestion
-from nousd.wire.todos import Todo
+from nousd.wire.objects.policy import ExecutedBy, ExecutionEnv, SandboxFacts
+from nousd.wire.objects.questions import QuestionAnswer, UserQuestion
+from nousd.wire.objects.todos import Todo
+from nousd.wire.objects.tool_footprint import Access
 
 Emit = Callable[[str], Awaitable[None]]
 """Takes a piece of output as it appears; may wait, which slows the tool down."""

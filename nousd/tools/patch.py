@@ -25,8 +25,8 @@ from nousd.tools.path_errors import explained, shown
 from nousd.tools.place import Place
 from nousd.tools.text_files import TEXT_BYTES_MAX, WRITING, binary_kind, runnable
 from nousd.tools.unified_diff import FileDiff, parse
-from nousd.wire.access import Access
 from nousd.wire.limits import PATCH_CHARS_MAX, PATCH_FILES_MAX, PATCHED_BYTES_MAX
+from nousd.wire.objects.tool_footprint import Access
 
 _STRIP_MAX: Final = 16
 

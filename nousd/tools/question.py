@@ -11,7 +11,7 @@ from msgspec import Meta
 from nousd.tools.function_tool import builtin, touches_nothing
 from nousd.tools.interface import ToolContext, ToolResult, UserAnswers
 from nousd.tools.output import head_of
-from nousd.wire.questions import QuestionAnswer, UserQuestion, UserQuestions
+from nousd.wire.objects.questions import QuestionAnswer, UserQuestion, UserQuestions
 
 
 class Question(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from nousd.tools.function_tool import FunctionTool, touches_nothing
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output import within_bounds
 from nousd.tools.task_runner import Task, TaskResult
-from nousd.wire.canonical import digest
+from nousd.wire.codec.canonical_json import digest
 from nousd.wire.limits import TASKS_PER_CALL_MAX, TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX
 
 

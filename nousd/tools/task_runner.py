@@ -11,9 +11,9 @@ from typing import Annotated, Literal, Protocol
 import msgspec
 from msgspec import Meta
 
-from nousd.wire.event_base import EndStatus
+from nousd.wire.events.base import EndStatus
 from nousd.wire.limits import NAME_CHARS_MAX, TEXT_CHARS_MAX
-from nousd.wire.workers import WorkerName, WorkerSpec
+from nousd.wire.objects.workers import WorkerName, WorkerSpec
 
 
 class Task(

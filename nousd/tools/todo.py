@@ -15,7 +15,7 @@ from nousd.errors import ToolError
 from nousd.tools.function_tool import builtin, touches_nothing
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.wire.limits import NAME_CHARS_MAX, TODO_CHARS_MAX, TODOS_MAX
-from nousd.wire.todos import Todo, TodoPriority, TodoStatus
+from nousd.wire.objects.todos import Todo, TodoPriority, TodoStatus
 
 _MARKS: Final[dict[TodoStatus, str]] = {
     "pending": "[ ]",

@@ -26,8 +26,8 @@ from nousd.tools.web_request import (
     host_of,
     target_of,
 )
-from nousd.wire.access import Access
 from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, WEB_PAGE_BYTES_MAX
+from nousd.wire.objects.tool_footprint import Access
 
 _ERROR_STATUS: Final = 400
 

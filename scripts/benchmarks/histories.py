@@ -17,7 +17,7 @@ from nousd.daemon.log import Log
 from nousd.runtime_paths.locations import database_file
 from nousd.store.sqlite import open_store
 from nousd.wire import events
-from nousd.wire.entries import MessageEntry
+from nousd.wire.objects.entries import MessageEntry
 
 _BATCH_EVENTS: Final = 1_000
 _DELTAS_PER_RUN: Final = 990

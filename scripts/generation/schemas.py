@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from nousd.errors import WIRE_ERROR_CODES
+from nousd.wire.codec.schema_descriptions import tidied
 from nousd.wire.commands import COMMANDS
-from nousd.wire.descriptions import tidied
+from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.events import EVENTS
 from nousd.wire.responses import RESPONSES
-from nousd.wire.subscribe import Subscribe
 
 BASE_URI = "urn:nousd:protocol:v1:"
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from nousd.errors import WIRE_ERROR_CODES
+from nousd.wire.codec.schema_descriptions import first_paragraph
 from nousd.wire.commands import COMMANDS
-from nousd.wire.descriptions import first_paragraph
 from nousd.wire.events import EVENTS, FROZEN_EVENTS
 from nousd.wire.limit_table import LIMITS
 

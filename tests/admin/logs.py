@@ -11,8 +11,8 @@ import apsw
 from nousd.store import sqlite
 from nousd.store.artifacts import Artifact
 from nousd.wire import events
-from nousd.wire.entries import MessageEntry
-from nousd.wire.event_base import TurnKey
+from nousd.wire.events.base import TurnKey
+from nousd.wire.objects.entries import MessageEntry
 from tests.store.helpers import TS, append, created, deleted, queue_update, queued, updated
 
 STORES = Path(__file__).parents[2] / "fixtures" / "stores"

@@ -25,8 +25,8 @@ from nousd.errors import ConfigError, SessionNotFound, StoreError
 from nousd.store import sqlite
 from nousd.store.artifacts import Artifact
 from nousd.wire import events
-from nousd.wire.entries import MessageEntry
-from nousd.wire.event_base import TurnKey
+from nousd.wire.events.base import TurnKey
+from nousd.wire.objects.entries import MessageEntry
 from tests.admin.conftest import untouched
 from tests.admin.logs import artifact, write_recorded_log
 from tests.planted import MARK, PLANTED

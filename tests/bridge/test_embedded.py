@@ -21,9 +21,9 @@ from nousd.daemon.feed import serve_events
 from nousd.errors import ConnectionLost, DaemonUnreachable
 from nousd.providers.mock import MockProvider
 from nousd.wire.commands import GetMessages, GetState, Prompt
-from nousd.wire.entries import MessageEntry
+from nousd.wire.commands.subscribe import Subscribe
+from nousd.wire.objects.entries import MessageEntry
 from nousd.wire.responses import Accepted, Result
-from nousd.wire.subscribe import Subscribe
 from tests.daemon_harness import Daemon, memory_daemon
 
 ANYWHERE = Place("ses-1", None)

@@ -14,9 +14,9 @@ from nousd.views.tandem.events import TELLING, frames, seen
 from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place, encoded, frame_id, place_of
 from nousd.views.tandem.runs import as_of_run
 from nousd.wire import events
-from nousd.wire.codec import encode_event_tail
-from nousd.wire.event_base import EndStatus
+from nousd.wire.codec.envelope import encode_event_tail
 from nousd.wire.events import EVENTS, AgentEnd, Event
+from nousd.wire.events.base import EndStatus
 from tests.bridge.harness import frame_of
 from tests.wire.strategies import structs
 

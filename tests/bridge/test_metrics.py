@@ -21,8 +21,8 @@ from nousd.client.answers import ReceivedEvent
 from nousd.daemon.permissions import RulePermissions
 from nousd.providers.interface import Provider
 from nousd.wire import events
-from nousd.wire.entries import Usage
 from nousd.wire.events import EVENT_TYPES, Event
+from nousd.wire.objects.entries import Usage
 from tests.bridge.harness import TOKEN, Bridge, Frames, bridge_alone, bridge_to, text
 from tests.bridge.scrapes import Scrape
 from tests.daemon.process_harness import Place, running

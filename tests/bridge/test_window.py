@@ -23,9 +23,9 @@ from nousd.errors import ConnectionLost, Refused
 from nousd.views.tandem.frames import FRAMES_MAX, Place, place_of
 from nousd.wire import events
 from nousd.wire.commands import GetEvents
+from nousd.wire.commands.subscribe import Subscribe, cursor, cursor_seq
 from nousd.wire.events import Event, thread_of
 from nousd.wire.responses import Events
-from nousd.wire.subscribe import Subscribe, cursor, cursor_seq
 from tests.bridge.harness import Frame, frames_in
 from tests.bridge.test_frames import line_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nousd.wire.canonical import digest
+from nousd.wire.codec.canonical_json import digest
 from nousd.wire.limits import PROJECT_FILE_BYTES_MAX
 from tests.cli.conftest import Nousctl
 from tests.fake_daemon import FakeDaemon, ok, refused

@@ -13,7 +13,7 @@ from nousd.cli.client_main import WATCHES
 from nousd.cli.render import as_text, harmless
 from nousd.cli.verbs import VERBS
 from nousd.client.answers import Answer
-from nousd.wire.codec import decode_payload, decode_request
+from nousd.wire.codec.envelope import decode_payload, decode_request
 from nousd.wire.commands import COMMANDS
 from nousd.wire.responses import RESPONSES
 from tests.cli.conftest import Nousctl

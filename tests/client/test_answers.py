@@ -16,9 +16,9 @@ from nousd.client.answers import (
 )
 from nousd.client.typed import loads
 from nousd.errors import AnswerInvalid, Refused
-from nousd.wire.codec import decode_payload, decode_request
+from nousd.wire.codec.envelope import decode_payload, decode_request
+from nousd.wire.codec.framing import LINE_TOO_LONG, LineTooLong
 from nousd.wire.commands import Prompt
-from nousd.wire.framing import LINE_TOO_LONG, LineTooLong
 
 
 def test_a_request_is_one_line_that_the_daemon_understands() -> None:

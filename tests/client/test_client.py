@@ -15,10 +15,10 @@ from anyio.abc import AnyByteStream
 from nousd.client.client import Client
 from nousd.client.memory import MemoryStream, memory_streams
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost, DaemonUnreachable, Refused
+from nousd.wire.codec.framing import LineSplitter
 from nousd.wire.commands import GetState, Ping, Prompt, Steer
-from nousd.wire.framing import LineSplitter
+from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.responses import Accepted, Pong
-from nousd.wire.subscribe import Subscribe
 from tests.fake_daemon import FakeDaemon, event, ok, refused
 
 NEVER_SECONDS = 0.01

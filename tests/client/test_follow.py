@@ -14,7 +14,7 @@ from nousd.client.answers import ReceivedEvent
 from nousd.client.follow import Follower, follow
 from nousd.client.resuming import Interruption, Retry
 from nousd.errors import AnswerInvalid, ConnectionLost, DaemonUnreachable, Refused
-from nousd.wire.subscribe import Subscribe
+from nousd.wire.commands.subscribe import Subscribe
 from tests.client.cutting import WHOLE, CuttingDaemon, script
 from tests.fake_daemon import event, ok
 

@@ -12,9 +12,9 @@ from nousd.client.answers import ReceivedEvent, decode_subscription_line
 from nousd.client.subscription import Subscription, subscribe
 from nousd.client.typed import decoded
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost, DaemonUnreachable, Refused
+from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.events import AgentEnd
 from nousd.wire.responses import Subscribed
-from nousd.wire.subscribe import Subscribe
 from tests.fake_daemon import FakeDaemon, event, ok, refused, says
 
 ALL = Subscribe(after="evt-1", types="all")

@@ -19,8 +19,8 @@ from nousd.client.resuming import Retry
 from nousd.client.subscription import subscribe
 from nousd.errors import AnswerTimedOut, ConnectionLost, Refused
 from nousd.wire.commands import Ping
+from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.responses import Pong
-from nousd.wire.subscribe import Subscribe
 from tests.client.transports import Peer, Played, in_memory, over_sockets
 from tests.fake_daemon import event, ok, refused
 

@@ -13,7 +13,7 @@ from anyio.abc import AnyByteStream
 
 from nousd.client.dial import Where
 from nousd.client.memory import MemoryDial
-from nousd.wire.framing import LineSplitter
+from nousd.wire.codec.framing import LineSplitter
 
 
 class Peer:

@@ -8,7 +8,7 @@ from msgspec import UNSET
 from nousd.config.agents import narrowed, parse_agent
 from nousd.errors import ConfigError
 from nousd.wire.limits import AGENT_PROMPT_CHARS_MAX, WORKER_RULES_MAX
-from nousd.wire.workers import WorkerPermissions, WorkerSpec
+from nousd.wire.objects.workers import WorkerPermissions, WorkerSpec
 
 WHOLE = """---
 name: reviewer

@@ -13,9 +13,9 @@ from nousd.daemon.permissions import RulePermissions
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.tools.arguments import struct_arguments
 from nousd.tools.interface import ToolContext, ToolResult
-from nousd.wire.access import Access
-from nousd.wire.entries import PermissionMode
-from nousd.wire.questions import UserQuestion
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.questions import UserQuestion
+from nousd.wire.objects.tool_footprint import Access
 from tests.daemon.scripted import Outcome, ScriptedProvider, WithoutThread, says
 from tests.daemon_harness import Client, Daemon, Event, Events, Payload, memory_daemon
 

@@ -15,7 +15,7 @@ from nousd.config.project_file import FILE_NAME
 from nousd.daemon import trust
 from nousd.daemon.project import read_settings
 from nousd.errors import ConfigError
-from nousd.wire.canonical import digest
+from nousd.wire.codec.canonical_json import digest
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.limits_bench import Kit
 

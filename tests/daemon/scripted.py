@@ -30,7 +30,7 @@ from nousd.providers.interface import (
 from nousd.tools.arguments import struct_arguments
 from nousd.tools.function_tool import FunctionTool, touches_nothing
 from nousd.tools.interface import ToolContext, ToolResult
-from nousd.wire.access import Access
+from nousd.wire.objects.tool_footprint import Access
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.tools.arguments import struct_arguments
 from nousd.tools.function_tool import FunctionTool, touches_nothing
 from nousd.tools.interface import ToolContext, ToolResult
-from nousd.wire.entries import PermissionMode
+from nousd.wire.objects.entries import PermissionMode
 from tests.daemon.asking_bench import naming
 from tests.daemon.process_harness import Place, running
 from tests.daemon.scripted import Outcome, ScriptedProvider, ScriptedTool, gives, says

@@ -11,7 +11,7 @@ import pytest
 
 from nousd.daemon.permissions import RulePermissions
 from nousd.machine.rules import rules_of
-from nousd.wire.entries import PermissionMode
+from nousd.wire.objects.entries import PermissionMode
 from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
 from tests.daemon_harness import of_type
 

@@ -20,7 +20,7 @@ from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.tools.arguments import struct_arguments
 from nousd.tools.function_tool import FunctionTool
 from nousd.tools.interface import ToolContext, ToolResult
-from nousd.wire.access import Access
+from nousd.wire.objects.tool_footprint import Access
 from tests.daemon.asking_bench import naming
 from tests.daemon.scripted import Outcome, ScriptedProvider, says
 from tests.daemon_harness import Client, Daemon, Event, Events, memory_daemon, of_type

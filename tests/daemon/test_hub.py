@@ -17,7 +17,7 @@ from nousd.store import memory, sqlite
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, StoredEvent
 from nousd.wire import events
-from nousd.wire.codec import decode_event
+from nousd.wire.codec.envelope import decode_event
 from tests.daemon_harness import FakeClock
 
 ALL = EventFilter()

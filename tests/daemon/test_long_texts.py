@@ -20,7 +20,7 @@ from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.store import memory
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter
-from nousd.wire.codec import encode_json
+from nousd.wire.codec.envelope import encode_json
 from nousd.wire.limits import DELTA_BYTES_MAX, EVENT_TEXT_BYTES_MAX, PAGE_BYTES_MAX, TEXT_CHARS_MAX
 from tests.daemon.scripted import (
     Outcome,

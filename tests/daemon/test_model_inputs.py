@@ -22,9 +22,9 @@ from nousd.providers.interface import NO_BLOBS, Blobs, ReasoningKept, Receive
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store import memory
 from nousd.store.interface import Store
-from nousd.wire.canonical import digest
-from nousd.wire.entries import ReasoningBlock
-from nousd.wire.fragments import Node, decode_node, put_together
+from nousd.wire.codec.canonical_json import digest
+from nousd.wire.codec.input_chunks import Node, decode_node, put_together
+from nousd.wire.objects.entries import ReasoningBlock
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, fails, gives, says
 from tests.daemon.test_store_failures import Disk
 from tests.daemon_harness import (

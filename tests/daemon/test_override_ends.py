@@ -14,7 +14,7 @@ from nousd.errors import WriteFailed
 from nousd.store import memory
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.wire import events
-from nousd.wire.access import Access
+from nousd.wire.objects.tool_footprint import Access
 from tests.daemon.asking_bench import calls
 from tests.daemon.overrides_bench import (
     LOOK,

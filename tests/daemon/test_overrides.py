@@ -13,7 +13,7 @@ from nousd.daemon.workspace_settings import workspaces_of_settings
 from nousd.extensions.api import ExtensionApi, Registered
 from nousd.machine.rules import RuleDecision, rules_of
 from nousd.tools.interface import ToolContext
-from nousd.wire.entries import PermissionMode
+from nousd.wire.objects.entries import PermissionMode
 from tests.daemon.asking_bench import calls
 from tests.daemon.overrides_bench import (
     Look,

@@ -7,7 +7,7 @@ from typing import NoReturn
 import pytest
 
 from nousd.wire import events as wire
-from nousd.wire.codec import encode_event_tail
+from nousd.wire.codec.envelope import encode_event_tail
 from tests.daemon_harness import Client, Events, of_type
 from tests.stub_model import StubModel, error_reply
 

@@ -18,8 +18,8 @@ from nousd.daemon.permissions import RulePermissions
 from nousd.machine.rules import Rule, RuleDecision, rules_of
 from nousd.tools.arguments import struct_arguments
 from nousd.tools.interface import ToolContext, ToolResult
-from nousd.wire.access import Access, ToolClass
-from nousd.wire.entries import PermissionMode
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.tool_footprint import Access, ToolClass
 from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
 from tests.daemon.scripted import WithoutThread
 from tests.daemon_harness import Event, of_type

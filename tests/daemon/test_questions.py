@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from nousd.wire.tool_events import ToolCallEvent
+from nousd.wire.events.tools import ToolCallEvent
 from tests.daemon.asking_bench import Bench, asking_daemon, calls
 from tests.daemon.scripted import Outcome
 from tests.daemon_harness import Event, Payload, of_type, types

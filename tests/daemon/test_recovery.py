@@ -18,9 +18,9 @@ from nousd.store import memory, sqlite
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter
 from nousd.wire import events
-from nousd.wire.codec import decode_event
-from nousd.wire.entries import MessageEntry
-from nousd.wire.inputs import QueuedInput
+from nousd.wire.codec.envelope import decode_event
+from nousd.wire.objects.entries import MessageEntry
+from nousd.wire.objects.inputs import QueuedInput
 from tests.daemon_harness import FakeClock, check_log
 
 Events = list[events.Event]

@@ -11,8 +11,8 @@ from nousd.daemon.permissions import RulePermissions
 from nousd.machine.rules import rules_of
 from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
 from nousd.runtimes.interface import Runtime
-from nousd.wire.entries import ToolCall
-from nousd.wire.policy import PolicyDecision
+from nousd.wire.objects.entries import ToolCall
+from nousd.wire.objects.policy import PolicyDecision
 from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
 from tests.daemon_harness import Event, of_type
 

@@ -19,7 +19,7 @@ from nousd.errors import ConfigError
 from nousd.machine.rules import rules_of
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.tools.sandbox.interface import FindSandbox, Held, Request, no_sandbox
-from nousd.wire.policy import SandboxFacts
+from nousd.wire.objects.policy import SandboxFacts
 from tests.daemon.scripted import ScriptedProvider, says
 from tests.daemon_harness import Payload, memory_daemon, of_type
 

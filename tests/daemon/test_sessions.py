@@ -12,7 +12,7 @@ from nousd.daemon.permissions import RulePermissions
 from nousd.machine.rules import rules_of
 from nousd.providers.interface import Provider
 from nousd.providers.mock import MockProvider
-from nousd.wire.entries import PermissionMode
+from nousd.wire.objects.entries import PermissionMode
 from tests.daemon.asking_bench import calls
 from tests.daemon.scripted import ScriptedProvider, says
 from tests.daemon.task_bench import children_of, result_of, task_daemon, tasks

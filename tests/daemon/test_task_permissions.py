@@ -11,7 +11,7 @@ import pytest
 from nousd.daemon.permissions import RulePermissions
 from nousd.machine.rules import rules_of
 from nousd.store import memory
-from nousd.wire.entries import PermissionMode
+from nousd.wire.objects.entries import PermissionMode
 from tests.daemon.asking_bench import Fetched, calls, naming
 from tests.daemon.scripted import says
 from tests.daemon.task_bench import children_of, hangs, of_run, result_of, task_daemon, tasks

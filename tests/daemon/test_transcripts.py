@@ -12,7 +12,7 @@ from nousd.daemon.transcripts import Newest, Transcripts
 from nousd.machine.session import SessionState
 from nousd.providers.interface import Provider
 from nousd.store.memory import MemoryStore
-from nousd.wire.entries import MessageEntry
+from nousd.wire.objects.entries import MessageEntry
 from nousd.wire.responses import Messages
 from tests.daemon_harness import Payload, memory_daemon
 from tests.stub_model import StubModel, error_reply, text_reply

@@ -15,7 +15,7 @@ from nousd.providers.mock import MockProvider
 from nousd.providers.models import ModelFacts, Models
 from nousd.providers.prices import Price
 from nousd.runtimes.native.loop import NativeSettings
-from nousd.wire.entries import Usage
+from nousd.wire.objects.entries import Usage
 from tests.daemon.scripted import Outcome, ScriptedProvider, fails, says
 from tests.daemon_harness import Client, Payload, memory_daemon, of_type
 

@@ -16,7 +16,7 @@ from nousd.machine.rules import rules_of
 from nousd.providers.interface import Receive
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store import memory
-from nousd.wire.canonical import digest
+from nousd.wire.codec.canonical_json import digest
 from tests.daemon.asking_bench import calls
 from tests.daemon.scripted import says
 from tests.daemon.workspaces_bench import Bench, Folders, folders_in, several_folders

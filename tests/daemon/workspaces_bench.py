@@ -11,8 +11,8 @@ from nousd.config.settings import Settings
 from nousd.daemon.permissions import RulePermissions
 from nousd.daemon.workspace_settings import workspaces_of_settings
 from nousd.tools.sandbox.interface import Held, Request
-from nousd.wire.entries import PermissionMode
-from nousd.wire.policy import SandboxFacts
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.policy import SandboxFacts
 from tests.daemon.scripted import Outcome, ScriptedProvider, says
 from tests.daemon_harness import Client, Daemon, Event, Events, memory_daemon, of_type
 

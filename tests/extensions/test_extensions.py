@@ -21,8 +21,8 @@ from nousd.extensions.loaded import Extensions
 from nousd.extensions.loader import load_extensions
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import ExpectQuiet, ToolContext, ToolResult, nobody_waits
-from nousd.wire.access import Access
 from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
+from nousd.wire.objects.tool_footprint import Access
 
 Write = Callable[..., Path]
 

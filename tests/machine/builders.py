@@ -10,8 +10,8 @@ from msgspec import UNSET
 from nousd.machine import decisions
 from nousd.machine.session import RunInfo, SessionState, apply, queue_fields
 from nousd.wire import events
-from nousd.wire.entries import CompactionEntry, MessageEntry, ToolCall
-from nousd.wire.inputs import QueuedInput
+from nousd.wire.objects.entries import CompactionEntry, MessageEntry, ToolCall
+from nousd.wire.objects.inputs import QueuedInput
 
 TS = "2026-01-01T00:00:00.000000Z"
 

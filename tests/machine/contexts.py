@@ -10,7 +10,7 @@ from msgspec import UNSET
 from nousd.machine.compile import Budget, Frame, budget_of
 from nousd.machine.model_input import ModelChoice, ToolSpec
 from nousd.machine.transcript import in_context
-from nousd.wire.entries import Attachment, Entry, ReasoningBlock, ToolCall
+from nousd.wire.objects.entries import Attachment, Entry, ReasoningBlock, ToolCall
 from tests.machine.builders import compacted, message
 
 CHOICE = ModelChoice("here", "model-1")

@@ -8,8 +8,8 @@ import pytest
 
 from nousd.machine import appending, decisions, queue
 from nousd.wire import events
-from nousd.wire.entries import Attachment, MessageEntry
-from nousd.wire.inputs import QueuedInput
+from nousd.wire.objects.entries import Attachment, MessageEntry
+from nousd.wire.objects.inputs import QueuedInput
 from tests.machine.builders import TS, after, answer, prompt_input, queued, running, session, user
 
 FILE = Attachment(artifact_id="sha256:1", media_type="text/plain", size_bytes=1)

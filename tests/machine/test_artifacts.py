@@ -13,9 +13,9 @@ from nousd.machine.artifacts import artifacts_of, names_artifact
 from nousd.machine.projection import row_changes
 from nousd.machine.row_changes import UseArtifact
 from nousd.wire import events
-from nousd.wire.entries import Attachment, CompactionEntry, MessageEntry
 from nousd.wire.events import DELTA_EVENTS, EVENTS, Event
-from nousd.wire.inputs import PendingCounts, QueuedInput
+from nousd.wire.objects.entries import Attachment, CompactionEntry, MessageEntry
+from nousd.wire.objects.inputs import PendingCounts, QueuedInput
 
 TS = "2026-01-02T03:04:05.678Z"
 

@@ -11,9 +11,9 @@ from nousd.machine.ends import cut_off
 from nousd.machine.lifecycle import Phase
 from nousd.machine.transcript import owed_calls
 from nousd.wire import events
-from nousd.wire.entries import Entry, MessageEntry, ToolCall
-from nousd.wire.event_base import CutOff
-from nousd.wire.questions import UserQuestion
+from nousd.wire.events.base import CutOff
+from nousd.wire.objects.entries import Entry, MessageEntry, ToolCall
+from nousd.wire.objects.questions import UserQuestion
 from tests.machine.builders import TS, user
 
 CALL: Any = {

@@ -18,8 +18,8 @@ from nousd.machine.command_lines import (
 )
 from nousd.machine.permission import Case, judge
 from nousd.machine.rules import check_rule, rules_of
-from nousd.wire.access import Access
-from nousd.wire.entries import PermissionMode
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.tool_footprint import Access
 
 
 def verdict(

@@ -14,8 +14,8 @@ from nousd.machine.compile import Compiled
 from nousd.machine.model_input import ModelChoice, ModelInput, UserMessage
 from nousd.machine.tokens import CHARS_PER_TOKEN, MESSAGE_TOKENS, entry_tokens, estimate_tokens
 from nousd.machine.transcript import in_context
-from nousd.wire.entries import CompactionEntry, Entry, MessageEntry
 from nousd.wire.limits import SUMMARY_CHARS_MAX
+from nousd.wire.objects.entries import CompactionEntry, Entry, MessageEntry
 from tests.machine.builders import TS, answer, compacted, message, result, user
 
 LONG = "x" * 4000

@@ -33,9 +33,9 @@ from nousd.machine.model_input import (
 )
 from nousd.machine.tokens import message_tokens, system_tokens, tool_tokens
 from nousd.machine.transcript import SUMMARY_INTRODUCTION, in_context
-from nousd.wire.canonical import canonical
-from nousd.wire.entries import Attachment, CompactionEntry, Entry, MessageEntry
+from nousd.wire.codec.canonical_json import canonical
 from nousd.wire.limits import ATTACHMENT_BYTES_MAX
+from nousd.wire.objects.entries import Attachment, CompactionEntry, Entry, MessageEntry
 from tests.machine.builders import answer, compacted, message, result, user
 from tests.machine.contexts import CHOICE, budgets, contexts, frames
 from tests.machine.test_transcript import check_valid

@@ -13,10 +13,10 @@ from nousd.errors import CommandRejected
 from nousd.machine import decisions, queue
 from nousd.machine.session import SessionState
 from nousd.wire import events
-from nousd.wire.entries import Attachment, Entry, MessageEntry
-from nousd.wire.event_base import TurnKey
-from nousd.wire.inputs import PendingCounts
+from nousd.wire.events.base import TurnKey
 from nousd.wire.limits import QUEUED_CHARS_MAX, QUEUED_INPUTS_MAX
+from nousd.wire.objects.entries import Attachment, Entry, MessageEntry
+from nousd.wire.objects.inputs import PendingCounts
 from tests.machine.builders import (
     TS,
     aborting,

@@ -20,10 +20,10 @@ from nousd.machine.model_input import (
     ToolSpec,
     UserMessage,
 )
-from nousd.wire.canonical import digest
-from nousd.wire.entries import Entry
-from nousd.wire.fragments import decode_node, put_together
-from nousd.wire.model_events import Omitted
+from nousd.wire.codec.canonical_json import digest
+from nousd.wire.codec.input_chunks import decode_node, put_together
+from nousd.wire.events.models import Omitted
+from nousd.wire.objects.entries import Entry
 from tests.machine.contexts import budgets, contexts, frames
 from tests.model_inputs import canonical_of
 

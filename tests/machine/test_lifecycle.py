@@ -22,12 +22,12 @@ from nousd.machine.lifecycle import (
     Phase,
 )
 from nousd.wire import events
-from nousd.wire.codec import encode_event_tail, number_event
-from nousd.wire.entries import MessageEntry, StopReason, ToolCall, Usage
-from nousd.wire.event_base import EndStatus
-from nousd.wire.inputs import PendingCounts
-from nousd.wire.policy import PolicySnapshot, PolicySource
-from nousd.wire.questions import QuestionAnswer, UserQuestion
+from nousd.wire.codec.envelope import encode_event_tail, number_event
+from nousd.wire.events.base import EndStatus
+from nousd.wire.objects.entries import MessageEntry, StopReason, ToolCall, Usage
+from nousd.wire.objects.inputs import PendingCounts
+from nousd.wire.objects.policy import PolicySnapshot, PolicySource
+from nousd.wire.objects.questions import QuestionAnswer, UserQuestion
 from tests.lifecycle import LifecycleChecker
 from tests.machine.builders import TS, user
 

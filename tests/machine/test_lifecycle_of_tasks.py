@@ -9,8 +9,8 @@ import pytest
 from nousd.machine.ends import owed_ends
 from nousd.machine.lifecycle import Ledger, Phase
 from nousd.wire import events
-from nousd.wire.event_base import TurnKey
-from nousd.wire.workers import Origin
+from nousd.wire.events.base import TurnKey
+from nousd.wire.objects.workers import Origin
 
 TURN: TurnKey = {"session_id": "s", "run_id": "r", "turn_id": "1"}
 CALL: dict[str, Any] = {**TURN, "tool_call_id": "m.0", "attempt": 1, "tool_name": "task"}

@@ -13,11 +13,11 @@ from msgspec import UNSET
 
 from nousd.machine import long_texts
 from nousd.wire import events
-from nousd.wire.codec import encode_json
-from nousd.wire.entries import MessageEntry, ToolCall
-from nousd.wire.event_base import TurnKey
-from nousd.wire.inputs import PendingCounts, QueuedInput
+from nousd.wire.codec.envelope import encode_json
+from nousd.wire.events.base import TurnKey
 from nousd.wire.limits import DELTA_BYTES_MAX, EVENT_TEXT_BYTES_MAX, TOOL_PREVIEW_CHARS_MAX
+from nousd.wire.objects.entries import MessageEntry, ToolCall
+from nousd.wire.objects.inputs import PendingCounts, QueuedInput
 from tests.machine.builders import compacted, message, queued
 
 BOUND = EVENT_TEXT_BYTES_MAX

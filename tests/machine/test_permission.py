@@ -10,9 +10,9 @@ import pytest
 from nousd.machine.permission import Case, Judgement, judge
 from nousd.machine.protected import PROTECTED_PLACES
 from nousd.machine.rules import check_rule, rule_for, rules_of
-from nousd.wire.access import Access, ToolClass
-from nousd.wire.entries import PermissionMode
 from nousd.wire.limits import RULE_CHARS_MAX
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.tool_footprint import Access, ToolClass
 
 MODES: tuple[PermissionMode, ...] = get_args(PermissionMode)
 

@@ -19,9 +19,9 @@ from nousd.machine.row_changes import (
     UpdateSession,
 )
 from nousd.wire import events
-from nousd.wire.event_base import TurnKey
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.events.base import TurnKey
 from nousd.wire.limits import SNIPPET_BYTES_MAX
-from nousd.wire.optional import or_unset
 
 TURN: TurnKey = {"session_id": "s1", "run_id": "r1", "turn_id": "1"}
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from nousd.machine import appending, decisions, queue, queue_updates
 from nousd.machine.session import SessionState, queue_fields
 from nousd.wire import events
-from nousd.wire.entries import TurnKind
-from nousd.wire.inputs import PendingCounts
 from nousd.wire.limits import QUEUED_INPUTS_MAX
+from nousd.wire.objects.entries import TurnKind
+from nousd.wire.objects.inputs import PendingCounts
 from tests.machine.builders import after, prompt_input, queued, running, session
 
 Events = tuple[events.Event, ...]

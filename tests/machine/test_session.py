@@ -9,7 +9,7 @@ import pytest
 from nousd.machine import queue
 from nousd.machine.session import RunInfo, SessionState, apply
 from nousd.wire import events
-from nousd.wire.inputs import PendingCounts
+from nousd.wire.objects.inputs import PendingCounts
 from tests.machine.builders import (
     TS,
     aborting,

@@ -32,7 +32,8 @@ from nousd.machine.transcript import (
     told,
     with_entry,
 )
-from nousd.wire.entries import (
+from nousd.wire.events.models import Omitted
+from nousd.wire.objects.entries import (
     Attachment,
     CompactionEntry,
     Entry,
@@ -40,7 +41,6 @@ from nousd.wire.entries import (
     ReasoningBlock,
     ToolCall,
 )
-from nousd.wire.model_events import Omitted
 from tests.machine.builders import answer, compacted, message, result, user
 
 CHOICE = ModelChoice("here", "model-1")

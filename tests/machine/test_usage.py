@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from nousd.machine.usage import CallFigures, with_call
-from nousd.wire.entries import Usage, UsageTotals
 from nousd.wire.events import UsageReported
+from nousd.wire.objects.entries import Usage, UsageTotals
 
 counts = st.integers(0, 10**9)
 usages = st.builds(

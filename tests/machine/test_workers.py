@@ -8,8 +8,8 @@ from msgspec import UNSET, UnsetType
 
 from nousd.errors import RuleInvalid
 from nousd.machine.workers import check_rules, has_tool, narrowest, of_parent
-from nousd.wire.entries import PermissionMode
-from nousd.wire.workers import WorkerPermissions, WorkerSpec
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.workers import WorkerPermissions, WorkerSpec
 
 Tools = tuple[str, ...] | UnsetType
 

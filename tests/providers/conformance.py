@@ -15,7 +15,7 @@ from typing import Any
 from nousd.machine.model_input import ModelInput
 from nousd.providers.hosted import HostedProvider
 from nousd.providers.interface import FinishReason
-from nousd.wire.entries import Usage
+from nousd.wire.objects.entries import Usage
 from tests.stub_model import Part, Reply, StubModel, stub_model
 
 KEY = "sk-very-secret-key"

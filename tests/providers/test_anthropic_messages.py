@@ -18,7 +18,7 @@ from nousd.machine.model_input import (
 )
 from nousd.providers.anthropic_messages import kept_block, messages_body, plan_of
 from nousd.providers.request_body import encode_body
-from nousd.wire.entries import Attachment, Thinking
+from nousd.wire.objects.entries import Attachment, Thinking
 from tests.providers.helpers import ask
 from tests.providers.transcripts import BLOBS, transcripts
 

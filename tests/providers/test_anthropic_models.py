@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nousd.providers.anthropic_models import BUDGETS, TRAITS, plan_for
-from nousd.wire.entries import Thinking
+from nousd.wire.objects.entries import Thinking
 
 SHOWN = {"type": "adaptive", "display": "summarized"}
 BOUND = {**SHOWN, "block_binding": {"prefix_mismatch_behavior": "drop_block"}}

@@ -23,7 +23,7 @@ from nousd.providers.interface import (
     ToolCallPiece,
     UsageSoFar,
 )
-from nousd.wire.entries import Usage
+from nousd.wire.objects.entries import Usage
 from tests.providers import decoding
 from tests.providers.conformance import Scene
 from tests.providers.dialects.anthropic import (

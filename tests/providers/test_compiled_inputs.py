@@ -22,7 +22,7 @@ from nousd.providers.interface import Blobs
 from nousd.providers.openai_chat import chat_body
 from nousd.providers.request_body import encode_body
 from nousd.providers.responses_input import responses_body
-from nousd.wire.entries import Entry
+from nousd.wire.objects.entries import Entry
 from tests.machine.contexts import budgets, contexts, frames
 
 Body = dict[str, Any]

@@ -30,7 +30,7 @@ from nousd.providers.interface import (
 )
 from nousd.providers.mock import MockProvider
 from nousd.providers.retry import RetryingProvider
-from nousd.wire.entries import Usage
+from nousd.wire.objects.entries import Usage
 from tests.providers.conformance import Dialect, Scene, Server, server_of
 from tests.providers.dialects import DIALECTS
 from tests.providers.helpers import (

@@ -20,7 +20,7 @@ from nousd.machine.model_input import (
 from nousd.providers.gemini_contents import contents_body
 from nousd.providers.interface import NO_BLOBS
 from nousd.providers.request_body import encode_body
-from nousd.wire.entries import Attachment, ReasoningBlock, Thinking
+from nousd.wire.objects.entries import Attachment, ReasoningBlock, Thinking
 from tests.providers.helpers import ask
 from tests.providers.transcripts import BLOBS, transcripts
 

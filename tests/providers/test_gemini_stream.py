@@ -23,7 +23,7 @@ from nousd.providers.interface import (
     ToolCallPiece,
     UsageSoFar,
 )
-from nousd.wire.entries import Usage
+from nousd.wire.objects.entries import Usage
 from tests.providers.decoding import decode, failure_of, kept, pieces_of, remembered, sse
 from tests.providers.dialects.gemini import call, chunk, error, text
 from tests.providers.helpers import calls_of, finish_of, reasoning_of, text_of

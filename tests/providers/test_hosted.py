@@ -23,7 +23,7 @@ from nousd.machine.model_input import (
 )
 from nousd.providers.connections import TAIL_SECONDS
 from nousd.providers.interface import ReasoningKept, TextDelta
-from nousd.wire.entries import Attachment, ReasoningBlock, Usage
+from nousd.wire.objects.entries import Attachment, ReasoningBlock, Usage
 from tests.providers.conformance import KEY, Dialect, Scene, Server, body_of, server_of
 from tests.providers.dialects import DIALECTS
 from tests.providers.helpers import (

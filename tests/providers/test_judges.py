@@ -23,7 +23,7 @@ from nousd.machine.model_input import (
     UserMessage,
 )
 from nousd.providers.interface import ReasoningKept
-from nousd.wire.entries import Attachment, ReasoningBlock, Sampling, Usage
+from nousd.wire.objects.entries import Attachment, ReasoningBlock, Sampling, Usage
 from tests.providers.conformance import Dialect, Scene, Server, server_of
 from tests.providers.dialects import DIALECTS
 from tests.providers.helpers import ask, calls_of, collect, finish_of, text_of

@@ -17,7 +17,7 @@ from nousd.machine.model_input import (
 )
 from nousd.providers.interface import Finished, Piece, TextDelta
 from nousd.providers.mock import FAILURES_KEPT_MAX, MockProvider
-from nousd.wire.entries import Usage
+from nousd.wire.objects.entries import Usage
 from tests.providers.helpers import (
     Collector,
     ask,

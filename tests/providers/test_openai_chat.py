@@ -15,7 +15,7 @@ from nousd.machine.model_input import (
 )
 from nousd.providers.openai_chat import chat_body
 from nousd.providers.request_body import encode_body
-from nousd.wire.entries import Attachment, Thinking
+from nousd.wire.objects.entries import Attachment, Thinking
 from tests.providers.helpers import ask
 
 PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}}

@@ -9,8 +9,8 @@ from nousd.errors import ContextOverflow, ProviderError
 from nousd.providers.answer_stream import AnswerStream
 from nousd.providers.interface import Finished, Piece, ReasoningDelta, TextDelta, ToolCallPiece
 from nousd.providers.openai_stream import ChatAnswer
-from nousd.wire.entries import Usage
 from nousd.wire.limits import ANSWER_BYTES_MAX
+from nousd.wire.objects.entries import Usage
 from tests.providers.decoding import sse
 from tests.providers.helpers import cuts, finish_of, reasoning_of, text_of
 from tests.providers.streams import (

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from nousd.providers.prices import Price, cost_usd
-from nousd.wire.entries import Usage
+from nousd.wire.objects.entries import Usage
 
 PRICE = Price(input=3.0, output=15.0, cache_read=0.3, cache_write=3.75)
 

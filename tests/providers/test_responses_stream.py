@@ -22,8 +22,8 @@ from nousd.providers.interface import (
 )
 from nousd.providers.responses_input import responses_body
 from nousd.providers.responses_stream import ResponsesAnswer
-from nousd.wire.entries import Usage
 from nousd.wire.limits import NESTING_MAX
+from nousd.wire.objects.entries import Usage
 from tests.providers.conformance import Scene
 from tests.providers.decoding import decode, failure_of, kept, pieces_of, remembered, shown, sse
 from tests.providers.dialects.responses import (

@@ -13,7 +13,7 @@ from nousd.providers.anthropic_messages import messages_body, plan_of
 from nousd.providers.gemini_contents import contents_body
 from nousd.providers.openai_chat import chat_body
 from nousd.providers.responses_input import responses_body
-from nousd.wire.entries import Sampling, Thinking
+from nousd.wire.objects.entries import Sampling, Thinking
 from tests.providers.helpers import ask
 
 ALL = Sampling(temperature=0.25, top_p=0.5, max_tokens=100)

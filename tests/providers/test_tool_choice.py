@@ -14,7 +14,7 @@ from nousd.providers.anthropic_messages import messages_body, plan_of
 from nousd.providers.gemini_contents import contents_body
 from nousd.providers.openai_chat import chat_body
 from nousd.providers.responses_input import responses_body
-from nousd.wire.run_options import ToolChoice
+from nousd.wire.objects.run_options import ToolChoice
 
 TOOL = ToolSpec("ls", "Lists.", {"type": "object", "properties": {}})
 

@@ -15,7 +15,7 @@ from nousd.machine.model_input import (
     ToolSpec,
     UserMessage,
 )
-from nousd.wire.entries import Attachment, ReasoningBlock
+from nousd.wire.objects.entries import Attachment, ReasoningBlock
 
 BLOBS = {"png": b"\x89PNG", "pdf": b"%PDF-1.7", "text": "grüße".encode()}
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import trio
 
-from nousd.wire.entries import Usage
+from nousd.wire.objects.entries import Usage
 from tests.daemon.asking_bench import naming
 from tests.daemon.process_harness import REPOSITORY, Place, running
 from tests.daemon_harness import Client, Events

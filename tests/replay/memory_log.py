@@ -9,10 +9,10 @@ from nousd.replay.recorded import Span, read_run
 from nousd.replay.replay import ReplayReport, replayed
 from nousd.store._rows_memory import Rows
 from nousd.store.artifacts import Artifact
-from nousd.wire.codec import decode_event, event_in
-from nousd.wire.entries import Entry
+from nousd.wire.codec.envelope import decode_event, event_in
+from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
 from nousd.wire.events import Event
-from nousd.wire.lifting import EVENT_SCHEMA_VERSION
+from nousd.wire.objects.entries import Entry
 
 
 class MemoryLog:

@@ -10,7 +10,7 @@ import pytest
 from nousd.errors import NotReplayable
 from nousd.replay.play import Tuning
 from nousd.replay.replay import replay
-from nousd.wire.lifting import EVENT_SCHEMA_VERSION
+from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
 from tests.daemon.process_harness import Place, running
 from tests.earlier_stores import EARLIER, HELD, unpack
 

@@ -25,9 +25,9 @@ from nousd.replay.recorded import read_run
 from nousd.replay.replay import replayed
 from nousd.store import memory
 from nousd.wire import events
-from nousd.wire.entries import PermissionMode
 from nousd.wire.events import Event
-from nousd.wire.policy import PolicyDecision, PolicySnapshot
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.policy import PolicyDecision, PolicySnapshot
 from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
 from tests.daemon.process_harness import Place, running
 from tests.daemon.scripted import says

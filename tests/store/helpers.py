@@ -16,10 +16,10 @@ from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
 from nousd.store.records import Batch, EventFilter, Record, StoredEvent
 from nousd.wire import events
-from nousd.wire.codec import encode_event_tail
-from nousd.wire.entries import MessageEntry
+from nousd.wire.codec.envelope import encode_event_tail
 from nousd.wire.events import EVENT_TYPES
-from nousd.wire.inputs import PendingCounts, QueuedInput
+from nousd.wire.objects.entries import MessageEntry
+from nousd.wire.objects.inputs import PendingCounts, QueuedInput
 
 TS = "2026-01-02T03:04:05.678Z"
 EVERYTHING = EventFilter()

@@ -17,8 +17,8 @@ from nousd.store._database import open_for_writing
 from nousd.store.artifacts import CHUNK_BYTES, PUT_STEP_BYTES, Artifact, ArtifactInfo
 from nousd.store.interface import PENDING_BYTES_MAX, Store
 from nousd.wire import events
-from nousd.wire.entries import MessageEntry
-from nousd.wire.event_base import TurnKey
+from nousd.wire.events.base import TurnKey
+from nousd.wire.objects.entries import MessageEntry
 from tests.store.faulty_disk import Fault, faulty_disk
 from tests.store.helpers import (
     TS,

@@ -20,8 +20,8 @@ from nousd.admin.check import check
 from nousd.store import sqlite
 from nousd.store.records import EventFilter, Old, StoredEvent
 from nousd.wire.events import DELTA_EVENTS
-from nousd.wire.inputs import QueuedInput
-from nousd.wire.metrics import PendingInputs
+from nousd.wire.objects.inputs import QueuedInput
+from nousd.wire.objects.metrics import PendingInputs
 from tests.earlier_stores import EARLIER, HELD, Held, StoredInput, rows, stored_inputs, unpack
 from tests.lifecycle import LifecycleChecker
 from tests.store.helpers import (

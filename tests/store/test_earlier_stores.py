@@ -20,9 +20,9 @@ from nousd.store import sqlite
 from nousd.store._database import open_for_writing
 from nousd.store.migrations import MIGRATIONS
 from nousd.store.records import EventFilter
-from nousd.wire.codec import decode_event
+from nousd.wire.codec.envelope import decode_event
+from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION, STEPS
 from nousd.wire.events import EVENTS
-from nousd.wire.lifting import EVENT_SCHEMA_VERSION, STEPS
 from tests.earlier_stores import EARLIER, HELD, StoredLines, stored_lines, unpack
 from tests.store.faulty_disk import Fault, faulty_disk
 from tests.store.helpers import NO_BOUND, append, run_started, whole_log

@@ -14,8 +14,8 @@ from nousd.store.artifacts import PUT_STEP_BYTES, Artifact
 from nousd.store.interface import Store
 from nousd.store.records import Old
 from nousd.wire import events
-from nousd.wire.inputs import PendingCounts, QueuedInput
-from nousd.wire.metrics import PendingInputs
+from nousd.wire.objects.inputs import PendingCounts, QueuedInput
+from nousd.wire.objects.metrics import PendingInputs
 from tests.store.helpers import TS, Outcomes, Watch, append, created, deleted, source, updated
 
 

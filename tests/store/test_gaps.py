@@ -15,7 +15,7 @@ from nousd.store._database import open_for_reading
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, Old
 from nousd.wire import events
-from nousd.wire.event_base import TurnKey
+from nousd.wire.events.base import TurnKey
 from tests.store.helpers import (
     append,
     created,

@@ -12,7 +12,7 @@ from nousd.store import memory, sqlite
 from nousd.store._pending import PendingBatches
 from nousd.store.interface import PENDING_BATCHES_MAX, PENDING_BYTES_MAX, Store
 from nousd.store.records import EventFilter
-from nousd.wire.codec import decode_event
+from nousd.wire.codec.envelope import decode_event
 from nousd.wire.events import Status
 from tests.store.helpers import (
     EVERYTHING,

@@ -12,7 +12,7 @@ from nousd.store.interface import Store
 from nousd.store.records import EventFilter, Old, StoredEvent
 from nousd.store.schema.m006_blocks_of_events import EVENTS_PER_BLOCK
 from nousd.wire import events
-from nousd.wire.event_base import TurnKey
+from nousd.wire.events.base import TurnKey
 from tests.store.helpers import (
     EVERYTHING,
     NO_BOUND,

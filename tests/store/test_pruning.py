@@ -22,7 +22,7 @@ from nousd.store._database import open_for_writing
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, Old, Pruned
 from nousd.wire import events
-from nousd.wire.event_base import TurnKey
+from nousd.wire.events.base import TurnKey
 from tests.lifecycle import LifecycleChecker
 from tests.store.helpers import (
     EVERYTHING,

@@ -20,9 +20,9 @@ from nousd.store import _pruning, memory, sqlite
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, Old, StoredEvent
 from nousd.wire import events
-from nousd.wire.codec import decode_event, event_in
-from nousd.wire.event_base import TurnKey
+from nousd.wire.codec.envelope import decode_event, event_in
 from nousd.wire.events import DELTA_EVENTS
+from nousd.wire.events.base import TurnKey
 from tests.store.helpers import (
     EVERYTHING,
     NO_BOUND,

@@ -13,11 +13,11 @@ from nousd.store.interface import Store
 from nousd.store.rows import Defaults, SessionRow
 from nousd.store.session_list import SessionFilter
 from nousd.wire import events
-from nousd.wire.entries import CompactionEntry, Usage, UsageTotals
-from nousd.wire.event_base import TurnKey
+from nousd.wire.events.base import TurnKey
 from nousd.wire.limits import SNIPPET_BYTES_MAX
-from nousd.wire.transcript_responses import TreeNode
-from nousd.wire.workers import TaskOrigin, WorkerPermissions, WorkerSpec
+from nousd.wire.objects.entries import CompactionEntry, Usage, UsageTotals
+from nousd.wire.objects.workers import TaskOrigin, WorkerPermissions, WorkerSpec
+from nousd.wire.responses.transcripts import TreeNode
 from tests.store.helpers import (
     NO_BOUND,
     TS,

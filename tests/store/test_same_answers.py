@@ -21,10 +21,10 @@ from nousd.store.interface import Store
 from nousd.store.records import Batch, StoredEvent
 from nousd.store.session_list import SessionFilter
 from nousd.wire import events
-from nousd.wire.codec import decode_event
-from nousd.wire.entries import Sampling, Usage
+from nousd.wire.codec.envelope import decode_event
 from nousd.wire.events import EVENTS
-from nousd.wire.session_settings import SessionRules
+from nousd.wire.objects.entries import Sampling, Usage
+from nousd.wire.objects.session_settings import SessionRules
 from tests.store.helpers import (
     EVERYTHING,
     NO_BOUND,

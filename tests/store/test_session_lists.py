@@ -14,8 +14,8 @@ from nousd.store import _session_queries, sqlite
 from nousd.store._database import open_for_reading
 from nousd.store.interface import Store
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, folded
-from nousd.wire.entries import Sampling
-from nousd.wire.session_settings import SessionRules
+from nousd.wire.objects.entries import Sampling
+from nousd.wire.objects.session_settings import SessionRules
 from tests.store.helpers import append, created, deleted, updated
 
 

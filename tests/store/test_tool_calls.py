@@ -10,7 +10,7 @@ from msgspec import UNSET
 from nousd.store.interface import Store
 from nousd.store.rows import ToolCallRow
 from nousd.wire import events
-from nousd.wire.workers import Origin
+from nousd.wire.objects.workers import Origin
 from tests.store.helpers import NO_BOUND, append, created, deleted
 
 

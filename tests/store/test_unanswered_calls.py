@@ -7,7 +7,7 @@ from typing import Any
 
 from nousd.store.interface import Store
 from nousd.wire import events
-from nousd.wire.workers import Origin
+from nousd.wire.objects.workers import Origin
 from tests.store.helpers import append
 
 ASKED: dict[str, Any] = {

@@ -12,7 +12,7 @@ import pytest
 
 from nousd.errors import ToolArgumentsInvalid, ToolError
 from nousd.tools.builtins import builtin_tools
-from nousd.wire.access import Access
+from nousd.wire.objects.tool_footprint import Access
 from tests.tools.bench import Bench
 from tests.tools.sandbox_bench import SandboxBench
 

@@ -22,7 +22,7 @@ from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.landlock import Landlock
 from nousd.tools.sandbox.places import Chosen, places_of
 from nousd.tools.sandbox.rule_walk import Search
-from nousd.wire.access import Access
+from nousd.wire.objects.tool_footprint import Access
 from tests.tools.bench import SECRET, Bench, Lifeline
 from tests.tools.sandbox_bench import CHOSEN, SandboxBench
 

@@ -15,9 +15,9 @@ from nousd.views.tandem.failures import Failure, engine_code
 from nousd.views.tandem.messages import Message, messages, reply
 from nousd.views.tandem.runs import conflict, run_now
 from nousd.views.tandem.sessions import changed_session, session
-from nousd.wire.entries import Attachment, CompactionEntry, Entry, MessageEntry, ToolCall
-from nousd.wire.run_responses import ActiveRun
-from nousd.wire.session_responses import SessionRecord, SessionSummary
+from nousd.wire.objects.entries import Attachment, CompactionEntry, Entry, MessageEntry, ToolCall
+from nousd.wire.responses.runs import ActiveRun
+from nousd.wire.responses.sessions import SessionRecord, SessionSummary
 
 TIME = "2026-11-21T05:13:01.739690Z"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from nousd.wire.codec import Request, decode_payload, decode_request
+from nousd.wire.codec.envelope import Request, decode_payload, decode_request
 from nousd.wire.commands import Command
 
 

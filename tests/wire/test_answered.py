@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from nousd.wire.answered import responses_of
-from nousd.wire.command_base import AnsweredBy, Command
+from nousd.wire.codec.answer_types import responses_of
 from nousd.wire.commands import COMMANDS, GetState, Prompt
+from nousd.wire.commands.base import AnsweredBy, Command
 from nousd.wire.responses import RESPONSE_TYPES, RESPONSES, Accepted, Result, State
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "protocol" / "v1.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.errors import WIRE_ERROR_CODES, CommandRejected, InvalidCommand, WireError
-from nousd.wire.codec import (
+from nousd.wire.codec.envelope import (
     decode_event,
     encode_error,
     encode_event_tail,
@@ -21,9 +21,9 @@ from nousd.wire.codec import (
     number_event,
     scrub,
 )
+from nousd.wire.commands.subscribe import cursor, cursor_seq
 from nousd.wire.events import EVENTS, Event, MessageUpdate, Status
 from nousd.wire.responses import RESPONSES, Accepted, Pong, Response
-from nousd.wire.subscribe import cursor, cursor_seq
 from tests.validation import check_event, check_response
 
 TS = "2026-11-21T05:13:01.739690Z"

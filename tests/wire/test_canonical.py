@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.errors import NotCanonical
-from nousd.wire.canonical import canonical, digest, expressible, hash_of, nearest
+from nousd.wire.codec.canonical_json import canonical, digest, expressible, hash_of, nearest
 
 VALUES: st.SearchStrategy[Any] = st.recursive(
     st.none()

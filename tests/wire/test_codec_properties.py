@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nousd.errors import InvalidCommand, InvalidPayload
-from nousd.wire.codec import (
+from nousd.wire.codec.envelope import (
     convert_payload,
     decode_event,
     decode_payload,
@@ -22,9 +22,9 @@ from nousd.wire.codec import (
     number_event,
 )
 from nousd.wire.commands import COMMANDS, Command
+from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.events import EVENTS
 from nousd.wire.responses import RESPONSES
-from nousd.wire.subscribe import Subscribe
 from tests.validation import check_command, check_event, check_response, check_subscription
 from tests.wire.strategies import structs
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nousd.wire import framing
-from nousd.wire.framing import (
+from nousd.wire.codec import framing
+from nousd.wire.codec.framing import (
     LINE_TOO_LONG,
     NO_ROOM_FOR_LINE,
     LineBudget,

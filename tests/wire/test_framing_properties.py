@@ -9,7 +9,7 @@ from unittest.mock import patch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nousd.wire.framing import (
+from nousd.wire.codec.framing import (
     LINE_TOO_LONG,
     NO_ROOM_FOR_LINE,
     LineBudget,
@@ -66,7 +66,7 @@ def test_lines_of_many_connections_share_a_budget_that_is_whole_in_the_end(
 ) -> None:
     limit, long_line = 40, 8
     budget = LineBudget(budget_bytes)
-    with patch("nousd.wire.framing.LONG_LINE_BYTES", long_line):
+    with patch("nousd.wire.codec.framing.LONG_LINE_BYTES", long_line):
         splitters = [LineSplitter(limit, budget) for _ in streams]
         lines: list[list[Line]] = [[] for _ in streams]
         left = [iter(chunks) for chunks in streams]

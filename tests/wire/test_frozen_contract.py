@@ -13,16 +13,16 @@ import msgspec
 import pytest
 
 from nousd.errors import WIRE_ERROR_CODES, CommandRejected
-from nousd.wire.codec import encode_error, encode_event_tail, encode_response, number_event
+from nousd.wire.codec.envelope import encode_error, encode_event_tail, encode_response, number_event
 from nousd.wire.commands import COMMANDS
-from nousd.wire.entries import MessageEntry, TurnKind
 from nousd.wire.events import EVENTS, FROZEN_EVENTS, MessageStart, TurnStart
-from nousd.wire.inputs import PendingCounts
-from nousd.wire.response_base import RunState
+from nousd.wire.objects.entries import MessageEntry, TurnKind
+from nousd.wire.objects.inputs import PendingCounts
+from nousd.wire.objects.words import QueueMode
 from nousd.wire.responses import RESPONSES, Pong
-from nousd.wire.run_responses import FlatEvent
-from nousd.wire.transcript_responses import TreeNode
-from nousd.wire.words import QueueMode
+from nousd.wire.responses.base import RunState
+from nousd.wire.responses.runs import FlatEvent
+from nousd.wire.responses.transcripts import TreeNode
 from tests.conversation import load
 
 PROTOCOL = Path(__file__).resolve().parents[2] / "protocol"

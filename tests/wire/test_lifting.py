@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from nousd.errors import StoreError, StoreTooNew
-from nousd.wire.codec import encode_event_tail, number_event
+from nousd.wire.codec.envelope import encode_event_tail, number_event
+from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION, STEPS, lift
 from nousd.wire.events import EVENTS
-from nousd.wire.lifting import EVENT_SCHEMA_VERSION, STEPS, lift
 from tests.validation import check_event
 from tests.wire.test_answers import sample
 
@@ -74,9 +74,9 @@ def test_steps_are_taken_one_after_another(monkeypatch: pytest.MonkeyPatch) -> N
 
         return step
 
-    monkeypatch.setattr("nousd.wire.lifting.EVENT_SCHEMA_VERSION", 4)
+    monkeypatch.setattr("nousd.wire.codec.upcasting.EVENT_SCHEMA_VERSION", 4)
     steps = {version: {"message_update": append(f" {version}")} for version in (1, 2, 3)}
-    monkeypatch.setattr("nousd.wire.lifting.STEPS", steps)
+    monkeypatch.setattr("nousd.wire.codec.upcasting.STEPS", steps)
     for version, text in ((1, "ä 1 2 3"), (2, "ä 2 3"), (3, "ä 3"), (4, "ä")):
         assert parts(lift(UPDATE_1, version))["payload"]["delta"] == text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nousd.wire import media_types
+from nousd.wire.objects import media_types
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nousd.errors import InvalidPayload
-from nousd.wire.codec import decode_payload
+from nousd.wire.codec.envelope import decode_payload
 from nousd.wire.commands import COMMANDS, GetMessages, Prompt
 from nousd.wire.limits import NAME_CHARS_MAX, TEXT_CHARS_MAX, TOOLS_MAX
 from tests.wire.request_lines import request

@@ -15,34 +15,34 @@ import msgspec
 import pytest
 
 from nousd.machine.model_input import AssistantMessage, ToolResultMessage, UserMessage
-from nousd.wire import (
+from nousd.wire import responses
+from nousd.wire.codec.envelope import decode_payload, decode_request
+from nousd.wire.commands import COMMANDS
+from nousd.wire.commands import inputs as input_commands
+from nousd.wire.commands.subscribe import Subscribe
+from nousd.wire.events import EVENTS
+from nousd.wire.events import models as model_events
+from nousd.wire.objects import (
     entries,
-    input_commands,
     inputs,
     mcp,
-    model_events,
-    model_responses,
     policy,
     questions,
     remarks,
-    responses,
     run_options,
-    run_responses,
-    session_responses,
     session_settings,
-    state_response,
-    tool_responses,
-    transcript_responses,
     trust,
     workers,
 )
-from nousd.wire.codec import decode_payload, decode_request
-from nousd.wire.commands import COMMANDS
-from nousd.wire.events import EVENTS
+from nousd.wire.objects.workspaces import OverrideInForce
 from nousd.wire.responses import RESPONSES
-from nousd.wire.subscribe import Subscribe
-from nousd.wire.tool_responses import AgentSummary
-from nousd.wire.workspaces import OverrideInForce
+from nousd.wire.responses import models as model_responses
+from nousd.wire.responses import runs as run_responses
+from nousd.wire.responses import sessions as session_responses
+from nousd.wire.responses import state as state_response
+from nousd.wire.responses import tools as tool_responses
+from nousd.wire.responses import transcripts as transcript_responses
+from nousd.wire.responses.tools import AgentSummary
 from tests.validation import check_command, check_event, check_response, check_subscription
 
 ROOT = Path(__file__).resolve().parents[2]

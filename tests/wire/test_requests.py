@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.errors import InvalidCommand, InvalidPayload
-from nousd.wire.codec import decode_payload, decode_request
+from nousd.wire.codec.envelope import decode_payload, decode_request
 from nousd.wire.commands import COMMANDS, Ping, Prompt
 from nousd.wire.limits import NESTING_MAX
 from tests.wire.request_lines import decode

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from nousd.errors import InvalidPayload
-from nousd.wire.codec import convert_payload
-from nousd.wire.subscribe import Subscribe
+from nousd.wire.codec.envelope import convert_payload
+from nousd.wire.commands.subscribe import Subscribe
 from tests.validation import check_subscription
 
 STRANGE_CURSORS = [

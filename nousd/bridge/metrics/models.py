@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from nousd.bridge.metrics.folds import Folds
 from nousd.bridge.metrics.labels import OTHER, Names
-from nousd.wire.entries import Usage
 from nousd.wire.events import UsageReported
+from nousd.wire.objects.entries import Usage
 
 MODELS_MAX: Final = 50
 """Models that are told apart."""

@@ -14,9 +14,9 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.utils import floatToGoString
 
-from nousd.wire.metrics import Durations, LogMetrics
+from nousd.wire.commands.subscribe import cursor_seq
+from nousd.wire.objects.metrics import Durations, LogMetrics
 from nousd.wire.responses import Metrics
-from nousd.wire.subscribe import cursor_seq
 
 
 def families(figures: Metrics | None) -> Iterator[Metric]:

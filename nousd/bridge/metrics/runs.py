@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from nousd.bridge.metrics.folds import Fold, Folds
 from nousd.bridge.metrics.labels import Names
 from nousd.wire import events
-from nousd.wire.event_base import EndStatus
+from nousd.wire.events.base import EndStatus
 
 CODES_MAX: Final = 50
 """Codes of warnings, and of errors, that are told apart."""

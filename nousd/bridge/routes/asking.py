@@ -31,10 +31,10 @@ from nousd.wire.commands import (
     RejectQuestion,
 )
 from nousd.wire.events import QuestionAsked
-from nousd.wire.policy import ConfirmDecision
-from nousd.wire.questions import UserQuestion
+from nousd.wire.objects.policy import ConfirmDecision
+from nousd.wire.objects.questions import UserQuestion
 from nousd.wire.responses import Accepted
-from nousd.wire.tool_responses import ToolCallRecord
+from nousd.wire.responses.tools import ToolCallRecord
 
 _DECISIONS: Final[dict[str, ConfirmDecision]] = {
     "once": "once",

@@ -17,7 +17,7 @@ from nousd.bridge.routes.bodies import PartGiven
 from nousd.client.client import Client
 from nousd.client.files import IN_LINE_BYTES_MAX, PIECE_BYTES
 from nousd.wire.commands import PutArtifact
-from nousd.wire.input_commands import AttachmentGiven
+from nousd.wire.commands.inputs import AttachmentGiven
 from nousd.wire.limits import NAME_CHARS_MAX
 from nousd.wire.responses import Artifact, Upload
 

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from nousd.wire.entries import Sampling
-from nousd.wire.optional import or_unset
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.objects.entries import Sampling
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,8 +16,8 @@ from nousd.bridge.table import Call, Row
 from nousd.views.tandem.messages import Message
 from nousd.views.tandem.sessions import DEFAULT_TITLE
 from nousd.wire.commands import AppendMessage, GetSession, UpdateSession
+from nousd.wire.objects.run_options import ToolChoice
 from nousd.wire.responses import Accepted
-from nousd.wire.run_options import ToolChoice
 
 SPELLS: Final[Mapping[str, str]] = {
     "text": "parts",

@@ -13,7 +13,7 @@ from typing import Final, Literal
 from nousd.bridge.replies import UNPROCESSABLE, HttpError
 from nousd.bridge.routes.bodies import Given
 from nousd.views.tandem.tools import is_same_tool, tools_ruled
-from nousd.wire.session_settings import SessionRules
+from nousd.wire.objects.session_settings import SessionRules
 
 _DECISIONS: Final[dict[str, Literal["allow", "ask", "deny"]]] = {
     "allow": "allow",

@@ -15,7 +15,7 @@ from nousd.client.client import Client
 from nousd.errors import Refused
 from nousd.views.tandem.runs import Idle, RunNow, conflict, run_now
 from nousd.wire.commands import Abort, GetState
-from nousd.wire.run_responses import ActiveRun
+from nousd.wire.responses.runs import ActiveRun
 
 _NOTHING_TO_CANCEL: Final = frozenset({"no_active_run", "run_mismatch"})
 

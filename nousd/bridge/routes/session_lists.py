@@ -15,7 +15,7 @@ from nousd.client.client import Client
 from nousd.views.tandem.sessions import Session, session
 from nousd.wire.commands import GetCapabilities, ListSessions
 from nousd.wire.limits import PAGE_ROWS_MAX
-from nousd.wire.session_responses import SessionSummary
+from nousd.wire.responses.sessions import SessionSummary
 
 
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True):

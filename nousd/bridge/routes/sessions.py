@@ -22,9 +22,9 @@ from nousd.views.tandem.sessions import (
     changed_session,
     session,
 )
+from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands import DeleteSession, GetSession, NewSession, UpdateSession
-from nousd.wire.optional import or_unset
-from nousd.wire.session_responses import SessionRecord
+from nousd.wire.responses.sessions import SessionRecord
 
 SPELLS: Final[Mapping[str, str]] = {
     "name": "title",

@@ -17,10 +17,10 @@ from nousd.bridge.table import Call, Row
 from nousd.bridge.window import Wanted
 from nousd.client.client import Client
 from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place
-from nousd.wire.codec import decode_event
+from nousd.wire.codec.envelope import decode_event
 from nousd.wire.commands import GetEvents
-from nousd.wire.subscribe import cursor_seq
-from nousd.wire.words import EventTypes
+from nousd.wire.commands.subscribe import cursor_seq
+from nousd.wire.objects.words import EventTypes
 
 EVENTS_MAX: Final = 10_000
 """Frames in one answer that is no stream; the next ones are behind the last."""

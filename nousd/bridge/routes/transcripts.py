@@ -13,12 +13,12 @@ from nousd.errors import AnswerInvalid
 from nousd.views.tandem.failures import Failure, engine_code, run_error
 from nousd.views.tandem.messages import Message, messages
 from nousd.wire.commands import GetEvents, GetMessages, GetSession
-from nousd.wire.entries import Entry, MessageEntry
 from nousd.wire.events import Error, MessageStart
 from nousd.wire.limits import PAGE_ROWS_MAX
+from nousd.wire.objects.entries import Entry, MessageEntry
 from nousd.wire.responses import Messages
-from nousd.wire.run_responses import RunRecord
-from nousd.wire.session_responses import SessionRecord
+from nousd.wire.responses.runs import RunRecord
+from nousd.wire.responses.sessions import SessionRecord
 
 ENTRIES_MAX: Final = 10_000
 BYTES_MAX: Final = 64 * 1024 * 1024

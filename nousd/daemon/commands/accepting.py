@@ -25,10 +25,10 @@ from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.errors import CommandRejected
 from nousd.wire import commands
-from nousd.wire.codec import encode_json
-from nousd.wire.entries import Entry
-from nousd.wire.inputs import QueuedInput
-from nousd.wire.optional import or_unset
+from nousd.wire.codec.envelope import encode_json
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.objects.entries import Entry
+from nousd.wire.objects.inputs import QueuedInput
 from nousd.wire.responses import Accepted
 
 HandedIn = commands.Prompt | commands.AppendMessage | commands.Steer | commands.FollowUp

@@ -7,7 +7,7 @@ from msgspec import UNSET
 from nousd.config.agents import Agent
 from nousd.daemon.core import Core, Reply
 from nousd.wire import commands, responses
-from nousd.wire.tool_responses import AgentSummary
+from nousd.wire.responses.tools import AgentSummary
 
 
 async def list_agents(core: Core, command: commands.ListAgents) -> Reply:

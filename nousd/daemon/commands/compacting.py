@@ -20,7 +20,7 @@ from nousd.machine.fragments import store_input
 from nousd.machine.model_input_event import model_input
 from nousd.machine.usage import CallFigures
 from nousd.wire import commands, events
-from nousd.wire.optional import or_unset
+from nousd.wire.codec.unset import or_unset
 from nousd.wire.responses import Compaction
 
 

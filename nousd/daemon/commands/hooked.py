@@ -21,9 +21,9 @@ from nousd.extensions.hook_chain import Failure, InputOutcome, SwitchOutcome
 from nousd.extensions.hooks import InputGiven, SessionForking, SessionSwitching
 from nousd.machine.long_texts import beginning
 from nousd.wire import commands, events
-from nousd.wire.codec import scrub
-from nousd.wire.optional import or_unset
-from nousd.wire.remarks import InputKind, Remark
+from nousd.wire.codec.envelope import scrub
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.objects.remarks import InputKind, Remark
 from nousd.wire.responses import Accepted
 
 _log: Final = logging.getLogger(__name__)

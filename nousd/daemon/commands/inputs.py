@@ -32,11 +32,11 @@ from nousd.daemon.results import run_result
 from nousd.errors import CommandRejected, CommandTimedOut, ProviderFailed, SessionError
 from nousd.machine import appending, decisions, long_texts, queue
 from nousd.wire import commands
-from nousd.wire.inputs import QueuedInput
-from nousd.wire.optional import or_unset
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.commands.subscribe import cursor
+from nousd.wire.objects.inputs import QueuedInput
+from nousd.wire.objects.words import QueueKind
 from nousd.wire.responses import Accepted, Queue, Result
-from nousd.wire.subscribe import cursor
-from nousd.wire.words import QueueKind
 
 
 async def prompt(core: Core, command: commands.Prompt) -> Reply:

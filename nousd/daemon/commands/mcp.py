@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from nousd.daemon.core import Core, Deferred, Reply
 from nousd.wire import commands
+from nousd.wire.commands.subscribe import cursor
 from nousd.wire.responses import Accepted, McpServers
-from nousd.wire.subscribe import cursor
 
 
 async def add_mcp(core: Core, command: commands.AddMcp) -> Reply:

@@ -16,12 +16,12 @@ from nousd.machine import queue
 from nousd.machine.appending import appended_entry
 from nousd.store.rows import Path
 from nousd.wire import commands
-from nousd.wire.codec import encode_json
-from nousd.wire.entries import Entry, parent_of
+from nousd.wire.codec.envelope import encode_json
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.commands.subscribe import cursor
 from nousd.wire.limits import PAGE_BYTES_MAX
-from nousd.wire.optional import or_unset
+from nousd.wire.objects.entries import Entry, parent_of
 from nousd.wire.responses import Messages
-from nousd.wire.subscribe import cursor
 
 
 async def get_messages(core: Core, command: commands.GetMessages) -> Messages:

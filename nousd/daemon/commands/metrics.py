@@ -7,8 +7,8 @@ from collections import Counter
 from nousd import __version__
 from nousd.daemon.core import Core, Reply
 from nousd.wire import commands
+from nousd.wire.commands.subscribe import cursor
 from nousd.wire.responses import Metrics
-from nousd.wire.subscribe import cursor
 
 
 async def get_metrics(core: Core, _command: commands.GetMetrics) -> Reply:

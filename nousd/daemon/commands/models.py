@@ -14,15 +14,15 @@ from nousd.providers.listing import Listing
 from nousd.providers.models import Models, name_of
 from nousd.providers.prices import Price
 from nousd.wire import commands, responses
-from nousd.wire.model_responses import (
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.responses import Accepted
+from nousd.wire.responses.models import (
     Catalog,
     ModelSummary,
     Prices,
     ProviderSummary,
     ProviderUnlisted,
 )
-from nousd.wire.optional import or_unset
-from nousd.wire.responses import Accepted
 
 
 async def set_model(core: Core, command: commands.SetModel) -> Reply:

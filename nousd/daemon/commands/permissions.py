@@ -17,13 +17,13 @@ from nousd.machine.rules import allowed, denied_or_asked, rules_of
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.store.records import EventFilter
 from nousd.wire import commands
-from nousd.wire.codec import decode_event
+from nousd.wire.codec.envelope import decode_event
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.commands.subscribe import cursor
 from nousd.wire.events import PermissionRequested
 from nousd.wire.limits import EXPIRED_LISTED_MAX, RULE_CHARS_MAX
-from nousd.wire.optional import or_unset
 from nousd.wire.responses import Accepted, Permissions
-from nousd.wire.subscribe import cursor
-from nousd.wire.tool_responses import ExpiredRequest, RuleInForce
+from nousd.wire.responses.tools import ExpiredRequest, RuleInForce
 
 _SAID: Final = {
     "once": "the user allowed it",

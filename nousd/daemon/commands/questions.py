@@ -7,8 +7,8 @@ from msgspec import UNSET
 from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.pages import page_of
 from nousd.wire import commands
+from nousd.wire.commands.subscribe import cursor
 from nousd.wire.responses import Accepted, Questions
-from nousd.wire.subscribe import cursor
 
 _NOT_ANSWERED = "the user does not want to answer"
 

@@ -13,16 +13,16 @@ from nousd.errors import CommandRejected
 from nousd.machine.session import SessionState
 from nousd.store.records import StoredEvent
 from nousd.wire import commands
+from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands import COMMANDS
+from nousd.wire.commands.subscribe import cursor
 from nousd.wire.events import EVENTS, FROZEN_EVENTS
 from nousd.wire.limit_table import LIMITS
 from nousd.wire.limits import PAGE_BYTES_MAX
-from nousd.wire.optional import or_unset
-from nousd.wire.response_base import RunState
 from nousd.wire.responses import Capabilities, Events, Pong, Run, Runs, State
-from nousd.wire.run_responses import ActiveRun, RunRecord
-from nousd.wire.state_response import OpenMessage
-from nousd.wire.subscribe import cursor
+from nousd.wire.responses.base import RunState
+from nousd.wire.responses.runs import ActiveRun, RunRecord
+from nousd.wire.responses.state import OpenMessage
 
 
 async def ping(_core: Core, _command: commands.Ping) -> Reply:

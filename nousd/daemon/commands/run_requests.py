@@ -20,10 +20,10 @@ from nousd.machine import appending, decisions
 from nousd.machine.model_input import ModelChoice
 from nousd.machine.session import SessionState
 from nousd.wire import commands
-from nousd.wire.entries import Entry
+from nousd.wire.codec.unset import or_unset
 from nousd.wire.limits import APPENDED_LOOKED_AT_MAX, PAGE_BYTES_MAX
-from nousd.wire.optional import or_unset
-from nousd.wire.run_options import NOTHING_ASKED, RunOptions, RunRequest
+from nousd.wire.objects.entries import Entry
+from nousd.wire.objects.run_options import NOTHING_ASKED, RunOptions, RunRequest
 
 
 def run_request(core: Core, state: SessionState, command: commands.Prompt) -> RunRequest:

@@ -17,13 +17,13 @@ from nousd.machine.session import SessionState
 from nousd.store.rows import SessionRow
 from nousd.store.session_list import SessionFilter
 from nousd.wire import commands
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.commands.subscribe import cursor
 from nousd.wire.limits import PAGE_ROWS_MAX
-from nousd.wire.optional import or_unset
+from nousd.wire.objects.workspaces import OverrideInForce
 from nousd.wire.responses import Messages, SessionNow, Sessions
-from nousd.wire.run_responses import RunRecord
-from nousd.wire.session_responses import SessionRecord, SessionSummary
-from nousd.wire.subscribe import cursor
-from nousd.wire.workspaces import OverrideInForce
+from nousd.wire.responses.runs import RunRecord
+from nousd.wire.responses.sessions import SessionRecord, SessionSummary
 
 
 async def list_sessions(core: Core, command: commands.ListSessions) -> Reply:

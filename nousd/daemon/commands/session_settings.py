@@ -14,11 +14,11 @@ from nousd.errors import InvalidPayload, RuleInvalid
 from nousd.machine.rules import RuleDecision, check_rule
 from nousd.machine.session_rules import has_room
 from nousd.wire import commands, events
-from nousd.wire.codec import encode_json
-from nousd.wire.entries import Sampling
+from nousd.wire.codec.envelope import encode_json
 from nousd.wire.limits import SESSION_RULES_CHARS_MAX, SOURCE_METADATA_BYTES_MAX
+from nousd.wire.objects.entries import Sampling
+from nousd.wire.objects.session_settings import SessionRules
 from nousd.wire.responses import Accepted
-from nousd.wire.session_settings import SessionRules
 
 _NO_RULES: Final = SessionRules()
 _NO_SAMPLING: Final = Sampling()

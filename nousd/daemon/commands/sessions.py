@@ -18,7 +18,7 @@ from nousd.daemon.log import Ticket
 from nousd.errors import InvalidPayload
 from nousd.machine import appending, decisions
 from nousd.wire import commands, events
-from nousd.wire.optional import or_unset
+from nousd.wire.codec.unset import or_unset
 from nousd.wire.responses import Leaf, SessionDeleted, SessionSelected, Tree
 
 

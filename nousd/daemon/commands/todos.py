@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from nousd.daemon.core import Core, Reply
 from nousd.wire import commands
+from nousd.wire.commands.subscribe import cursor
 from nousd.wire.responses import TodosNow
-from nousd.wire.subscribe import cursor
 
 
 async def get_todos(core: Core, command: commands.GetTodos) -> Reply:

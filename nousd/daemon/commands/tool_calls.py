@@ -10,10 +10,10 @@ from nousd.daemon.workspaces import Workspace
 from nousd.errors import CommandRejected
 from nousd.store.rows import ToolCallRow
 from nousd.wire import commands
-from nousd.wire.optional import or_unset
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.commands.subscribe import cursor, cursor_seq
 from nousd.wire.responses import Accepted, ToolCallNow, ToolCalls
-from nousd.wire.subscribe import cursor, cursor_seq
-from nousd.wire.tool_responses import ToolCallSummary
+from nousd.wire.responses.tools import ToolCallSummary
 
 _BEHIND_ALL: Final = 2**63 - 1
 

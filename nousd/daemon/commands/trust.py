@@ -11,10 +11,10 @@ from nousd.daemon.folder_threads import in_folder_thread
 from nousd.daemon.project import Project, read_inside
 from nousd.errors import CommandRejected, InvalidPayload, ToolError
 from nousd.wire import commands
-from nousd.wire.canonical import digest
+from nousd.wire.codec.canonical_json import digest
+from nousd.wire.commands.subscribe import cursor
+from nousd.wire.objects.trust import ProjectFile
 from nousd.wire.responses import Accepted, ProjectFiles
-from nousd.wire.subscribe import cursor
-from nousd.wire.trust import ProjectFile
 
 _FOLDER: Final = ".nousd"
 

@@ -13,10 +13,10 @@ from nousd.errors import CommandRejected, InvalidPayload
 from nousd.machine import decisions
 from nousd.machine.session import SessionState
 from nousd.wire import commands, events
+from nousd.wire.codec.unset import or_unset
 from nousd.wire.limits import OVERRIDE_SECONDS_MAX, OVERRIDE_SECONDS_MIN
-from nousd.wire.optional import or_unset
+from nousd.wire.objects.session_settings import SessionRules
 from nousd.wire.responses import Attached, WorkspaceOverride
-from nousd.wire.session_settings import SessionRules
 
 
 async def attach_session(core: Core, command: commands.AttachSession) -> Reply:

@@ -21,10 +21,10 @@ from nousd.runtimes.calls.hooks import CallHooks, Opinion, Remark
 from nousd.runtimes.calls.host import CallHost
 from nousd.runtimes.calls.runtime_policy import heard
 from nousd.tools.interface import Tool, ToolContext
-from nousd.wire.access import Access
-from nousd.wire.canonical import expressible, hash_of
-from nousd.wire.entries import ToolCall
-from nousd.wire.policy import PolicySource
+from nousd.wire.codec.canonical_json import expressible, hash_of
+from nousd.wire.objects.entries import ToolCall
+from nousd.wire.objects.policy import PolicySource
+from nousd.wire.objects.tool_footprint import Access
 
 RAW_ARGUMENTS: Final = "_raw"
 """The only argument of a call whose arguments were no JSON object: what the model wrote instead."""

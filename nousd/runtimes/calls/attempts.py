@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from nousd.machine.permission import Judgement
 from nousd.tools.interface import Tool
-from nousd.wire.policy import PolicyDecision, PolicySource
+from nousd.wire.objects.policy import PolicyDecision, PolicySource
 
 _SOURCE: Final = "replay"
 

@@ -19,9 +19,9 @@ from nousd.runtimes.calls.host import CallHost
 from nousd.runtimes.interface import TurnHost
 from nousd.tools.interface import ToolResult
 from nousd.wire import events
-from nousd.wire.entries import ToolCall
-from nousd.wire.optional import or_unset
-from nousd.wire.policy import PolicySnapshot, PolicySource
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.objects.entries import ToolCall
+from nousd.wire.objects.policy import PolicySnapshot, PolicySource
 
 
 class CallEvents:

@@ -12,8 +12,8 @@ import msgspec
 
 from nousd.runtimes.calls.host import CallHost
 from nousd.tools.interface import Tool, ToolResult
-from nousd.wire.entries import ToolCall
-from nousd.wire.policy import PolicySource
+from nousd.wire.objects.entries import ToolCall
+from nousd.wire.objects.policy import PolicySource
 
 
 class Remark(msgspec.Struct, frozen=True):

@@ -14,10 +14,10 @@ from msgspec import UNSET, UnsetType
 from nousd.machine.permission import Judgement
 from nousd.tools.interface import Emit, Tool, ToolContext
 from nousd.tools.spool import Spool
-from nousd.wire.access import Access
-from nousd.wire.entries import PermissionMode, ToolCall
 from nousd.wire.events import Event
-from nousd.wire.policy import ConfirmDecision
+from nousd.wire.objects.entries import PermissionMode, ToolCall
+from nousd.wire.objects.policy import ConfirmDecision
+from nousd.wire.objects.tool_footprint import Access
 
 if TYPE_CHECKING:
     from nousd.runtimes.calls.runtime_policy import RuntimeOpinion

@@ -27,9 +27,9 @@ from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.tools.secrets import NO_SECRETS
 from nousd.tools.spool import Spool
 from nousd.wire import events
-from nousd.wire.codec import scrub
-from nousd.wire.entries import ToolCall
-from nousd.wire.policy import ExecutionEnv, PolicySource
+from nousd.wire.codec.envelope import scrub
+from nousd.wire.objects.entries import ToolCall
+from nousd.wire.objects.policy import ExecutionEnv, PolicySource
 
 _OUTPUT_TYPE: Final = "text/plain; charset=utf-8"
 

@@ -14,8 +14,8 @@ import msgspec
 from nousd.machine.long_texts import beginning
 from nousd.machine.permission import Judgement
 from nousd.runtimes.calls.host import CallHost
-from nousd.wire.entries import ToolCall
-from nousd.wire.policy import PolicyDecision, PolicySource
+from nousd.wire.objects.entries import ToolCall
+from nousd.wire.objects.policy import PolicyDecision, PolicySource
 
 _SOURCE: Final = "runtime"
 

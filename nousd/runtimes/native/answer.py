@@ -35,9 +35,9 @@ from nousd.runtimes.calls.admission import RAW_ARGUMENTS
 from nousd.runtimes.interface import TurnHost
 from nousd.runtimes.native.metering import Meter
 from nousd.wire import events
-from nousd.wire.codec import is_nested_too_deep
-from nousd.wire.entries import MessageEntry, ReasoningBlock, StopReason, ToolCall
-from nousd.wire.optional import or_unset
+from nousd.wire.codec.envelope import is_nested_too_deep
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.objects.entries import MessageEntry, ReasoningBlock, StopReason, ToolCall
 
 
 async def ask_model(

@@ -31,9 +31,10 @@ from nousd.runtimes.native.answer import ask_model, provider_failed
 from nousd.runtimes.native.summary import write_summary
 from nousd.tools.interface import ExpectQuiet, nobody_waits
 from nousd.tools.registry import ToolRegistry
-from nousd.wire import events, model_events
-from nousd.wire.canonical import expressible, nearest
-from nousd.wire.entries import Entry, ToolCall
+from nousd.wire import events
+from nousd.wire.codec.canonical_json import expressible, nearest
+from nousd.wire.events import models as model_events
+from nousd.wire.objects.entries import Entry, ToolCall
 
 
 class NativeSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,8 +21,8 @@ from nousd.providers.interface import (
     UsageSoFar,
 )
 from nousd.providers.prices import Price, cost_usd
-from nousd.wire.entries import Usage
-from nousd.wire.optional import or_unset
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.objects.entries import Usage
 
 
 class Meter:

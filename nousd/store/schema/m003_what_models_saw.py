@@ -1,5 +1,5 @@
 """Version 3: artifacts lie in chunks, runs and sessions have the sums of their model calls
-(``wire.entries.UsageTotals``), and event lines have a third version (``nousd.wire.lifting``).
+(``wire.entries.UsageTotals``), and event lines have a third version (``nousd.wire.codec.upcasting``).
 
 An artifact is there when its row in ``artifacts`` is. Chunks without one belong to an artifact that is
 being put or dropped, or was not put to its end. All chunks but the last have ``CHUNK_BYTES``.

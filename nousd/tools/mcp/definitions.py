@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from nousd.tools.arguments import Arguments
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.registry import TOOL_NAME
-from nousd.wire.canonical import expressible, hash_of, nearest
+from nousd.wire.codec.canonical_json import expressible, hash_of, nearest
 from nousd.wire.limits import MCP_DESCRIPTION_CHARS_MAX, MCP_SCHEMA_BYTES_MAX, MCP_TOOLS_MAX
 
 _NAME_CHARS_MAX: Final = 64

@@ -25,7 +25,7 @@ from nousd.tools.mcp.spec import ServerSpec, filled_in
 from nousd.tools.mcp.tool import McpTool
 from nousd.tools.output import OutputStream
 from nousd.tools.registry import ToolRegistry
-from nousd.wire.policy import ExecutionEnv
+from nousd.wire.objects.policy import ExecutionEnv
 
 FIRST_PAUSE_SECONDS: Final = 1.0
 PAUSE_SECONDS_MAX: Final = 60.0

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from nousd.errors import ConfigError
-from nousd.wire.access import ToolClass
+from nousd.wire.objects.tool_footprint import ToolClass
 
 FOREIGN_CLASSES: Final[frozenset[ToolClass]] = frozenset({"exec", "network"})
 """What a tool of another program may do, unless the user says otherwise: anything."""

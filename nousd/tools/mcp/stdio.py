@@ -27,7 +27,7 @@ from nousd.tools.mcp.pace import Pace
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.mcp.values import values_in
 from nousd.tools.supervisor import supervised_conversation
-from nousd.wire.framing import LineSplitter, LineTooLong
+from nousd.wire.codec.framing import LineSplitter, LineTooLong
 from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX
 
 _WRITES_WAITING_MAX: Final = 64

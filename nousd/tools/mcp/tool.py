@@ -9,8 +9,8 @@ import msgspec
 
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.mcp.definitions import Definition
-from nousd.wire.access import Access, ToolClass
-from nousd.wire.policy import ExecutedBy
+from nousd.wire.objects.policy import ExecutedBy
+from nousd.wire.objects.tool_footprint import Access, ToolClass
 
 Call = Callable[[str, Mapping[str, Any], ToolContext], Awaitable[ToolResult]]
 """Takes the server's own name of a tool, arguments and the context of the call."""

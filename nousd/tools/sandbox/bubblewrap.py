@@ -32,7 +32,7 @@ from nousd.tools.sandbox.links import kept
 from nousd.tools.sandbox.places import Chosen, Places, is_of_the_machine, places_of
 from nousd.tools.sandbox.rule_walk import Search
 from nousd.tools.sandbox.stand_ins import StandIns
-from nousd.wire.policy import SandboxFacts
+from nousd.wire.objects.policy import SandboxFacts
 
 TEMPORARY: Final = "/tmp"  # noqa: S108 - inside of the sandbox, where it is its own
 HOME: Final = f"{TEMPORARY}/home"

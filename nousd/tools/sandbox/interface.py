@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from nousd.tools.sandbox.limits import Limits
-from nousd.wire.policy import SandboxFacts
+from nousd.wire.objects.policy import SandboxFacts
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -36,7 +36,7 @@ from nousd.tools.sandbox import seccomp
 from nousd.tools.sandbox.interface import Held, Request
 from nousd.tools.sandbox.places import Chosen, Places, is_of_the_machine, places_of
 from nousd.tools.sandbox.rule_walk import Search
-from nousd.wire.policy import SandboxFacts
+from nousd.wire.objects.policy import SandboxFacts
 
 ABI_MIN: Final = 6
 

@@ -12,12 +12,12 @@ from nousd.views.tandem.key_case import Body
 from nousd.views.tandem.runs import TENANT
 from nousd.views.tandem.values import milliseconds, or_none
 from nousd.wire.events import PermissionRequested, QuestionAsked, ToolCallApproved, ToolCallDenied
-from nousd.wire.policy import ConfirmDecision
-from nousd.wire.questions import QuestionAnswer, UserQuestion
+from nousd.wire.events.tools import ToolCallEvent
+from nousd.wire.objects.policy import ConfirmDecision
+from nousd.wire.objects.questions import QuestionAnswer, UserQuestion
+from nousd.wire.objects.todos import Todo
 from nousd.wire.responses import Permissions
-from nousd.wire.todos import Todo
-from nousd.wire.tool_events import ToolCallEvent
-from nousd.wire.tool_responses import RuleInForce
+from nousd.wire.responses.tools import RuleInForce
 
 _ATTEMPT: Final = "-"
 

@@ -15,9 +15,9 @@ from nousd.views.tandem import message_events, session_events
 from nousd.views.tandem.frames import FRAMES_MAX, Envelope, Frame
 from nousd.views.tandem.values import milliseconds
 from nousd.views.tandem.view_types import Seen, Views
-from nousd.wire.codec import decode_event
+from nousd.wire.codec.envelope import decode_event
+from nousd.wire.commands.subscribe import cursor_seq
 from nousd.wire.events import EVENT_TYPES
-from nousd.wire.subscribe import cursor_seq
 
 _VIEWS: Final[Views] = {**session_events.VIEWS, **message_events.VIEWS}
 

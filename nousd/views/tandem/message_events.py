@@ -19,7 +19,7 @@ from nousd.views.tandem.runs import TENANT
 from nousd.views.tandem.values import milliseconds, or_none
 from nousd.views.tandem.view_types import Seen, Told, Views, run_of
 from nousd.wire import events
-from nousd.wire.tool_events import ToolCallEvent, ToolExecutionEvent
+from nousd.wire.events.tools import ToolCallEvent, ToolExecutionEvent
 
 # --- messages --------------------------------------------------------------------------------
 

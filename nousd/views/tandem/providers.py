@@ -8,8 +8,8 @@ from typing import Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from nousd.wire.model_responses import ModelSummary, ProviderSummary
 from nousd.wire.responses import Models
+from nousd.wire.responses.models import ModelSummary, ProviderSummary
 
 DEFAULT_PROVIDER: Final = "local"
 """What is said where no provider is the default."""

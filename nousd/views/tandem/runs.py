@@ -12,7 +12,7 @@ from msgspec import UnsetType
 from nousd.views.tandem.frames import Frame
 from nousd.views.tandem.key_case import Body
 from nousd.views.tandem.values import milliseconds, or_none
-from nousd.wire.run_responses import ActiveRun
+from nousd.wire.responses.runs import ActiveRun
 
 TENANT: Final = {"org_id": "local", "workspace_id": "local", "source": "local_implicit"}
 """Whose a session is; here always the one user's of this machine."""

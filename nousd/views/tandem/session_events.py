@@ -14,8 +14,8 @@ from nousd.views.tandem.sessions import ENVIRONMENT, project_id
 from nousd.views.tandem.values import milliseconds, or_none
 from nousd.views.tandem.view_types import Seen, Told, Views, run_of
 from nousd.wire import events
-from nousd.wire.event_base import EndStatus
 from nousd.wire.events import SessionAttached, WorkspaceOverrideExpired, WorkspaceOverrideGranted
+from nousd.wire.events.base import EndStatus
 
 
 class _End(NamedTuple):

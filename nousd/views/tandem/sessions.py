@@ -13,7 +13,7 @@ from msgspec import UNSET
 from nousd.views.tandem.key_case import Body
 from nousd.views.tandem.messages import Message
 from nousd.views.tandem.values import milliseconds, or_none, seconds
-from nousd.wire.session_responses import SessionRecord, SessionSummary
+from nousd.wire.responses.sessions import SessionRecord, SessionSummary
 
 DEFAULT_TITLE: Final = "New session"
 """What a session is called that has no name."""

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
+from nousd.wire.commands.subscribe import cursor_seq
 from nousd.wire.events import Event
-from nousd.wire.subscribe import cursor_seq
 
 
 class Seen(NamedTuple):

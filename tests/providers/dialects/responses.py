@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nousd.providers.responses import ResponsesProvider
-from nousd.wire.entries import Usage
+from nousd.wire.objects.entries import Usage
 from tests.providers.conformance import KEY, Dialect, Scene
 from tests.providers.dialects.openai import models
 from tests.stub_model import Part

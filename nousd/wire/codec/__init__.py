@@ -1,0 +1,1 @@
+"""Between bytes and structs: framing, envelopes, validation, canonical JSON, upcasting."""

@@ -1,0 +1,202 @@
+"""Canonical JSON (RFC 8785) and its hash: one text for one value, whoever writes it.
+
+What is hashed here can be hashed again by any client in any language: keys are sorted by their UTF-16
+code units, nothing stands between tokens, numbers are those of ECMAScript and strings escape what they
+must and nothing else. A number is a double; what no double holds has no canonical form, and
+``expressible`` says what to put in its place.
+
+Lone surrogates, which UTF-8 cannot write, become U+FFFD as everywhere on the wire (``wire.codec``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json.encoder
+import math
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final
+
+from nousd.errors import NotCanonical
+from nousd.wire.codec.envelope import scrub
+
+_EXACT_MAX: Final = 2**53 - 1
+"""Up to here every whole number is a double of its own."""
+
+_POINT_DIGITS_MAX: Final = 21
+_ZEROS_MAX: Final = 6
+"""ECMAScript writes an exponent for more digits before the point, or zeros behind it, than these."""
+
+_string: Final[Callable[[str], str]] = json.encoder.encode_basestring
+
+
+def canonical(value: Any) -> bytes:
+    """Returns the canonical JSON of dicts, lists, tuples, strings, numbers, booleans and None.
+
+    Raises:
+        NotCanonical: a number that no double holds, a key that is no string, or a value that JSON does
+            not have.
+    """
+    parts: list[str] = []
+    _write(value, parts)
+    text = "".join(parts)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _scrubbed(value)
+
+
+def hash_of(value: Any) -> str:
+    """Returns ``sha256:`` and the hex digest of the value's canonical JSON. Raises NotCanonical."""
+    return digest(canonical(value))
+
+
+def digest(data: bytes) -> str:
+    """Returns ``sha256:`` and the hex digest of bytes: an artifact's id, or an input's hash."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def expressible(value: Any, instead: Callable[[int], Any] = str) -> Any:
+    """Returns the value with whole numbers that no double holds replaced; the same object if there
+    are none.
+
+    Args:
+        instead: what stands for such a number: its digits, or ``nearest``.
+    """
+    match value:
+        case bool():
+            return value
+        case int():
+            return value if _is_double(value) else instead(value)
+        case dict():
+            changed = {key: expressible(item, instead) for key, item in value.items()}
+            return changed if any(changed[key] is not value[key] for key in value) else value
+        case list() | tuple():
+            items = [expressible(item, instead) for item in value]
+            same = all(one is other for one, other in zip(items, value, strict=True))
+            return value if same else items
+        case _:
+            return value
+
+
+def nearest(number: int) -> float | str:
+    """Returns the double next to a whole number; its digits where it is larger than any."""
+    try:
+        return float(number)
+    except OverflowError:
+        return str(number)
+
+
+def _write(value: Any, parts: list[str]) -> None:
+    match value:
+        case str():
+            parts.append(_string(value))
+        case None:
+            parts.append("null")
+        case bool():
+            parts.append("true" if value else "false")
+        case int():
+            parts.append(_whole_number(value))
+        case float():
+            parts.append(_number(value))
+        case dict():
+            _write_object(value, parts)
+        case list() | tuple():
+            _write_array(value, parts)
+        case _:
+            raise NotCanonical(f"{type(value).__name__} is no value of JSON")
+
+
+def _write_object(value: dict[Any, Any], parts: list[str]) -> None:
+    separator = "{"
+    for key in _sorted(value):
+        parts.append(separator)
+        parts.append(_string(key))
+        parts.append(":")
+        _write(value[key], parts)
+        separator = ","
+    parts.append("{}" if separator == "{" else "}")
+
+
+def _write_array(value: list[Any] | tuple[Any, ...], parts: list[str]) -> None:
+    separator = "["
+    for item in value:
+        parts.append(separator)
+        _write(item, parts)
+        separator = ","
+    parts.append("[]" if separator == "[" else "]")
+
+
+def _sorted(keys: dict[Any, Any]) -> list[str]:
+    for key in keys:
+        if not isinstance(key, str):
+            raise NotCanonical(f"a key is {type(key).__name__} and not a string")
+        if not key.isascii():
+            return sorted(keys, key=_utf16)
+    return sorted(keys)
+
+
+def _utf16(key: Any) -> bytes:
+    if not isinstance(key, str):
+        raise NotCanonical(f"a key is {type(key).__name__} and not a string")
+    return key.encode("utf-16-be", "surrogatepass")
+
+
+def _scrubbed(value: Any) -> bytes:
+    """Encodes a value with lone surrogates. Keys may become equal: then the last one counts."""
+    clean = json.loads(scrub(json.dumps(value, ensure_ascii=False)))
+    parts: list[str] = []
+    _write(clean, parts)
+    return "".join(parts).encode()
+
+
+# --- numbers ---------------------------------------------------------------------------------
+
+
+def _is_double(number: int) -> bool:
+    """Whether a whole number is a double, or is how the canonical JSON of one is written."""
+    if -_EXACT_MAX <= number <= _EXACT_MAX:
+        return True
+    try:
+        double = float(number)
+    except OverflowError:
+        return False
+    return int(double) == number or _number(double) == str(number)
+
+
+def _whole_number(number: int) -> str:
+    if -_EXACT_MAX <= number <= _EXACT_MAX:
+        return int.__repr__(number)
+    if not _is_double(number):
+        raise NotCanonical("a whole number is too large to be a double")
+    return _number(float(number))
+
+
+def _number(number: float) -> str:
+    """Writes a double as ECMAScript's Number::toString does."""
+    if not math.isfinite(number):
+        raise NotCanonical(f"{number} is no number of JSON")
+    if number == 0:
+        return "0"
+    sign, digits, point = _shortest(number)
+    count = len(digits)
+    if count <= point <= _POINT_DIGITS_MAX:
+        text = digits + "0" * (point - count)
+    elif 0 < point <= _POINT_DIGITS_MAX:
+        text = f"{digits[:point]}.{digits[point:]}"
+    elif -_ZEROS_MAX < point <= 0:
+        text = f"0.{'0' * -point}{digits}"
+    else:
+        fraction = f".{digits[1:]}" if count > 1 else ""
+        text = f"{digits[0]}{fraction}e{point - 1:+d}"
+    return sign + text
+
+
+def _shortest(number: float) -> tuple[str, str, int]:
+    """Returns the sign, the fewest digits that tell the double from its neighbours, without zeros at
+    the end, and where the point stands, counted from before the first digit.
+    """
+    negative, digits, exponent = Decimal(float.__repr__(number)).as_tuple()
+    assert isinstance(exponent, int)
+    text = "".join(map(str, digits))
+    return "-" if negative else "", text.rstrip("0"), len(text) + exponent

@@ -1,0 +1,335 @@
+"""Lines to commands, responses and events to lines.
+
+Theory of operation. A line is decoded in two steps: the envelope with its payload left raw, then the
+payload by the struct that the type names. So the id of a request with an unknown type or a bad
+payload is still known for the answer.
+
+The fast path is msgspec on the bytes as they came. Only when it fails, or misses a key of the envelope,
+is the line read again the tolerant way: v1 clients may send keys of the envelope in any case, invalid
+UTF-8 and lone surrogates (both become U+FFFD). The tolerant way also words the errors (``faults``),
+so that no text of a parser reaches a client.
+
+Duplicate keys: the last one counts. Of keys that differ in case only, the lower-case one counts, so
+that both ways agree. Unknown keys are skipped. All three are promises of v1, as ``protocol/v1.md``
+("Envelope") says.
+
+This module makes no ids, reads no clock and does no I/O.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, Final, NoReturn, TypeVar
+
+import msgspec
+
+from nousd.errors import InvalidCommand, InvalidCursor, InvalidPayload, WireError
+from nousd.wire.codec.validation import fault_in, kind_of, missing_field
+from nousd.wire.commands import COMMANDS, LENIENT, Command
+from nousd.wire.events import EVENT_TYPES, EVENTS, Event
+from nousd.wire.limits import NESTING_MAX
+from nousd.wire.objects.words import OptionalCursor
+from nousd.wire.responses import RESPONSE_TYPES, Response
+
+_FAILURES: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""What msgspec raises on bad input; two of them are not its own exceptions."""
+
+C = TypeVar("C", bound=Command)
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A decoded envelope: ``payload`` is raw JSON that is known to be an object."""
+
+    id: str
+    type: str
+    payload: msgspec.Raw
+
+
+class _Envelope(msgspec.Struct):
+    v: str | None = None
+    id: str | None = None
+    type: str | None = None
+    # No object, so that a key in another case is looked for.
+    payload: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_OBJECT: Final = ord("{")
+
+_envelope_decoder: Final = msgspec.json.Decoder(_Envelope)
+_encoder: Final = msgspec.json.Encoder()
+_payload_decoders: Final[dict[type[Command], msgspec.json.Decoder[Any]]] = {}
+
+
+# --- requests --------------------------------------------------------------------------------
+
+
+def decode_request(line: bytes) -> Request:
+    """Decodes one line without its LF.
+
+    Raises:
+        InvalidCommand: with the request's id where it could be read. The order in which faults are
+            looked for is JSON, ``v``, ``id``, ``type``; whether the type is known is not asked here.
+    """
+    if is_nested_too_deep(line):
+        raise InvalidCommand(f"invalid_json: nested deeper than {NESTING_MAX} levels")
+    try:
+        envelope = _envelope_decoder.decode(line)
+    except _FAILURES:
+        return _decode_tolerantly(line)
+    if (
+        not envelope.id
+        or not envelope.type
+        or envelope.v != "1"
+        or memoryview(envelope.payload)[0] != _OBJECT
+    ):
+        return _decode_tolerantly(line)
+    return Request(envelope.id, envelope.type, envelope.payload)
+
+
+def _decode_tolerantly(line: bytes) -> Request:
+    """The slow way: any case of keys, repaired UTF-8, worded errors."""
+    value = parse_json(line)
+    if value is None:
+        value = {}
+    if not isinstance(value, dict):
+        raise InvalidCommand(f"invalid_json: expected an object, got {kind_of(value)}")
+    fields = {key.lower(): item for key, item in value.items()} | value
+    request_id = fields.get("id")
+    readable_id = request_id if isinstance(request_id, str) else ""
+    for name in ("v", "id", "type"):
+        if not isinstance(fields.get(name), str | None):
+            raise InvalidCommand(
+                f"invalid_json: {name} must be a string, got {kind_of(fields[name])}",
+                request_id=readable_id,
+            )
+    payload = fields.get("payload")
+    if not isinstance(payload, dict | None):
+        raise InvalidCommand(
+            f"invalid_json: payload must be an object, got {kind_of(payload)}",
+            request_id=readable_id,
+        )
+    version = fields.get("v") or "1"
+    if version != "1":
+        raise InvalidCommand(
+            f"invalid_version: expected 1, got {version[:40]}", request_id=readable_id
+        )
+    if not readable_id:
+        raise InvalidCommand("missing_id")
+    if not fields.get("type"):
+        raise InvalidCommand("missing_type", request_id=readable_id)
+    return Request(readable_id, fields["type"], msgspec.Raw(_encoder.encode(payload or {})))
+
+
+def parse_json(data: bytes) -> Any:
+    """Parses JSON that may hold invalid UTF-8 or lone surrogates; both become U+FFFD.
+
+    Raises:
+        InvalidCommand: ``invalid_json: ...`` with the position of the fault.
+    """
+    text = data.decode("utf-8", "replace")
+    if not text.strip():
+        raise InvalidCommand("invalid_json: the line is empty")
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+    except json.JSONDecodeError as error:
+        raise InvalidCommand(f"invalid_json: syntax error at column {error.colno}") from None
+    except ValueError as error:
+        # An integer of thousands of digits, 1e999, NaN or Infinity.
+        raise InvalidCommand("invalid_json: a number is out of range") from error
+    return _without_surrogates(value)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_constant(text)
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, list | tuple):
+        return [_without_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {scrub(key): _without_surrogates(item) for key, item in value.items()}
+    return value
+
+
+def scrub(text: str) -> str:
+    """Replaces lone surrogates, which no JSON encoder of ours can write, by U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+# Possessive, because a repeat that may be taken back costs a hundred bytes for each byte of a string.
+_BRACKETS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]')
+
+
+def is_nested_too_deep(json: bytes) -> bool:
+    """Whether arrays and objects nest deeper than ``NESTING_MAX``."""
+    if json.count(b"[") + json.count(b"{") <= NESTING_MAX:
+        return False
+    depth = 0
+    for match in _BRACKETS.finditer(json):
+        token = match.group()
+        if token in b"[{":
+            depth += 1
+            if depth > NESTING_MAX:
+                return True
+        elif token in b"]}":
+            depth -= 1
+    return False
+
+
+# --- payloads --------------------------------------------------------------------------------
+
+
+def decode_payload(request: Request) -> Command:
+    """Decodes the payload by the struct that the request's type names.
+
+    Raises:
+        InvalidCommand: no command has that type.
+        InvalidPayload: naming the first field that does not fit, in the struct's order.
+    """
+    struct = COMMANDS.get(request.type)
+    if struct is None:
+        raise InvalidCommand(f"invalid_command: {request.type[:100]}", request_id=request.id)
+    return convert_payload(request.payload, struct)
+
+
+def convert_payload(payload: msgspec.Raw, struct: type[C]) -> C:
+    """Decodes raw JSON into ``struct``, wording faults as v1 clients know them.
+
+    Raises:
+        InvalidPayload: naming the field and, where there is one, the limit.
+        InvalidCursor: the same, where the field is a cursor.
+    """
+    decoder = _payload_decoders.get(struct)
+    if decoder is None:
+        decoder = _payload_decoders[struct] = msgspec.json.Decoder(struct)
+    try:
+        decoded: C = decoder.decode(payload)
+    except _FAILURES:
+        return _convert_tolerantly(_parse_payload(payload), struct)
+    return decoded
+
+
+def _parse_payload(payload: msgspec.Raw) -> dict[str, Any]:
+    """Parses what the fast path, which does not look into unknown fields, took for an object."""
+    try:
+        values: dict[str, Any] = parse_json(bytes(payload))
+    except InvalidCommand as error:
+        raise InvalidPayload(error.message) from None
+    return values
+
+
+def _convert_tolerantly(values: dict[str, Any], struct: type[C]) -> C:
+    accepted: dict[str, Any] = {}
+    for field in msgspec.structs.fields(struct):
+        if field.name not in values:
+            if field.required:
+                raise InvalidPayload(missing_field(struct, field.name))
+            continue
+        value = values[field.name]
+        try:
+            accepted[field.name] = msgspec.convert(value, field.type)
+        except msgspec.ValidationError as error:
+            if not _counts_as_absent(value, field, struct):
+                fault = InvalidCursor if field.type == OptionalCursor else InvalidPayload
+                raise fault(fault_in(struct, field, value, error)) from None
+    return struct(**accepted)
+
+
+def _counts_as_absent(value: Any, field: msgspec.structs.FieldInfo, struct: type[Command]) -> bool:
+    """v1 clients write an optional id they do not have as "". v1 had no cursors: there it is a slip,
+    and to take it for "from now on" would lose events silently.
+    """
+    if value == "" and field.type != OptionalCursor:
+        return not field.required and field.default is None
+    return (struct, field.name) in LENIENT and not isinstance(value, str)
+
+
+# --- responses and events --------------------------------------------------------------------
+
+
+def encode_response(request_id: str, payload: Response) -> bytes:
+    """Returns the line, with its LF, that answers a request well."""
+    return encode_plain_response(request_id, RESPONSE_TYPES[type(payload)], payload)
+
+
+def encode_plain_response(request_id: str, type_: str, payload: Any) -> bytes:
+    """Like ``encode_response`` for a payload that is no struct, such as an extension's result."""
+    return b'{"v":"1","id":%b,"type":"%b","payload":%b,"ok":true}\n' % (
+        encode_json(request_id),
+        type_.encode(),
+        encode_json(payload),
+    )
+
+
+def encode_error(request_id: str, error: WireError) -> bytes:
+    """Returns the line, with its LF, that answers a request with an error."""
+    body: dict[str, Any] = {"code": error.code, "message": error.message}
+    if error.cause is not None:
+        body["cause"] = error.cause
+    if error.details is not None:
+        body["details"] = error.details
+    return b'{"v":"1","id":%b,"type":"error","payload":{},"ok":false,"error":%b}\n' % (
+        encode_json(request_id),
+        encode_json(body),
+    )
+
+
+def encode_json(value: Any) -> bytes:
+    """Encodes JSON. Models and tools can produce lone surrogates, which become U+FFFD."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(_without_surrogates(msgspec.to_builtins(value)))
+
+
+_EVENT_HEADS: Final = {
+    struct: b'","type":"%b","payload":' % name.encode() for struct, name in EVENT_TYPES.items()
+}
+
+
+def encode_event_tail(payload: Event, ts: str) -> bytes:
+    """Returns an event's line from behind its sequence number on, with its LF.
+
+    The log puts the number in front (``number_event``) when it knows it, so that the body is encoded
+    once, off the writer's path.
+    """
+    return b'%b%b,"ts":"%b"}\n' % (_EVENT_HEADS[type(payload)], encode_json(payload), ts.encode())
+
+
+def number_event(seq: int, tail: bytes) -> bytes:
+    """Returns the whole line of the event with that sequence number."""
+    return b'{"v":"1","id":"evt-%d%b' % (seq, tail)
+
+
+class EventLine(msgspec.Struct, frozen=True):
+    """A decoded event line; ``payload`` is left raw until its type is looked at."""
+
+    id: str
+    type: str
+    payload: msgspec.Raw
+    ts: str
+
+
+_event_decoder: Final = msgspec.json.Decoder(EventLine)
+
+
+def decode_event(line: bytes) -> EventLine:
+    """Decodes one event line of ours."""
+    return _event_decoder.decode(line)
+
+
+def event_in(line: EventLine) -> Event:
+    """Returns the event that a line tells, as its struct."""
+    event: Event = msgspec.json.decode(line.payload, type=EVENTS[line.type])
+    return event

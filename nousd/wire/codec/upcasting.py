@@ -1,0 +1,94 @@
+"""Event lines of earlier versions, read as lines of the present one.
+
+A line in the log is never rewritten for a new version (only deltas that are joined are written as the
+present one has them). It keeps the version it was written as (the column
+``schema_version``), and is lifted each time it is read: one step from each version to the next, until
+it is what the present code would have written. So readers know one form of each event, and no event
+is ever invented: what an earlier version did not log at all is not there (``protocol/v1.md``, "Logs
+of earlier versions").
+
+To change events: a new type, or a new key that may be missing, needs nothing here. A key that is
+required from now on, or means something else, needs the next ``EVENT_SCHEMA_VERSION``, a step in
+``STEPS``, a store of the version before in ``fixtures/stores/``, and a migration, if only an empty one,
+so that an older daemon refuses the file when it opens it and not in the middle of reading.
+
+The other JSON in the store, the bodies of entries and inputs and the settings of sessions, has no
+version and is not lifted: its structs (``wire.entries``, ``wire.inputs.QueuedInput``) only ever gain
+fields that may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from nousd.errors import StoreError, StoreTooNew
+from nousd.wire.codec.envelope import EventLine, decode_event
+
+EVENT_SCHEMA_VERSION: Final = 4
+"""The version of the event lines that this code writes."""
+
+Payload = dict[str, msgspec.Raw]
+"""A payload with its values left as they are, so that a step changes nothing it does not name."""
+
+Step = Callable[[Payload], Payload]
+
+
+def lift(line: bytes, version: int) -> bytes:
+    """Returns the line as the present version would have written it: same id, type and time.
+
+    Args:
+        line: a whole event line with its LF, as it was written by that version.
+
+    Raises:
+        StoreTooNew: a later version wrote it.
+        StoreError: no version that there was wrote it.
+    """
+    if version == EVENT_SCHEMA_VERSION:
+        return line
+    event = decode_event(line)
+    if version > EVENT_SCHEMA_VERSION:
+        raise StoreTooNew(
+            f"{event.id} has schema version {version}, this nousd knows up to "
+            f"{EVENT_SCHEMA_VERSION}: it was written by a newer version"
+        )
+    if version not in STEPS:
+        raise StoreError(f"{event.id} has schema version {version}, which there never was")
+    steps = [step for at in range(version, EVENT_SCHEMA_VERSION) if (step := _step(event, at))]
+    if not steps:
+        return line
+    payload = _payload_decoder.decode(event.payload)
+    for step in steps:
+        payload = step(payload)
+    return _line(event, payload)
+
+
+def _step(event: EventLine, version: int) -> Step | None:
+    return STEPS[version].get(event.type)
+
+
+def _line(event: EventLine, payload: Payload) -> bytes:
+    keys = {"v": "1", "id": event.id, "type": event.type, "payload": payload, "ts": event.ts}
+    return msgspec.json.encode(keys) + b"\n"
+
+
+def _first_attempt(payload: Payload) -> Payload:
+    """Version 1 ran no call a second time."""
+    return {**payload, "attempt": msgspec.Raw(b"1")}
+
+
+def _first_contract(payload: Payload) -> Payload:
+    """Version 2 knew one contract only."""
+    return {**payload, "contract_version": msgspec.Raw(b'"1"')}
+
+
+STEPS: Final[dict[int, dict[str, Step]]] = {
+    1: {"tool_call_started": _first_attempt},
+    2: {"session_created": _first_contract},
+    3: {},  # what version 4 tells of calls may be missing
+}
+"""version -> type -> what makes a payload of the next version out of one of this version."""
+
+_payload_decoder: Final = msgspec.json.Decoder(Payload)

@@ -1,0 +1,174 @@
+"""One struct per command of v1: the payload a client sends.
+
+The struct's fields are the contract: a required field has no default, ``null`` is allowed only where
+``None`` is. ``COMMANDS`` maps the wire's ``type`` to the struct. What the daemon does with a command
+is not known here.
+
+The structs are described by subject (``session_commands``, ``tool_commands``, ...); here are the tables
+that list them all, and the other rooms import them from here.
+
+Wording: a missing or wrongly typed required field is reported as "<field> is required", because that
+is what v1 clients know; ``MESSAGES`` holds the few texts that differ.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nousd.wire.commands.artifacts import GetArtifact, PutArtifact
+from nousd.wire.commands.base import Command
+from nousd.wire.commands.daemon import (
+    AddMcp,
+    ExtensionCommand,
+    GetCapabilities,
+    GetMetrics,
+    ListMcp,
+    ListModels,
+    Ping,
+    RemoveMcp,
+    RestartMcp,
+)
+from nousd.wire.commands.inputs import (
+    Abort,
+    AppendMessage,
+    ClearQueue,
+    FollowUp,
+    GetQueue,
+    Promote,
+    Prompt,
+    Resume,
+    Steer,
+)
+from nousd.wire.commands.log import GetEvents, GetRun, ListRuns
+from nousd.wire.commands.sessions import (
+    AttachSession,
+    BranchSession,
+    DeleteSession,
+    GetSession,
+    GetState,
+    ListSessions,
+    NewSession,
+    OverrideWorkspace,
+    RenameSession,
+    SetFollowUpMode,
+    SetModel,
+    SetSteeringMode,
+    SetThinking,
+    SwitchSession,
+    UpdateSession,
+)
+from nousd.wire.commands.tools import (
+    AnswerQuestion,
+    CallTool,
+    CancelToolCall,
+    ConfirmTool,
+    GetTodos,
+    GetToolCall,
+    ListAgents,
+    ListPermissions,
+    ListQuestions,
+    ListToolCalls,
+    ListTools,
+    ListTrust,
+    RejectQuestion,
+    RevokePermission,
+    SetActiveTools,
+    SetPermissionMode,
+    Trust,
+    Untrust,
+)
+from nousd.wire.commands.transcripts import CompactSession, GetMessages, GetTree, SetLeaf
+
+COMMANDS: Final[dict[str, type[Command]]] = {
+    "ping": Ping,
+    "prompt": Prompt,
+    "append_message": AppendMessage,
+    "steer": Steer,
+    "follow_up": FollowUp,
+    "abort": Abort,
+    "set_active_tools": SetActiveTools,
+    "set_steering_mode": SetSteeringMode,
+    "set_follow_up_mode": SetFollowUpMode,
+    "get_state": GetState,
+    "get_messages": GetMessages,
+    "compact_session": CompactSession,
+    "set_leaf": SetLeaf,
+    "get_tree": GetTree,
+    "new_session": NewSession,
+    "switch_session": SwitchSession,
+    "branch_session": BranchSession,
+    "extension_command": ExtensionCommand,
+    "get_capabilities": GetCapabilities,
+    "list_sessions": ListSessions,
+    "get_session": GetSession,
+    "update_session": UpdateSession,
+    "attach_session": AttachSession,
+    "override_workspace": OverrideWorkspace,
+    "rename_session": RenameSession,
+    "delete_session": DeleteSession,
+    "list_runs": ListRuns,
+    "get_run": GetRun,
+    "get_events": GetEvents,
+    "get_queue": GetQueue,
+    "clear_queue": ClearQueue,
+    "promote": Promote,
+    "resume": Resume,
+    "list_tools": ListTools,
+    "list_agents": ListAgents,
+    "set_model": SetModel,
+    "set_thinking": SetThinking,
+    "list_models": ListModels,
+    "set_permission_mode": SetPermissionMode,
+    "confirm_tool": ConfirmTool,
+    "call_tool": CallTool,
+    "cancel_tool_call": CancelToolCall,
+    "get_tool_call": GetToolCall,
+    "list_tool_calls": ListToolCalls,
+    "list_permissions": ListPermissions,
+    "revoke_permission": RevokePermission,
+    "trust": Trust,
+    "untrust": Untrust,
+    "list_trust": ListTrust,
+    "list_questions": ListQuestions,
+    "answer_question": AnswerQuestion,
+    "reject_question": RejectQuestion,
+    "get_todos": GetTodos,
+    "add_mcp": AddMcp,
+    "remove_mcp": RemoveMcp,
+    "restart_mcp": RestartMcp,
+    "list_mcp": ListMcp,
+    "put_artifact": PutArtifact,
+    "get_artifact": GetArtifact,
+    "get_metrics": GetMetrics,
+}
+"""type on the wire -> payload struct; every command of the daemon is here and nowhere else."""
+
+MESSAGES: Final[dict[tuple[type[Command], str], tuple[str, str]]] = {
+    (SetActiveTools, "tools"): ("tools must be an array", "tools must be string array"),
+    (SetSteeringMode, "mode"): ("mode is required", "mode must be one-at-a-time or all"),
+    (SetFollowUpMode, "mode"): ("mode is required", "mode must be one-at-a-time or all"),
+    (SetPermissionMode, "mode"): ("mode is required", "mode must be ask, auto or yolo"),
+    (ConfirmTool, "decision"): (
+        "decision is required",
+        "decision must be once, session, always, deny or deny_session",
+    ),
+    **dict.fromkeys(
+        [(AddMcp, "name"), (RemoveMcp, "name"), (RestartMcp, "name")],
+        (
+            "name is required",
+            "name must be 1 to 32 lower-case letters, digits and dashes, like files",
+        ),
+    ),
+    (SetThinking, "level"): ("level is required", "level must be off, low, medium, high or null"),
+    (PutArtifact, "data"): ("data is required", "data must be base64"),
+    (PutArtifact, "media_type"): (
+        "media_type is required",
+        "media_type must be a media type like image/png",
+    ),
+}
+"""(struct, field) -> v1's texts for (missing or not of the outer type, of a wrong inner value)."""
+
+LENIENT: Final[frozenset[tuple[type[Command], str]]] = frozenset(
+    {(GetMessages, "session_id"), (GetMessages, "leaf_id")}
+)
+"""Fields whose wrongly typed value v1 treats as absent (protocol/v1.md, "get_messages")."""

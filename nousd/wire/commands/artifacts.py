@@ -1,0 +1,36 @@
+"""The commands that store bytes beside the log, and read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+
+from nousd.wire.commands.base import AnsweredBy
+from nousd.wire.limits import ARTIFACT_RANGE_BYTES_MAX
+from nousd.wire.objects.words import ArtifactOffset, MediaType, Name
+
+if TYPE_CHECKING:
+    from nousd.wire.responses import Artifact, Upload  # noqa: F401  in quotes below
+
+
+class PutArtifact(AnsweredBy["Artifact | Upload"], frozen=True, kw_only=True):
+    """Stores bytes of any size, in pieces that fit into a line; ``final`` ends them.
+
+    Without ``upload_id`` a new upload begins. ``offset`` is how much was sent before, for whoever wants
+    that checked.
+    """
+
+    data: bytes
+    media_type: MediaType
+    upload_id: Name | None = None
+    offset: ArtifactOffset | None = None
+    final: bool = False
+
+
+class GetArtifact(AnsweredBy["Artifact"], frozen=True, kw_only=True):
+    """Reads a part of an artifact."""
+
+    artifact_id: Name
+    offset: ArtifactOffset = 0
+    length: Annotated[int, Meta(ge=1, le=ARTIFACT_RANGE_BYTES_MAX)] = 1024 * 1024

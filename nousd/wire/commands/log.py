@@ -1,0 +1,40 @@
+"""Commands that read runs and events from the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nousd.wire.commands.base import AnsweredBy
+from nousd.wire.limits import PAGE_ROWS_MAX
+from nousd.wire.objects.words import EventTypes, Name, OptionalCursor, PageSize
+
+if TYPE_CHECKING:
+    from nousd.wire.responses import (  # noqa: F401  in quotes below
+        Events,
+        Run,
+        Runs,
+    )
+
+
+class ListRuns(AnsweredBy["Runs"], frozen=True, kw_only=True):
+    """Lists runs of one session, or of all, newest first; ``before`` continues a page."""
+
+    session_id: Name | None = None
+    limit: PageSize = 100
+    before: Name | None = None
+
+
+class GetRun(AnsweredBy["Run"], frozen=True, kw_only=True):
+    """Reads one run's record."""
+
+    run_id: Name
+
+
+class GetEvents(AnsweredBy["Events"], frozen=True, kw_only=True):
+    """Reads a page of the log: events after a cursor, filtered as a subscription is."""
+
+    after: OptionalCursor = None
+    session_id: Name | None = None
+    run_id: Name | None = None
+    types: EventTypes = "v1"
+    limit: PageSize = PAGE_ROWS_MAX

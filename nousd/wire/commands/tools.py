@@ -1,0 +1,184 @@
+"""The commands about tools: what may run, what waits for the user, and calls without a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta
+
+from nousd.wire.commands.base import AnsweredBy
+from nousd.wire.limits import (
+    ANSWERS_MAX,
+    PATH_CHARS_MAX,
+    REASON_CHARS_MAX,
+    RULE_CHARS_MAX,
+    TOOLS_MAX,
+)
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.policy import ConfirmDecision
+from nousd.wire.objects.questions import QuestionAnswer
+from nousd.wire.objects.words import Folder, Name, OptionalCursor, PageSize
+
+if TYPE_CHECKING:
+    from nousd.wire.responses import Accepted, Tools  # noqa: F401  in quotes below
+    from nousd.wire.responses.tools import (  # noqa: F401  in quotes below
+        Agents,
+        Permissions,
+        ProjectFiles,
+        Questions,
+        TodosNow,
+        ToolCallNow,
+        ToolCalls,
+    )
+
+RuleText = Annotated[str, Meta(min_length=1, max_length=RULE_CHARS_MAX)]
+"""A rule as it stands in the settings, such as ``bash(git status)``."""
+
+ProjectPath = Annotated[str, Meta(min_length=1, max_length=PATH_CHARS_MAX)]
+"""A file in the ``.nousd`` folder of a project; relative ones start at the project's root."""
+
+Reason = Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
+"""Why, in the user's words."""
+
+
+class ListTools(AnsweredBy["Tools"], frozen=True, kw_only=True):
+    """Lists the tools that exist and which of them are active."""
+
+    session_id: Name | None = None
+
+
+class SetActiveTools(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+    """Sets which tools models are offered, from the next model call on."""
+
+    tools: Annotated[tuple[Name, ...], Meta(max_length=TOOLS_MAX)]
+    session_id: Name | None = None
+
+
+class SetPermissionMode(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+    """Sets which tool calls of a session need a user's word where no rule decides."""
+
+    mode: PermissionMode
+    session_id: Name | None = None
+
+
+class ConfirmTool(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+    """Answers a ``permission_requested``: it names the very call that the user was shown.
+
+    ``rule`` is what ``session`` and ``always`` grant, or ``deny_session`` denies, instead of the rule
+    that the request offers.
+    """
+
+    tool_call_id: Name
+    attempt: Annotated[int, Meta(ge=1, le=2**53)]
+    input_hash: Name
+    decision: ConfirmDecision
+    reason: Reason | None = None
+    rule: RuleText | None = None
+
+
+class ListPermissions(AnsweredBy["Permissions"], frozen=True, kw_only=True):
+    """Reads which calls wait for permission, and what is permitted."""
+
+    session_id: Name | None = None
+
+
+class RevokePermission(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+    """Takes back a rule that was granted: for a session, or without one for every session."""
+
+    rule: RuleText
+    session_id: Name | None = None
+
+
+class Trust(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+    """Trusts a file of the project as it is: ``hash`` is that of the bytes that the user has looked at.
+
+    Without ``path`` the project's own settings are meant. The project is that of ``workspace``, or of
+    the daemon's workdir.
+    """
+
+    hash: Name
+    path: ProjectPath | None = None
+    workspace: Folder | None = None
+
+
+class Untrust(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+    """Takes back the trust in a file of a project, whatever its hash is."""
+
+    path: ProjectPath | None = None
+    workspace: Folder | None = None
+
+
+class ListTrust(AnsweredBy["ProjectFiles"], frozen=True, kw_only=True):
+    """Reads which files the project has, and which files of other projects are trusted: what each of
+    them adds, and what of it never counts.
+    """
+
+    workspace: Folder | None = None
+
+
+class GetTodos(AnsweredBy["TodosNow"], frozen=True, kw_only=True):
+    """Reads a session's list of things to do."""
+
+    session_id: Name | None = None
+
+
+class ListQuestions(AnsweredBy["Questions"], frozen=True, kw_only=True):
+    """Reads which questions of tools wait for an answer."""
+
+    session_id: Name | None = None
+
+
+class AnswerQuestion(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+    """Answers a ``question_asked``: one answer for each of its questions, in their order."""
+
+    question_id: Name
+    answers: Annotated[tuple[QuestionAnswer, ...], Meta(max_length=ANSWERS_MAX)]
+
+
+class RejectQuestion(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+    """Says that a question will not be answered; the run goes on."""
+
+    question_id: Name
+    reason: Reason | None = None
+
+
+class ListAgents(AnsweredBy["Agents"], frozen=True, kw_only=True):
+    """Lists the agents that the tool ``task`` can name in a session, or, without one, in a new
+    session.
+    """
+
+    session_id: Name | None = None
+
+
+class CallTool(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+    """Runs one tool without a model, through the same gate as a model's calls.
+
+    ``client_call_id`` makes sending again safe: the same id runs nothing a second time.
+    """
+
+    tool: Name
+    args: dict[str, Any] = {}  # noqa: RUF012  made anew for each
+    session_id: Name | None = None
+    client_call_id: Name | None = None
+
+
+class CancelToolCall(AnsweredBy["Accepted"], frozen=True, kw_only=True):
+    """Stops a call that a client made."""
+
+    tool_call_id: Name
+
+
+class GetToolCall(AnsweredBy["ToolCallNow"], frozen=True, kw_only=True):
+    """Reads everything about one attempt at a tool call; without ``attempt``, the last one."""
+
+    tool_call_id: Name
+    attempt: Annotated[int, Meta(ge=1, le=2**53)] | None = None
+
+
+class ListToolCalls(AnsweredBy["ToolCalls"], frozen=True, kw_only=True):
+    """Lists tool calls, newest first; ``before`` (the ``event`` of the last one) continues a page."""
+
+    session_id: Name | None = None
+    run_id: Name | None = None
+    limit: PageSize = 100
+    before: OptionalCursor = None

@@ -1,0 +1,58 @@
+"""The commands that read a session's tree of entries, move its leaf, and summarize its path.
+
+What they answer is in ``transcript_responses``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from msgspec import Meta
+
+from nousd.wire.commands.base import AnsweredBy
+from nousd.wire.limits import PAGE_ROWS_MAX, TEXT_CHARS_MAX
+from nousd.wire.objects.words import Name, PageSize
+
+if TYPE_CHECKING:
+    from nousd.wire.responses.transcripts import (  # noqa: F401  in quotes below
+        Compaction,
+        Leaf,
+        Messages,
+        Tree,
+    )
+
+
+class GetMessages(AnsweredBy["Messages"], frozen=True, kw_only=True):
+    """Reads the path root -> leaf, newest page first.
+
+    ``before`` (an entry id) continues a page that said ``has_more``; ``compacted`` gives what a
+    model would get.
+    """
+
+    session_id: Name | None = None
+    leaf_id: Name | None = None
+    before: Name | None = None
+    limit: PageSize = PAGE_ROWS_MAX
+    compacted: bool = False
+
+
+class GetTree(AnsweredBy["Tree"], frozen=True, kw_only=True):
+    """Reads the tree of a session, oldest first; ``after`` (an entry id) continues a page."""
+
+    session_id: Name | None = None
+    after: Name | None = None
+    limit: PageSize = PAGE_ROWS_MAX
+
+
+class SetLeaf(AnsweredBy["Leaf"], frozen=True, kw_only=True):
+    """Moves the place that new work continues from."""
+
+    leaf_id: Name
+    session_id: Name | None = None
+
+
+class CompactSession(AnsweredBy["Compaction"], frozen=True, kw_only=True):
+    """Replaces the older part of what models see by a summary; nothing is deleted."""
+
+    session_id: Name | None = None
+    instruction: Annotated[str, Meta(max_length=TEXT_CHARS_MAX)] | None = None

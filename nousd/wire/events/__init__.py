@@ -1,0 +1,261 @@
+"""One struct per event of v1: the ``payload`` of a line on the event socket and in the log.
+
+Thirteen types are frozen (``FROZEN_EVENTS``); the others are additions that only subscribers who
+ask for them receive. Fields without a default are required keys; ``session_id`` is on every event.
+
+Events are facts. Everything the daemon knows is a fold over them, so an event carries what a reader
+needs to fold it and never a reference to something outside the log.
+
+Here are the frozen types, the events of runs and queues, and the tables of all types. The other events
+are described beside the words of their subject (``session_events``, ``tool_events``, ``questions``, ...)
+and listed here.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from msgspec import UNSET, UnsetType
+
+from nousd.wire.events.base import EndStatus, Event, RunEvent, TurnEvent
+from nousd.wire.events.daemon import InputHandled, McpServerStatus, TrustUpdated
+from nousd.wire.events.models import ModelInput, UsageReported
+from nousd.wire.events.sessions import (
+    SessionActivated,
+    SessionAttached,
+    SessionCreated,
+    SessionDeleted,
+    SessionUpdated,
+    TodoUpdated,
+    WorkspaceOverrideExpired,
+    WorkspaceOverrideGranted,
+)
+from nousd.wire.events.tools import (
+    PermissionRequested,
+    QuestionAnswered,
+    QuestionAsked,
+    QuestionRejected,
+    ToolCallApproved,
+    ToolCallCompleted,
+    ToolCallDenied,
+    ToolCallEvent,
+    ToolCallOutput,
+    ToolCallPolicyEvaluated,
+    ToolCallRequested,
+    ToolCallStarted,
+    ToolExecutionEnd,
+    ToolExecutionStart,
+    ToolExecutionUpdate,
+)
+from nousd.wire.objects.entries import Attachment, Entry, StopReason, TurnKind, Usage
+from nousd.wire.objects.inputs import PendingCounts, QueuedInput
+from nousd.wire.objects.run_options import RunOptions
+
+# --- the thirteen frozen types ---------------------------------------------------------------
+
+
+class AgentStart(RunEvent, frozen=True, kw_only=True):
+    """``client_id`` and what follows are what its prompt said of the run."""
+
+    runtime: str
+    model: str
+    client_id: str | UnsetType = UNSET
+    agent_id: str | UnsetType = UNSET
+    agent_profile: str | UnsetType = UNSET
+    correlation_id: str | UnsetType = UNSET
+    options: RunOptions | UnsetType = UNSET
+
+
+class AgentEnd(RunEvent, frozen=True, kw_only=True):
+    """The one end of a run. ``error`` says what failed, for people."""
+
+    status: EndStatus
+    error: str | UnsetType = UNSET
+
+
+class TurnStart(TurnEvent, frozen=True, kw_only=True):
+    pass
+
+
+class TurnEnd(TurnEvent, frozen=True, kw_only=True):
+    pass
+
+
+class MessageStart(TurnEvent, frozen=True, kw_only=True):
+    """``message_id`` is the id of the entry that will hold the message.
+
+    For ``role: user`` the text is here, with what it came from.
+    """
+
+    message_id: str
+    role: Literal["user", "assistant"]
+    text: str | UnsetType = UNSET
+    turn_kind: TurnKind | UnsetType = UNSET
+    input_ids: tuple[str, ...] | UnsetType = UNSET
+    client_message_id: str | UnsetType = UNSET
+    text_ref: str | UnsetType = UNSET
+    text_bytes: int | UnsetType = UNSET
+    attachments: tuple[Attachment, ...] | UnsetType = UNSET
+
+
+class MessageUpdate(TurnEvent, frozen=True, kw_only=True):
+    message_id: str
+    delta: str
+    joined_from: str | UnsetType = UNSET
+
+
+class MessageEnd(TurnEvent, frozen=True, kw_only=True):
+    message_id: str
+    text: str
+    stop_reason: StopReason | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
+    text_ref: str | UnsetType = UNSET
+    text_bytes: int | UnsetType = UNSET
+
+
+class Status(RunEvent, frozen=True, kw_only=True):
+    message: str
+    turn_id: str | UnsetType = UNSET
+
+
+class Warning(RunEvent, frozen=True, kw_only=True):
+    code: str
+    message: str
+    turn_id: str | UnsetType = UNSET
+
+
+class Error(RunEvent, frozen=True, kw_only=True):
+    """``raw_ref`` names the artifact that holds what a server answered, where it is too long."""
+
+    code: str
+    message: str
+    cause: str
+    turn_id: str | UnsetType = UNSET
+    hint: str | UnsetType = UNSET
+    raw_ref: str | UnsetType = UNSET
+
+
+# --- additions -------------------------------------------------------------------------------
+
+
+class EntryAppended(Event, frozen=True, kw_only=True):
+    """``entry`` joined the tree and became the leaf."""
+
+    entry: Entry
+    run_id: str | UnsetType = UNSET
+
+
+class QueueUpdate(Event, frozen=True, kw_only=True):
+    """The pending inputs changed.
+
+    ``accepted`` and ``promoted`` carry the inputs as they are now, ``consumed`` and ``cleared`` the
+    inputs that are no longer pending.
+    """
+
+    change: Literal["accepted", "consumed", "cleared", "promoted"]
+    inputs: tuple[QueuedInput, ...]
+    pending_counts: PendingCounts
+    run_id: str | UnsetType = UNSET
+
+
+class RunAborting(RunEvent, frozen=True, kw_only=True):
+    """An abort was accepted; the run's balanced ends follow. ``keep_queue``: what waits still does."""
+
+    keep_queue: Literal[True] | UnsetType = UNSET
+
+
+class RunConflict(RunEvent, frozen=True, kw_only=True):
+    """A second run was asked for and refused while ``run_id`` went on; ``client_id`` is who asked.
+
+    Told once a second for each run at most, however often one is refused.
+    """
+
+    client_id: str | UnsetType = UNSET
+
+
+class SessionDeleteDeferred(RunEvent, frozen=True, kw_only=True):
+    """The session was to be deleted, and the run stands in the way: it is told to stop."""
+
+
+class ReasoningUpdate(TurnEvent, frozen=True, kw_only=True):
+    """A piece of the model's reasoning, which is never part of ``message_update``."""
+
+    delta: str
+    message_id: str
+    joined_from: str | UnsetType = UNSET
+
+
+FROZEN_EVENTS: Final[dict[str, type[Event]]] = {
+    "agent_start": AgentStart,
+    "agent_end": AgentEnd,
+    "turn_start": TurnStart,
+    "turn_end": TurnEnd,
+    "message_start": MessageStart,
+    "message_update": MessageUpdate,
+    "message_end": MessageEnd,
+    "tool_execution_start": ToolExecutionStart,
+    "tool_execution_update": ToolExecutionUpdate,
+    "tool_execution_end": ToolExecutionEnd,
+    "status": Status,
+    "warning": Warning,
+    "error": Error,
+}
+"""The types that every client gets without asking."""
+
+EVENTS: Final[dict[str, type[Event]]] = {
+    **FROZEN_EVENTS,
+    "session_created": SessionCreated,
+    "session_updated": SessionUpdated,
+    "session_activated": SessionActivated,
+    "session_deleted": SessionDeleted,
+    "session_delete_deferred": SessionDeleteDeferred,
+    "session_attached": SessionAttached,
+    "workspace_override_granted": WorkspaceOverrideGranted,
+    "workspace_override_expired": WorkspaceOverrideExpired,
+    "entry_appended": EntryAppended,
+    "queue_update": QueueUpdate,
+    "run_aborting": RunAborting,
+    "run_conflict": RunConflict,
+    "reasoning_update": ReasoningUpdate,
+    "model_input": ModelInput,
+    "tool_call_requested": ToolCallRequested,
+    "tool_call_policy_evaluated": ToolCallPolicyEvaluated,
+    "permission_requested": PermissionRequested,
+    "tool_call_approved": ToolCallApproved,
+    "tool_call_denied": ToolCallDenied,
+    "tool_call_started": ToolCallStarted,
+    "tool_call_output": ToolCallOutput,
+    "tool_call_completed": ToolCallCompleted,
+    "usage_reported": UsageReported,
+    "mcp_server_status": McpServerStatus,
+    "question_asked": QuestionAsked,
+    "question_answered": QuestionAnswered,
+    "question_rejected": QuestionRejected,
+    "todo_updated": TodoUpdated,
+    "input_handled": InputHandled,
+    "trust_updated": TrustUpdated,
+}
+"""type on the wire -> payload struct; every event there is."""
+
+EVENT_TYPES: Final[dict[type[Event], str]] = {struct: name for name, struct in EVENTS.items()}
+
+DELTA_EVENTS: Final[frozenset[str]] = frozenset(
+    {"message_update", "tool_execution_update", "reasoning_update", "tool_call_output"}
+)
+"""Committed without fsync: their texts are in the ``*_end`` or ``tool_call_completed`` that follows.
+
+Once they are old, one of each type stands for all of a message (``machine.retention``): its
+``joined_from`` is the cursor of the first event that it stands for.
+"""
+
+
+def thread_of(event: Event) -> str | None:
+    """Returns the id of the run, or of the client's own tool call, that an event belongs to, if any.
+
+    The log files events under it, so that those of a call are asked for in the same way as those of
+    a run.
+    """
+    run_id = getattr(event, "run_id", UNSET)
+    if run_id is not UNSET:
+        return run_id  # type: ignore[no-any-return]
+    return event.tool_call_id if isinstance(event, ToolCallEvent) else None

@@ -1,0 +1,240 @@
+"""The events of tool calls: what every client is told of a call, and its steps, for those who ask.
+
+The steps (``tool_call_*``, ``permission_requested``) belong to a run, or to none where a client called
+the tool itself. Keys that a log of an earlier version may lack have a default; present versions always
+write ``input_hash``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.wire.events.base import CutOff, Event, TurnEvent
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.policy import (
+    ConfirmDecision,
+    ExecutedBy,
+    ExecutionEnv,
+    PolicyDecision,
+    PolicySnapshot,
+    PolicySource,
+    SandboxFacts,
+)
+from nousd.wire.objects.questions import QuestionAnswer, UserQuestion
+from nousd.wire.objects.workers import Origin
+
+# --- what every client is told ---------------------------------------------------------------
+
+
+class ToolExecutionEvent(TurnEvent, frozen=True, kw_only=True):
+    """An event of a call that every client gets."""
+
+    tool_call_id: str
+    tool_name: str
+
+
+class ToolExecutionStart(ToolExecutionEvent, frozen=True, kw_only=True):
+    args: dict[str, Any]
+    runtime_tool_call_id: str | UnsetType = UNSET
+    args_ref: str | UnsetType = UNSET
+    args_bytes: int | UnsetType = UNSET
+    attempt: int | UnsetType = UNSET
+    input_hash: str | UnsetType = UNSET
+
+
+class ToolExecutionUpdate(ToolExecutionEvent, frozen=True, kw_only=True):
+    delta: str
+    joined_from: str | UnsetType = UNSET
+    attempt: int | UnsetType = UNSET
+    input_hash: str | UnsetType = UNSET
+
+
+class ToolExecutionEnd(ToolExecutionEvent, frozen=True, kw_only=True):
+    """``result`` is what the model is told, or its beginning, where ``text_ref`` names the whole.
+
+    Where the model is told only a part of the output, ``artifact_id`` names all of it. ``changed_by``
+    names the extensions that changed what the model is told.
+    """
+
+    result: str
+    is_error: bool
+    executed: bool
+    artifact_id: str | UnsetType = UNSET
+    changed_by: tuple[str, ...] | UnsetType = UNSET
+    text_ref: str | UnsetType = UNSET
+    text_bytes: int | UnsetType = UNSET
+    attempt: int | UnsetType = UNSET
+    input_hash: str | UnsetType = UNSET
+
+
+# --- the steps of a call ---------------------------------------------------------------------
+
+
+class ToolCallEvent(Event, frozen=True, kw_only=True):
+    """A step of one tool call.
+
+    ``attempt`` counts from 1 how often that very call was requested. ``input_hash`` is of the tool's
+    name and the arguments that run, or would. A client's own call has neither run nor turn.
+    """
+
+    run_id: str | UnsetType = UNSET
+    turn_id: str | UnsetType = UNSET
+    tool_call_id: str
+    attempt: Annotated[int, msgspec.Meta(ge=1)]
+    tool_name: str
+    input_hash: str | UnsetType = UNSET
+
+    @property
+    def call(self) -> dict[str, Any]:
+        """The keys by which each event of the call names it."""
+        return {key: getattr(self, key) for key in ToolCallEvent.__struct_fields__}
+
+
+class ToolCallRequested(ToolCallEvent, frozen=True, kw_only=True):
+    """The call's turn has come; whether it may run is decided next.
+
+    ``client_call_id`` is what a client calls its own call.
+    """
+
+    args: dict[str, Any]
+    runtime_tool_call_id: str | UnsetType = UNSET
+    client_call_id: str | UnsetType = UNSET
+    args_ref: str | UnsetType = UNSET
+    args_bytes: int | UnsetType = UNSET
+
+
+class ToolCallPolicyEvaluated(ToolCallEvent, frozen=True, kw_only=True):
+    """What one source says of the call. The sources are asked in turn, up to the first ``deny``.
+
+    What extensions said stands last, also behind a ``deny``: they look before the rules, as they may
+    change the arguments. ``args`` are the arguments as the extension left them, where it changed them.
+    """
+
+    source: str
+    decision: PolicyDecision
+    reason: str
+    rule: str | UnsetType = UNSET
+    args: dict[str, Any] | UnsetType = UNSET
+    args_ref: str | UnsetType = UNSET
+    args_bytes: int | UnsetType = UNSET
+
+    @property
+    def said(self) -> PolicySource:
+        """What it says, without the call."""
+        return PolicySource(
+            source=self.source, decision=self.decision, reason=self.reason, rule=self.rule
+        )
+
+
+class PermissionRequested(ToolCallEvent, frozen=True, kw_only=True):
+    """Someone is asked whether the call may run; it waits until ``expires_at``, RFC 3339 UTC.
+
+    ``rule`` is what the decisions ``session`` and ``always`` would allow from then on, and
+    ``deny_session`` deny. ``requested_at`` is missing in logs of earlier versions. ``origin`` says
+    where the call is, if not in this session. ``outside`` are the places outside of the workspace, real
+    and absolute, that are opened to the call if it may run; then ``once`` is all that can be allowed.
+    """
+
+    input_hash: str
+    args: dict[str, Any]
+    reason: str
+    expires_at: str
+    requested_at: str | UnsetType = UNSET
+    rule: str | UnsetType = UNSET
+    outside: tuple[str, ...] | UnsetType = UNSET
+    args_ref: str | UnsetType = UNSET
+    args_bytes: int | UnsetType = UNSET
+    origin: Origin | UnsetType = UNSET
+
+
+class ToolCallApproved(ToolCallEvent, frozen=True, kw_only=True):
+    """The one decision: the call may run. ``by`` says who decided. ``decision`` is what the user said,
+    and ``rule`` what calls he allowed from then on.
+    """
+
+    by: str
+    reason: str
+    decision: ConfirmDecision | UnsetType = UNSET
+    rule: str | UnsetType = UNSET
+    origin: Origin | UnsetType = UNSET
+
+
+class ToolCallDenied(ToolCallEvent, frozen=True, kw_only=True):
+    """The one decision: the call does not run. ``by`` says who decided. ``decision`` is what the user
+    said, and ``rule`` what calls he denied from then on.
+    """
+
+    by: str
+    reason: str
+    decision: ConfirmDecision | UnsetType = UNSET
+    rule: str | UnsetType = UNSET
+    origin: Origin | UnsetType = UNSET
+
+
+class ToolCallStarted(ToolCallEvent, frozen=True, kw_only=True):
+    """The call is about to have an effect; after this it is never run again by itself.
+
+    Whose code carries it out, and the mode under which it was decided on, are here as well, so that they
+    are known even if the call is cut off.
+    """
+
+    executed_by: ExecutedBy | UnsetType = UNSET
+    permission_mode: PermissionMode | UnsetType = UNSET
+
+
+class ToolCallOutput(ToolCallEvent, frozen=True, kw_only=True):
+    """A piece of the output of a client's own call while it runs."""
+
+    delta: str
+    joined_from: str | UnsetType = UNSET
+
+
+class ToolCallCompleted(ToolCallEvent, frozen=True, kw_only=True):
+    """A call that was started is over.
+
+    ``duration_ms`` is from its start to its end, ``stop_reason`` says why it was cut off; exactly
+    one of them is there. ``artifact_id`` names the whole output where the result was cut. ``result``
+    stands here where the call belongs to no run.
+    """
+
+    is_error: bool
+    duration_ms: int | UnsetType = UNSET
+    stop_reason: CutOff | UnsetType = UNSET
+    artifact_id: str | UnsetType = UNSET
+    executed_by: ExecutedBy | UnsetType = UNSET
+    execution_env: ExecutionEnv | UnsetType = UNSET
+    policy_snapshot: PolicySnapshot | UnsetType = UNSET
+    sandbox: SandboxFacts | UnsetType = UNSET
+    changed_by: tuple[str, ...] | UnsetType = UNSET
+    result: str | UnsetType = UNSET
+    text_ref: str | UnsetType = UNSET
+    text_bytes: int | UnsetType = UNSET
+
+
+class QuestionAsked(ToolCallEvent, frozen=True, kw_only=True):
+    """A running call asks the user and waits until ``expires_at``, RFC 3339 UTC."""
+
+    question_id: str
+    questions: tuple[UserQuestion, ...]
+    expires_at: str
+    origin: Origin | UnsetType = UNSET
+
+
+class QuestionAnswered(ToolCallEvent, frozen=True, kw_only=True):
+    """The user has answered; one answer for each question, in their order."""
+
+    question_id: str
+    answers: tuple[QuestionAnswer, ...]
+    origin: Origin | UnsetType = UNSET
+
+
+class QuestionRejected(ToolCallEvent, frozen=True, kw_only=True):
+    """The question ends without an answer."""
+
+    question_id: str
+    by: Literal["user", "timeout", "stop"]
+    reason: str
+    origin: Origin | UnsetType = UNSET

@@ -1,0 +1,65 @@
+"""How an MCP server is described, and its status."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from nousd.wire.limits import MCP_TIMEOUT_MS_MAX, MCP_VALUE_CHARS_MAX, MCP_VALUES_MAX
+from nousd.wire.objects.tool_footprint import ToolClass
+
+SERVER_NAME = r"^[a-z0-9][a-z0-9-]{0,31}$(?!\n)"
+
+ServerName = Annotated[str, Meta(pattern=SERVER_NAME, examples=["files"])]
+"""What a server is called here; its tools are ``mcp__<server>__<tool>``."""
+
+Value = Annotated[str, Meta(min_length=1, max_length=MCP_VALUE_CHARS_MAX)]
+Words = Annotated[tuple[Value, ...], Meta(max_length=MCP_VALUES_MAX)]
+Table = Annotated[dict[Value, Value], Meta(max_length=MCP_VALUES_MAX)]
+Classes = Annotated[tuple[ToolClass, ...], Meta(max_length=4)]
+ClassesOfTools = Annotated[dict[Value, Classes], Meta(max_length=MCP_VALUES_MAX)]
+TimeoutMs = Annotated[int, Meta(ge=1, le=MCP_TIMEOUT_MS_MAX)]
+
+McpState = Literal["connecting", "ready", "backoff", "failed"]
+"""``backoff``: it failed and is tried again by itself. ``failed``: it is not, before ``restart_mcp``."""
+
+
+class McpServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How an MCP server is reached: by a ``command`` or a ``url``.
+
+    ``${NAME}`` in a value of ``env`` or ``headers`` stands for an environment variable of the daemon.
+    ``classes`` is what its tools may do, ``tool_classes`` the same for single ones; without both that is
+    exec and network. ``tools`` are the ones that are offered, by the server's own names; else all.
+    """
+
+    name: ServerName
+    command: Words | UnsetType = UNSET
+    url: Value | UnsetType = UNSET
+    env: Table | UnsetType = UNSET
+    headers: Table | UnsetType = UNSET
+    cwd: Value | UnsetType = UNSET
+    classes: Classes | UnsetType = UNSET
+    tool_classes: ClassesOfTools | UnsetType = UNSET
+    tools: Words | UnsetType = UNSET
+    timeout_ms: TimeoutMs | UnsetType = UNSET
+
+
+class McpServerSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A server and its status. ``origin`` says where it is configured.
+
+    ``command`` and ``url`` are shown; values of ``env`` and ``headers`` are not.
+    """
+
+    name: str
+    origin: Literal["config", "add_mcp", "project"]
+    transport: Literal["stdio", "http"]
+    state: McpState | Literal["disabled"]
+    restarts: int
+    tools: tuple[str, ...]
+    command: tuple[str, ...] | UnsetType = UNSET
+    url: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    protocol_version: str | UnsetType = UNSET
+    left_out: tuple[str, ...] | UnsetType = UNSET

@@ -1,0 +1,71 @@
+"""Policy decisions on tool calls, and where and how a call was executed."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.wire.objects.entries import PermissionMode
+
+PolicyDecision = Literal["allow", "deny", "ask", "abstain"]
+"""What one source says of a call. ``abstain``: it has no opinion."""
+
+
+ExecutedBy = Literal["nousd", "mcp", "extension", "runtime"]
+"""Whose code carried a call out: ours, an MCP server's, an extension's, or another agent program's."""
+
+
+ExecutionEnv = Literal["host", "sandbox", "remote", "unknown"]
+"""Where a call's effects were: on this machine as its user, in a sandbox, or in another program."""
+
+
+ConfirmDecision = Literal["once", "session", "always", "deny", "deny_session"]
+"""What the user says of a call. ``session`` and ``always`` also allow the calls like it from then on, in
+its session or in every one; ``deny_session`` denies those in its session.
+"""
+
+
+ToolCallState = Literal[
+    "requested", "waiting", "approved", "denied", "started", "completed", "not_started"
+]
+"""Where an attempt at a call stands. ``waiting``: somebody is asked. ``not_started``: it was approved,
+and ended all the same without having begun."""
+
+
+class PolicySource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one source said of a call; ``rule`` is the rule that made it say so."""
+
+    source: str
+    decision: PolicyDecision
+    reason: str
+    rule: str | UnsetType = UNSET
+
+
+class PolicySnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The mode under which a call was decided on, and what each source said, in their order.
+
+    The mode is missing for a call that never started.
+    """
+
+    sources: tuple[PolicySource, ...]
+    permission_mode: PermissionMode | UnsetType = UNSET
+
+
+class SandboxFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What held a program that a call ran.
+
+    Args:
+        backend: such as ``bubblewrap``.
+        network: whether the program could reach a network.
+        mounts: each folder with how it was mounted, such as ``/usr:ro``.
+        limits: name -> value of each limit that was in force, such as ``memory_bytes``.
+        is_partial: whether the workdir was too large for finding every protected place below its top.
+    """
+
+    backend: str
+    network: bool
+    mounts: tuple[str, ...] = ()
+    limits: dict[str, int] = {}
+    is_partial: bool = False

@@ -1,0 +1,45 @@
+"""What a prompt may say of its run beside the text: who asks, and what holds for this run alone.
+
+``agent_start`` carries it, so that the log tells how a run was meant to go, and a run that was cut
+off is resumed in the same way.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.wire.objects.entries import Sampling
+
+ToolChoice = Literal["auto", "none", "required"]
+"""Whether a model may call tools, must not, or must do so in the first answer of its run."""
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What holds for one run, whatever its session says.
+
+    ``tools`` are the only tools that its model, and those of its tasks, have; an empty list means none.
+    ``provider`` and ``model`` come together. What ``sampling`` leaves out is as the session has it.
+    """
+
+    tools: tuple[str, ...] | UnsetType = UNSET
+    provider: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    sampling: Sampling | UnsetType = UNSET
+    tool_choice: ToolChoice | UnsetType = UNSET
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a run was asked for. The four names are the client's own, and only shown."""
+
+    client_id: str | UnsetType = UNSET
+    agent_id: str | UnsetType = UNSET
+    agent_profile: str | UnsetType = UNSET
+    correlation_id: str | UnsetType = UNSET
+    options: RunOptions | UnsetType = UNSET
+
+
+NOTHING_ASKED: Final = RunRequest()
+"""A run of which nothing was said."""

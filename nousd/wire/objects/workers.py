@@ -1,0 +1,81 @@
+"""Workers: who carries out a task, as data, and where the session of a task comes from.
+
+A worker is a prompt, the tools it has and the bounds it works in. It comes from a file (an *agent*), or
+stands in the call of the tool ``task`` itself.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from nousd.wire.limits import (
+    AGENT_PROMPT_CHARS_MAX,
+    NAME_CHARS_MAX,
+    RULE_CHARS_MAX,
+    TOOLS_MAX,
+    WORKER_RULES_MAX,
+)
+from nousd.wire.objects.entries import PermissionMode
+
+WorkerName = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$(?!\n)")]
+RuleText = Annotated[str, Meta(min_length=1, max_length=RULE_CHARS_MAX)]
+RuleTexts = Annotated[tuple[RuleText, ...], Meta(max_length=WORKER_RULES_MAX)]
+ToolName = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
+
+
+class WorkerPermissions(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """What a worker's calls are judged by, beside all that its parent's are judged by.
+
+    ``mode`` is at most as wide as the parent's, whatever stands here. ``allow`` spares a question that
+    this mode would ask, never one that the parent's would.
+    """
+
+    allow: RuleTexts = ()
+    ask: RuleTexts = ()
+    deny: RuleTexts = ()
+    mode: PermissionMode | UnsetType = UNSET
+
+
+class WorkerSpec(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """A worker.
+
+    ``prompt`` stands in the place of the system prompt; without it the daemon's own does. ``tools``
+    are those it may use of its parent's; without it, all of them. ``max_calls`` bounds the model calls
+    of one run. ``model`` is named as in ``set_model``; without it the parent's is used.
+    """
+
+    name: WorkerName = "worker"
+    description: Annotated[str, Meta(max_length=1024)] = ""
+    prompt: Annotated[str, Meta(max_length=AGENT_PROMPT_CHARS_MAX)] = ""
+    tools: Annotated[tuple[ToolName, ...], Meta(max_length=TOOLS_MAX)] | UnsetType = UNSET
+    permissions: WorkerPermissions = WorkerPermissions()
+    max_calls: Annotated[int, Meta(ge=1, le=10_000)] | UnsetType = UNSET
+    model: Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)] | UnsetType = UNSET
+
+
+class TaskOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """The call of ``task`` that a session was made for, and the run at the top of all such calls.
+
+    ``depth`` is 1 for a session that a run of a user's own session made.
+    """
+
+    session_id: str
+    run_id: str
+    tool_call_id: str
+    root_session_id: str
+    root_run_id: str
+    depth: int
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Of an event that is told a second time, on the root run: where it happened."""
+
+    session_id: str
+    run_id: str

@@ -1,0 +1,39 @@
+"""Responses about the daemon itself: its MCP servers and its metrics."""
+
+from __future__ import annotations
+
+from nousd.wire.objects.mcp import McpServerSummary
+from nousd.wire.objects.metrics import LogMetrics, PendingInputs, WindowMetrics
+from nousd.wire.responses.base import Response
+
+
+class McpServers(Response, frozen=True, kw_only=True):
+    """The MCP servers, true at ``cursor``."""
+
+    servers: tuple[McpServerSummary, ...]
+    cursor: str
+
+
+class Metrics(Response, frozen=True, kw_only=True):
+    """The figures of the daemon's process; what is counted counts from ``started_at`` on.
+
+    ``sessions`` are those in memory, ``runs`` the active ones. ``waiting_permissions`` and
+    ``waiting_questions`` wait for a word of the user, ``confirmers`` are subscribers that have declared
+    that they answer. ``mcp_servers`` counts them by their state.
+    """
+
+    version: str
+    started_at: str
+    uptime_seconds: float
+    cursor: str
+    sessions: int
+    runs: int
+    pending_inputs: PendingInputs
+    waiting_permissions: int
+    waiting_questions: int
+    command_connections: int
+    subscribers: int
+    confirmers: int
+    mcp_servers: dict[str, int]
+    log: LogMetrics
+    window: WindowMetrics

@@ -1,0 +1,60 @@
+"""What is answered about models: those that can be asked, and the providers that have them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.wire.responses.base import Response
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """US dollars per million tokens. Cached tokens without a price of their own cost as other input."""
+
+    input: float
+    output: float
+    cache_read: float | UnsetType = UNSET
+    cache_write: float | UnsetType = UNSET
+
+
+class ModelSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A model that can be asked; ``id`` is what ``set_model`` takes, ``provider/model``."""
+
+    id: str
+    provider: str
+    model: str
+    is_default: bool
+    context_window: int | UnsetType = UNSET
+    prices: Prices | UnsetType = UNSET
+    aliases: tuple[str, ...] | UnsetType = UNSET
+
+
+class ProviderUnlisted(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider whose server could not be asked for its models."""
+
+    provider: str
+    cause: str
+
+
+Catalog = Literal["server", "config", "none"]
+"""Who says which models a provider has: its server, the configuration alone, or nobody."""
+
+
+class ProviderSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider that is configured. ``usable``: nothing is missing to ask it, a key included."""
+
+    provider: str
+    is_default: bool
+    usable: bool
+    catalog: Catalog
+
+
+class Models(Response, frozen=True, kw_only=True):
+    """``truncated``: there are more models; name a provider to see its own."""
+
+    models: tuple[ModelSummary, ...]
+    errors: tuple[ProviderUnlisted, ...]
+    providers: tuple[ProviderSummary, ...]
+    truncated: Literal[True] | UnsetType = UNSET

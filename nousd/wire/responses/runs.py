@@ -1,0 +1,103 @@
+"""What is answered about runs: their records, those that go on, and the result that was waited for."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.wire.objects.entries import UsageTotals
+from nousd.wire.objects.remarks import Remark
+from nousd.wire.objects.run_options import RunOptions
+from nousd.wire.objects.workers import TaskOrigin
+from nousd.wire.responses.base import Response, RunState
+
+RunStatus = Literal["running", "completed", "cancelled", "error", "timeout", "interrupted"]
+"""Of a run; all but ``running`` are final."""
+
+
+class FlatEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event as ``result.events`` shows it: flat, with ``turn`` as a number."""
+
+    type: str
+    run_id: str
+    id: str
+    ts: str
+    turn: int | UnsetType = UNSET
+    message_id: str | UnsetType = UNSET
+    role: str | UnsetType = UNSET
+    delta: str | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    tool_call_id: str | UnsetType = UNSET
+    tool_name: str | UnsetType = UNSET
+    is_error: bool | UnsetType = UNSET
+    code: str | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+    cause: str | UnsetType = UNSET
+    status: str | UnsetType = UNSET
+
+
+class Result(Response, frozen=True, kw_only=True):
+    """What a ``prompt`` with ``wait: true`` answers when its run has ended.
+
+    ``handled_by`` names the extension that dealt with the text instead: ``output`` is what it says, and
+    ``run_id`` is "". ``warnings`` tells what went wrong with extensions before there was a run.
+    """
+
+    output: str
+    events: tuple[FlatEvent, ...]
+    session_id: str
+    run_id: str
+    status: RunStatus
+    leaf_id: str | UnsetType = UNSET
+    events_truncated: bool | UnsetType = UNSET
+    handled_by: str | UnsetType = UNSET
+    warnings: tuple[Remark, ...] | UnsetType = UNSET
+
+
+class ActiveRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A run that has not ended. ``origin`` is there for the run of a task. ``last_activity_at`` is when
+    it last gave a sign of life; waiting within a limit of its own counts as one.
+    """
+
+    run_id: str
+    session_id: str
+    run_state: RunState
+    started_at: str
+    last_activity_at: str | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
+    agent_id: str | UnsetType = UNSET
+    agent_profile: str | UnsetType = UNSET
+    correlation_id: str | UnsetType = UNSET
+    origin: TaskOrigin | UnsetType = UNSET
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of a run. ``last_activity_at`` is there while it goes on."""
+
+    run_id: str
+    session_id: str
+    status: RunStatus
+    started_at: str
+    runtime: str
+    model: str
+    turns: int
+    last_activity_at: str | UnsetType = UNSET
+    ended_at: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    usage: UsageTotals | UnsetType = UNSET
+    client_id: str | UnsetType = UNSET
+    agent_id: str | UnsetType = UNSET
+    agent_profile: str | UnsetType = UNSET
+    correlation_id: str | UnsetType = UNSET
+    options: RunOptions | UnsetType = UNSET
+
+
+class Runs(Response, frozen=True, kw_only=True):
+    runs: tuple[RunRecord, ...]
+    has_more: bool
+
+
+class Run(Response, frozen=True, kw_only=True):
+    run: RunRecord

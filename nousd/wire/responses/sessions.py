@@ -1,0 +1,94 @@
+"""What is answered about sessions: the rows of lists, and one session whole."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from nousd.wire.objects.entries import PermissionMode, Sampling, UsageTotals
+from nousd.wire.objects.session_settings import SessionRules, SourceMetadata
+from nousd.wire.objects.workers import TaskOrigin
+from nousd.wire.objects.workspaces import OverrideInForce
+from nousd.wire.responses.base import Response, RunState
+from nousd.wire.responses.runs import RunRecord
+from nousd.wire.responses.transcripts import Messages
+
+
+class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A row of ``list_sessions``. ``provider`` and ``model`` are those of the session's next model call,
+    ``run_id`` is that of its active run.
+    """
+
+    session_id: str
+    created_at: str
+    updated_at: str
+    active: bool
+    run_state: RunState
+    workspace: str
+    archived: bool
+    provider: str
+    model: str
+    name: str | UnsetType = UNSET
+    parent_id: str | UnsetType = UNSET
+    leaf_id: str | UnsetType = UNSET
+    run_id: str | UnsetType = UNSET
+    source: str | UnsetType = UNSET
+    source_metadata: SourceMetadata | UnsetType = UNSET
+    usage: UsageTotals | UnsetType = UNSET
+    origin: TaskOrigin | UnsetType = UNSET
+    worker: str | UnsetType = UNSET
+
+
+class SessionRecord(SessionSummary, frozen=True, kw_only=True):
+    """One session, as ``get_session`` answers it: its row, and what is too much for a list.
+
+    ``origin_workspace`` and the three behind it are there once it was attached to another folder:
+    ``attached_from`` is the one before, ``origin_workspace`` the first of all.
+    ``override`` is there while it holds.
+    """
+
+    permission_mode: PermissionMode
+    sampling: Sampling | UnsetType = UNSET
+    rules: SessionRules | UnsetType = UNSET
+    origin_workspace: str | UnsetType = UNSET
+    attached_from: str | UnsetType = UNSET
+    attached_at: str | UnsetType = UNSET
+    attach_reason: str | UnsetType = UNSET
+    override: OverrideInForce | UnsetType = UNSET
+
+
+class Sessions(Response, frozen=True, kw_only=True):
+    """``count`` is how many sessions the whole list has, whatever page of it this is."""
+
+    sessions: tuple[SessionSummary, ...]
+    has_more: bool
+    count: int
+
+
+class SessionNow(Response, frozen=True, kw_only=True):
+    """``transcript`` and ``failed_runs`` are there if messages were asked for: the newest of them, and
+    those of its newest runs that did not come to a good end, newest first.
+    """
+
+    session: SessionRecord
+    transcript: Messages | UnsetType = UNSET
+    failed_runs: tuple[RunRecord, ...] | UnsetType = UNSET
+
+
+class Attached(Response, frozen=True, kw_only=True):
+    """Where the session works now, and did before; ``revoked`` are the rules that no longer hold."""
+
+    session_id: str
+    workspace: str
+    attached_from: str
+    origin_workspace: str
+    attached_at: str
+    reason: str | UnsetType = UNSET
+    revoked: tuple[str, ...] = ()
+
+
+class WorkspaceOverride(Response, frozen=True, kw_only=True):
+    """What took effect; without ``override`` none holds."""
+
+    session_id: str
+    override: OverrideInForce | UnsetType = UNSET
