@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from nousd.machine.model_input import ModelInput
+from nousd.machine.context.model_input import ModelInput
 from nousd.wire.codec.canonical_json import canonical
 
 ONLY_IF_SAID = ("sampling", "tool_choice")

@@ -14,7 +14,7 @@ import trio
 
 from nousd.daemon.project import Project, reader
 from nousd.extensions.loader import load_extensions
-from nousd.machine.model_input import ModelInput, UserMessage
+from nousd.machine.context.model_input import ModelInput, UserMessage
 from nousd.providers.interface import NO_BLOBS, Blobs, Provider, Receive
 from nousd.providers.registry import make_provider
 from tests.conversation import Conversation, Pace, load, play

@@ -306,7 +306,11 @@ def test_a_detour_is_found() -> None:
         ("nousd.wire.codec.envelope", "from nousd import store", "wire may not import store"),
         ("nousd.errors", "from nousd.wire import codec", "errors may not import wire"),
         ("nousd.client.protocol", "import nousd.daemon.server", "client may not import daemon"),
-        ("nousd.providers.mock", "from nousd.machine.queue import Queue", "may not import machine"),
+        (
+            "nousd.providers.mock",
+            "from nousd.machine.session.queue import Queue",
+            "may not import machine",
+        ),
         ("nousd.tools.read", "def f():\n import requests", "may not use this library"),
         (
             "nousd.tui.app",
@@ -333,7 +337,7 @@ def test_a_planted_fault_is_found(module: str, source: str, found: str) -> None:
             "import json, msgspec\nfrom . import limits\nfrom nousd.errors import X",
         ),
         ("nousd.machine.fold", "from nousd.wire.events import Event"),
-        ("nousd.providers.mock", "from nousd.machine.model_input import ModelInput"),
+        ("nousd.providers.mock", "from nousd.machine.context.model_input import ModelInput"),
         ("nousd.providers.mock", "from nousd.machine import model_input"),
         ("nousd.cli.serve", "def serve():\n from nousd.daemon import server\n import nousd.bridge"),
         ("nousd.cli.check", "def check():\n import nousd.admin.check"),

@@ -17,7 +17,7 @@ import apsw
 import msgspec
 
 from nousd.errors import StoreError
-from nousd.machine.retention import STARTS, Line, join
+from nousd.machine.projection.retention import STARTS, Line, join
 from nousd.store import _artifacts_sqlite as artifacts
 from nousd.store.migrations import MIGRATIONS
 from nousd.wire.codec.envelope import decode_event

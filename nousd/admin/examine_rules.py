@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nousd.admin.examination import Check, World
 from nousd.errors import RuleInvalid
-from nousd.machine.rules import rules_in
+from nousd.machine.policy.rules import rules_in
 
 
 def rules(world: World) -> Iterator[Check]:

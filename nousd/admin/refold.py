@@ -15,8 +15,8 @@ from collections.abc import Callable
 import apsw
 
 from nousd.admin.lines import LoggedEvent
-from nousd.machine.projection import row_changes
-from nousd.machine.row_changes import CopyEntries, ForgetSession
+from nousd.machine.projection.row_changes import CopyEntries, ForgetSession
+from nousd.machine.projection.row_projection import row_changes
 from nousd.store import _rows_sqlite
 
 Adopt = Callable[[str, int], None]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from nousd.config.agents import Agent, AgentSource, Catalogue, parse_agent
 from nousd.daemon.folder_threads import in_folder_thread
 from nousd.errors import ConfigError, RuleInvalid, ToolError
-from nousd.machine.workers import check_rules
+from nousd.machine.policy.workers import check_rules
 from nousd.runtime_paths.filesystems import is_local
 from nousd.tools.confine import Confinement
 from nousd.tools.path_errors import shown

@@ -19,7 +19,7 @@ from nousd.daemon.confirmers import Confirmers
 from nousd.daemon.log import Ticket
 from nousd.daemon.requests import Asker, Request, Requests, as_logged, status_of
 from nousd.errors import CommandRejected, SessionNotFound, StoreError
-from nousd.machine.long_texts import beginning
+from nousd.machine.context.text_offload import beginning
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.wire import events
 from nousd.wire.events import Event, PermissionRequested

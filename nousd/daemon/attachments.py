@@ -17,8 +17,8 @@ from msgspec import UNSET
 from nousd.daemon.core import Core
 from nousd.daemon.folder_threads import in_folder_thread
 from nousd.errors import CommandRejected, ConfigError, InvalidPayload, ToolError
-from nousd.machine.long_texts import artifact_id_of
-from nousd.machine.model_input import ModelChoice
+from nousd.machine.context.model_input import ModelChoice
+from nousd.machine.context.text_offload import artifact_id_of
 from nousd.store.artifacts import Artifact
 from nousd.tools.confine import Confinement
 from nousd.tools.path_errors import explained

@@ -20,8 +20,8 @@ from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.daemon.requests import Asker
 from nousd.daemon.spooled import WatchedSpool
-from nousd.machine.long_texts import artifact_id_of
-from nousd.machine.permission import Judgement
+from nousd.machine.context.text_offload import artifact_id_of
+from nousd.machine.policy.permission import Judgement
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.store.artifacts import Artifact
 from nousd.tools.interface import Emit, Tool, ToolContext, UserAnswers

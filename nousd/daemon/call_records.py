@@ -12,7 +12,7 @@ from msgspec import UNSET
 from nousd.daemon.history import wholes_of
 from nousd.daemon.log_walk import event_of, for_each_event
 from nousd.errors import CommandRejected
-from nousd.machine.client_calls import CallLedger
+from nousd.machine.session.client_calls import CallLedger
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter

@@ -23,7 +23,7 @@ from nousd.daemon.run_driver import CLOSING_SECONDS
 from nousd.daemon.runs import Runs
 from nousd.daemon.workspaces import Workspace
 from nousd.errors import CommandRejected
-from nousd.machine.client_calls import CallLedger
+from nousd.machine.session.client_calls import CallLedger
 from nousd.runtimes.calls.admission import hash_of_request
 from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.calls.runtime_policy import NO_RUNTIME, RuntimeOpinion

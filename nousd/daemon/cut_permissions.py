@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from nousd.daemon.permissions import Permissions
 from nousd.daemon.sessions import Sessions
 from nousd.errors import SessionNotFound
-from nousd.machine.permission import Judgement
-from nousd.machine.rules import Rule
-from nousd.machine.session import SessionState
-from nousd.machine.session_rules import joined
-from nousd.machine.workers import WorkersCase, cut, narrowest
+from nousd.machine.policy.permission import Judgement
+from nousd.machine.policy.rules import Rule
+from nousd.machine.policy.session_rules import joined
+from nousd.machine.policy.workers import WorkersCase, cut, narrowest
+from nousd.machine.session.state import SessionState
 from nousd.tools.interface import Tool
 from nousd.wire.limits import TASK_DEPTH_MAX
 from nousd.wire.objects.entries import PermissionMode

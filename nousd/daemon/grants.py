@@ -14,7 +14,7 @@ from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.daemon.sessions import Sessions
 from nousd.errors import CommandRejected
-from nousd.machine.session_rules import with_denial
+from nousd.machine.policy.session_rules import with_denial
 from nousd.wire.limits import GRANTED_RULES_MAX, SESSION_RULES_MAX
 
 

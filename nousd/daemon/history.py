@@ -17,8 +17,9 @@ from typing import Final
 import msgspec
 
 from nousd.daemon.live_session import LiveSession
-from nousd.machine import long_texts, transcript
-from nousd.machine.tokens import estimate_tokens
+from nousd.machine.context import text_offload as long_texts
+from nousd.machine.context import transcript
+from nousd.machine.context.tokens import estimate_tokens
 from nousd.store.interface import Store
 from nousd.store.rows import Path
 from nousd.wire.codec.envelope import encode_json

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from nousd.daemon.folder_threads import in_folder_thread
 from nousd.errors import ConfigError, ToolError
-from nousd.machine.sources import SourceText, of_file, unused
+from nousd.machine.context.prompt_sections import SourceText, of_file, unused
 from nousd.runtime_paths.filesystems import is_local
 from nousd.tools.confine import Confinement
 from nousd.tools.way import DEPTH_MAX

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from nousd.config.agents import Catalogue
 from nousd.daemon.log import Log, Ticket
 from nousd.errors import SessionNotFound, StoreError, StoreFull, WriteFailed
-from nousd.machine import session as machine
-from nousd.machine.session import SessionState
+from nousd.machine.session import state as machine
+from nousd.machine.session.state import SessionState
 from nousd.store.artifacts import Artifact
 from nousd.wire import events
 from nousd.wire.responses import Accepted

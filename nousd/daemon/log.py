@@ -18,7 +18,7 @@ import trio
 from nousd.daemon.clock import Clock
 from nousd.daemon.hub import Hub
 from nousd.errors import StoreError
-from nousd.machine import long_texts
+from nousd.machine.context import text_offload as long_texts
 from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
 from nousd.store.records import Batch, Record, StoredEvent

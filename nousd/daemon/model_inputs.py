@@ -15,9 +15,9 @@ from msgspec import UNSET
 
 from nousd.daemon.log_walk import for_each_event
 from nousd.errors import InputNotWhole
-from nousd.machine.compile import Compiled
-from nousd.machine.fragments import Chain, Rest, Stored, resumed_chain, store_input
-from nousd.machine.model_input import ModelMessage
+from nousd.machine.context.compiler import Compiled
+from nousd.machine.context.input_chunks import Chain, Rest, Stored, resumed_chain, store_input
+from nousd.machine.context.model_input import ModelMessage
 from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, StoredEvent

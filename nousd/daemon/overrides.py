@@ -22,7 +22,7 @@ from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.daemon.sessions import Sessions
 from nousd.errors import CommandRejected, SessionNotFound, StoreError
-from nousd.machine.session import SessionState
+from nousd.machine.session.state import SessionState
 from nousd.store.interface import Store
 from nousd.tools.confine import Confinement
 from nousd.wire import events

@@ -12,10 +12,10 @@ from typing import Protocol
 from nousd.config.settings import Settings
 from nousd.daemon.workspaces import Workspaces
 from nousd.errors import CommandRejected, ConfigError, RuleInvalid
-from nousd.machine.permission import Case, Judgement, judge
-from nousd.machine.rules import Rule, check_rule, rules_in
-from nousd.machine.session import SessionState
-from nousd.machine.session_rules import own_rules
+from nousd.machine.policy.permission import Case, Judgement, judge
+from nousd.machine.policy.rules import Rule, check_rule, rules_in
+from nousd.machine.policy.session_rules import own_rules
+from nousd.machine.session.state import SessionState
 from nousd.tools.interface import Tool
 from nousd.wire.objects.entries import PermissionMode
 from nousd.wire.objects.tool_footprint import Access

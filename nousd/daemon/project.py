@@ -22,7 +22,7 @@ from nousd.daemon.folder_threads import in_folder_thread
 from nousd.daemon.once_per_session import OncePerSession
 from nousd.daemon.trust import Trust
 from nousd.errors import RuleInvalid, ToolError
-from nousd.machine.rules import Rule, RuleDecision, check_rule, meaning_of, rules_in
+from nousd.machine.policy.rules import Rule, RuleDecision, check_rule, meaning_of, rules_in
 from nousd.runtime_paths.filesystems import is_local
 from nousd.tools.confine import Confinement
 from nousd.wire.codec.canonical_json import digest

@@ -17,7 +17,7 @@ from nousd.daemon.confirmers import Confirmers
 from nousd.daemon.log import Ticket
 from nousd.daemon.requests import Asker, Request, Requests, status_of
 from nousd.errors import CommandRejected, InvalidPayload, Unanswered
-from nousd.machine.long_texts import beginning
+from nousd.machine.context.text_offload import beginning
 from nousd.tools.interface import UserAnswers
 from nousd.wire import events
 from nousd.wire.events import Event, QuestionAsked

@@ -16,11 +16,11 @@ from nousd.daemon.clock import Clock
 from nousd.daemon.log import Log
 from nousd.daemon.log_walk import event_of, for_each_event
 from nousd.errors import StoreError
-from nousd.machine.appending import joined, leaf_after
-from nousd.machine.ends import owed_ends
-from nousd.machine.lifecycle import LOGGED, Ledger
-from nousd.machine.session import SessionState, queue_fields
-from nousd.machine.usage import owed_usage
+from nousd.machine.session.appending import joined, leaf_after
+from nousd.machine.session.closing_events import owed_ends
+from nousd.machine.session.lifecycle import LOGGED, Ledger
+from nousd.machine.session.state import SessionState, queue_fields
+from nousd.machine.session.usage import owed_usage
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter
 from nousd.store.rows import ToolCallRow

@@ -15,7 +15,7 @@ import trio
 
 from nousd.daemon.confirmers import Confirmers, Place
 from nousd.daemon.log import Ticket
-from nousd.machine import long_texts
+from nousd.machine.context import text_offload as long_texts
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.events import Event, Status
 from nousd.wire.events.tools import ToolCallEvent

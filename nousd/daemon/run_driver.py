@@ -17,11 +17,12 @@ from nousd.daemon import boundary
 from nousd.daemon.history import wholes_of
 from nousd.daemon.run_hooks import RunHooks
 from nousd.errors import NousdError, RunFailed
-from nousd.machine import decisions, long_texts, queue
-from nousd.machine.appending import joined, leaf_after
-from nousd.machine.ends import owed_ends
-from nousd.machine.lifecycle import Phase
-from nousd.machine.queue import Turn
+from nousd.machine.context import text_offload as long_texts
+from nousd.machine.session import decisions, queue
+from nousd.machine.session.appending import joined, leaf_after
+from nousd.machine.session.closing_events import owed_ends
+from nousd.machine.session.lifecycle import Phase
+from nousd.machine.session.queue import Turn
 from nousd.wire import events
 from nousd.wire.events import Event
 from nousd.wire.events.base import EndStatus

@@ -12,10 +12,10 @@ from typing import Final, Protocol
 
 from nousd.extensions.hook_chain import Failure, Hooks, Instructions
 from nousd.extensions.hooks import HookName, RunBeginning, RunEnded, TurnEnding, TurnStarted
-from nousd.machine.long_texts import beginning
-from nousd.machine.model_input import ModelChoice
-from nousd.machine.queue import Turn
-from nousd.machine.sources import SourceText, left_out, of_extension
+from nousd.machine.context.model_input import ModelChoice
+from nousd.machine.context.prompt_sections import SourceText, left_out, of_extension
+from nousd.machine.context.text_offload import beginning
+from nousd.machine.session.queue import Turn
 from nousd.wire import events
 from nousd.wire.events.base import TurnKey
 from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX

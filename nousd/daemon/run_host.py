@@ -24,13 +24,14 @@ from nousd.daemon.model_inputs import InputsOfRun, artifacts_of
 from nousd.daemon.task_tree import TaskTree
 from nousd.daemon.tasks import TasksOfCall
 from nousd.errors import CommandRejected, RunFailed
-from nousd.machine import long_texts, queue
-from nousd.machine.compile import Compiled
-from nousd.machine.fragments import Stored
-from nousd.machine.lifecycle import Ledger, Phase
-from nousd.machine.model_input import ModelChoice, ToolSpec
-from nousd.machine.session import options_of
-from nousd.machine.sources import SourceText, agent_prompt, agents_source
+from nousd.machine.context import text_offload as long_texts
+from nousd.machine.context.compiler import Compiled
+from nousd.machine.context.input_chunks import Stored
+from nousd.machine.context.model_input import ModelChoice, ToolSpec
+from nousd.machine.context.prompt_sections import SourceText, agent_prompt, agents_source
+from nousd.machine.session import queue
+from nousd.machine.session.lifecycle import Ledger, Phase
+from nousd.machine.session.state import options_of
 from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
 from nousd.store.artifacts import Artifact

@@ -36,10 +36,10 @@ from nousd.daemon.sessions import Sessions
 from nousd.daemon.workspaces import Workspaces
 from nousd.errors import RunFailed
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
-from nousd.machine.model_input import ModelChoice, with_own
-from nousd.machine.permission import Judgement
-from nousd.machine.session import SessionState
-from nousd.machine.workers import has_tool
+from nousd.machine.context.model_input import ModelChoice, with_own
+from nousd.machine.policy.permission import Judgement
+from nousd.machine.policy.workers import has_tool
+from nousd.machine.session.state import SessionState
 from nousd.providers.models import Models
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.interface import Runtime

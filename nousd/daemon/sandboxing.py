@@ -9,8 +9,8 @@ from typing import Final
 
 from nousd.config.settings import Settings
 from nousd.errors import ConfigError
-from nousd.machine.closed_places import closed_places
-from nousd.machine.protected import PROTECTED_PLACES, protection
+from nousd.machine.policy.denied_paths import closed_places
+from nousd.machine.policy.protected_paths import PROTECTED_PLACES, protection
 from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, Limits
 from nousd.tools.sandbox.places import Chosen

@@ -19,8 +19,8 @@ from nousd.daemon.clock import Clock
 from nousd.daemon.live_session import LiveSession, not_found
 from nousd.daemon.log import Log, Ticket
 from nousd.errors import CommandRejected, InvalidPayload, SessionNotFound, StoreError
-from nousd.machine.row_changes import LASTING
-from nousd.machine.session import SessionState, queue_fields
+from nousd.machine.projection.row_changes import LASTING
+from nousd.machine.session.state import SessionState, queue_fields
 from nousd.store.interface import Store
 from nousd.store.rows import Defaults, SessionRow
 from nousd.wire import events

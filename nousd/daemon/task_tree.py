@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nousd.daemon.asking import ASKS, ENDS, at_root, id_of
 from nousd.daemon.confirmers import Place
-from nousd.machine.lifecycle import Phase
+from nousd.machine.session.lifecycle import Phase
 from nousd.wire.events import Event
 
 if TYPE_CHECKING:

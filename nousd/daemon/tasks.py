@@ -16,9 +16,9 @@ import trio
 from msgspec import UNSET, UnsetType
 
 from nousd.errors import ConfigError, ModelUnknown, RuleInvalid, ToolError
-from nousd.machine import decisions
-from nousd.machine.session import options_of
-from nousd.machine.workers import check_rules, of_parent
+from nousd.machine.policy.workers import check_rules, of_parent
+from nousd.machine.session import decisions
+from nousd.machine.session.state import options_of
 from nousd.tools.task_runner import Task, TaskResult
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.events.base import EndStatus

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from nousd.machine.session import SessionState
+from nousd.machine.session.state import SessionState
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.responses import Messages
 from nousd.wire.responses.runs import RunRecord

@@ -16,7 +16,7 @@ from nousd.daemon.trust import Trust
 from nousd.daemon.workspace_roots import Roots
 from nousd.daemon.workspaces import Workspace, Workspaces
 from nousd.errors import ConfigError
-from nousd.machine.sources import SourceText, system_prompt
+from nousd.machine.context.prompt_sections import SourceText, system_prompt
 from nousd.runtime_paths import locations
 from nousd.runtime_paths.filesystems import is_local
 from nousd.runtime_paths.locks import socket_lock_file

@@ -25,8 +25,8 @@ from nousd.daemon.project import Project
 from nousd.daemon.trust import Trust
 from nousd.daemon.workspace_roots import Roots
 from nousd.errors import CommandRejected, ConfigError, InvalidPayload
-from nousd.machine.session import SessionState
-from nousd.machine.sources import SourceText
+from nousd.machine.context.prompt_sections import SourceText
+from nousd.machine.session.state import SessionState
 from nousd.runtime_paths.filesystems import is_local
 from nousd.runtime_paths.names import is_utf8
 from nousd.tools.confine import Confinement

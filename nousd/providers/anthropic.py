@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from nousd.machine.model_input import ModelInput
+from nousd.machine.context.model_input import ModelInput
 from nousd.providers.answer_stream import AnswerStream
 from nousd.providers.anthropic_messages import messages_body, plan_of
 from nousd.providers.anthropic_stream import MessagesAnswer

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from nousd.machine.model_input import ModelChoice
+from nousd.machine.context.model_input import ModelChoice
 from nousd.providers.interface import Provider, Record
 from nousd.providers.key_command import key_from
 from nousd.providers.late_key import AskKey

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from nousd.machine.model_input import ModelInput
+from nousd.machine.context.model_input import ModelInput
 from nousd.providers.answer_stream import AnswerStream
 from nousd.providers.attachments import kind_of, sees_images
 from nousd.providers.gemini_contents import DIALECT, contents_body

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, Final, Literal
 
-from nousd.machine.model_input import (
+from nousd.machine.context.model_input import (
     AssistantMessage,
     ModelInput,
     ModelMessage,

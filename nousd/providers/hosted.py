@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from nousd.errors import ProviderError
-from nousd.machine.model_input import ModelInput
+from nousd.machine.context.model_input import ModelInput
 from nousd.providers.answer_stream import Decoder
 from nousd.providers.context_windows import context_window
 from nousd.providers.delivery import deliver

@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from nousd.machine.model_input import ModelInput
+from nousd.machine.context.model_input import ModelInput
 from nousd.wire.objects.entries import ReasoningBlock, Usage
 
 IDLE_TIMEOUT_SECONDS: Final = 300.0

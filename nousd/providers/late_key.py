@@ -12,7 +12,7 @@ from typing import Final
 import trio
 
 from nousd.errors import ConfigError, ProviderError
-from nousd.machine.model_input import ModelInput
+from nousd.machine.context.model_input import ModelInput
 from nousd.providers.interface import NO_BLOBS, Blobs, Provider, Receive
 
 AskKey = Callable[[], Awaitable[str]]

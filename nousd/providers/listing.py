@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import trio
 
 from nousd.errors import ConfigError, ProviderError
-from nousd.machine.model_input import ModelChoice
+from nousd.machine.context.model_input import ModelChoice
 from nousd.providers.models import Models, name_of
 from nousd.wire.limits import MODELS_LISTED_MAX, NAME_CHARS_MAX
 

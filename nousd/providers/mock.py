@@ -33,7 +33,12 @@ from typing import Final, assert_never
 import trio
 
 from nousd.errors import ProviderError
-from nousd.machine.model_input import AssistantMessage, ModelInput, ModelMessage, UserMessage
+from nousd.machine.context.model_input import (
+    AssistantMessage,
+    ModelInput,
+    ModelMessage,
+    UserMessage,
+)
 from nousd.providers.interface import (
     NO_BLOBS,
     Blobs,

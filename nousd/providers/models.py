@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from nousd.errors import ConfigError, ModelUnknown
-from nousd.machine.model_input import ModelChoice
+from nousd.machine.context.model_input import ModelChoice
 from nousd.providers.interface import Provider
 from nousd.providers.prices import Price
 from nousd.wire.objects.entries import Sampling, Thinking

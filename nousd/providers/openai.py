@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from nousd.machine.model_input import ModelInput
+from nousd.machine.context.model_input import ModelInput
 from nousd.providers.answer_stream import AnswerStream
 from nousd.providers.attachments import kind_of, sees_images
 from nousd.providers.hosted import Call, HostedProvider, ModelsPage

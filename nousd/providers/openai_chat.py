@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nousd.machine.model_input import (
+from nousd.machine.context.model_input import (
     AssistantMessage,
     ModelInput,
     ModelMessage,

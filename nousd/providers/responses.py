@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from nousd.machine.model_input import ModelInput
+from nousd.machine.context.model_input import ModelInput
 from nousd.providers.answer_stream import AnswerStream
 from nousd.providers.attachments import kind_of, sees_images
 from nousd.providers.hosted import Call, HostedProvider

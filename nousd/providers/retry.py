@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from nousd.errors import ProviderError
-from nousd.machine.model_input import ModelInput
+from nousd.machine.context.model_input import ModelInput
 from nousd.providers.interface import (
     NO_BLOBS,
     Alive,

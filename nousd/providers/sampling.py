@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from nousd.machine.model_input import ModelInput
+from nousd.machine.context.model_input import ModelInput
 from nousd.providers.model_names import plain_name
 from nousd.providers.openai_effort import reasons
 from nousd.wire.objects.entries import Sampling, Thinking

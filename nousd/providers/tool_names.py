@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from nousd.machine.model_input import ToolSpec
+from nousd.machine.context.model_input import ToolSpec
 
 _TOOL_NAME_CHARS_MAX: Final = 64
 _NOT_IN_TOOL_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")

@@ -15,11 +15,11 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.machine.ends import owed_ends
-from nousd.machine.lifecycle import LOGGED, STOP_REASONS, Ledger, Phase
-from nousd.machine.model_input import with_own
-from nousd.machine.queue import steer_bites
-from nousd.machine.session import request_of
+from nousd.machine.context.model_input import with_own
+from nousd.machine.session.closing_events import owed_ends
+from nousd.machine.session.lifecycle import LOGGED, STOP_REASONS, Ledger, Phase
+from nousd.machine.session.queue import steer_bites
+from nousd.machine.session.state import request_of
 from nousd.replay.recorded import RecordedRun, is_outside, run_of
 from nousd.replay.recorded_context import answered_inputs
 from nousd.replay.script import MODEL_FAILURES

@@ -25,8 +25,8 @@ import trio
 
 from nousd.daemon.recordings import Exchange
 from nousd.errors import NotReplayable
-from nousd.machine import long_texts
-from nousd.machine.session import SessionState
+from nousd.machine.context import text_offload as long_texts
+from nousd.machine.session.state import SessionState
 from nousd.replay.compare import compared, joined
 from nousd.replay.play import Tuning, play
 from nousd.replay.recorded import RecordedRun, read_run

@@ -21,7 +21,7 @@ from nousd.errors import (
     ToolError,
     ToolServerFailed,
 )
-from nousd.machine.model_input import ModelInput, ToolSpec
+from nousd.machine.context.model_input import ModelInput, ToolSpec
 from nousd.providers.interface import NO_BLOBS, Blobs, Provider, Receive
 from nousd.replay.recorded import RecordedRun
 from nousd.replay.recorded_context import Given, answered_inputs, comes_and_goes

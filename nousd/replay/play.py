@@ -27,10 +27,10 @@ from nousd.daemon.once_per_session import OncePerSession
 from nousd.daemon.run_host import RunHost
 from nousd.daemon.workspaces import Workspace, Workspaces
 from nousd.errors import CommandRejected, NotReplayable
-from nousd.machine import decisions
-from nousd.machine.model_input import ModelChoice
-from nousd.machine.session import request_of
-from nousd.machine.sources import SourceText
+from nousd.machine.context.model_input import ModelChoice
+from nousd.machine.context.prompt_sections import SourceText
+from nousd.machine.session import decisions
+from nousd.machine.session.state import request_of
 from nousd.providers.interface import Provider
 from nousd.providers.models import ModelFacts, Models
 from nousd.replay.external_stimuli import Broken, Cues, cues_of

@@ -14,9 +14,9 @@ from msgspec import UNSET
 
 from nousd.daemon.asking import is_of_task
 from nousd.errors import NotReplayable
-from nousd.machine import long_texts
-from nousd.machine import session as machine
-from nousd.machine.session import SessionState
+from nousd.machine.context import text_offload as long_texts
+from nousd.machine.session import state as machine
+from nousd.machine.session.state import SessionState
 from nousd.store.artifacts import Artifact
 from nousd.wire import events
 from nousd.wire.events import Event

@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine.model_input import ToolSpec
-from nousd.machine.sources import SourceText, system_prompt, system_text
+from nousd.machine.context.model_input import ToolSpec
+from nousd.machine.context.prompt_sections import SourceText, system_prompt, system_text
 from nousd.replay.recorded import RecordedRun
 from nousd.wire import events
 from nousd.wire.events import models as model_events

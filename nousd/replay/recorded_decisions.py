@@ -11,10 +11,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine import long_texts
-from nousd.machine.permission import Judgement, Verdict
-from nousd.machine.rules import Rule
-from nousd.machine.session import SessionState
+from nousd.machine.context import text_offload as long_texts
+from nousd.machine.policy.permission import Judgement, Verdict
+from nousd.machine.policy.rules import Rule
+from nousd.machine.session.state import SessionState
 from nousd.replay.recorded import RecordedRun, run_of
 from nousd.runtimes.calls.admission import input_hash
 from nousd.runtimes.calls.attempts import GIVEN_AGAIN, Earlier, StoredResult

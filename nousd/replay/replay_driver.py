@@ -21,8 +21,8 @@ from msgspec import UNSET
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.run_host import RunHost
 from nousd.errors import CommandRejected, RunFailed
-from nousd.machine import appending, decisions
-from nousd.machine.model_input import ToolSpec
+from nousd.machine.context.model_input import ToolSpec
+from nousd.machine.session import appending, decisions
 from nousd.replay.external_stimuli import Broken, Cues, Stopped
 from nousd.replay.recorded import is_outside
 from nousd.replay.recorded_context import answered_inputs, comes_and_goes

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.errors import ToolArgumentsInvalid
-from nousd.machine import long_texts
+from nousd.machine.context import text_offload as long_texts
 from nousd.providers.interface import (
     Finished,
     FinishReason,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from nousd.machine import long_texts
+from nousd.machine.context import text_offload as long_texts
 from nousd.wire import events
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
 from nousd.wire.events import Event

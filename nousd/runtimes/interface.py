@@ -13,13 +13,13 @@ from typing import Protocol
 
 from msgspec import UnsetType
 
-from nousd.machine.compaction import Cut
-from nousd.machine.compile import Compiled
-from nousd.machine.fragments import Stored
-from nousd.machine.lifecycle import Ledger
-from nousd.machine.model_input import ModelChoice, ToolSpec
-from nousd.machine.sources import SourceText
-from nousd.machine.usage import CallFigures
+from nousd.machine.context.compaction import Cut
+from nousd.machine.context.compiler import Compiled
+from nousd.machine.context.input_chunks import Stored
+from nousd.machine.context.model_input import ModelChoice, ToolSpec
+from nousd.machine.context.prompt_sections import SourceText
+from nousd.machine.session.lifecycle import Ledger
+from nousd.machine.session.usage import CallFigures
 from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.host import CallHost
 from nousd.runtimes.calls.runtime_policy import RuntimeOpinion

@@ -29,8 +29,8 @@ from typing import Any, Final
 import apsw
 
 from nousd.errors import StoreError, StoreFull, StoreInDoubt, WriteFailed
-from nousd.machine.projection import row_changes
-from nousd.machine.row_changes import ForgetSession, PutSession, RowChange, TouchSession
+from nousd.machine.projection.row_changes import ForgetSession, PutSession, RowChange, TouchSession
+from nousd.machine.projection.row_projection import row_changes
 from nousd.store import _artifacts_sqlite, _rows_sqlite
 from nousd.store._database import BUSY_MS_MAX, UNREADABLE, WAL_PAGES, Opened, is_for_want_of_space
 from nousd.store._many_rows import ManyRows, Row

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from nousd.machine.retention import ENDS, STARTS, Joined, Line, join
+from nousd.machine.projection.retention import ENDS, STARTS, Joined, Line, join
 from nousd.store.records import Old, Pruned
 
 EVENTS_PER_STEP: Final = 4096

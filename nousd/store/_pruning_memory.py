@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from nousd.machine.retention import STARTS, Joined, Line
+from nousd.machine.projection.retention import STARTS, Joined, Line
 from nousd.store._pruning import Place, walk
 from nousd.store._rows_memory import Rows
 from nousd.store.records import Old, Pruned, StoredEvent

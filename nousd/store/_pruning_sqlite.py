@@ -8,7 +8,7 @@ from typing import Final
 import apsw
 import msgspec
 
-from nousd.machine.retention import STARTS, Joined, Line
+from nousd.machine.projection.retention import STARTS, Joined, Line
 from nousd.store._blocks import blocks_of_runs_down_from
 from nousd.store._pruning import Place, walk
 from nousd.store.records import Old, Pruned

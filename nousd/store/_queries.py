@@ -11,7 +11,7 @@ import apsw
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine.row_changes import Settings
+from nousd.machine.projection.row_changes import Settings
 from nousd.store._blocks import (
     EVENTS_OF_RUN,
     EVENTS_OF_SESSION,

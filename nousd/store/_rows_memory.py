@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine import row_changes
-from nousd.machine.usage import with_call
+from nousd.machine.projection import row_changes
+from nousd.machine.session.usage import with_call
 from nousd.store.artifacts import ArtifactInfo
 from nousd.store.records import StoredEvent
 from nousd.store.rows import Defaults, InputRow, SessionRow, ToolCallRow

@@ -12,8 +12,8 @@ import apsw
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine import row_changes
-from nousd.machine.usage import with_call
+from nousd.machine.projection import row_changes
+from nousd.machine.session.usage import with_call
 from nousd.store._blocks import EVENTS_OF_SESSION, INPUTS_OF_SESSION, all_of_session
 from nousd.store._many_rows import ManyRows
 from nousd.store.artifacts import PUT_STEP_BYTES

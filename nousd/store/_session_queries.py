@@ -10,7 +10,7 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from nousd.machine.row_changes import Settings
+from nousd.machine.projection.row_changes import Settings
 from nousd.store.rows import SessionRow
 from nousd.store.session_list import SessionFilter, SessionPage, folded
 from nousd.wire.objects.entries import UsageTotals

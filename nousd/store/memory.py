@@ -16,7 +16,7 @@ from itertools import islice
 import trio
 
 from nousd.errors import StoreError, StoreFull
-from nousd.machine.projection import row_changes
+from nousd.machine.projection.row_projection import row_changes
 from nousd.store import (
     _artifacts_memory,
     _call_queries_memory,

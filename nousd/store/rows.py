@@ -1,6 +1,6 @@
 """The rows that events are projected to, as reads return them.
 
-How they follow from events is in ``nousd.machine.projection``, how they are kept in ``_rows_sqlite`` and
+How they follow from events is in ``nousd.machine.projection.row_projection``, how they are kept in ``_rows_sqlite`` and
 ``_rows_memory``.
 """
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from nousd.bridge import streams, window
-from nousd.machine.model_input import ModelInput
+from nousd.machine.context.model_input import ModelInput
 from nousd.providers.interface import NO_BLOBS, Blobs, Piece, Receive, TextDelta
 from nousd.providers.mock import MockProvider
 from tests.bridge.harness import Bridge, Frame, bridge_to, frames_in, text

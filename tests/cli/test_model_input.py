@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from nousd.machine.fragments import Chain, store_input
-from nousd.machine.model_input import ModelInput, UserMessage
+from nousd.machine.context.input_chunks import Chain, store_input
+from nousd.machine.context.model_input import ModelInput, UserMessage
 from tests.cli.conftest import Nousctl
 from tests.fake_daemon import FakeDaemon, ok, refused
 from tests.model_inputs import canonical_of

@@ -8,7 +8,7 @@ from typing import Any
 
 from nousd.daemon import attachments
 from nousd.daemon.commands import whole_texts
-from nousd.machine import queue_updates
+from nousd.machine.session import queue_updates
 from nousd.providers import listing
 from nousd.store import _queries
 from nousd.wire.limit_table import LIMITS

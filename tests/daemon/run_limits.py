@@ -9,7 +9,7 @@ from typing import Any
 
 from nousd.daemon import uploads
 from nousd.daemon.instructions import Places, read_instructions
-from nousd.machine import compaction, model_input_event
+from nousd.machine.context import compaction, model_input_event
 from nousd.providers import answer_stream
 from nousd.providers import tool_calls as calls_of_models
 from nousd.tools import output, whole_output

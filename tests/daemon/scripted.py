@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 import trio
 
-from nousd.machine.model_input import ModelInput
+from nousd.machine.context.model_input import ModelInput
 from nousd.providers.interface import (
     NO_BLOBS,
     Blobs,

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import trio
 
-from nousd.machine.model_input import ModelInput, UserMessage
+from nousd.machine.context.model_input import ModelInput, UserMessage
 from nousd.providers.interface import NO_BLOBS, Blobs, Receive
 from tests.daemon.asking_bench import Fetched, calls
 from tests.daemon.scripted import OneModel, Outcome, says

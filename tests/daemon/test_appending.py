@@ -99,7 +99,7 @@ async def test_a_full_queue_does_not_keep_a_message_out_where_nothing_runs(
     await client.request("prompt", text="go", wait=False)
     await stub.next_request()
     await client.request("follow_up", text="later")
-    monkeypatch.setattr("nousd.machine.queue_updates.QUEUED_INPUTS_MAX", 1)
+    monkeypatch.setattr("nousd.machine.session.queue_updates.QUEUED_INPUTS_MAX", 1)
     assert (await client.refusal("append_message", text="no"))["message"] == "queue_full"
     await client.request("abort", keep_queue=True)
     await events.run()

@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from nousd.daemon import attachments
-from nousd.machine.long_texts import artifact_id_of
-from nousd.machine.model_input import ModelInput, UserMessage
+from nousd.machine.context.model_input import ModelInput, UserMessage
+from nousd.machine.context.text_offload import artifact_id_of
 from nousd.providers.interface import NO_BLOBS, Blobs, Receive
 from nousd.store.artifacts import Artifact, ArtifactInfo
 from nousd.store.records import EventFilter

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from nousd.daemon.permissions import RulePermissions
-from nousd.machine.model_input import ToolResultMessage
-from nousd.machine.rules import rules_of
+from nousd.machine.context.model_input import ToolResultMessage
+from nousd.machine.policy.rules import rules_of
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.tools.arguments import struct_arguments
 from nousd.tools.function_tool import FunctionTool, touches_nothing

@@ -16,7 +16,7 @@ from nousd.extensions.hooks import (
     ToolCalled,
     ToolReturned,
 )
-from nousd.machine.rules import rules_of
+from nousd.machine.policy.rules import rules_of
 from nousd.runtimes.calls.admission import input_hash
 from nousd.wire.limits import TOOL_PREVIEW_CHARS_MAX
 from tests.daemon.hooks_bench import calls, failing, open_bench, warnings

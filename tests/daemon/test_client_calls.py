@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from nousd.daemon.call_records import CallRecords
 from nousd.daemon.permissions import RulePermissions
 from nousd.errors import StoreFull, ToolError
-from nousd.machine.rules import rules_of
+from nousd.machine.policy.rules import rules_of
 from nousd.store import memory
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.wire.limits import CLIENT_CALLS_MAX

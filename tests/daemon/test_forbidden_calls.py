@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from nousd.daemon.permissions import RulePermissions
-from nousd.machine.rules import rules_of
+from nousd.machine.policy.rules import rules_of
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.tools.arguments import struct_arguments
 from nousd.tools.function_tool import FunctionTool

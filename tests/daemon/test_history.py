@@ -10,7 +10,7 @@ import trio
 
 from nousd.daemon.history import KEPT_SESSIONS_MAX, KEPT_TOKENS_MAX, Contexts
 from nousd.daemon.live_session import LiveSession
-from nousd.machine.session import SessionState
+from nousd.machine.session.state import SessionState
 from nousd.providers.interface import Provider
 from nousd.providers.registry import make_provider
 from nousd.runtimes.native.loop import NativeSettings

@@ -15,7 +15,12 @@ import pytest
 import trio
 
 from nousd.errors import ProviderError, ToolError
-from nousd.machine.model_input import AssistantMessage, ModelInput, ToolResultMessage, UserMessage
+from nousd.machine.context.model_input import (
+    AssistantMessage,
+    ModelInput,
+    ToolResultMessage,
+    UserMessage,
+)
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.store import memory
 from nousd.store.interface import Store

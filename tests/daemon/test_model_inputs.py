@@ -14,10 +14,10 @@ import pytest
 from nousd.daemon import model_inputs
 from nousd.daemon.instructions import Places, reader
 from nousd.errors import ContextOverflow, ProviderError
-from nousd.machine.compile import LEFT_OUT
-from nousd.machine.fragments import Chain, store_input
-from nousd.machine.model_input import ModelInput, UserMessage
-from nousd.machine.sources import SourceText, of_file
+from nousd.machine.context.compiler import LEFT_OUT
+from nousd.machine.context.input_chunks import Chain, store_input
+from nousd.machine.context.model_input import ModelInput, UserMessage
+from nousd.machine.context.prompt_sections import SourceText, of_file
 from nousd.providers.interface import NO_BLOBS, Blobs, ReasoningKept, Receive
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store import memory

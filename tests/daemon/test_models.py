@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from nousd.errors import ConfigError
-from nousd.machine.model_input import ModelChoice
+from nousd.machine.context.model_input import ModelChoice
 from nousd.providers.interface import Provider
 from nousd.providers.models import ModelFacts, Models
 from nousd.providers.prices import Price

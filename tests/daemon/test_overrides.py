@@ -11,7 +11,7 @@ import pytest
 from nousd.daemon.permissions import RulePermissions
 from nousd.daemon.workspace_settings import workspaces_of_settings
 from nousd.extensions.api import ExtensionApi, Registered
-from nousd.machine.rules import RuleDecision, rules_of
+from nousd.machine.policy.rules import RuleDecision, rules_of
 from nousd.tools.interface import ToolContext
 from nousd.wire.objects.entries import PermissionMode
 from tests.daemon.asking_bench import calls

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from nousd.daemon import grants
 from nousd.daemon.permissions import RulePermissions
-from nousd.machine.rules import Rule, RuleDecision, rules_of
+from nousd.machine.policy.rules import Rule, RuleDecision, rules_of
 from nousd.tools.arguments import struct_arguments
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.wire.objects.entries import PermissionMode

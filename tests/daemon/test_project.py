@@ -14,7 +14,7 @@ import pytest
 from nousd.config.project_file import FILE_NAME, PROBLEMS_MAX
 from nousd.daemon.permissions import RulePermissions
 from nousd.daemon.project import PATTERNS_COST_MAX, Project, read_settings, reader
-from nousd.machine.rules import meaning_of
+from nousd.machine.policy.rules import meaning_of
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.limits import PROJECT_FILE_BYTES_MAX, RULE_CHARS_MAX, RULES_MAX
 from tests.daemon.asking_bench import Bench, asking_daemon, calls

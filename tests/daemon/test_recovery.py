@@ -13,7 +13,7 @@ from nousd.daemon import log_walk
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
 from nousd.daemon.recovery import close_what_is_open
-from nousd.machine.queue import pending_counts
+from nousd.machine.session.queue import pending_counts
 from nousd.store import memory, sqlite
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from nousd.machine.model_input import ModelChoice
+from nousd.machine.context.model_input import ModelChoice
 from nousd.providers.models import Models
 from tests.daemon.process_harness import Place, running
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, says

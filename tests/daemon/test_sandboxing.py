@@ -16,7 +16,7 @@ from nousd.config.settings import Settings
 from nousd.daemon.permissions import RulePermissions
 from nousd.daemon.sandboxing import detector
 from nousd.errors import ConfigError
-from nousd.machine.rules import rules_of
+from nousd.machine.policy.rules import rules_of
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.tools.sandbox.interface import FindSandbox, Held, Request, no_sandbox
 from nousd.wire.objects.policy import SandboxFacts

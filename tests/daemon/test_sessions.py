@@ -9,7 +9,7 @@ import pytest
 
 from nousd.daemon import pages
 from nousd.daemon.permissions import RulePermissions
-from nousd.machine.rules import rules_of
+from nousd.machine.policy.rules import rules_of
 from nousd.providers.interface import Provider
 from nousd.providers.mock import MockProvider
 from nousd.wire.objects.entries import PermissionMode

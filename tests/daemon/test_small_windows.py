@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nousd.machine.model_input import ToolResultMessage
+from nousd.machine.context.model_input import ToolResultMessage
 from nousd.runtimes.native.loop import NativeSettings
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, gives, says
 from tests.daemon_harness import memory_daemon, of_type

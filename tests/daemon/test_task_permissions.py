@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nousd.daemon.permissions import RulePermissions
-from nousd.machine.rules import rules_of
+from nousd.machine.policy.rules import rules_of
 from nousd.store import memory
 from nousd.wire.objects.entries import PermissionMode
 from tests.daemon.asking_bench import Fetched, calls, naming

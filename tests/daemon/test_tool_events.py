@@ -363,7 +363,7 @@ async def test_what_a_model_is_not_told_is_named_with_the_reason(
 async def test_of_many_entries_left_out_the_oldest_are_named_and_all_are_counted(
     bench: Bench, provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nousd.machine.model_input_event.OMITTED_MAX", 2)
+    monkeypatch.setattr("nousd.machine.context.model_input_event.OMITTED_MAX", 2)
     empty = []
     for _ in range(3):
         provider.answer(says())

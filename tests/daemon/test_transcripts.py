@@ -9,7 +9,7 @@ import pytest
 
 from nousd.daemon import transcripts
 from nousd.daemon.transcripts import Newest, Transcripts
-from nousd.machine.session import SessionState
+from nousd.machine.session.state import SessionState
 from nousd.providers.interface import Provider
 from nousd.store.memory import MemoryStore
 from nousd.wire.objects.entries import MessageEntry

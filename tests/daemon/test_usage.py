@@ -9,7 +9,7 @@ import pytest
 import trio.testing
 
 from nousd.errors import ProviderError
-from nousd.machine.model_input import ModelChoice
+from nousd.machine.context.model_input import ModelChoice
 from nousd.providers.interface import Finished, Receive, Retrying, TextDelta, UsageSoFar
 from nousd.providers.mock import MockProvider
 from nousd.providers.models import ModelFacts, Models

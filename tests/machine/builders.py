@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine import decisions
-from nousd.machine.session import RunInfo, SessionState, apply, queue_fields
+from nousd.machine.session import decisions
+from nousd.machine.session.state import RunInfo, SessionState, apply, queue_fields
 from nousd.wire import events
 from nousd.wire.objects.entries import CompactionEntry, MessageEntry, ToolCall
 from nousd.wire.objects.inputs import QueuedInput

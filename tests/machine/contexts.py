@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from nousd.machine.compile import Budget, Frame, budget_of
-from nousd.machine.model_input import ModelChoice, ToolSpec
-from nousd.machine.transcript import in_context
+from nousd.machine.context.compiler import Budget, Frame, budget_of
+from nousd.machine.context.model_input import ModelChoice, ToolSpec
+from nousd.machine.context.transcript import in_context
 from nousd.wire.objects.entries import Attachment, Entry, ReasoningBlock, ToolCall
 from tests.machine.builders import compacted, message
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nousd.machine import appending, decisions, queue
+from nousd.machine.session import appending, decisions, queue
 from nousd.wire import events
 from nousd.wire.objects.entries import Attachment, MessageEntry
 from nousd.wire.objects.inputs import QueuedInput

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from nousd.machine.client_calls import CALL_TRANSITIONS, CallLedger
-from nousd.machine.ends import cut_off
-from nousd.machine.lifecycle import Phase
-from nousd.machine.transcript import owed_calls
+from nousd.machine.context.transcript import owed_calls
+from nousd.machine.session.client_calls import CALL_TRANSITIONS, CallLedger
+from nousd.machine.session.closing_events import cut_off
+from nousd.machine.session.lifecycle import Phase
 from nousd.wire import events
 from nousd.wire.events.base import CutOff
 from nousd.wire.objects.entries import Entry, MessageEntry, ToolCall

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.errors import RuleInvalid
-from nousd.machine.command_lines import (
+from nousd.machine.policy.command_lines import (
     JUDGED_CHARS_MAX,
     JUDGED_PARTS_MAX,
     JUDGED_WORDS_MAX,
     parts_of,
 )
-from nousd.machine.permission import Case, judge
-from nousd.machine.rules import check_rule, rules_of
+from nousd.machine.policy.permission import Case, judge
+from nousd.machine.policy.rules import check_rule, rules_of
 from nousd.wire.objects.entries import PermissionMode
 from nousd.wire.objects.tool_footprint import Access
 

@@ -8,12 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nousd.machine import compaction
-from nousd.machine.compaction import Cut, plan_cut
-from nousd.machine.compile import Compiled
-from nousd.machine.model_input import ModelChoice, ModelInput, UserMessage
-from nousd.machine.tokens import CHARS_PER_TOKEN, MESSAGE_TOKENS, entry_tokens, estimate_tokens
-from nousd.machine.transcript import in_context
+from nousd.machine.context import compaction
+from nousd.machine.context.compaction import Cut, plan_cut
+from nousd.machine.context.compiler import Compiled
+from nousd.machine.context.model_input import ModelChoice, ModelInput, UserMessage
+from nousd.machine.context.tokens import (
+    CHARS_PER_TOKEN,
+    MESSAGE_TOKENS,
+    entry_tokens,
+    estimate_tokens,
+)
+from nousd.machine.context.transcript import in_context
 from nousd.wire.limits import SUMMARY_CHARS_MAX
 from nousd.wire.objects.entries import CompactionEntry, Entry, MessageEntry
 from tests.machine.builders import TS, answer, compacted, message, result, user

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from nousd.machine.compaction import plan_cut
-from nousd.machine.compile import (
+from nousd.machine.context.compaction import plan_cut
+from nousd.machine.context.compiler import (
     LARGE_CHARS,
     LEFT_OUT,
     PREVIEW_CHARS,
@@ -23,7 +23,7 @@ from nousd.machine.compile import (
     preview,
     what_is_largest,
 )
-from nousd.machine.model_input import (
+from nousd.machine.context.model_input import (
     AssistantMessage,
     ModelInput,
     ModelMessage,
@@ -31,8 +31,8 @@ from nousd.machine.model_input import (
     ToolSpec,
     UserMessage,
 )
-from nousd.machine.tokens import message_tokens, system_tokens, tool_tokens
-from nousd.machine.transcript import SUMMARY_INTRODUCTION, in_context
+from nousd.machine.context.tokens import message_tokens, system_tokens, tool_tokens
+from nousd.machine.context.transcript import SUMMARY_INTRODUCTION, in_context
 from nousd.wire.codec.canonical_json import canonical
 from nousd.wire.limits import ATTACHMENT_BYTES_MAX
 from nousd.wire.objects.entries import Attachment, CompactionEntry, Entry, MessageEntry

@@ -10,8 +10,8 @@ import pytest
 from msgspec import UNSET
 
 from nousd.errors import CommandRejected
-from nousd.machine import decisions, queue
-from nousd.machine.session import SessionState
+from nousd.machine.session import decisions, queue
+from nousd.machine.session.state import SessionState
 from nousd.wire import events
 from nousd.wire.events.base import TurnKey
 from nousd.wire.limits import QUEUED_CHARS_MAX, QUEUED_INPUTS_MAX

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nousd.errors import InputNotWhole
-from nousd.machine import fragments
-from nousd.machine.compile import Budget, Compiled, Frame, compile_input
-from nousd.machine.fragments import Chain, Stored, resumed_chain, store_input
-from nousd.machine.model_input import (
+from nousd.machine.context import input_chunks as fragments
+from nousd.machine.context.compiler import Budget, Compiled, Frame, compile_input
+from nousd.machine.context.input_chunks import Chain, Stored, resumed_chain, store_input
+from nousd.machine.context.model_input import (
     AssistantMessage,
     ModelInput,
     ModelMessage,

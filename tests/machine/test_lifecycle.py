@@ -11,8 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from nousd.machine.ends import cut_off, owed_ends, tool_calls_of, tool_result_entry
-from nousd.machine.lifecycle import (
+from nousd.machine.session.closing_events import (
+    cut_off,
+    owed_ends,
+    tool_calls_of,
+    tool_result_entry,
+)
+from nousd.machine.session.lifecycle import (
     LOGGED,
     STOP_REASONS,
     TRANSITIONS,

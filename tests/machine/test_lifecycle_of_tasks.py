@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nousd.machine.ends import owed_ends
-from nousd.machine.lifecycle import Ledger, Phase
+from nousd.machine.session.closing_events import owed_ends
+from nousd.machine.session.lifecycle import Ledger, Phase
 from nousd.wire import events
 from nousd.wire.events.base import TurnKey
 from nousd.wire.objects.workers import Origin

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from nousd.machine import long_texts
+from nousd.machine.context import text_offload as long_texts
 from nousd.wire import events
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.events.base import TurnKey

@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.errors import RuleInvalid
-from nousd.machine.path_globs import ALTERNATIVES_MAX, REGEX_CHARS_MAX, glob_regex, literal_glob
+from nousd.machine.policy.path_globs import (
+    ALTERNATIVES_MAX,
+    REGEX_CHARS_MAX,
+    glob_regex,
+    literal_glob,
+)
 
 
 def matches(glob: str, place: str) -> bool:

@@ -7,9 +7,9 @@ from typing import get_args
 
 import pytest
 
-from nousd.machine.permission import Case, Judgement, judge
-from nousd.machine.protected import PROTECTED_PLACES
-from nousd.machine.rules import check_rule, rule_for, rules_of
+from nousd.machine.policy.permission import Case, Judgement, judge
+from nousd.machine.policy.protected_paths import PROTECTED_PLACES
+from nousd.machine.policy.rules import check_rule, rule_for, rules_of
 from nousd.wire.limits import RULE_CHARS_MAX
 from nousd.wire.objects.entries import PermissionMode
 from nousd.wire.objects.tool_footprint import Access, ToolClass

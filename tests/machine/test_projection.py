@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nousd.machine.projection import row_changes, snippet
-from nousd.machine.row_changes import (
+from nousd.machine.projection.row_changes import (
     CopyEntries,
     MoveLeaf,
     PutSession,
@@ -18,6 +17,7 @@ from nousd.machine.row_changes import (
     TouchSession,
     UpdateSession,
 )
+from nousd.machine.projection.row_projection import row_changes, snippet
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.events.base import TurnKey

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nousd.machine import queue
+from nousd.machine.session import queue
 from nousd.wire.objects.inputs import PendingCounts
 from nousd.wire.objects.words import QueueMode
 from tests.machine.builders import names, prompt_input, queued

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nousd.machine import appending, decisions, queue, queue_updates
-from nousd.machine.session import SessionState, queue_fields
+from nousd.machine.session import appending, decisions, queue, queue_updates
+from nousd.machine.session.state import SessionState, queue_fields
 from nousd.wire import events
 from nousd.wire.limits import QUEUED_INPUTS_MAX
 from nousd.wire.objects.entries import TurnKind

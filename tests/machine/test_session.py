@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nousd.machine import queue
-from nousd.machine.session import RunInfo, SessionState, apply
+from nousd.machine.session import queue
+from nousd.machine.session.state import RunInfo, SessionState, apply
 from nousd.wire import events
 from nousd.wire.objects.inputs import PendingCounts
 from tests.machine.builders import (

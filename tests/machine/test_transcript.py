@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nousd.machine.model_input import (
+from nousd.machine.context.model_input import (
     AssistantMessage,
     ModelChoice,
     ModelMessage,
@@ -16,14 +16,14 @@ from nousd.machine.model_input import (
     ToolResultMessage,
     UserMessage,
 )
-from nousd.machine.tokens import (
+from nousd.machine.context.tokens import (
     IMAGE_TOKENS,
     MESSAGE_TOKENS,
     entry_tokens,
     estimate_tokens,
     message_tokens,
 )
-from nousd.machine.transcript import (
+from nousd.machine.context.transcript import (
     CONTINUE,
     INTERRUPTED,
     SUMMARY_INTRODUCTION,

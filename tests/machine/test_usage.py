@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from nousd.machine.usage import CallFigures, with_call
+from nousd.machine.session.usage import CallFigures, with_call
 from nousd.wire.events import UsageReported
 from nousd.wire.objects.entries import Usage, UsageTotals
 

@@ -7,7 +7,7 @@ import pytest
 from msgspec import UNSET, UnsetType
 
 from nousd.errors import RuleInvalid
-from nousd.machine.workers import check_rules, has_tool, narrowest, of_parent
+from nousd.machine.policy.workers import check_rules, has_tool, narrowest, of_parent
 from nousd.wire.objects.entries import PermissionMode
 from nousd.wire.objects.workers import WorkerPermissions, WorkerSpec
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from nousd.machine.model_input import ModelInput
+from nousd.machine.context.model_input import ModelInput
 from nousd.providers.hosted import HostedProvider
 from nousd.providers.interface import FinishReason
 from nousd.wire.objects.entries import Usage

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nousd.errors import ProviderError
-from nousd.machine.model_input import AssistantMessage, ModelToolCall
+from nousd.machine.context.model_input import AssistantMessage, ModelToolCall
 from nousd.providers.answer_stream import Decoder
 from nousd.providers.interface import Piece, ReasoningKept, TextDelta, ToolCallPiece
 from tests.providers.helpers import cuts, text_of

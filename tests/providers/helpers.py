@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from nousd.machine.model_input import ModelInput, ModelMessage, ToolSpec, UserMessage
+from nousd.machine.context.model_input import ModelInput, ModelMessage, ToolSpec, UserMessage
 from nousd.providers.interface import (
     Alive,
     Finished,

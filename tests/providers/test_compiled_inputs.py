@@ -14,8 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nousd.machine.compile import Budget, Frame, compile_input
-from nousd.machine.model_input import AssistantMessage, ModelInput, ToolResultMessage, UserMessage
+from nousd.machine.context.compiler import Budget, Frame, compile_input
+from nousd.machine.context.model_input import (
+    AssistantMessage,
+    ModelInput,
+    ToolResultMessage,
+    UserMessage,
+)
 from nousd.providers.anthropic_messages import messages_body, plan_of
 from nousd.providers.gemini_contents import contents_body
 from nousd.providers.interface import Blobs

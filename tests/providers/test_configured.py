@@ -13,7 +13,7 @@ from nousd.config.providers import ConfiguredProvider
 from nousd.config.secret import Secret
 from nousd.config.settings import Settings
 from nousd.errors import ConfigError, ModelUnknown, ProviderError
-from nousd.machine.model_input import ModelChoice
+from nousd.machine.context.model_input import ModelChoice
 from nousd.providers.configured import configured_models
 from nousd.providers.interface import Retrying
 from nousd.providers.models import Models

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from nousd.errors import ProviderError
-from nousd.machine.model_input import (
+from nousd.machine.context.model_input import (
     AssistantMessage,
     ModelToolCall,
     ToolResultMessage,

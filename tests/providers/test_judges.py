@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import trio
 
-from nousd.machine.model_input import (
+from nousd.machine.context.model_input import (
     AssistantMessage,
     ModelInput,
     ModelToolCall,

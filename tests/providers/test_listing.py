@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from nousd.errors import ConfigError, ProviderError
-from nousd.machine.model_input import ModelChoice
+from nousd.machine.context.model_input import ModelChoice
 from nousd.providers import listing
 from nousd.providers.interface import Provider
 from nousd.providers.listing import Listing, ModelLists, Unlisted

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from nousd.errors import ContextOverflow, ProviderError
-from nousd.machine.model_input import (
+from nousd.machine.context.model_input import (
     AssistantMessage,
     ModelMessage,
     ModelToolCall,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nousd.errors import ConfigError, ModelUnknown
-from nousd.machine.model_input import ModelChoice
+from nousd.machine.context.model_input import ModelChoice
 from nousd.providers.interface import Provider
 from nousd.providers.mock import MockProvider
 from nousd.providers.models import ModelFacts, Models, name_of

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nousd.machine.model_input import (
+from nousd.machine.context.model_input import (
     AssistantMessage,
     ModelToolCall,
     ToolResultMessage,

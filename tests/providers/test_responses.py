@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from nousd.errors import ConfigError
-from nousd.machine.model_input import ToolResultMessage, UserMessage
+from nousd.machine.context.model_input import ToolResultMessage, UserMessage
 from nousd.providers.responses import ResponsesProvider
 from tests.providers.conformance import Scene, server_of
 from tests.providers.decoding import remembered

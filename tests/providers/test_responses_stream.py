@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.errors import ContextOverflow, ProviderError
-from nousd.machine.model_input import ModelInput, ModelMessage, ToolResultMessage, UserMessage
+from nousd.machine.context.model_input import (
+    ModelInput,
+    ModelMessage,
+    ToolResultMessage,
+    UserMessage,
+)
 from nousd.providers import kept_data
 from nousd.providers.answer_stream import AnswerStream
 from nousd.providers.interface import (

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from nousd.errors import ContextOverflow, ProviderError
-from nousd.machine.model_input import ModelInput
+from nousd.machine.context.model_input import ModelInput
 from nousd.providers.interface import (
     NO_BLOBS,
     Blobs,

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from nousd.machine.fragments import store_input
-from nousd.machine.model_input import ModelInput, with_own
+from nousd.machine.context.input_chunks import store_input
+from nousd.machine.context.model_input import ModelInput, with_own
 from nousd.providers.anthropic_messages import messages_body, plan_of
 from nousd.providers.gemini_contents import contents_body
 from nousd.providers.openai_chat import chat_body

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from nousd.machine.compile import Budget, Frame, compile_input
-from nousd.machine.fragments import store_input
-from nousd.machine.model_input import ModelChoice, ModelInput, ToolSpec, UserMessage
+from nousd.machine.context.compiler import Budget, Frame, compile_input
+from nousd.machine.context.input_chunks import store_input
+from nousd.machine.context.model_input import ModelChoice, ModelInput, ToolSpec, UserMessage
 from nousd.providers.anthropic_messages import messages_body, plan_of
 from nousd.providers.gemini_contents import contents_body
 from nousd.providers.openai_chat import chat_body

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nousd.machine.model_input import ToolSpec
+from nousd.machine.context.model_input import ToolSpec
 from nousd.providers.tool_names import CallIds, ToolNames
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from nousd.machine.model_input import (
+from nousd.machine.context.model_input import (
     AssistantMessage,
     ModelInput,
     ModelMessage,

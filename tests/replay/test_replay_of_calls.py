@@ -19,7 +19,7 @@ from trio.testing import MockClock
 from nousd.daemon.permissions import RulePermissions
 from nousd.extensions.hook_chain import Hooks
 from nousd.extensions.hooks import BlockCall, ChangeArgs, ChangeResult, ToolCalled, ToolReturned
-from nousd.machine.rules import rules_of
+from nousd.machine.policy.rules import rules_of
 from nousd.replay.play import Tuning
 from nousd.replay.recorded import read_run
 from nousd.replay.replay import replayed

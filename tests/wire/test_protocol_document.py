@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nousd.machine.model_input import AssistantMessage, ToolResultMessage, UserMessage
+from nousd.machine.context.model_input import AssistantMessage, ToolResultMessage, UserMessage
 from nousd.wire import responses
 from nousd.wire.codec.envelope import decode_payload, decode_request
 from nousd.wire.commands import COMMANDS

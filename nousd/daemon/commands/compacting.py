@@ -13,12 +13,13 @@ from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.model_inputs import artifacts_of
 from nousd.errors import CommandRejected
-from nousd.machine import compaction, decisions
-from nousd.machine.compaction import Cut
-from nousd.machine.compile import Compiled
-from nousd.machine.fragments import store_input
-from nousd.machine.model_input_event import model_input
-from nousd.machine.usage import CallFigures
+from nousd.machine.context import compaction
+from nousd.machine.context.compaction import Cut
+from nousd.machine.context.compiler import Compiled
+from nousd.machine.context.input_chunks import store_input
+from nousd.machine.context.model_input_event import model_input
+from nousd.machine.session import decisions
+from nousd.machine.session.usage import CallFigures
 from nousd.wire import commands, events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.responses import Compaction

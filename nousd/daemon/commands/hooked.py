@@ -19,7 +19,7 @@ from nousd.daemon.log import Ticket
 from nousd.errors import CommandRejected, ShuttingDown
 from nousd.extensions.hook_chain import Failure, InputOutcome, SwitchOutcome
 from nousd.extensions.hooks import InputGiven, SessionForking, SessionSwitching
-from nousd.machine.long_texts import beginning
+from nousd.machine.context.text_offload import beginning
 from nousd.wire import commands, events
 from nousd.wire.codec.envelope import scrub
 from nousd.wire.codec.unset import or_unset

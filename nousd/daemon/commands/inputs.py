@@ -30,7 +30,8 @@ from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.daemon.results import run_result
 from nousd.errors import CommandRejected, CommandTimedOut, ProviderFailed, SessionError
-from nousd.machine import appending, decisions, long_texts, queue
+from nousd.machine.context import text_offload as long_texts
+from nousd.machine.session import appending, decisions, queue
 from nousd.wire import commands
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands.subscribe import cursor

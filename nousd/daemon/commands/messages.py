@@ -12,8 +12,8 @@ from nousd.daemon.core import Core
 from nousd.daemon.history import whole_inputs, whole_path
 from nousd.daemon.live_session import LiveSession
 from nousd.errors import CommandRejected
-from nousd.machine import queue
-from nousd.machine.appending import appended_entry
+from nousd.machine.session import queue
+from nousd.machine.session.appending import appended_entry
 from nousd.store.rows import Path
 from nousd.wire import commands
 from nousd.wire.codec.envelope import encode_json

@@ -8,8 +8,8 @@ from msgspec import UNSET
 
 from nousd.daemon.core import Core, Deferred, Reply
 from nousd.errors import CommandRejected, ConfigError, ModelUnknown
-from nousd.machine.model_input import ModelChoice
-from nousd.machine.session import SessionState
+from nousd.machine.context.model_input import ModelChoice
+from nousd.machine.session.state import SessionState
 from nousd.providers.listing import Listing
 from nousd.providers.models import Models, name_of
 from nousd.providers.prices import Price

@@ -13,7 +13,7 @@ from nousd.daemon.confirmers import Place
 from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.pages import page_of
 from nousd.errors import CommandRejected, InvalidPayload, RuleInvalid
-from nousd.machine.rules import allowed, denied_or_asked, rules_of
+from nousd.machine.policy.rules import allowed, denied_or_asked, rules_of
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.store.records import EventFilter
 from nousd.wire import commands

@@ -10,7 +10,7 @@ from nousd.daemon.core import Core, Reply
 from nousd.daemon.event_filters import event_filter, position, pruned
 from nousd.daemon.hub import STRETCH_EVENTS
 from nousd.errors import CommandRejected
-from nousd.machine.session import SessionState
+from nousd.machine.session.state import SessionState
 from nousd.store.records import StoredEvent
 from nousd.wire import commands
 from nousd.wire.codec.unset import or_unset

@@ -16,9 +16,9 @@ from nousd.daemon.core import Core
 from nousd.daemon.history import whole_path
 from nousd.daemon.live_session import LiveSession
 from nousd.errors import CommandRejected, InvalidPayload
-from nousd.machine import appending, decisions
-from nousd.machine.model_input import ModelChoice
-from nousd.machine.session import SessionState
+from nousd.machine.context.model_input import ModelChoice
+from nousd.machine.session import appending, decisions
+from nousd.machine.session.state import SessionState
 from nousd.wire import commands
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.limits import APPENDED_LOOKED_AT_MAX, PAGE_BYTES_MAX

@@ -13,7 +13,7 @@ from nousd.daemon.core import Core, Reply
 from nousd.daemon.live_session import not_found
 from nousd.daemon.pages import page_of
 from nousd.daemon.transcripts import Newest
-from nousd.machine.session import SessionState
+from nousd.machine.session.state import SessionState
 from nousd.store.rows import SessionRow
 from nousd.store.session_list import SessionFilter
 from nousd.wire import commands

@@ -11,8 +11,8 @@ from nousd.daemon.core import Core, Deferred, Reply
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.errors import InvalidPayload, RuleInvalid
-from nousd.machine.rules import RuleDecision, check_rule
-from nousd.machine.session_rules import has_room
+from nousd.machine.policy.rules import RuleDecision, check_rule
+from nousd.machine.policy.session_rules import has_room
 from nousd.wire import commands, events
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.limits import SESSION_RULES_CHARS_MAX, SOURCE_METADATA_BYTES_MAX

@@ -16,7 +16,7 @@ from nousd.daemon.garbage import drop_leftovers
 from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.errors import InvalidPayload
-from nousd.machine import appending, decisions
+from nousd.machine.session import appending, decisions
 from nousd.wire import commands, events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.responses import Leaf, SessionDeleted, SessionSelected, Tree

@@ -10,8 +10,8 @@ from nousd.daemon.live_session import LiveSession
 from nousd.daemon.log import Ticket
 from nousd.daemon.workspaces import Workspace
 from nousd.errors import CommandRejected, InvalidPayload
-from nousd.machine import decisions
-from nousd.machine.session import SessionState
+from nousd.machine.session import decisions
+from nousd.machine.session.state import SessionState
 from nousd.wire import commands, events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.limits import OVERRIDE_SECONDS_MAX, OVERRIDE_SECONDS_MIN

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from nousd.errors import ToolArgumentsInvalid
-from nousd.machine.permission import Judgement
+from nousd.machine.policy.permission import Judgement
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult, again
 from nousd.runtimes.calls.hooks import CallHooks, Opinion, Remark
 from nousd.runtimes.calls.host import CallHost

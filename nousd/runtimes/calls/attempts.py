@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.machine.permission import Judgement
+from nousd.machine.policy.permission import Judgement
 from nousd.tools.interface import Tool
 from nousd.wire.objects.policy import PolicyDecision, PolicySource
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.machine.ends import tool_result_entry
-from nousd.machine.long_texts import beginning, deltas
+from nousd.machine.context.text_offload import beginning, deltas
+from nousd.machine.session.closing_events import tool_result_entry
 from nousd.runtimes.calls.admission import Admission, Admitted, Refused
 from nousd.runtimes.calls.hooks import Remark, Shown
 from nousd.runtimes.calls.host import CallHost

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.machine.permission import Judgement
+from nousd.machine.policy.permission import Judgement
 from nousd.tools.interface import Emit, Tool, ToolContext
 from nousd.tools.spool import Spool
 from nousd.wire.events import Event

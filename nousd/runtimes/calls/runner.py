@@ -16,7 +16,7 @@ import trio
 from msgspec import UNSET, UnsetType
 
 from nousd.errors import StoreError, StoreFull, ToolError, without_frames
-from nousd.machine.closed_places import Closed
+from nousd.machine.policy.denied_paths import Closed
 from nousd.runtimes.calls.admission import Admission, Admitted, Refused, admit, input_hash
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult
 from nousd.runtimes.calls.call_events import CallEvents, events_of

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from nousd.machine.long_texts import beginning
-from nousd.machine.permission import Judgement
+from nousd.machine.context.text_offload import beginning
+from nousd.machine.policy.permission import Judgement
 from nousd.runtimes.calls.host import CallHost
 from nousd.wire.objects.entries import ToolCall
 from nousd.wire.objects.policy import PolicyDecision, PolicySource

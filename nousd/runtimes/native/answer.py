@@ -12,10 +12,10 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.errors import ContextOverflow, ProviderError, RunFailed
-from nousd.machine.ends import tool_calls_of
-from nousd.machine.long_texts import deltas
-from nousd.machine.model_input import ModelInput
-from nousd.machine.usage import CallFigures
+from nousd.machine.context.model_input import ModelInput
+from nousd.machine.context.text_offload import deltas
+from nousd.machine.session.closing_events import tool_calls_of
+from nousd.machine.session.usage import CallFigures
 from nousd.providers.interface import (
     NO_BLOBS,
     Alive,

@@ -15,13 +15,20 @@ from typing import NamedTuple
 import msgspec
 
 from nousd.errors import ContextOverflow, RunFailed
-from nousd.machine import compaction
-from nousd.machine import sources as sources_of
-from nousd.machine.compile import Budget, Compiled, Frame, budget_of, compile_input, what_is_largest
-from nousd.machine.model_input import ModelChoice, ToolSpec, UserMessage
-from nousd.machine.model_input_event import model_input
-from nousd.machine.transcript import owed_calls
-from nousd.machine.usage import CallFigures
+from nousd.machine.context import compaction
+from nousd.machine.context import prompt_sections as sources_of
+from nousd.machine.context.compiler import (
+    Budget,
+    Compiled,
+    Frame,
+    budget_of,
+    compile_input,
+    what_is_largest,
+)
+from nousd.machine.context.model_input import ModelChoice, ToolSpec, UserMessage
+from nousd.machine.context.model_input_event import model_input
+from nousd.machine.context.transcript import owed_calls
+from nousd.machine.session.usage import CallFigures
 from nousd.providers.models import Models
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier
 from nousd.runtimes.calls.runner import CallRunner

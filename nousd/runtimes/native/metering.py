@@ -9,8 +9,8 @@ from __future__ import annotations
 import trio
 from msgspec import UNSET
 
-from nousd.machine.model_input import ModelInput
-from nousd.machine.usage import CallFigures
+from nousd.machine.context.model_input import ModelInput
+from nousd.machine.session.usage import CallFigures
 from nousd.providers.interface import (
     Finished,
     Piece,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from nousd.errors import ProviderError
-from nousd.machine import compaction
-from nousd.machine.model_input import ModelInput
+from nousd.machine.context import compaction
+from nousd.machine.context.model_input import ModelInput
 from nousd.providers.interface import Piece, Provider, Retrying, TextDelta
 from nousd.providers.prices import Price
 from nousd.runtimes.interface import Report

@@ -1,6 +1,6 @@
 """Accepted inputs as clients, events and the store see them: one input, and how many wait.
 
-In which order they are consumed is not known here (``nousd.machine.queue``).
+In which order they are consumed is not known here (``nousd.machine.session.queue``).
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine.compile import Compiled
-from nousd.machine.model_input import ModelChoice, ModelInput, UserMessage
-from nousd.machine.tokens import CHARS_PER_TOKEN, entry_tokens, text_tokens
+from nousd.machine.context.compiler import Compiled
+from nousd.machine.context.model_input import ModelChoice, ModelInput, UserMessage
+from nousd.machine.context.tokens import CHARS_PER_TOKEN, entry_tokens, text_tokens
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.events.models import Omitted, Saving
 from nousd.wire.limits import SUMMARY_CHARS_MAX

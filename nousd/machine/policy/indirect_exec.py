@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
-from nousd.machine.command_lines import Words
+from nousd.machine.policy.command_lines import Words
 
 
 def _words(*texts: str) -> frozenset[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from nousd.machine.model_input import ModelInput, ModelMessage
+from nousd.machine.context.model_input import ModelInput, ModelMessage
 from nousd.wire.codec.canonical_json import canonical, digest
 from nousd.wire.codec.input_chunks import BEGIN, END, Node, encode_node
 from nousd.wire.events.models import Omitted

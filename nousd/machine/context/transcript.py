@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from msgspec import UNSET
 
-from nousd.machine.model_input import (
+from nousd.machine.context.model_input import (
     AssistantMessage,
     ModelChoice,
     ModelMessage,

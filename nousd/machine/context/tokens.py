@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine.model_input import AssistantMessage, ModelMessage, ToolSpec, UserMessage
+from nousd.machine.context.model_input import AssistantMessage, ModelMessage, ToolSpec, UserMessage
 from nousd.wire.objects.entries import Attachment, CompactionEntry, Entry
 
 CHARS_PER_TOKEN: Final = 4

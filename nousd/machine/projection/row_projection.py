@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
 
-from nousd.machine.artifacts import artifacts_of
-from nousd.machine.row_changes import (
+from nousd.machine.projection.artifacts import artifacts_of
+from nousd.machine.projection.row_changes import (
     LASTING,
     SETTINGS,
     AddUsage,
@@ -40,7 +40,7 @@ from nousd.machine.row_changes import (
     UpdateSession,
     UseArtifact,
 )
-from nousd.machine.session import request_of
+from nousd.machine.session.state import request_of
 from nousd.wire import events
 from nousd.wire.events.tools import ToolCallEvent
 from nousd.wire.limits import SNIPPET_BYTES_MAX

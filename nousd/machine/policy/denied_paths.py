@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-from nousd.machine.rules import Rule
+from nousd.machine.policy.rules import Rule
 from nousd.wire.objects.tool_footprint import Access
 
 _REMEMBERED: Final = 256

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from nousd.machine.closed_places import Closed, closed_places
-from nousd.machine.protected import protection
-from nousd.machine.rules import (
+from nousd.machine.policy.denied_paths import Closed, closed_places
+from nousd.machine.policy.protected_paths import protection
+from nousd.machine.policy.rules import (
     Finding,
     Rule,
     RuleDecision,

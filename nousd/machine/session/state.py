@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine import queue
-from nousd.machine.usage import with_call
+from nousd.machine.session import queue
+from nousd.machine.session.usage import with_call
 from nousd.wire import events
 from nousd.wire.objects.entries import PermissionMode, Sampling, Thinking, UsageTotals
 from nousd.wire.objects.inputs import PendingCounts, QueuedInput

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from nousd.machine.rules import Rule, rules_in
+from nousd.machine.policy.rules import Rule, rules_in
 from nousd.wire.limits import SESSION_RULES_CHARS_MAX, SESSION_RULES_MAX
 from nousd.wire.objects.session_settings import SessionRules
 

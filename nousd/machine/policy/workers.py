@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from nousd.machine.closed_places import Closed
-from nousd.machine.permission import Case, Judgement, Verdict, judge
-from nousd.machine.rules import RuleDecision, check_rule, rules_of
+from nousd.machine.policy.denied_paths import Closed
+from nousd.machine.policy.permission import Case, Judgement, Verdict, judge
+from nousd.machine.policy.rules import RuleDecision, check_rule, rules_of
 from nousd.wire.objects.entries import PermissionMode
 from nousd.wire.objects.policy import PolicySource
 from nousd.wire.objects.tool_footprint import Access

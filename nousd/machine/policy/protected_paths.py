@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Final
 
-from nousd.machine.rules import Rule, rules_of
+from nousd.machine.policy.rules import Rule, rules_of
 
 PROTECTED_PLACES: Final = (
     ".git",

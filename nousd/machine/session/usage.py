@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.machine.lifecycle import Ledger
+from nousd.machine.session.lifecycle import Ledger
 from nousd.wire.events import Event, UsageReported
 from nousd.wire.events.models import Purpose
 from nousd.wire.objects.entries import Usage, UsageTotals

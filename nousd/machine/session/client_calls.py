@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from nousd.machine.ends import cut_off, rejected
-from nousd.machine.lifecycle import Phase
+from nousd.machine.session.closing_events import cut_off, rejected
+from nousd.machine.session.lifecycle import Phase
 from nousd.wire import events
 from nousd.wire.events.base import CutOff
 from nousd.wire.events.tools import ToolCallEvent

@@ -13,9 +13,10 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.machine import queue, session
-from nousd.machine.queue_updates import accepted, gone, taken
-from nousd.machine.session import SessionState
+from nousd.machine.session import queue
+from nousd.machine.session import state as session
+from nousd.machine.session.queue_updates import accepted, gone, taken
+from nousd.machine.session.state import SessionState
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.objects.entries import Attachment, Entry, MessageEntry

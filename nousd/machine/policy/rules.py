@@ -16,10 +16,10 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from unicodedata import normalize
 
 from nousd.errors import RuleInvalid
-from nousd.machine import command_rules
-from nousd.machine.command_lines import Words
-from nousd.machine.command_rules import CommandPattern, Match
-from nousd.machine.path_globs import ALTERNATIVES_MAX, glob_regex, literal_glob
+from nousd.machine.policy import command_rules
+from nousd.machine.policy.command_lines import Words
+from nousd.machine.policy.command_rules import CommandPattern, Match
+from nousd.machine.policy.path_globs import ALTERNATIVES_MAX, glob_regex, literal_glob
 from nousd.wire.limits import RULE_CHARS_MAX
 from nousd.wire.objects.tool_footprint import Access, ToolClass
 

@@ -10,8 +10,8 @@ from typing import Final, Literal
 from msgspec import UNSET, UnsetType
 
 from nousd.errors import CommandRejected
-from nousd.machine import queue
-from nousd.machine.session import SessionState
+from nousd.machine.session import queue
+from nousd.machine.session.state import SessionState
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.limits import EVENT_TEXT_BYTES_MAX, QUEUED_CHARS_MAX, QUEUED_INPUTS_MAX

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from nousd.machine.lifecycle import OUTSIDE_OF_TURNS, STOP_REASONS, Ledger, Phase
+from nousd.machine.session.lifecycle import OUTSIDE_OF_TURNS, STOP_REASONS, Ledger, Phase
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.events.base import CutOff, EndStatus

@@ -14,9 +14,9 @@ from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
 from nousd.errors import RuleInvalid
-from nousd.machine import command_lines
-from nousd.machine.command_lines import Words
-from nousd.machine.hidden_commands import (
+from nousd.machine.policy import command_lines
+from nousd.machine.policy.command_lines import Words
+from nousd.machine.policy.indirect_exec import (
     SHELLS,
     TRANSPARENT,
     may_hide_command,

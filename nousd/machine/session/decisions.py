@@ -12,10 +12,10 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.errors import CommandRejected
-from nousd.machine import queue
-from nousd.machine.appending import joined, leaf_after
-from nousd.machine.queue_updates import accepted, gone, promoted
-from nousd.machine.session import RunInfo, SessionState, queue_fields
+from nousd.machine.session import queue
+from nousd.machine.session.appending import joined, leaf_after
+from nousd.machine.session.queue_updates import accepted, gone, promoted
+from nousd.machine.session.state import RunInfo, SessionState, queue_fields
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.events.base import TurnKey

@@ -21,15 +21,21 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine.model_input import ModelChoice, ModelInput, ModelMessage, ToolSpec, UserMessage
-from nousd.machine.tokens import (
+from nousd.machine.context.model_input import (
+    ModelChoice,
+    ModelInput,
+    ModelMessage,
+    ToolSpec,
+    UserMessage,
+)
+from nousd.machine.context.tokens import (
     entry_tokens,
     message_tokens,
     system_tokens,
     text_tokens,
     tool_tokens,
 )
-from nousd.machine.transcript import CONTINUE, Accepts, told
+from nousd.machine.context.transcript import CONTINUE, Accepts, told
 from nousd.wire.events.models import Omitted, Saving
 from nousd.wire.objects.entries import CompactionEntry, Entry, MessageEntry
 from nousd.wire.objects.run_options import ToolChoice

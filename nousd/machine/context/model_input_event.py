@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from msgspec import UNSET, UnsetType
 
-from nousd.machine.compile import Compiled
-from nousd.machine.fragments import Stored
+from nousd.machine.context.compiler import Compiled
+from nousd.machine.context.input_chunks import Stored
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.events import ModelInput
 from nousd.wire.events.models import Source

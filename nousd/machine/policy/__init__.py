@@ -1,0 +1,1 @@
+"""Permission rules over paths, commands and hosts, and the decision on a tool call."""

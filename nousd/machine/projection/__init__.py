@@ -1,0 +1,1 @@
+"""From events to the rows that the store writes."""
