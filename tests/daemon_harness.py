@@ -48,9 +48,10 @@ from nousd.providers.models import Models
 from nousd.providers.registry import ProviderSettings, make_provider
 from nousd.runtimes.interface import Runtime
 from nousd.runtimes.native.loop import NativeSettings
-from nousd.store import memory, sqlite
 from nousd.store.interface import Store
+from nousd.store.memory import store as memory
 from nousd.store.records import EventFilter
+from nousd.store.sqlite import store as sqlite
 from nousd.tools.builtins import builtin_tools
 from nousd.tools.confine import Confinement
 from nousd.tools.interface import Tool

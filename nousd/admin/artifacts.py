@@ -10,8 +10,8 @@ import apsw
 from nousd.admin.damaged_tables import RowReader
 from nousd.admin.findings import Finding
 from nousd.admin.pages import RawArtifact, RawChunk, RawInfo
-from nousd.store._artifacts_sqlite import finish, put_whole
 from nousd.store.artifacts import Artifact, ArtifactInfo
+from nousd.store.sqlite.artifacts import finish, put_whole
 
 _UNKNOWN_TYPE = "application/octet-stream"
 

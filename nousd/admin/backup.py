@@ -22,7 +22,7 @@ import msgspec
 
 from nousd.admin.reading import complaints, open_log
 from nousd.errors import StoreError
-from nousd.store._database import flush_to_disk, inspect
+from nousd.store.sqlite.database import flush_to_disk, inspect
 
 
 class BackupReport(msgspec.Struct, frozen=True):

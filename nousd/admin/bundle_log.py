@@ -18,8 +18,8 @@ import msgspec
 
 from nousd.errors import StoreError
 from nousd.machine.projection.retention import STARTS, Line, join
-from nousd.store import _artifacts_sqlite as artifacts
-from nousd.store.migrations import MIGRATIONS
+from nousd.store.sqlite import artifacts
+from nousd.store.sqlite.migrations import MIGRATIONS
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.codec.upcasting import lift
 from nousd.wire.events import DELTA_EVENTS, EVENTS

@@ -27,7 +27,7 @@ from nousd.admin.reading import complaints, open_log_beside, require_finished, s
 from nousd.admin.refold import Refold
 from nousd.admin.walking import RunWalker
 from nousd.errors import StoreError
-from nousd.store._database import inspect
+from nousd.store.sqlite.database import inspect
 
 
 class CheckReport(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from nousd.client.blocking import Connection
 from nousd.errors import ClientError, ConfigError, DaemonUnreachable, StoreError
 from nousd.runtime_paths import locations
 from nousd.runtime_paths.locks import holder_of, socket_lock_file, state_lock_file
-from nousd.store._database import inspect
+from nousd.store.sqlite.database import inspect
 
 ANSWER_SECONDS: Final = 5.0
 """How long a ping is waited for."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from nousd.admin.examination import Check, World
 from nousd.runtime_paths import locations
-from nousd.store.sqlite import RESERVE_SUFFIX
+from nousd.store.sqlite.store import RESERVE_SUFFIX
 
 FREE_BYTES_LOW: Final = 1024**3
 FREE_BYTES_TOO_LOW: Final = 64 * 1024**2

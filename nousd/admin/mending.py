@@ -23,7 +23,7 @@ from nousd.admin.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
 from nousd.admin.walking import RunWalker
 from nousd.machine.projection.row_changes import SETTINGS, Settings
 from nousd.machine.session.lifecycle import Phase
-from nousd.store._blocks import EVENTS_OF_SESSION, all_of_session
+from nousd.store.sqlite.blocks import EVENTS_OF_SESSION, all_of_session
 from nousd.wire import events
 from nousd.wire.codec.envelope import encode_event_tail, number_event
 from nousd.wire.codec.unset import or_unset

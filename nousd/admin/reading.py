@@ -27,8 +27,8 @@ from typing import Final
 import apsw
 
 from nousd.errors import StoreError
-from nousd.store._database import BUSY_MS_MAX
-from nousd.store.migrations import migrate
+from nousd.store.sqlite.database import BUSY_MS_MAX
+from nousd.store.sqlite.migrations import migrate
 
 SIDE_FILES: Final = ("-wal", "-shm")
 

@@ -17,7 +17,7 @@ import apsw
 from nousd.admin.lines import LoggedEvent
 from nousd.machine.projection.row_changes import CopyEntries, ForgetSession
 from nousd.machine.projection.row_projection import row_changes
-from nousd.store import _rows_sqlite
+from nousd.store.sqlite import rows as _rows_sqlite
 
 Adopt = Callable[[str, int], None]
 """Called with a branch whose parent is not there, or was adopted itself, and the number of its first

@@ -47,8 +47,8 @@ from nousd.admin.walking import RunWalker
 from nousd.errors import StoreError, StoreTooNew
 from nousd.runtime_paths import locations
 from nousd.runtime_paths.locks import holder_of, state_lock_file
-from nousd.store._commits import NUMBERS_PER_BLOCK
-from nousd.store._database import flush_to_disk, inspect, open_for_writing
+from nousd.store.sqlite.commits import NUMBERS_PER_BLOCK
+from nousd.store.sqlite.database import flush_to_disk, inspect, open_for_writing
 from nousd.wire.events import Event
 
 _EVENT_BYTES_MIN: Final = 64

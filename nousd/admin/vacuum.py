@@ -20,10 +20,10 @@ from nousd.admin.reading import size_of
 from nousd.errors import ConfigError, StoreError, StoreFull
 from nousd.runtime_paths.locations import database_file
 from nousd.runtime_paths.locks import lock_state_folder
-from nousd.store._artifacts_sqlite import drop_all_unused
-from nousd.store._database import UNREADABLE, Connect, is_for_want_of_space, open_for_writing
-from nousd.store._pruning_sqlite import prune
 from nousd.store.records import Old
+from nousd.store.sqlite.artifacts import drop_all_unused
+from nousd.store.sqlite.database import UNREADABLE, Connect, is_for_want_of_space, open_for_writing
+from nousd.store.sqlite.pruning import prune
 
 _EVERYTHING: Final = Old(ended_before="9999", until=2**63 - 1)
 

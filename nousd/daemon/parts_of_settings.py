@@ -22,7 +22,7 @@ from nousd.daemon.workspace_settings import default_prompt, workspaces_of_settin
 from nousd.redaction.redactor import Redactor
 from nousd.runtime_paths import locations
 from nousd.runtimes.native.loop import NativeSettings
-from nousd.store.sqlite import open_store
+from nousd.store.sqlite.store import open_store
 from nousd.tools.interface import Tool
 from nousd.tools.mcp.server import Surroundings
 

@@ -31,7 +31,7 @@ from nousd.replay.versions import was_told
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.interface import Runtime, TurnHost
-from nousd.store.memory import MemoryStore
+from nousd.store.memory.store import MemoryStore
 from nousd.store.records import Batch
 from nousd.wire import events
 from nousd.wire.events import Event

@@ -15,7 +15,7 @@ from nousd.daemon.clock import SystemClock
 from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
 from nousd.runtime_paths.locations import database_file
-from nousd.store.sqlite import open_store
+from nousd.store.sqlite.store import open_store
 from nousd.wire import events
 from nousd.wire.objects.entries import MessageEntry
 

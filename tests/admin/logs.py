@@ -8,8 +8,8 @@ from pathlib import Path
 
 import apsw
 
-from nousd.store import sqlite
 from nousd.store.artifacts import Artifact
+from nousd.store.sqlite import store as sqlite
 from nousd.wire import events
 from nousd.wire.events.base import TurnKey
 from nousd.wire.objects.entries import MessageEntry

@@ -11,9 +11,9 @@ import trio
 from nousd.admin.backup import backup
 from nousd.admin.check import check
 from nousd.admin.salvage import salvage
-from nousd.store import sqlite
 from nousd.store.artifacts import CHUNK_BYTES
-from nousd.store.migrations import MIGRATIONS, migrate
+from nousd.store.sqlite import store as sqlite
+from nousd.store.sqlite.migrations import MIGRATIONS, migrate
 from tests.store.helpers import TS, Source, append, appended, created, source
 
 LARGE = source(b"".join(b"%07d " % number for number in range(3 * CHUNK_BYTES // 8 + 1)))

@@ -14,7 +14,7 @@ from nousd.admin import backup as backing_up
 from nousd.admin.backup import backup
 from nousd.admin.check import check
 from nousd.errors import StoreError
-from nousd.store import sqlite
+from nousd.store.sqlite import store as sqlite
 from tests.admin.conftest import untouched
 from tests.admin.logs import a_run, lines_in, state_of
 from tests.store.helpers import append, created, whole_log

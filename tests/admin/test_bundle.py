@@ -22,8 +22,8 @@ from nousd.admin.bundle import Limits, Wanted, bundle, write_bundle
 from nousd.admin.bundle_log import ToolCalls
 from nousd.config.resolve import resolve
 from nousd.errors import ConfigError, SessionNotFound, StoreError
-from nousd.store import sqlite
 from nousd.store.artifacts import Artifact
+from nousd.store.sqlite import store as sqlite
 from nousd.wire import events
 from nousd.wire.events.base import TurnKey
 from nousd.wire.objects.entries import MessageEntry

@@ -15,8 +15,8 @@ import trio
 from nousd.admin.check import check
 from nousd.admin.findings import FINDINGS_MAX
 from nousd.admin.refold import Refold
-from nousd.store import sqlite
-from nousd.store.migrations import MIGRATIONS
+from nousd.store.sqlite import store as sqlite
+from nousd.store.sqlite.migrations import MIGRATIONS
 from tests.admin.conftest import Change, untouched
 from tests.admin.logs import a_run, artifact, write_recorded_log
 from tests.store.helpers import append, appended, created, deleted, delta, run_started

@@ -22,7 +22,7 @@ from nousd.admin.examination import Check
 from nousd.config.providers import KEY_VARIABLES
 from nousd.providers import auto
 from nousd.runtime_paths.locks import lock_state_folder
-from nousd.store import sqlite
+from nousd.store.sqlite import store as sqlite
 from nousd.tools.sandbox import detect, landlock
 from tests.admin.conftest import untouched
 from tests.fake_daemon import FakeDaemon, says

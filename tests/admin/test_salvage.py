@@ -29,7 +29,7 @@ from nousd.daemon.log import Log
 from nousd.daemon.recovery import close_what_is_open
 from nousd.errors import StoreError, StoreTooNew
 from nousd.runtime_paths.locks import lock_state_folder
-from nousd.store import sqlite
+from nousd.store.sqlite import store as sqlite
 from nousd.wire.objects.run_options import RunOptions
 from nousd.wire.objects.session_settings import SessionRules
 from tests.admin.conftest import Change, untouched

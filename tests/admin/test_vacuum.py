@@ -14,9 +14,9 @@ from nousd.admin.vacuum import VacuumReport, vacuum
 from nousd.errors import ConfigError, StoreError, StoreFull
 from nousd.runtime_paths.locations import database_file
 from nousd.runtime_paths.locks import lock_state_folder
-from nousd.store import sqlite
 from nousd.store.artifacts import PUT_STEP_BYTES
 from nousd.store.records import StoredEvent
+from nousd.store.sqlite import store as sqlite
 from tests.store.faulty_disk import Fault, FaultyDisk, faulty_disk
 from tests.store.helpers import TS, append, appended, created, source, whole_log
 from tests.store.test_pruning import check_replay, message, texts_of, tool_call, turn_of

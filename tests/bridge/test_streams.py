@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from nousd.providers.mock import MockProvider
-from nousd.store import sqlite
+from nousd.store.sqlite import store as sqlite
 from tests.bridge.harness import TOKEN, Bridge, Frame, Frames, bridge_alone, bridge_to, text
 from tests.bridge.raw_http import request, said
 from tests.daemon.test_recovery import Bench, started

@@ -20,9 +20,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from nousd.daemon import garbage
 from nousd.daemon.uploads import IDLE_SECONDS_MAX
 from nousd.providers.interface import Provider
-from nousd.store import _artifacts_sqlite, memory
 from nousd.store.artifacts import PUT_STEP_BYTES
 from nousd.store.interface import Store
+from nousd.store.memory import store as memory
+from nousd.store.sqlite import artifacts as _artifacts_sqlite
 from nousd.tools.spool import Spool
 from tests.daemon.process_harness import Place, Process, running
 from tests.daemon.scripted import ScriptedProvider

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from nousd.store import memory, sqlite
+from nousd.store.memory import store as memory
+from nousd.store.sqlite import store as sqlite
 from tests.daemon.asking_bench import calls
 from tests.daemon.overrides_bench import OverrideBench, overriding
 from tests.daemon.scripted import says

@@ -15,7 +15,7 @@ from nousd.daemon.call_records import CallRecords
 from nousd.daemon.permissions import RulePermissions
 from nousd.errors import StoreFull, ToolError
 from nousd.machine.policy.rules import rules_of
-from nousd.store import memory
+from nousd.store.memory import store as memory
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.wire.limits import CLIENT_CALLS_MAX
 from tests.daemon.asking_bench import Fetched, naming

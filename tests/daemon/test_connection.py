@@ -16,7 +16,7 @@ from trio.testing import wait_all_tasks_blocked
 from nousd.daemon.app import shut_down
 from nousd.daemon.commands import HANDLERS
 from nousd.errors import WriteFailed
-from nousd.store import memory
+from nousd.store.memory import store as memory
 from tests.daemon.scripted import ScriptedProvider, says
 from tests.daemon_harness import Client, Daemon, memory_daemon, socket_daemon
 

@@ -17,7 +17,8 @@ import pytest
 import trio
 
 from nousd.providers.interface import Receive, TextDelta
-from nousd.store import _commits, sqlite
+from nousd.store.sqlite import commits as _commits
+from nousd.store.sqlite import store as sqlite
 from nousd.tools.interface import ToolContext, ToolResult
 from tests.daemon.scripted import Outcome, ScriptedProvider, ScriptedTool, asks_for_tools, says
 from tests.daemon_harness import (

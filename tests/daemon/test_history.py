@@ -14,8 +14,8 @@ from nousd.machine.session.state import SessionState
 from nousd.providers.interface import Provider
 from nousd.providers.registry import make_provider
 from nousd.runtimes.native.loop import NativeSettings
-from nousd.store import memory
 from nousd.store.interface import Store
+from nousd.store.memory import store as memory
 from nousd.store.rows import Path as StoredPath
 from tests.daemon_harness import (
     Client,

@@ -13,9 +13,10 @@ from nousd.daemon import hub as hub_module
 from nousd.daemon.clock import Clock
 from nousd.daemon.hub import Bell, Hub, matches
 from nousd.daemon.log import Log
-from nousd.store import memory, sqlite
 from nousd.store.interface import Store
+from nousd.store.memory import store as memory
 from nousd.store.records import EventFilter, StoredEvent
+from nousd.store.sqlite import store as sqlite
 from nousd.wire import events
 from nousd.wire.codec.envelope import decode_event
 from tests.daemon_harness import FakeClock

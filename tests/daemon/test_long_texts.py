@@ -22,8 +22,8 @@ from nousd.machine.context.model_input import (
     UserMessage,
 )
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
-from nousd.store import memory
 from nousd.store.interface import Store
+from nousd.store.memory import store as memory
 from nousd.store.records import EventFilter
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.limits import DELTA_BYTES_MAX, EVENT_TEXT_BYTES_MAX, PAGE_BYTES_MAX, TEXT_CHARS_MAX

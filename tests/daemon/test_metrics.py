@@ -12,7 +12,7 @@ from trio.testing import MockClock
 from nousd.cli.metric_lines import metrics as lines_of
 from nousd.daemon.permissions import RulePermissions
 from nousd.providers.interface import Provider
-from nousd.store import memory
+from nousd.store.memory import store as memory
 from tests.daemon_harness import WAIT_SECONDS, Client, Daemon, Payload, memory_daemon, socket_daemon
 from tests.stub_model import StubModel, hanging_reply, text_reply, tool_reply
 

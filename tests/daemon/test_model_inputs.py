@@ -20,8 +20,8 @@ from nousd.machine.context.model_input import ModelInput, UserMessage
 from nousd.machine.context.prompt_sections import SourceText, of_file
 from nousd.providers.interface import NO_BLOBS, Blobs, ReasoningKept, Receive
 from nousd.runtimes.native.loop import NativeSettings
-from nousd.store import memory
 from nousd.store.interface import Store
+from nousd.store.memory import store as memory
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.codec.input_chunks import Node, decode_node, put_together
 from nousd.wire.objects.entries import ReasoningBlock

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from nousd.daemon.live_session import LiveSession
 from nousd.errors import WriteFailed
-from nousd.store import memory
+from nousd.store.memory import store as memory
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.wire import events
 from nousd.wire.objects.tool_footprint import Access

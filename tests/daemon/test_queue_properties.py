@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from nousd.errors import ProviderError, StoreError, ToolError
-from nousd.store import memory
 from nousd.store.interface import Store
+from nousd.store.memory import store as memory
 from nousd.store.records import Batch, EventFilter, StoredEvent
 from tests.daemon.queue_model import QueueModel
 from tests.daemon.scripted import (

@@ -14,9 +14,10 @@ from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
 from nousd.daemon.recovery import close_what_is_open
 from nousd.machine.session.queue import pending_counts
-from nousd.store import memory, sqlite
 from nousd.store.interface import Store
+from nousd.store.memory import store as memory
 from nousd.store.records import EventFilter
+from nousd.store.sqlite import store as sqlite
 from nousd.wire import events
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.objects.entries import MessageEntry

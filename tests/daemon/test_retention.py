@@ -17,8 +17,8 @@ from nousd.admin.vacuum import vacuum
 from nousd.daemon import log_walk, retention
 from nousd.errors import StoreError
 from nousd.providers.interface import Finished, Receive, TextDelta
-from nousd.store import memory
 from nousd.store.interface import Store
+from nousd.store.memory import store as memory
 from nousd.store.records import Old, Pruned, StoredEvent
 from tests.daemon.scripted import (
     Outcome,
@@ -139,7 +139,7 @@ async def test_a_setting_of_none_or_many_keeps_them(
 async def test_there_is_a_pause_between_two_steps(
     autojump_clock: MockClock, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nousd.store._pruning.DELTAS_PER_STEP", 3)
+    monkeypatch.setattr("nousd.store.pruning.DELTAS_PER_STEP", 3)
     async with world.daemon() as daemon:
         await talk(daemon, world.model, *"abcdefghijklm")
     world.calendar.days = 8

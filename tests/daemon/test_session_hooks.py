@@ -12,7 +12,7 @@ from nousd.extensions.hooks import (
     SessionSwitching,
     Told,
 )
-from nousd.store import memory
+from nousd.store.memory import store as memory
 from tests.daemon.hooks_bench import failing, open_bench
 from tests.daemon.scripted import ScriptedProvider
 from tests.daemon_harness import memory_daemon

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nousd.providers.mock import MockProvider
-from nousd.store import sqlite
 from nousd.store.interface import Store
 from nousd.store.session_list import folded
+from nousd.store.sqlite import store as sqlite
 from tests.daemon_harness import Client, Daemon, FakeClock, Payload, memory_daemon
 
 Step = tuple[str, Payload]

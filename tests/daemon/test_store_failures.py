@@ -17,8 +17,8 @@ from nousd.daemon.hub import Hub
 from nousd.daemon.log import Log
 from nousd.errors import ProviderError, StoreError, StoreFull, WriteFailed
 from nousd.providers.interface import Receive, TextDelta
-from nousd.store import memory
 from nousd.store.interface import Store
+from nousd.store.memory import store as memory
 from nousd.wire import events
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, fails, gives, says
 from tests.daemon_harness import Client, Daemon, Events, FakeClock, memory_daemon, of_type, types

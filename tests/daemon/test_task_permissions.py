@@ -10,7 +10,7 @@ import pytest
 
 from nousd.daemon.permissions import RulePermissions
 from nousd.machine.policy.rules import rules_of
-from nousd.store import memory
+from nousd.store.memory import store as memory
 from nousd.wire.objects.entries import PermissionMode
 from tests.daemon.asking_bench import Fetched, calls, naming
 from tests.daemon.scripted import says

@@ -12,7 +12,7 @@ import trio
 
 from nousd.errors import ProviderError
 from nousd.providers.interface import Receive, TextDelta
-from nousd.store import memory
+from nousd.store.memory import store as memory
 from nousd.tools.task import TASK
 from nousd.wire.limits import (
     TASK_DEPTH_MAX,

@@ -11,8 +11,8 @@ import pytest
 
 from nousd.daemon.permissions import RulePermissions
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
-from nousd.store import memory
 from nousd.store.interface import Store
+from nousd.store.memory import store as memory
 from tests.daemon.scripted import Outcome, ScriptedProvider, says
 from tests.daemon_harness import Client, Event, Events, memory_daemon, of_type, socket_daemon, types
 

@@ -16,7 +16,7 @@ import pytest
 from nousd.errors import ContextOverflow, ProviderError, ToolError
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.runtimes.native.loop import NativeSettings
-from nousd.store import memory
+from nousd.store.memory import store as memory
 from nousd.store.records import Batch
 from nousd.tools.interface import ToolContext, ToolResult
 from tests.daemon.process_harness import Place, running

@@ -11,7 +11,7 @@ from nousd.daemon import transcripts
 from nousd.daemon.transcripts import Newest, Transcripts
 from nousd.machine.session.state import SessionState
 from nousd.providers.interface import Provider
-from nousd.store.memory import MemoryStore
+from nousd.store.memory.store import MemoryStore
 from nousd.wire.objects.entries import MessageEntry
 from nousd.wire.responses import Messages
 from tests.daemon_harness import Payload, memory_daemon

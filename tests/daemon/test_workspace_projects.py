@@ -15,7 +15,7 @@ from nousd.daemon.workspace_settings import built_in_prompt, workspaces_of_setti
 from nousd.machine.policy.rules import rules_of
 from nousd.providers.interface import Receive
 from nousd.runtimes.native.loop import NativeSettings
-from nousd.store import memory
+from nousd.store.memory import store as memory
 from nousd.wire.codec.canonical_json import digest
 from tests.daemon.asking_bench import calls
 from tests.daemon.scripted import says

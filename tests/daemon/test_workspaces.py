@@ -14,7 +14,7 @@ import trio
 from nousd.daemon.log import Log
 from nousd.daemon.workspaces import WORKSPACES_MAX
 from nousd.providers.interface import Receive
-from nousd.store import memory
+from nousd.store.memory import store as memory
 from nousd.wire import events
 from nousd.wire.limits import PATH_CHARS_MAX
 from tests.daemon.asking_bench import calls

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nousd.providers.interface import Receive
-from nousd.store import memory
+from nousd.store.memory import store as memory
 from tests.daemon.asking_bench import calls
 from tests.daemon.scripted import says
 from tests.daemon.workspaces_bench import (

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from nousd.replay.play import Tuning
 from nousd.replay.recorded import Span, read_run
 from nousd.replay.replay import ReplayReport, replayed
-from nousd.store._rows_memory import Rows
 from nousd.store.artifacts import Artifact
+from nousd.store.memory.rows import Rows
 from nousd.wire.codec.envelope import decode_event, event_in
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
 from nousd.wire.events import Event

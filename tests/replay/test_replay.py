@@ -22,8 +22,9 @@ from nousd.replay.recorded import RecordedRun, read_run
 from nousd.replay.recorded_context import given_to
 from nousd.replay.replay import replayed
 from nousd.runtimes.native.loop import NativeSettings
-from nousd.store import _pruning_memory, memory
-from nousd.store._rows_memory import Rows
+from nousd.store.memory import pruning as _pruning_memory
+from nousd.store.memory import store as memory
+from nousd.store.memory.rows import Rows
 from nousd.store.records import Old
 from nousd.wire import events
 from tests.daemon.scripted import (

@@ -23,7 +23,7 @@ from nousd.machine.policy.rules import rules_of
 from nousd.replay.play import Tuning
 from nousd.replay.recorded import read_run
 from nousd.replay.replay import replayed
-from nousd.store import memory
+from nousd.store.memory import store as memory
 from nousd.wire import events
 from nousd.wire.events import Event
 from nousd.wire.objects.entries import PermissionMode

@@ -10,7 +10,7 @@ import trio
 from hypothesis import HealthCheck, example, given, settings
 from trio.testing import MockClock
 
-from nousd.store._rows_memory import Rows
+from nousd.store.memory.rows import Rows
 from tests.daemon.test_queue_properties import ALMOST_OVER, LIVES, Steps, at_once, live, quietly
 from tests.replay.memory_log import replays
 

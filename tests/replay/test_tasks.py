@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nousd.daemon.permissions import RulePermissions
-from nousd.store import memory
+from nousd.store.memory import store as memory
 from tests.daemon.asking_bench import Fetched, calls, naming
 from tests.daemon.scripted import says
 from tests.daemon.task_bench import task_daemon, tasks

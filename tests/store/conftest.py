@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from nousd.store import memory, sqlite
 from nousd.store.interface import Store
+from nousd.store.memory import store as memory
+from nousd.store.sqlite import store as sqlite
 from tests.store.helpers import Watch
 
 

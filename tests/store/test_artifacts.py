@@ -12,10 +12,11 @@ import trio
 from msgspec import UNSET
 
 from nousd.errors import StoreError, StoreFull
-from nousd.store import _artifacts_sqlite, sqlite
-from nousd.store._database import open_for_writing
 from nousd.store.artifacts import CHUNK_BYTES, PUT_STEP_BYTES, Artifact, ArtifactInfo
 from nousd.store.interface import PENDING_BYTES_MAX, Store
+from nousd.store.sqlite import artifacts as _artifacts_sqlite
+from nousd.store.sqlite import store as sqlite
+from nousd.store.sqlite.database import open_for_writing
 from nousd.wire import events
 from nousd.wire.events.base import TurnKey
 from nousd.wire.objects.entries import MessageEntry

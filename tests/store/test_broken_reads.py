@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from nousd.errors import StoreError
-from nousd.store import sqlite
+from nousd.store.sqlite import store as sqlite
 from tests.store.helpers import append, created, updated, whole_log
 
 

@@ -9,8 +9,8 @@ import apsw
 import pytest
 
 from nousd.errors import StoreError
-from nousd.store import sqlite
 from nousd.store.records import Old
+from nousd.store.sqlite import store as sqlite
 from tests.store.helpers import append, created, delta, run_ended, run_started, updated, whole_log
 
 LATER = "2026-01-09T00:00:00.000000Z"

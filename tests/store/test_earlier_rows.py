@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from nousd.admin.check import check
-from nousd.store import sqlite
 from nousd.store.records import EventFilter, Old, StoredEvent
+from nousd.store.sqlite import store as sqlite
 from nousd.wire.events import DELTA_EVENTS
 from nousd.wire.objects.inputs import QueuedInput
 from nousd.wire.objects.metrics import PendingInputs

@@ -16,10 +16,10 @@ from msgspec import UNSET
 
 from nousd.admin.check import check
 from nousd.errors import StoreError, StoreFull, StoreTooNew
-from nousd.store import sqlite
-from nousd.store._database import open_for_writing
-from nousd.store.migrations import MIGRATIONS
 from nousd.store.records import EventFilter
+from nousd.store.sqlite import store as sqlite
+from nousd.store.sqlite.database import open_for_writing
+from nousd.store.sqlite.migrations import MIGRATIONS
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION, STEPS
 from nousd.wire.events import EVENTS

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import pytest
 
 from nousd.errors import StoreError
-from nousd.store import memory, sqlite
 from nousd.store.interface import Store
+from nousd.store.memory import store as memory
+from nousd.store.sqlite import store as sqlite
 from tests.store.helpers import (
     Outcomes,
     Watch,

@@ -14,10 +14,11 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from nousd.errors import StoreError, StoreInDoubt, WriteFailed
-from nousd.store import _commits, sqlite
 from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
 from nousd.store.records import StoredEvent
+from nousd.store.sqlite import commits as _commits
+from nousd.store.sqlite import store as sqlite
 from nousd.wire import events
 from nousd.wire.events import DELTA_EVENTS
 from tests.store.faulty_disk import Fault, FaultyDisk, faulty_disk

@@ -7,12 +7,13 @@ from pathlib import Path
 import trio
 
 from nousd.errors import StoreError
-from nousd.store import memory, sqlite
-from nousd.store._pending import PendingBatches
-from nousd.store._tally import SYNC_BOUNDS, Tally
 from nousd.store.artifacts import PUT_STEP_BYTES, Artifact
 from nousd.store.interface import Store
+from nousd.store.memory import store as memory
+from nousd.store.pending import PendingBatches
 from nousd.store.records import Old
+from nousd.store.sqlite import store as sqlite
+from nousd.store.write_stats import SYNC_BOUNDS, Tally
 from nousd.wire import events
 from nousd.wire.objects.inputs import PendingCounts, QueuedInput
 from nousd.wire.objects.metrics import PendingInputs

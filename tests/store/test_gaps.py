@@ -10,10 +10,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from nousd.store import sqlite
-from nousd.store._database import open_for_reading
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, Old
+from nousd.store.sqlite import store as sqlite
+from nousd.store.sqlite.database import open_for_reading
 from nousd.wire import events
 from nousd.wire.events.base import TurnKey
 from tests.store.helpers import (
@@ -59,7 +59,8 @@ async def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         await append(opened, begin, SAID[0])
     leave_gap(path)
     monkeypatch.setattr(
-        "nousd.store._readers.open_for_reading", lambda path: impatient(open_for_reading(path))
+        "nousd.store.sqlite.readers.open_for_reading",
+        lambda path: impatient(open_for_reading(path)),
     )
     async with sqlite.open_store(
         path, connect=lambda name: impatient(apsw.Connection(name))

@@ -8,10 +8,11 @@ import pytest
 import trio
 
 from nousd.errors import StoreError
-from nousd.store import memory, sqlite
-from nousd.store._pending import PendingBatches
 from nousd.store.interface import PENDING_BATCHES_MAX, PENDING_BYTES_MAX, Store
+from nousd.store.memory import store as memory
+from nousd.store.pending import PendingBatches
 from nousd.store.records import EventFilter
+from nousd.store.sqlite import store as sqlite
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.events import Status
 from tests.store.helpers import (

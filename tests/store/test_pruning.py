@@ -17,10 +17,12 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from nousd.errors import StoreError
-from nousd.store import _pruning, _pruning_sqlite, sqlite
-from nousd.store._database import open_for_writing
+from nousd.store import pruning as _pruning
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, Old, Pruned
+from nousd.store.sqlite import pruning as _pruning_sqlite
+from nousd.store.sqlite import store as sqlite
+from nousd.store.sqlite.database import open_for_writing
 from nousd.wire import events
 from nousd.wire.events.base import TurnKey
 from tests.lifecycle import LifecycleChecker

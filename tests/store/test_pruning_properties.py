@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 from nousd.daemon import hub as hubs
 from nousd.daemon.hub import Hub
-from nousd.store import _pruning, memory, sqlite
+from nousd.store import pruning as _pruning
 from nousd.store.interface import Store
+from nousd.store.memory import store as memory
 from nousd.store.records import EventFilter, Old, StoredEvent
+from nousd.store.sqlite import store as sqlite
 from nousd.wire import events
 from nousd.wire.codec.envelope import decode_event, event_in
 from nousd.wire.events import DELTA_EVENTS

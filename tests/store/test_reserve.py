@@ -11,9 +11,9 @@ import apsw
 import pytest
 
 from nousd.errors import StoreError, StoreFull, WriteFailed
-from nousd.store import sqlite
-from nousd.store._reserve import Reserve
 from nousd.store.interface import Store
+from nousd.store.sqlite import store as sqlite
+from nousd.store.sqlite.reserve import Reserve
 from tests.store.helpers import Outcomes, Watch, append, created, delta, run_ended, whole_log
 
 SIZE = 1024 * 1024

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from nousd.errors import StoreError
-from nousd.store import memory, sqlite
 from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
+from nousd.store.memory import store as memory
 from nousd.store.records import Batch, StoredEvent
 from nousd.store.session_list import SessionFilter
+from nousd.store.sqlite import store as sqlite
 from nousd.wire import events
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.events import EVENTS

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 import trio
 
-from nousd.store import _session_queries, sqlite
-from nousd.store._database import open_for_reading
 from nousd.store.interface import Store
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, folded
+from nousd.store.sqlite import session_queries as _session_queries
+from nousd.store.sqlite import store as sqlite
+from nousd.store.sqlite.database import open_for_reading
 from nousd.wire.objects.entries import Sampling
 from nousd.wire.objects.session_settings import SessionRules
 from tests.store.helpers import append, created, deleted, updated

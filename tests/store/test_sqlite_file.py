@@ -14,10 +14,13 @@ import apsw
 import pytest
 
 from nousd.errors import StoreError, StoreFull, StoreTooNew
-from nousd.store import _call_queries, _queries, migrations, sqlite
-from nousd.store._database import open_for_writing
 from nousd.store.artifacts import Artifact
 from nousd.store.schema import m001_log_and_rows
+from nousd.store.sqlite import call_queries as _call_queries
+from nousd.store.sqlite import migrations
+from nousd.store.sqlite import queries as _queries
+from nousd.store.sqlite import store as sqlite
+from nousd.store.sqlite.database import open_for_writing
 from tests.store.faulty_disk import faulty_disk
 from tests.store.helpers import (
     append,

@@ -13,14 +13,16 @@ import pytest
 import trio
 
 from nousd.errors import StoreError
-from nousd.store import _commits, _writer, sqlite
-from nousd.store._commits import NUMBERS_PER_BLOCK
-from nousd.store._database import open_for_reading
-from nousd.store._readers import READERS_MAX
-from nousd.store._writer import GROUP_EVENTS_MAX
 from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter
+from nousd.store.sqlite import commits as _commits
+from nousd.store.sqlite import store as sqlite
+from nousd.store.sqlite import writer as _writer
+from nousd.store.sqlite.commits import NUMBERS_PER_BLOCK
+from nousd.store.sqlite.database import open_for_reading
+from nousd.store.sqlite.readers import READERS_MAX
+from nousd.store.sqlite.writer import GROUP_EVENTS_MAX
 from nousd.wire import events
 from tests.store.helpers import (
     NO_BOUND,
@@ -276,7 +278,7 @@ async def test_a_number_of_a_delta_lost_with_the_power_is_not_used_again(tmp_pat
 async def test_the_wal_is_begun_anew_once_it_is_much_and_nobody_reads_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nousd.store._commits.WAL_PAGES", 20)
+    monkeypatch.setattr("nousd.store.sqlite.commits.WAL_PAGES", 20)
     path, wal = tmp_path / "log.db", tmp_path / "log.db-wal"
 
     async def append_pages(numbers: range) -> int:
@@ -299,7 +301,7 @@ async def test_the_wal_is_begun_anew_once_it_is_much_and_nobody_reads_from_it(
 async def test_what_the_wal_held_is_moved_to_the_database_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nousd.store._commits.WAL_PAGES", 100)
+    monkeypatch.setattr("nousd.store.sqlite.commits.WAL_PAGES", 100)
     async with sqlite.open_store(tmp_path / "log.db") as store:
         await append(store, created())
         with trio.fail_after(30):
@@ -417,7 +419,7 @@ async def test_a_fault_of_ours_in_the_writer_fails_all_batches_and_is_raised_on_
     async def use_the_store() -> None:
         async with sqlite.open_store(tmp_path / "log.db") as store:
             await append(store, created())
-            monkeypatch.setattr("nousd.store._rows_sqlite.apply", faulty)
+            monkeypatch.setattr("nousd.store.sqlite.rows.apply", faulty)
             store.submit(outcomes.batch("faulty", [run_started()]))
             store.submit(outcomes.batch("queued", [delta()]))
             await store.flush()

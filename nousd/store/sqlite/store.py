@@ -16,25 +16,23 @@ import apsw
 import trio
 
 from nousd.errors import StoreError, StoreFull
-from nousd.store import (
-    _artifacts_sqlite,
-    _call_queries,
-    _pruning_sqlite,
-    _queries,
-    _session_queries,
-)
-from nousd.store._commits import Commits
-from nousd.store._database import Connect, open_for_writing
-from nousd.store._pending import Outcome, PendingBatches
-from nousd.store._puts import Puts
-from nousd.store._readers import Readers
-from nousd.store._reserve import RESERVE_BYTES, Reserve
-from nousd.store._writer import STOP, Chore, Job, Writer
 from nousd.store.artifacts import Artifact, ArtifactInfo, ArtifactSource
 from nousd.store.interface import Store
+from nousd.store.pending import Outcome, PendingBatches
 from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent
 from nousd.store.rows import Defaults, InputRow, Path, SessionRow, ToolCallRow
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage
+from nousd.store.sqlite import artifacts as _artifacts_sqlite
+from nousd.store.sqlite import call_queries as _call_queries
+from nousd.store.sqlite import pruning as _pruning_sqlite
+from nousd.store.sqlite import queries as _queries
+from nousd.store.sqlite import session_queries as _session_queries
+from nousd.store.sqlite.artifact_writes import Puts
+from nousd.store.sqlite.commits import Commits
+from nousd.store.sqlite.database import Connect, open_for_writing
+from nousd.store.sqlite.readers import Readers
+from nousd.store.sqlite.reserve import RESERVE_BYTES, Reserve
+from nousd.store.sqlite.writer import STOP, Chore, Job, Writer
 from nousd.wire.objects.entries import Entry
 from nousd.wire.objects.inputs import QueuedInput
 from nousd.wire.objects.metrics import LogMetrics, PendingInputs

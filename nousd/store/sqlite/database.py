@@ -13,9 +13,9 @@ import apsw
 import msgspec
 
 from nousd.errors import StoreError, StoreFull, StoreTooNew
-from nousd.store.migrations import MIGRATIONS, Migration, migrate
 from nousd.store.schema.m001_log_and_rows import APPLICATION_ID
 from nousd.store.session_list import folded
+from nousd.store.sqlite.migrations import MIGRATIONS, Migration, migrate
 
 Connect = Callable[[str], apsw.Connection]
 

@@ -14,7 +14,7 @@ import apsw
 import trio
 
 from nousd.errors import StoreError
-from nousd.store._database import UNREADABLE, open_for_reading
+from nousd.store.sqlite.database import UNREADABLE, open_for_reading
 
 READERS_MAX: Final = 4
 """Connections that read at the same time; further reads wait for one."""

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final
 
-from nousd.store._pending import PendingBatches
+from nousd.store.pending import PendingBatches
 from nousd.store.records import StoredEvent
 from nousd.wire.objects.metrics import Durations, LogMetrics
 

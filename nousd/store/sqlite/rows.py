@@ -14,9 +14,9 @@ from msgspec import UNSET
 
 from nousd.machine.projection import row_changes
 from nousd.machine.session.usage import with_call
-from nousd.store._blocks import EVENTS_OF_SESSION, INPUTS_OF_SESSION, all_of_session
-from nousd.store._many_rows import ManyRows
 from nousd.store.artifacts import PUT_STEP_BYTES
+from nousd.store.sqlite.blocks import EVENTS_OF_SESSION, INPUTS_OF_SESSION, all_of_session
+from nousd.store.sqlite.many_rows import ManyRows
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.events import UsageReported
 from nousd.wire.objects.entries import UsageTotals

@@ -18,8 +18,8 @@ import apsw
 import trio
 
 from nousd.errors import StoreError
-from nousd.store import _artifacts_sqlite as steps
 from nousd.store.artifacts import PUT_STEP_BYTES, ArtifactInfo, ArtifactSource
+from nousd.store.sqlite import artifacts as steps
 
 
 class Do(Protocol):

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterator
 
 from nousd.errors import StoreError
-from nousd.store._rows_memory import Rows, StoredArtifact
 from nousd.store.artifacts import PUT_STEP_BYTES, Artifact, ArtifactInfo, ArtifactSource
+from nousd.store.memory.rows import Rows, StoredArtifact
 
 
 async def read_whole(source: ArtifactSource) -> bytes:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from nousd.machine.projection.retention import STARTS, Joined, Line
-from nousd.store._pruning import Place, walk
-from nousd.store._rows_memory import Rows
+from nousd.store.memory.rows import Rows
+from nousd.store.pruning import Place, walk
 from nousd.store.records import Old, Pruned, StoredEvent
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.events import DELTA_EVENTS

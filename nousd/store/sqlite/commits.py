@@ -31,12 +31,19 @@ import apsw
 from nousd.errors import StoreError, StoreFull, StoreInDoubt, WriteFailed
 from nousd.machine.projection.row_changes import ForgetSession, PutSession, RowChange, TouchSession
 from nousd.machine.projection.row_projection import row_changes
-from nousd.store import _artifacts_sqlite, _rows_sqlite
-from nousd.store._database import BUSY_MS_MAX, UNREADABLE, WAL_PAGES, Opened, is_for_want_of_space
-from nousd.store._many_rows import ManyRows, Row
-from nousd.store._reserve import Reserve
-from nousd.store._tally import Tally
 from nousd.store.records import Batch, StoredEvent, put_at
+from nousd.store.sqlite import artifacts as _artifacts_sqlite
+from nousd.store.sqlite import rows as _rows_sqlite
+from nousd.store.sqlite.database import (
+    BUSY_MS_MAX,
+    UNREADABLE,
+    WAL_PAGES,
+    Opened,
+    is_for_want_of_space,
+)
+from nousd.store.sqlite.many_rows import ManyRows, Row
+from nousd.store.sqlite.reserve import Reserve
+from nousd.store.write_stats import Tally
 from nousd.wire.codec.envelope import number_event
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
 from nousd.wire.events import DELTA_EVENTS

@@ -9,10 +9,10 @@ import apsw
 import msgspec
 
 from nousd.machine.projection.retention import STARTS, Joined, Line
-from nousd.store._blocks import blocks_of_runs_down_from
-from nousd.store._pruning import Place, walk
+from nousd.store.pruning import Place, walk
 from nousd.store.records import Old, Pruned
 from nousd.store.schema.m006_blocks_of_events import BLOCK
+from nousd.store.sqlite.blocks import blocks_of_runs_down_from
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION, lift
 from nousd.wire.events import DELTA_EVENTS

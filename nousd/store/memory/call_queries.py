@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from nousd.store._rows_memory import Rows
+from nousd.store.memory.rows import Rows
 from nousd.store.rows import ToolCallRow
 
 

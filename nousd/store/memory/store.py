@@ -17,20 +17,18 @@ import trio
 
 from nousd.errors import StoreError, StoreFull
 from nousd.machine.projection.row_projection import row_changes
-from nousd.store import (
-    _artifacts_memory,
-    _call_queries_memory,
-    _pruning_memory,
-    _session_queries_memory,
-)
-from nousd.store._pending import Outcome, PendingBatches
-from nousd.store._rows_memory import Rows
-from nousd.store._tally import Tally
 from nousd.store.artifacts import Artifact, ArtifactInfo, ArtifactSource
 from nousd.store.interface import Store
+from nousd.store.memory import artifacts as _artifacts_memory
+from nousd.store.memory import call_queries as _call_queries_memory
+from nousd.store.memory import pruning as _pruning_memory
+from nousd.store.memory import session_queries as _session_queries_memory
+from nousd.store.memory.rows import Rows
+from nousd.store.pending import Outcome, PendingBatches
 from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent, put_at
 from nousd.store.rows import Defaults, InputRow, Path, SessionRow, ToolCallRow
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage
+from nousd.store.write_stats import Tally
 from nousd.wire.codec.envelope import number_event
 from nousd.wire.limits import PENDING_COUNTED_MAX
 from nousd.wire.objects.entries import Entry

@@ -12,15 +12,15 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.machine.projection.row_changes import Settings
-from nousd.store._blocks import (
+from nousd.store.records import EventFilter, StoredEvent
+from nousd.store.rows import Defaults, InputRow, Path
+from nousd.store.sqlite.blocks import (
     EVENTS_OF_RUN,
     EVENTS_OF_SESSION,
     INPUTS_PENDING,
     SEQ_MAX,
     all_of_session,
 )
-from nousd.store.records import EventFilter, StoredEvent
-from nousd.store.rows import Defaults, InputRow, Path
 from nousd.wire.codec.upcasting import lift
 from nousd.wire.limits import PENDING_COUNTED_MAX
 from nousd.wire.objects.entries import Entry, UsageTotals

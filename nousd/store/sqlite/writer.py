@@ -31,10 +31,10 @@ import apsw
 import msgspec
 
 from nousd.errors import StoreError, StoreFull, StoreInDoubt, WriteFailed
-from nousd.store._commits import Commits
-from nousd.store._pending import Outcome
-from nousd.store._reserve import Reserve
+from nousd.store.pending import Outcome
 from nousd.store.records import Batch
+from nousd.store.sqlite.commits import Commits
+from nousd.store.sqlite.reserve import Reserve
 
 GROUP_EVENTS_MAX: Final = 4096
 GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
