@@ -52,8 +52,8 @@ from nousd.store.interface import Store
 from nousd.store.memory import store as memory
 from nousd.store.records import EventFilter
 from nousd.store.sqlite import store as sqlite
-from nousd.tools.builtins import builtin_tools
-from nousd.tools.confine import Confinement
+from nousd.tools.builtin.catalog import builtin_tools
+from nousd.tools.fs.path_sandbox import Confinement
 from nousd.tools.interface import Tool
 from nousd.tools.mcp.server import Surroundings
 from nousd.tools.mcp.spec import ServerSpec

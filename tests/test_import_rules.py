@@ -311,7 +311,7 @@ def test_a_detour_is_found() -> None:
             "from nousd.machine.session.queue import Queue",
             "may not import machine",
         ),
-        ("nousd.tools.read", "def f():\n import requests", "may not use this library"),
+        ("nousd.tools.builtin.read", "def f():\n import requests", "may not use this library"),
         (
             "nousd.tui.app",
             "if TYPE_CHECKING:\n from nousd.wire import codec",

@@ -11,10 +11,10 @@ import trio
 
 from nousd.admin.examination import Check, World
 from nousd.tools.environment import allowed_environment
+from nousd.tools.process.supervisor import Ended, run_supervised
 from nousd.tools.sandbox import landlock
 from nousd.tools.sandbox.detect import Detector
-from nousd.tools.sandbox.places import Chosen
-from nousd.tools.supervisor import Ended, run_supervised
+from nousd.tools.sandbox.visible_paths import Chosen
 
 PROGRAM_SECONDS: Final = 5.0
 """How long a program that does nothing may take."""

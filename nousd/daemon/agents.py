@@ -17,8 +17,8 @@ from nousd.daemon.folder_threads import in_folder_thread
 from nousd.errors import ConfigError, RuleInvalid, ToolError
 from nousd.machine.policy.workers import check_rules
 from nousd.runtime_paths.filesystems import is_local
-from nousd.tools.confine import Confinement
-from nousd.tools.path_errors import shown
+from nousd.tools.fs.path_errors import shown
+from nousd.tools.fs.path_sandbox import Confinement
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.limits import AGENT_FILE_BYTES_MAX, AGENTS_MAX
 

@@ -20,8 +20,8 @@ from nousd.errors import CommandRejected, ConfigError, InvalidPayload, ToolError
 from nousd.machine.context.model_input import ModelChoice
 from nousd.machine.context.text_offload import artifact_id_of
 from nousd.store.artifacts import Artifact
-from nousd.tools.confine import Confinement
-from nousd.tools.path_errors import explained
+from nousd.tools.fs.path_errors import explained
+from nousd.tools.fs.path_sandbox import Confinement
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands.inputs import AttachmentGiven
 from nousd.wire.limits import ATTACHMENT_BYTES_MAX, ATTACHMENTS_BYTES_MAX, NAME_CHARS_MAX

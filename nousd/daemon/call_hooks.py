@@ -13,7 +13,7 @@ from nousd.extensions.hooks import ToolCalled, ToolReturned
 from nousd.runtimes.calls.hooks import Looked, Opinion, Remark, Shown
 from nousd.runtimes.calls.host import CallHost
 from nousd.tools.interface import Tool, ToolResult
-from nousd.tools.output import head_of
+from nousd.tools.output.tool_output import head_of
 from nousd.wire.codec.envelope import scrub
 from nousd.wire.objects.entries import ToolCall
 from nousd.wire.objects.policy import PolicySource

@@ -22,4 +22,4 @@ async def import_for_first_run(closing: trio.Event) -> None:
 
 
 def _import() -> None:
-    import nousd.tools.builtins  # noqa: F401
+    import nousd.tools.builtin.catalog  # noqa: F401

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 
 from nousd.errors import CommandRejected, FoldersSilent
-from nousd.tools import folder_threads
+from nousd.tools.fs import folder_threads
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")

@@ -22,8 +22,8 @@ from nousd.daemon.folder_threads import in_folder_thread
 from nousd.errors import ConfigError, ToolError
 from nousd.machine.context.prompt_sections import SourceText, of_file, unused
 from nousd.runtime_paths.filesystems import is_local
-from nousd.tools.confine import Confinement
-from nousd.tools.way import DEPTH_MAX
+from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_walk import DEPTH_MAX
 from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX, INSTRUCTIONS_FILE_BYTES_MAX
 
 FILE_NAME: Final = "AGENTS.md"

@@ -24,7 +24,7 @@ from nousd.daemon.sessions import Sessions
 from nousd.errors import CommandRejected, SessionNotFound, StoreError
 from nousd.machine.session.state import SessionState
 from nousd.store.interface import Store
-from nousd.tools.confine import Confinement
+from nousd.tools.fs.path_sandbox import Confinement
 from nousd.wire import events
 from nousd.wire.limits import OVERRIDES_MAX, TASK_DEPTH_MAX
 from nousd.wire.objects.workspaces import OverrideEnd, OverrideInForce

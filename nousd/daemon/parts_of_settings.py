@@ -116,12 +116,12 @@ def _builtin_tools(settings: Settings) -> Callable[[], tuple[Tool, ...]]:
         ConfigError: ``web_allow`` cannot be used.
     """
     if settings.web_allow:
-        from nousd.tools.web_addresses import WebAllow
+        from nousd.tools.web.addresses import WebAllow
 
         WebAllow(settings.web_allow)
 
     def tools() -> tuple[Tool, ...]:
-        from nousd.tools.builtins import builtin_tools
+        from nousd.tools.builtin.catalog import builtin_tools
 
         return builtin_tools(allow_exec=settings.allow_exec, web_allow=settings.web_allow)
 

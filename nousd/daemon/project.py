@@ -24,7 +24,7 @@ from nousd.daemon.trust import Trust
 from nousd.errors import RuleInvalid, ToolError
 from nousd.machine.policy.rules import Rule, RuleDecision, check_rule, meaning_of, rules_in
 from nousd.runtime_paths.filesystems import is_local
-from nousd.tools.confine import Confinement
+from nousd.tools.fs.path_sandbox import Confinement
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.limits import PROJECT_FILE_BYTES_MAX
 from nousd.wire.objects.entries import PermissionMode

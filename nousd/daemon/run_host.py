@@ -35,8 +35,8 @@ from nousd.machine.session.state import options_of
 from nousd.runtimes.calls.attempts import Earlier
 from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
 from nousd.store.artifacts import Artifact
+from nousd.tools.builtin.task import TASK
 from nousd.tools.interface import Emit, ToolContext
-from nousd.tools.task import TASK
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.events import Event

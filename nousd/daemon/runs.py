@@ -45,7 +45,7 @@ from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.interface import Runtime
 from nousd.store.artifacts import Artifact
 from nousd.store.interface import Store
-from nousd.tools.confine import Confinement
+from nousd.tools.fs.path_sandbox import Confinement
 from nousd.tools.interface import Emit, ExpectQuiet, Tool, ToolContext
 from nousd.wire.events import AgentEnd, Event
 from nousd.wire.events.base import EndStatus

@@ -13,7 +13,7 @@ from nousd.machine.policy.denied_paths import closed_places
 from nousd.machine.policy.protected_paths import PROTECTED_PLACES, protection
 from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, Limits
-from nousd.tools.sandbox.places import Chosen
+from nousd.tools.sandbox.visible_paths import Chosen
 from nousd.wire.objects.tool_footprint import Access
 
 _RESERVED: Final = (".nousd",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nousd.tools.interface import ExpectQuiet
-from nousd.tools.spool import Spool
+from nousd.tools.output.spooled_file import Spool
 
 
 class WatchedSpool:

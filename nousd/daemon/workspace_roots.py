@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from nousd.tools.outside import is_kernels
+from nousd.tools.fs.escape_paths import is_kernels
 
 
 class Roots:

@@ -20,7 +20,7 @@ from nousd.machine.context.prompt_sections import SourceText, system_prompt
 from nousd.runtime_paths import locations
 from nousd.runtime_paths.filesystems import is_local
 from nousd.runtime_paths.locks import socket_lock_file
-from nousd.tools.confine import Confinement
+from nousd.tools.fs.path_sandbox import Confinement
 
 _SYSTEM_PROMPT: Final = (
     "You are an agent that helps with work on the user's computer. Use the tools to look before you "

@@ -29,7 +29,7 @@ from nousd.machine.context.prompt_sections import SourceText
 from nousd.machine.session.state import SessionState
 from nousd.runtime_paths.filesystems import is_local
 from nousd.runtime_paths.names import is_utf8
-from nousd.tools.confine import Confinement
+from nousd.tools.fs.path_sandbox import Confinement
 
 WORKSPACES_MAX: Final = 256
 """Workspaces that are remembered while nobody is in them; the one that was not used for longest goes."""

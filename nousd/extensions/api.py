@@ -22,7 +22,7 @@ from nousd.extensions.hook_chain import Hook, OnError
 from nousd.extensions.hooks import HOOKS, HookName
 from nousd.extensions.loaded import ExtensionFunction
 from nousd.tools.arguments import Arguments, struct_arguments
-from nousd.tools.builtins import BUILTIN_NAMES
+from nousd.tools.builtin.catalog import BUILTIN_NAMES
 from nousd.tools.function_tool import (
     AccessOf,
     FunctionTool,
@@ -31,7 +31,7 @@ from nousd.tools.function_tool import (
     touches_nothing,
 )
 from nousd.tools.interface import Tool, ToolContext, ToolResult
-from nousd.tools.output import head_of, within_bounds
+from nousd.tools.output.tool_output import head_of, within_bounds
 from nousd.tools.registry import TOOL_NAME
 from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
 from nousd.wire.objects.tool_footprint import Access, ToolClass

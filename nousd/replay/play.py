@@ -44,7 +44,7 @@ from nousd.replay.script import script_of
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter
-from nousd.tools.confine import Confinement
+from nousd.tools.fs.path_sandbox import Confinement
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.events import Event

@@ -9,9 +9,9 @@ import msgspec
 
 from nousd.errors import ToolError
 from nousd.tools.arguments import Arguments, struct_arguments
-from nousd.tools.folder_threads import in_folder_thread
+from nousd.tools.fs.folder_threads import in_folder_thread
+from nousd.tools.fs.path_errors import shown
 from nousd.tools.interface import ToolContext, ToolResult
-from nousd.tools.path_errors import shown
 from nousd.wire.limits import OUTSIDE_PLACES_MAX
 from nousd.wire.objects.policy import ExecutedBy
 from nousd.wire.objects.tool_footprint import TOUCHES_NOTHING, Access, ToolClass

@@ -11,7 +11,7 @@ import pytest
 from nousd.daemon.workspace_roots import Roots
 from nousd.daemon.workspaces import Workspace, Workspaces
 from nousd.providers.interface import Provider
-from nousd.tools.confine import Confinement
+from nousd.tools.fs.path_sandbox import Confinement
 from tests.bridge.harness import Bridge, bridge_to, text
 from tests.daemon_harness import Client, Daemon, socket_daemon
 from tests.stub_model import Gate, StubModel, text_reply, tool_reply

@@ -12,7 +12,7 @@ from nousd.daemon.permissions import RulePermissions
 from nousd.daemon.workspace_roots import Roots
 from nousd.daemon.workspaces import Workspace, Workspaces
 from nousd.providers.interface import Provider
-from nousd.tools.confine import Confinement
+from nousd.tools.fs.path_sandbox import Confinement
 from nousd.views.tandem.sessions import project_id
 from tests.bridge.harness import Bridge, bridge_to, text
 from tests.daemon_harness import Client, socket_daemon

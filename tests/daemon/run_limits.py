@@ -12,7 +12,8 @@ from nousd.daemon.instructions import Places, read_instructions
 from nousd.machine.context import compaction, model_input_event
 from nousd.providers import answer_stream
 from nousd.providers import tool_calls as calls_of_models
-from nousd.tools import output, whole_output
+from nousd.tools.output import output_capture as whole_output
+from nousd.tools.output import tool_output as output
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.limits_bench import Kit, past, refused_or_not, told
 from tests.daemon_harness import of_type

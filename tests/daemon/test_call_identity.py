@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from nousd.runtimes.calls.admission import input_hash
-from nousd.tools.bash import BASH
-from nousd.tools.read import READ
+from nousd.tools.builtin.bash import BASH
+from nousd.tools.builtin.read import READ
 from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming
 from tests.daemon.scripted import says
 from tests.daemon_harness import Event, of_type

@@ -57,9 +57,9 @@ def test_the_tools_are_among_it() -> None:
 _AMONG = """
 import sys
 from nousd.daemon import first_run
-before = "nousd.tools.builtins" in sys.modules
+before = "nousd.tools.builtin.catalog" in sys.modules
 first_run._import()
-print(before, "nousd.tools.builtins" in sys.modules)
+print(before, "nousd.tools.builtin.catalog" in sys.modules)
 """
 
 
@@ -92,7 +92,7 @@ import os, sys, threading
 
 class Broken:
     def find_spec(self, name, path=None, target=None):
-        if name != "nousd.tools.builtins":
+        if name != "nousd.tools.builtin.catalog":
             return
         if threading.current_thread() is not threading.main_thread():
             with open(os.environ["TRIED"], "w") as pipe:

@@ -10,7 +10,7 @@ import trio
 
 from nousd.daemon.boundary import run_failure
 from nousd.errors import CommandRejected, FoldersSilent
-from nousd.tools import folder_threads
+from nousd.tools.fs import folder_threads
 from tests.daemon.workspaces_bench import folders_in, several_folders
 
 

@@ -13,7 +13,7 @@ import trio
 from nousd.errors import ProviderError
 from nousd.providers.interface import Receive, TextDelta
 from nousd.store.memory import store as memory
-from nousd.tools.task import TASK
+from nousd.tools.builtin.task import TASK
 from nousd.wire.limits import (
     TASK_DEPTH_MAX,
     TASKS_PARALLEL_MAX,

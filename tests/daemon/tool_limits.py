@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from nousd.errors import ToolError
-from nousd.tools import patch, web_fetch, web_request
+from nousd.tools.builtin import patch, web_fetch
+from nousd.tools.web import request as web_request
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.limits_bench import Kit
 from tests.daemon_harness import Payload, of_type

@@ -19,7 +19,7 @@ from nousd.extensions.api import ExtensionApi, Registered
 from nousd.extensions.calls import THREADS_MAX, TIMEOUT_SECONDS
 from nousd.extensions.loaded import Extensions
 from nousd.extensions.loader import load_extensions
-from nousd.tools.confine import Confinement
+from nousd.tools.fs.path_sandbox import Confinement
 from nousd.tools.interface import ExpectQuiet, ToolContext, ToolResult, nobody_waits
 from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
 from nousd.wire.objects.tool_footprint import Access

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import trio
 
-from nousd.tools.builtins import builtin_tools
-from nousd.tools.confine import Confinement
+from nousd.tools.builtin.catalog import builtin_tools
+from nousd.tools.fs.path_sandbox import Confinement
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.registry import ToolRegistry
 

@@ -14,7 +14,7 @@ import pytest
 from nousd.tools.interface import ToolResult
 from nousd.tools.sandbox.detect import Detector, SandboxName
 from nousd.tools.sandbox.limits import MEBIBYTE, Limits
-from nousd.tools.sandbox.places import Chosen
+from nousd.tools.sandbox.visible_paths import Chosen
 from tests.tools.bench import SECRET, Bench
 
 PYTHON = os.path.realpath(sys.executable)

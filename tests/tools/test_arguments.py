@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from nousd.errors import ToolArgumentsInvalid
 from nousd.tools.arguments import Arguments, struct_arguments
-from nousd.tools.builtins import builtin_tools
+from nousd.tools.builtin.catalog import builtin_tools
 from nousd.tools.interface import Tool
 
 TOOLS: dict[str, Tool] = {tool.name: tool for tool in builtin_tools(allow_exec=True)}

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from nousd.errors import ConfigError, ToolError
-from nousd.tools.confine import Confinement
+from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_walk import Way
+from nousd.tools.fs.tree_walk import open_tree
 from nousd.tools.function_tool import real_path
-from nousd.tools.walk import open_tree
-from nousd.tools.way import Way
 from nousd.wire.limits import OUTSIDE_PLACES_MAX
 from tests.tools.bench import SECRET, Bench
 

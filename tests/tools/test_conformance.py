@@ -9,7 +9,7 @@ import pytest
 
 from nousd.errors import ToolArgumentsInvalid
 from nousd.extensions.loader import load_extensions
-from nousd.tools.builtins import BUILTIN_NAMES, builtin_tools
+from nousd.tools.builtin.catalog import BUILTIN_NAMES, builtin_tools
 from nousd.tools.interface import Tool
 
 TOOLS = (*builtin_tools(allow_exec=True), *load_extensions((), demo=True).tools)

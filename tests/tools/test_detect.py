@@ -9,7 +9,7 @@ import pytest
 
 from nousd.tools.sandbox import detect, landlock, seccomp
 from nousd.tools.sandbox.detect import Detector
-from nousd.tools.sandbox.places import Chosen
+from nousd.tools.sandbox.visible_paths import Chosen
 
 WORKS = 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
 

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from nousd.errors import ToolError
-from nousd.tools.text_files import TEXT_BYTES_MAX
+from nousd.tools.fs.text_files import TEXT_BYTES_MAX
 from tests.tools.bench import Bench
 
 

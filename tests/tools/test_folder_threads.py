@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from nousd.errors import FoldersSilent
-from nousd.tools.folder_threads import THREADS_MAX, WAIT_SECONDS, in_folder_thread
+from nousd.tools.fs.folder_threads import THREADS_MAX, WAIT_SECONDS, in_folder_thread
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from nousd.errors import ToolArgumentsInvalid, ToolError
-from nousd.tools.builtins import builtin_tools
+from nousd.tools.builtin.catalog import builtin_tools
 from nousd.wire.objects.tool_footprint import Access
 from tests.tools.bench import Bench
 from tests.tools.sandbox_bench import SandboxBench
@@ -243,11 +243,11 @@ async def test_where_it_cannot_be_told_what_is_closed_nothing_is_shown(
         await closed.call("git", subcommand="status")
     with pytest.raises(ToolError, match=r"^git_failed: .*no-such"):
         await closed.call("git", subcommand="diff", ref="no-such")
-    monkeypatch.setattr("nousd.tools.git.NAMES_BYTES_MAX", 3)
+    monkeypatch.setattr("nousd.tools.builtin.git.NAMES_BYTES_MAX", 3)
     with pytest.raises(ToolError, match=r"^git_failed: it said more than 3 bytes"):
         await closed.call("git", subcommand="diff")
     monkeypatch.undo()
-    monkeypatch.setattr("nousd.tools.git.CLOSED_MAX", 1)
+    monkeypatch.setattr("nousd.tools.builtin.git.CLOSED_MAX", 1)
     with pytest.raises(ToolError, match=r"^git_failed: rules close more than 1 of the changed"):
         await closed.call("git", subcommand="diff")
 

@@ -18,7 +18,7 @@ import pytest
 import trio
 
 from nousd.errors import ToolArgumentsInvalid, ToolError, ToolServerFailed
-from nousd.tools.confine import Confinement
+from nousd.tools.fs.path_sandbox import Confinement
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.mcp import server as server_module
 from nousd.tools.mcp.server import McpServer, Status, Surroundings

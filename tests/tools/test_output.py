@@ -10,11 +10,11 @@ import pytest
 import trio
 import trio.testing
 
-from nousd.tools import whole_output
 from nousd.tools.interface import ToolResult
-from nousd.tools.output import OutputCollector, OutputStream, head_of, within_bounds
-from nousd.tools.spool import Spool
-from nousd.tools.whole_output import SPOOL_PIECE_BYTES
+from nousd.tools.output import output_capture as whole_output
+from nousd.tools.output.output_capture import SPOOL_PIECE_BYTES
+from nousd.tools.output.spooled_file import Spool
+from nousd.tools.output.tool_output import OutputCollector, OutputStream, head_of, within_bounds
 from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX, TOOL_UPDATES_BYTES_MAX
 
 

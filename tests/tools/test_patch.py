@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nousd.errors import ToolError
-from nousd.tools import file_changes, patch
-from nousd.tools.confine import Confinement
-from nousd.tools.hunks import put_in
-from nousd.tools.patch import PATCH, Patch
-from nousd.tools.unified_diff import FileDiff, parse
+from nousd.tools.builtin import patch
+from nousd.tools.builtin.patch import PATCH, Patch
+from nousd.tools.diff.hunks import put_in
+from nousd.tools.diff.unified_diff import FileDiff, parse
+from nousd.tools.fs import file_changes
+from nousd.tools.fs.path_sandbox import Confinement
 from tests.tools.bench import Bench
 
 NUMBERS = "".join(f"{number}\n" for number in range(1, 31))

@@ -17,8 +17,8 @@ import pytest
 
 from nousd.daemon import attachments
 from nousd.errors import ToolError
-from nousd.tools.builtins import BUILTIN_NAMES, builtin_tools
-from nousd.tools.confine import Confinement
+from nousd.tools.builtin.catalog import BUILTIN_NAMES, builtin_tools
+from nousd.tools.fs.path_sandbox import Confinement
 from tests.tools.bench import SECRET, Bench
 
 Use = Callable[[Bench, str], Awaitable[str]]

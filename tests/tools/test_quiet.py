@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nousd.tools.bash import TIMEOUT_SECONDS
-from nousd.tools.search import SEARCH_SECONDS_MAX
+from nousd.tools.builtin.bash import TIMEOUT_SECONDS
+from nousd.tools.search.process import SEARCH_SECONDS_MAX
 from tests.tools.bench import Bench
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nousd.errors import ToolError
-from nousd.tools.real_folder import open_real, require_real
+from nousd.tools.fs.open_nofollow import open_real, require_real
 
 
 @pytest.fixture

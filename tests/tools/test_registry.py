@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from nousd.errors import ConfigError
-from nousd.tools.builtins import builtin_tools
+from nousd.tools.builtin.catalog import builtin_tools
 from nousd.tools.interface import Tool
 from nousd.tools.registry import ToolRegistry
 

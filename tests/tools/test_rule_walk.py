@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nousd.tools.sandbox import rule_walk
+from nousd.tools.sandbox import deny_scan as rule_walk
+from nousd.tools.sandbox.deny_scan import ClosedByRules, Search
 from nousd.tools.sandbox.interface import Request
-from nousd.tools.sandbox.places import places_of
-from nousd.tools.sandbox.rule_walk import ClosedByRules, Search
+from nousd.tools.sandbox.visible_paths import places_of
 from tests.tools.sandbox_bench import CHOSEN, SandboxBench
 
 NAMES = re.compile(fnmatch.translate("AGENTS.md"))

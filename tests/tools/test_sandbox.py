@@ -17,11 +17,11 @@ import pytest
 import trio
 
 from nousd.errors import ToolError
-from nousd.tools.sandbox import rule_walk
+from nousd.tools.sandbox import deny_scan as rule_walk
+from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.landlock import Landlock
-from nousd.tools.sandbox.places import Chosen, places_of
-from nousd.tools.sandbox.rule_walk import Search
+from nousd.tools.sandbox.visible_paths import Chosen, places_of
 from nousd.wire.objects.tool_footprint import Access
 from tests.tools.bench import SECRET, Bench, Lifeline
 from tests.tools.sandbox_bench import CHOSEN, SandboxBench

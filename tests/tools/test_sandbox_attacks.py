@@ -490,11 +490,11 @@ tried("write", lambda: open({str(held.outside / "x")!r}, "w"))
 DAEMON = """
 import sys, trio
 from pathlib import Path
-from nousd.tools.confine import Confinement
-from nousd.tools.builtins import builtin_tools
+from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.builtin.catalog import builtin_tools
 from nousd.tools.interface import ToolContext
 from nousd.tools.sandbox.detect import Detector
-from nousd.tools.sandbox.places import Chosen
+from nousd.tools.sandbox.visible_paths import Chosen
 async def emit(_): pass
 bash = next(tool for tool in builtin_tools(allow_exec=True) if tool.name == "bash")
 context = ToolContext(

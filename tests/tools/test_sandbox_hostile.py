@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from nousd.tools.sandbox import git_folders, places
+from nousd.tools.sandbox import git_folders
+from nousd.tools.sandbox import visible_paths as places
+from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Held, Request
-from nousd.tools.sandbox.places import places_of
-from nousd.tools.sandbox.rule_walk import Search
+from nousd.tools.sandbox.visible_paths import places_of
 from tests.tools.bench import SECRET
 from tests.tools.sandbox_bench import CHOSEN, SandboxBench
 

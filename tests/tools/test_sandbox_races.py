@@ -23,11 +23,11 @@ import trio
 
 from nousd.errors import ToolError
 from nousd.tools.interface import ToolResult
-from nousd.tools.sandbox import stand_ins
+from nousd.tools.sandbox import mount_placeholders as stand_ins
 from nousd.tools.sandbox.bubblewrap import Bubblewrap
 from nousd.tools.sandbox.interface import Held, Request
-from nousd.tools.sandbox.places import Chosen
-from nousd.tools.sandbox.stand_ins import StandIns
+from nousd.tools.sandbox.mount_placeholders import StandIns
+from nousd.tools.sandbox.visible_paths import Chosen
 from tests.tools.bench import SECRET
 from tests.tools.sandbox_bench import CHOSEN, PYTHON, SandboxBench, show
 

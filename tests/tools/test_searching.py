@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from nousd.errors import ToolError
-from nousd.tools.globs import glob_matcher
-from nousd.tools.search import search
+from nousd.tools.fs.globs import glob_matcher
+from nousd.tools.search.process import search
 from tests.tools.bench import Bench
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from nousd.tools.supervisor import supervised_conversation
+from nousd.tools.process.supervisor import supervised_conversation
 from tests.tools.bench import FAMILY, REPOSITORY, Lifeline, another_daemon
 from tests.tools.test_supervisor import ENV
 
 DAEMON = """
 import sys, trio
 from pathlib import Path
-from nousd.tools.supervisor import supervised_conversation
+from nousd.tools.process.supervisor import supervised_conversation
 async def talk():
     async with supervised_conversation(
         ["/bin/sh", "-c", sys.argv[1]], cwd=Path("/"), env={"PATH": sys.argv[2]}, grace_seconds=0.05

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from nousd.tools._supervisor_main import OPEN_FILES_USUAL
-from nousd.tools.supervisor import Ended, run_supervised
+from nousd.tools.process._supervisor_main import OPEN_FILES_USUAL
+from nousd.tools.process.supervisor import Ended, run_supervised
 from tests.tools.bench import FAMILY, REPOSITORY, Lifeline, another_daemon
 
 ENV = {"PATH": os.environ["PATH"]}
@@ -135,7 +135,7 @@ async def test_who_ignores_sigterm_is_killed_after_the_grace(
 DAEMON = """
 import sys, trio
 from pathlib import Path
-from nousd.tools.supervisor import run_supervised
+from nousd.tools.process.supervisor import run_supervised
 trio.run(lambda: run_supervised(
     ["/bin/sh", "-c", sys.argv[1]], cwd=Path("/"), env={"PATH": sys.argv[2]},
     on_output=lambda chunk: None, timeout_seconds=60, grace_seconds=0.05,

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from nousd.errors import ConfigError, ToolError
-from nousd.tools.web_addresses import WebAllow, is_public, literal
-from nousd.tools.web_fetch import web_fetch_tool
-from nousd.tools.web_request import Reach
+from nousd.tools.builtin.web_fetch import web_fetch_tool
+from nousd.tools.web.addresses import WebAllow, is_public, literal
+from nousd.tools.web.request import Reach
 from tests.tools.bench import Bench
 from tests.tools.web_bench import fetch, never, page, refusal, web
 

@@ -9,7 +9,8 @@ import pytest
 import trio
 
 from nousd.errors import ToolError
-from nousd.tools import web_fetch, web_request
+from nousd.tools.builtin import web_fetch
+from nousd.tools.web import request as web_request
 from tests.tools.bench import Bench
 from tests.tools.web_bench import fetch, never, page, redirecting, refusal, web
 

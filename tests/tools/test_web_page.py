@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nousd.tools import web_fetch, web_page
+from nousd.tools.builtin import web_fetch
+from nousd.tools.web import page as web_page
 from tests.tools.bench import Bench
 from tests.tools.web_bench import fetch, page, refusal, web
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from nousd.errors import ToolError
-from nousd.tools.place import Place
+from nousd.tools.fs.resolved_path import Place
 from tests.tools.bench import Bench
 
 

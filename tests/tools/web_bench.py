@@ -13,11 +13,11 @@ import pytest
 import trio
 
 from nousd.errors import ToolError
-from nousd.tools import web_request
+from nousd.tools.builtin.web_fetch import web_fetch_tool
 from nousd.tools.interface import ToolResult
-from nousd.tools.web_addresses import Address, WebAllow
-from nousd.tools.web_fetch import web_fetch_tool
-from nousd.tools.web_request import Reach, Resolve
+from nousd.tools.web import request as web_request
+from nousd.tools.web.addresses import Address, WebAllow
+from nousd.tools.web.request import Reach, Resolve
 from tests.tools.bench import Bench
 
 Answer = Callable[[trio.SocketStream, str], Awaitable[None]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nousd.tools.builtins import BUILTIN_NAMES
+from nousd.tools.builtin.catalog import BUILTIN_NAMES
 from nousd.views.tandem import tools
 from nousd.views.tandem.tools import allowed_tools, is_same_tool, tools_of, tools_ruled
 

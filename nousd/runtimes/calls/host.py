@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from nousd.machine.policy.permission import Judgement
 from nousd.tools.interface import Emit, Tool, ToolContext
-from nousd.tools.spool import Spool
+from nousd.tools.output.spooled_file import Spool
 from nousd.wire.events import Event
 from nousd.wire.objects.entries import PermissionMode, ToolCall
 from nousd.wire.objects.policy import ConfirmDecision

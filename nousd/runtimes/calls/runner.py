@@ -24,8 +24,8 @@ from nousd.runtimes.calls.hooks import NO_CALL_HOOKS, CallHooks, Shown
 from nousd.runtimes.calls.host import CallHost, Question
 from nousd.runtimes.interface import TurnHost
 from nousd.tools.interface import Tool, ToolContext, ToolResult
-from nousd.tools.secrets import NO_SECRETS
-from nousd.tools.spool import Spool
+from nousd.tools.output.spooled_file import Spool
+from nousd.tools.secret_filter import NO_SECRETS
 from nousd.wire import events
 from nousd.wire.codec.envelope import scrub
 from nousd.wire.objects.entries import ToolCall

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from nousd.tools.interface import ToolResult
-from nousd.tools.output import head_of
+from nousd.tools.output.tool_output import head_of
 
 _NAME_CHARS_MAX: Final = 200
 

@@ -16,7 +16,7 @@ import httpx2
 import trio
 from mcp.client.streamable_http import streamable_http_client
 
-from nousd.tools.mcp.awaited import Answers, Awaited
+from nousd.tools.mcp.awaited_answers import Answers, Awaited
 from nousd.tools.mcp.pace import Pace
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.mcp.values import ValuesOfLines

@@ -23,7 +23,7 @@ from nousd.tools.mcp.content import result_of
 from nousd.tools.mcp.definitions import Definition, Definitions, definitions_of
 from nousd.tools.mcp.spec import ServerSpec, filled_in
 from nousd.tools.mcp.tool import McpTool
-from nousd.tools.output import OutputStream
+from nousd.tools.output.tool_output import OutputStream
 from nousd.tools.registry import ToolRegistry
 from nousd.wire.objects.policy import ExecutionEnv
 

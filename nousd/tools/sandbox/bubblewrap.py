@@ -25,13 +25,13 @@ from nousd.errors import ToolError
 from nousd.tools.anonymous_file import anonymous_file
 from nousd.tools.sandbox import seccomp
 from nousd.tools.sandbox._bubblewrap_main import STAGING
+from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Held, Request
-from nousd.tools.sandbox.layout import Root, laid_out
 from nousd.tools.sandbox.limits import TEMPORARY_BYTES_MAX
-from nousd.tools.sandbox.links import kept
-from nousd.tools.sandbox.places import Chosen, Places, is_of_the_machine, places_of
-from nousd.tools.sandbox.rule_walk import Search
-from nousd.tools.sandbox.stand_ins import StandIns
+from nousd.tools.sandbox.mount_layout import Root, laid_out
+from nousd.tools.sandbox.mount_placeholders import StandIns
+from nousd.tools.sandbox.symlinks import kept
+from nousd.tools.sandbox.visible_paths import Chosen, Places, is_of_the_machine, places_of
 from nousd.wire.objects.policy import SandboxFacts
 
 TEMPORARY: Final = "/tmp"  # noqa: S108 - inside of the sandbox, where it is its own

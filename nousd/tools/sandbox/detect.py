@@ -18,7 +18,7 @@ import msgspec
 from nousd.errors import ToolError
 from nousd.tools.environment import allowed_environment
 from nousd.tools.sandbox.interface import Request, Sandbox
-from nousd.tools.sandbox.places import Chosen
+from nousd.tools.sandbox.visible_paths import Chosen
 
 TRIAL_SECONDS: Final = 5.0
 """How long a program that does nothing may take."""

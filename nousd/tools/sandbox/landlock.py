@@ -33,9 +33,9 @@ from typing import Any, Final
 from nousd.errors import ToolError
 from nousd.tools.anonymous_file import anonymous_file
 from nousd.tools.sandbox import seccomp
+from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Held, Request
-from nousd.tools.sandbox.places import Chosen, Places, is_of_the_machine, places_of
-from nousd.tools.sandbox.rule_walk import Search
+from nousd.tools.sandbox.visible_paths import Chosen, Places, is_of_the_machine, places_of
 from nousd.wire.objects.policy import SandboxFacts
 
 ABI_MIN: Final = 6

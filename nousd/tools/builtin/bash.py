@@ -1,0 +1,122 @@
+"""The tool ``bash``: a shell command in the workdir.
+
+It is held by a supervisor (``nousd.tools.process.supervisor``), so nothing of it outlives the call, and by the
+sandbox of this machine, if there is one that works. A model may ask for a network, or for no sandbox at
+all; that is said in the arguments, so it is what is judged, asked about and approved. Without a
+sandbox a command has the rights of the user.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from nousd.errors import ToolArgumentsInvalid, ToolError
+from nousd.tools.fs.folder_threads import in_folder_thread
+from nousd.tools.function_tool import builtin
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.process.sandboxed_process import Command, Ran, run_command
+from nousd.tools.sandbox.interface import Sandbox
+from nousd.wire.objects.tool_footprint import Access, ToolClass
+
+TIMEOUT_SECONDS: Final = 120
+"""For commands that come without one."""
+
+TIMEOUT_SECONDS_MAX: Final = 3600
+"""The longest that a command may ask for."""
+
+ANY_HOST: Final = ("*",)
+"""What a command can reach that asks for more than the sandbox gives."""
+
+COMMAND_BYTES_MAX: Final = 128 * 1024 - 1
+"""What the kernel takes as one argument of a program."""
+
+
+class Bash(msgspec.Struct, frozen=True):
+    """Arguments of ``bash``."""
+
+    command: Annotated[str, Meta(min_length=1, description="Shell command to run.")]
+    timeout: Annotated[
+        int,
+        Meta(ge=1, le=TIMEOUT_SECONDS_MAX, description="Seconds after which it is ended."),
+    ] = TIMEOUT_SECONDS
+    network: Annotated[
+        bool, Meta(description="Whether it needs a network; the user may be asked.")
+    ] = False
+    unsandboxed: Annotated[
+        bool,
+        Meta(
+            description="Whether it needs files or programs outside of the sandbox; the user may be"
+            " asked."
+        ),
+    ] = False
+
+
+async def _bash(args: Bash, context: ToolContext) -> ToolResult:
+    _refuse_impossible(args.command)
+    context.expect_quiet(args.timeout)
+    command = Command(
+        argv=(_shell(), "-c", args.command),
+        sandbox=await in_folder_thread(_sandbox, args, context),
+        network=args.network,
+        timeout_seconds=args.timeout,
+    )
+    return _told(await run_command(command, context))
+
+
+def _sandbox(args: Bash, context: ToolContext) -> Sandbox | None:
+    """Returns what holds the command; blocks."""
+    return None if args.unsandboxed else context.sandbox()
+
+
+def _access(args: Bash, context: ToolContext) -> Access:
+    sandbox = context.sandbox()
+    asks_for_more = sandbox is not None and (args.unsandboxed or args.network)
+    has_network = sandbox is None or sandbox.has_network or asks_for_more
+    classes: set[ToolClass] = {"exec", "network"} if has_network else {"exec"}
+    return Access(
+        classes=frozenset(classes),
+        command=args.command,
+        # A rule that allows a command says nothing of how it is held: this is for no such rule to allow.
+        hosts=ANY_HOST if asks_for_more else (),
+        is_confined=sandbox is not None and not args.unsandboxed,
+    )
+
+
+def _refuse_impossible(command: str) -> None:
+    if "\0" in command:
+        raise ToolArgumentsInvalid("validation_failed: bash.command must not hold a NUL character")
+    if len(command.encode()) > COMMAND_BYTES_MAX:
+        raise ToolArgumentsInvalid(
+            f"validation_failed: bash.command must have at most {COMMAND_BYTES_MAX} bytes"
+        )
+
+
+def _shell() -> str:
+    return next(
+        (shell for shell in ("/bin/bash", "/usr/bin/bash") if Path(shell).exists()), "/bin/sh"
+    )
+
+
+def _told(ran: Ran) -> ToolResult:
+    ended = ran.ended
+    if ended.failure is not None:
+        raise ToolError(f"bash_failed: the command {ended.failure}")
+    if ran.cut_off is not None:
+        return ran.told("(no output)", f"Command {ran.cut_off}")
+    return ran.told("(no output)", f"Command exited with code {ended.code}" if ended.code else None)
+
+
+BASH = builtin(
+    "bash",
+    "Runs a shell command in the working folder and returns its output. There is no terminal and no"
+    " input; processes left in the background are ended when the command ends. It mostly runs in a"
+    " sandbox: it sees the working folder and the programs of the system, and has no network.",
+    Bash,
+    _bash,
+    dict.fromkeys(("cmd", "script"), "command") | {"timeout_seconds": "timeout"},
+    access_of=_access,
+)

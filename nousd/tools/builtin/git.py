@@ -1,0 +1,330 @@
+"""The tool ``git``: what a repository says, its branches and its worktrees.
+
+Always in the sandbox, and never without one: a repository's own config, attributes and hooks make git
+run programs. What can be switched off is, and there is no network. Looking is done on a workdir that
+cannot be written. Worktrees are made in ``.worktrees`` of the workdir, so that they can be worked in.
+
+What rules close to reading is in a sandbox as if it were not there, and git would show it as removed,
+with all that it was. So it is left out of what is looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from nousd.errors import ToolArgumentsInvalid, ToolError
+from nousd.tools.environment import allowed_environment
+from nousd.tools.fs.folder_threads import in_folder_thread
+from nousd.tools.function_tool import builtin, real_path
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.process.sandboxed_process import Command, Ran, run_command, said_by
+from nousd.tools.sandbox.git_folders import WORKTREES
+from nousd.wire.objects.tool_footprint import Access, ToolClass
+
+TIMEOUT_SECONDS: Final = 60
+
+LOG_MAX: Final = 1000
+"""Commits that one call may ask for."""
+
+NAMES_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of the names of changed files, where some of them may be closed."""
+
+CLOSED_MAX: Final = 1000
+"""Changed files that can be left out."""
+
+_REF: Final = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9_./@{}~^+=-]{0,255}", re.ASCII)
+_BRANCH: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+=-]{0,199}", re.ASCII)
+_WORKTREE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
+
+_OPTIONS: Final = (
+    "--no-pager",
+    *("-c", "core.fsmonitor=false"),
+    *("-c", "core.hooksPath=/dev/null"),
+    *("-c", "core.quotePath=false"),
+    *("-c", "core.sshCommand=false"),
+    *("-c", "credential.helper="),
+    *("-c", "log.showSignature=false"),
+    *("-c", "safe.directory=*"),
+    *("-c", "submodule.recurse=false"),
+)
+
+_VARIABLES: Final = {
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_EDITOR": "false",
+    "GIT_PAGER": "cat",
+}
+
+_SAID_CHARS_MAX: Final = 200
+_STATE_CHARS: Final = len("XY ")
+
+_LOOKING: Final = {"GIT_OPTIONAL_LOCKS": "0"}
+
+
+class Git(msgspec.Struct, frozen=True):
+    """Arguments of ``git``."""
+
+    subcommand: Annotated[
+        Literal["status", "log", "diff", "branch", "worktree"],
+        Meta(description="What to look at or change."),
+    ]
+    action: Annotated[
+        Literal["list", "create", "delete"],
+        Meta(description="What to do with a branch or a worktree."),
+    ] = "list"
+    name: Annotated[
+        str | None,
+        Meta(
+            description="The branch or worktree to create or delete. A worktree gets a branch, too."
+        ),
+    ] = None
+    ref: Annotated[
+        str | None,
+        Meta(description="Commit, branch or range: to show, to compare with or to start from."),
+    ] = None
+    path: Annotated[str | None, Meta(description="Only what is about this file or folder.")] = None
+    max_count: Annotated[
+        int, Meta(ge=1, le=LOG_MAX, description="Commits that log shows, at most.")
+    ] = 20
+    staged: Annotated[bool, Meta(description="Whether diff shows what is staged.")] = False
+    stat: Annotated[bool, Meta(description="Whether diff only counts lines.")] = False
+
+
+async def _git(args: Git, context: ToolContext) -> ToolResult:
+    context.expect_quiet(TIMEOUT_SECONDS)
+    command = tuple(_COMMANDS[args.subcommand, args.action](args))
+    sandbox = await in_folder_thread(context.sandbox)
+    if sandbox is None:
+        raise ToolError(
+            "git_failed: no sandbox works on this machine, and a repository can make git run"
+            " programs; nousd doctor says why"
+        )
+    changes = _changes(args)
+    if changes and args.subcommand == "worktree":
+        await in_folder_thread(_make_ignored, context)
+    line = Command(
+        argv=(_program(), *_OPTIONS, *command),
+        sandbox=sandbox,
+        timeout_seconds=TIMEOUT_SECONDS,
+        variables=_VARIABLES if changes else {**_VARIABLES, **_LOOKING},
+        opened=_opened(args, context),
+        is_read_only=not changes,
+    )
+    closed = await _closed(args, line, context)
+    without = tuple(f":(exclude,literal){name}" for name in closed)
+    ran = await run_command(
+        msgspec.structs.replace(line, argv=(*line.argv, *without)),
+        context,
+    )
+    return _told(ran, len(closed))
+
+
+async def _closed(args: Git, line: Command, context: ToolContext) -> tuple[str, ...]:
+    """Returns which of the changed files rules close to reading.
+
+    Raises:
+        ToolError: ``git_failed``: that cannot be told.
+    """
+    names = _NAMES.get(args.subcommand)
+    if names is None or not context.confinement.restrictions.reading:
+        return ()
+    command = (*names(args), *_path(args))
+    listing = msgspec.structs.replace(line, argv=(_program(), *_OPTIONS, *command))
+    said = os.fsdecode(await said_by(listing, context, NAMES_BYTES_MAX))
+    if "\n" in said:
+        raise ToolError(
+            "git_failed: rules close files to reading, and it cannot be told which of the changed"
+            f" ones: {said[:_SAID_CHARS_MAX]}"
+        )
+    skipped = _STATE_CHARS if args.subcommand == "status" else 0
+    found = (entry[skipped:].rstrip("/") for entry in said.split("\0")[:-1])
+    restrictions = context.confinement.restrictions
+    closed = tuple(name for name in found if restrictions.close_to_reading(tuple(name.split("/"))))
+    if len(closed) > CLOSED_MAX:
+        raise ToolError(f"git_failed: rules close more than {CLOSED_MAX} of the changed files")
+    return closed
+
+
+def _access(args: Git, context: ToolContext) -> Access:
+    changes = _changes(args)
+    classes: set[ToolClass] = {"write", "exec"} if changes else {"read"}
+    paths: tuple[str, ...] = ()
+    if args.path is not None:
+        paths = (real_path(args.path, context),)
+    elif changes and args.subcommand == "worktree":
+        paths = (f"{WORKTREES}/{args.name}",)
+    return Access(classes=frozenset(classes), paths=paths, is_confined=True)
+
+
+def _changes(args: Git) -> bool:
+    return args.action != "list"
+
+
+def _opened(args: Git, context: ToolContext) -> tuple[Path, ...]:
+    """Returns what goes with a worktree."""
+    if args.subcommand == "worktree" and args.action == "delete" and args.name is not None:
+        workdir = context.workdir
+        return (workdir / ".git" / "worktrees" / args.name, workdir / WORKTREES / args.name)
+    return ()
+
+
+def _told(ran: Ran, left_out: int) -> ToolResult:
+    if ran.ended.failure is not None:
+        raise ToolError(f"git_failed: git {ran.ended.failure}")
+    closed = f"[left out, because rules close them to reading: {left_out}]" if left_out else None
+    return ran.told("(nothing)", closed, f"git {ran.cut_off}" if ran.cut_off else None)
+
+
+def _program() -> str:
+    import shutil
+
+    program = shutil.which("git", path=allowed_environment()["PATH"])
+    if program is None:
+        raise ToolError("git_failed: git is not installed")
+    return program
+
+
+def _make_ignored(context: ToolContext) -> None:
+    """Makes the folder of the worktrees, in which git sees nothing from outside."""
+    with (
+        context.confinement.locate(f"{WORKTREES}/.gitignore", create_parents=True) as place,
+        suppress(FileExistsError),
+        os.fdopen(place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file,
+    ):
+        file.write("*\n")
+
+
+# --- command lines ---------------------------------------------------------------------------
+
+
+def _status(args: Git) -> Iterator[str]:
+    yield from ("status", "--short", "--branch", "--ignore-submodules=dirty")
+    yield from _path(args)
+
+
+def _log(args: Git) -> Iterator[str]:
+    yield from ("log", "--no-color", "--no-show-signature", f"--max-count={args.max_count}")
+    yield from ("--no-ext-diff", "--no-textconv", "--format=%h %as %an%d %s")
+    yield from _ref(args)
+    yield from _path(args)
+
+
+def _diff(args: Git) -> Iterator[str]:
+    yield from _comparison(args)
+    if args.stat:
+        yield "--stat"
+    yield from _path(args)
+
+
+def _comparison(args: Git) -> Iterator[str]:
+    yield from ("diff", "--no-color", "--no-ext-diff", "--no-textconv")
+    yield "--ignore-submodules=dirty"
+    if args.staged:
+        yield "--cached"
+    yield from _ref(args)
+
+
+def _names_of_status(_args: Git) -> Iterator[str]:
+    yield from ("status", "--porcelain", "-z", "--no-renames", "--ignore-submodules=dirty")
+
+
+def _names_of_diff(args: Git) -> Iterator[str]:
+    yield from _comparison(args)
+    yield from ("--name-only", "-z", "--no-renames")
+
+
+_NAMES: Final = {"status": _names_of_status, "diff": _names_of_diff}
+"""What names the changed files, for what shows something of them."""
+
+
+def _list_branches(_args: Git) -> Iterator[str]:
+    yield from ("branch", "--list", "--all", "--verbose", "--no-color")
+
+
+def _create_branch(args: Git) -> Iterator[str]:
+    yield from ("branch", "--no-track", _name(args, _BRANCH), *_ref(args))
+
+
+def _delete_branch(args: Git) -> Iterator[str]:
+    yield from ("branch", "--delete", _name(args, _BRANCH))
+
+
+def _list_worktrees(_args: Git) -> Iterator[str]:
+    yield from ("worktree", "list")
+
+
+def _create_worktree(args: Git) -> Iterator[str]:
+    name = _name(args, _WORKTREE)
+    yield from ("worktree", "add", "--no-track", "-b", name, f"{WORKTREES}/{name}", *_ref(args))
+
+
+def _delete_worktree(args: Git) -> Iterator[str]:
+    yield from ("worktree", "remove", f"{WORKTREES}/{_name(args, _WORKTREE)}")
+
+
+def _only_listed(args: Git) -> Iterator[str]:
+    raise ToolArgumentsInvalid(
+        f"validation_failed: git.action must be list with {args.subcommand}, not {args.action}"
+    )
+
+
+_COMMANDS: Final[dict[tuple[str, str], Callable[[Git], Iterator[str]]]] = {
+    **{
+        (subcommand, action): _only_listed
+        for subcommand in ("status", "log", "diff")
+        for action in ("create", "delete")
+    },
+    ("status", "list"): _status,
+    ("log", "list"): _log,
+    ("diff", "list"): _diff,
+    ("branch", "list"): _list_branches,
+    ("branch", "create"): _create_branch,
+    ("branch", "delete"): _delete_branch,
+    ("worktree", "list"): _list_worktrees,
+    ("worktree", "create"): _create_worktree,
+    ("worktree", "delete"): _delete_worktree,
+}
+
+
+def _name(args: Git, allowed: re.Pattern[str]) -> str:
+    if args.name is None:
+        raise ToolArgumentsInvalid("validation_failed: git.name is required")
+    if not allowed.fullmatch(args.name):
+        raise ToolArgumentsInvalid(f"validation_failed: git.name must match {allowed.pattern}")
+    return args.name
+
+
+def _ref(args: Git) -> Iterator[str]:
+    if args.ref is not None:
+        if not _REF.fullmatch(args.ref):
+            raise ToolArgumentsInvalid(f"validation_failed: git.ref must match {_REF.pattern}")
+        yield args.ref
+
+
+def _path(args: Git) -> Iterator[str]:
+    yield "--"
+    if args.path is not None:
+        if "\0" in args.path:
+            raise ToolArgumentsInvalid("validation_failed: git.path must not hold a NUL character")
+        yield f":(literal){args.path}"
+
+
+GIT = builtin(
+    "git",
+    "Looks at the repository in the working folder: status, log, diff, branches, worktrees; creates and"
+    " deletes branches, and worktrees in .worktrees. Everything else of git is for bash.",
+    Git,
+    _git,
+    {"command": "subcommand"},
+    access_of=_access,
+)

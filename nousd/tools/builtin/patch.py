@@ -1,0 +1,244 @@
+"""The tool ``patch``: a unified diff over any number of files, all of it or nothing.
+
+What each file will be is computed first (``hunks``), then all are changed together (``file_changes``). A
+diff may say several things of one file; each is taken of what the one before has left.
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import PurePosixPath
+from typing import Annotated, Final
+
+import msgspec
+import trio
+from msgspec import Meta
+
+from nousd.errors import ToolError
+from nousd.tools.diff.hunks import put_in
+from nousd.tools.diff.unified_diff import FileDiff, parse
+from nousd.tools.fs.file_changes import Change, Content, Parts, change_files
+from nousd.tools.fs.path_errors import explained, shown
+from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.resolved_path import Place
+from nousd.tools.fs.text_files import TEXT_BYTES_MAX, WRITING, binary_kind, runnable
+from nousd.tools.function_tool import access_to, builtin
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.output.tool_output import head_of
+from nousd.wire.limits import PATCH_CHARS_MAX, PATCH_FILES_MAX, PATCHED_BYTES_MAX
+from nousd.wire.objects.tool_footprint import Access
+
+_STRIP_MAX: Final = 16
+
+
+class Patch(msgspec.Struct, frozen=True, rename="camel"):
+    """Arguments of ``patch``."""
+
+    patch: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=PATCH_CHARS_MAX,
+            description="Unified diff, with --- and +++ lines and hunks with right counts. New files"
+            " come from /dev/null, removed ones go there; 'rename from' and 'rename to' as in git.",
+        ),
+    ]
+    dry_run: Annotated[bool, Meta(description="Only say whether it fits; change nothing.")] = False
+    strip: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=_STRIP_MAX,
+                description="Folders to take off the front of each path. Without it a/ and b/ go.",
+            ),
+        ]
+        | None
+    ) = None
+
+
+class _File(msgspec.Struct):
+    """A file of the patch as it was and as it is to be; None if there is none."""
+
+    before: Content | None
+    after: Content | None
+
+
+async def _patch(args: Patch, context: ToolContext) -> ToolResult:
+    text = await trio.to_thread.run_sync(_apply, context.confinement, args, limiter=WRITING)
+    return head_of(text)
+
+
+def _apply(confinement: Confinement, args: Patch) -> str:
+    diffs = parse(args.patch, args.strip)
+    if len(diffs) > PATCH_FILES_MAX:
+        raise ToolError(f"patch_failed: more than {PATCH_FILES_MAX} files")
+    plan = _Plan(confinement)
+    lines = [plan.take(diff) for diff in diffs]
+    count = "1 file" if len(lines) == 1 else f"{len(lines)} files"
+    if args.dry_run:
+        return "\n".join([f"The patch fits {count}; nothing was changed.", *lines])
+    with explained("patch", "the files"):
+        change_files(confinement, plan.changes())
+    return "\n".join([f"Patched {count}.", *lines])
+
+
+class _Plan:
+    """What is to become of the files, by their real places."""
+
+    def __init__(self, confinement: Confinement) -> None:
+        self._confinement = confinement
+        self._files: dict[Parts, _File] = {}
+        self._bytes = 0
+
+    def changes(self) -> list[Change]:
+        """Returns what is to be done; removals last, so that a folder never goes before it is needed."""
+        changes = [
+            Change(parts, file.before, file.after)
+            for parts, file in self._files.items()
+            if file.before != file.after
+        ]
+        return sorted(changes, key=lambda change: change.after is None)
+
+    def take(self, diff: FileDiff) -> str:
+        """Adds what a diff says of one file; returns a line that tells it."""
+        goes = diff.old is not None and diff.old != diff.new and not diff.is_copy
+        source = None if diff.old is None else self._file(diff.old, itself=goes)
+        target = source if diff.new in (None, diff.old) else self._file(diff.new)
+        assert target is not None
+        if source is None or source.after is None:
+            before = self._made(diff)
+        else:
+            before = source.after
+        if target is not source and target.after is not None:
+            raise _fault(diff.new, "is there already")
+        after, moved = self._patched(diff, before)
+        if goes and source is not None:
+            source.after = None
+        target.after = None if diff.new is None else after
+        if diff.new is None and after.data:
+            raise _fault(diff.old, "is not empty without the lines that the patch removes")
+        return _told(diff, moved)
+
+    def _made(self, diff: FileDiff) -> Content:
+        """Returns what a file that is not there begins as, if the diff may make it."""
+        is_said = diff.old is None
+        # ``diff -N`` gives both names, and a hunk that begins before the first line.
+        is_meant = len(diff.hunks) == 1 and diff.hunks[0].start == 0 and not diff.hunks[0].old
+        if is_said or (is_meant and diff.old == diff.new):
+            return Content(b"")
+        raise _fault(diff.old, "is not there")
+
+    def _patched(self, diff: FileDiff, before: Content) -> tuple[Content, int]:
+        before = _with_mode(before, is_executable=diff.is_executable)
+        if not diff.hunks:
+            return before, 0
+        name = diff.new or diff.old
+        if (kind := binary_kind(before.data)) is not None:
+            raise _fault(name, f"is {kind}")
+        # Bytes that are no UTF-8 stay as they are, where no hunk touches them.
+        text = before.data.decode("utf-8", "surrogateescape")
+        try:
+            patched = put_in(text, diff.hunks, trio.from_thread.check_cancelled)
+        except ToolError as error:
+            raise _fault(name, str(error)) from None
+        data = patched.text.encode("utf-8", "surrogateescape")
+        self._count(name, len(data))
+        return before._replace(data=data), patched.moved
+
+    def _file(self, given: str | None, *, itself: bool = False) -> _File:
+        """Returns the file at a path; ``itself``: the path must not be a link to it."""
+        assert given is not None
+        with explained("patch", given):
+            parts = self._parts(given)
+            named = PurePosixPath(given)
+            if itself and (*self._parts(str(named.parent)), named.name) != parts:
+                raise _fault(given, "is a link; only a file itself can be removed or renamed")
+            file = self._files.get(parts)
+            if file is None:
+                content = self._read(given, parts)
+                file = self._files[parts] = _File(content, content)
+        return file
+
+    def _parts(self, given: str) -> Parts:
+        real = self._confinement.real(given)
+        return () if real == "." else tuple(real.split("/"))
+
+    def _read(self, given: str, parts: Parts) -> Content | None:
+        try:
+            with self._confinement.locate_real(parts) as place:
+                place.require_writable()
+                status = place.status()
+                if status is None:
+                    return None
+                data = self._bytes_of(given, place)
+                return Content(data, stat.S_IMODE(status.st_mode))
+        except FileNotFoundError:  # a folder on the way
+            return None
+
+    def _bytes_of(self, given: str, place: Place) -> bytes:
+        with place.open_file() as file:
+            data = file.read(TEXT_BYTES_MAX + 1)
+        self._count(given, len(data))
+        return data
+
+    def _count(self, given: str | None, size: int) -> None:
+        if size > TEXT_BYTES_MAX:
+            raise _fault(given, f"is larger than {TEXT_BYTES_MAX} bytes")
+        self._bytes += size
+        if self._bytes > PATCHED_BYTES_MAX:
+            raise ToolError(
+                f"patch_failed: the files are larger than {PATCHED_BYTES_MAX} bytes together"
+            )
+
+
+def _with_mode(content: Content, *, is_executable: bool | None) -> Content:
+    if is_executable is None:
+        return content
+    if content.mode is None:
+        return content._replace(executable=is_executable)
+    return content._replace(mode=runnable(content.mode) if is_executable else content.mode & ~0o111)
+
+
+def _told(diff: FileDiff, moved: int) -> str:
+    added = sum(hunk.added for hunk in diff.hunks)
+    removed = sum(hunk.removed for hunk in diff.hunks)
+    name = shown(diff.new or diff.old or "")
+    if diff.old is None:
+        what = f"made {name}"
+    elif diff.new is None:
+        what = f"removed {name}"
+    elif diff.old != diff.new:
+        what = f"{'copied' if diff.is_copy else 'renamed'} {shown(diff.old)} to {name}"
+    else:
+        what = f"changed {name}"
+    note = f" ({moved} of {len(diff.hunks)} hunks on other lines than they say)" if moved else ""
+    return f"{what}: +{added} -{removed}{note}"
+
+
+def _fault(given: str | None, what: str) -> ToolError:
+    return ToolError(f"patch_failed: {shown(given or '')}: {what}")
+
+
+def _touched(args: Patch, context: ToolContext) -> Access:
+    """Every file of the patch. One that cannot be read changes nothing, which running it will say."""
+    try:
+        diffs = parse(args.patch, args.strip)
+    except ToolError:
+        diffs = []
+    names = dict.fromkeys(
+        name for diff in diffs for name in (diff.old, diff.new) if name is not None
+    )
+    return access_to({"write"}, names, context)
+
+
+PATCH = builtin(
+    "patch",
+    "Applies a unified diff to any number of files: all of it, or nothing. The lines around each change"
+    " must match exactly.",
+    Patch,
+    _patch,
+    dict.fromkeys(("diff", "patch_text", "patchText", "input"), "patch")
+    | dict.fromkeys(("dry_run", "check"), "dryRun"),
+    access_of=_touched,
+)

@@ -1,0 +1,168 @@
+"""The tool ``read``: a page of a text file."""
+
+from __future__ import annotations
+
+from codecs import BOM_UTF8
+from typing import Annotated, BinaryIO, Final, NamedTuple
+
+import msgspec
+import trio
+from msgspec import Meta
+
+from nousd.errors import ToolError
+from nousd.tools.arguments import INTEGER_MAX, PATH_ALIASES
+from nousd.tools.fs.folder_threads import in_folder_thread
+from nousd.tools.fs.path_errors import explained, shown
+from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.text_files import BINARY_PROBE_BYTES, binary_kind
+from nousd.tools.function_tool import builtin, touches
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX
+
+_CHUNK_BYTES: Final = 1024 * 1024
+
+KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What is kept of a file that is longer than a page. The file itself is there for the rest, and whoever
+reads it page by page is not to have it stored as often."""
+
+
+class Read(msgspec.Struct, frozen=True):
+    """Arguments of ``read``."""
+
+    path: Annotated[str, Meta(min_length=1, description="File to read.")]
+    offset: Annotated[
+        int, Meta(ge=1, le=INTEGER_MAX, description="Line to start with, from 1.")
+    ] = 1
+    limit: Annotated[int, Meta(ge=1, le=INTEGER_MAX, description="Lines at most.")] | None = None
+
+
+class Page(NamedTuple):
+    """Lines of a file, without their LF; ``cut`` if the last one is only its beginning.
+
+    ``data`` is what was read of the file from the first of them on.
+    """
+
+    lines: list[bytes]
+    more: bool
+    cut: bool
+    data: bytes
+
+
+async def _read(args: Read, context: ToolContext) -> ToolResult:
+    return await in_folder_thread(_result, context.confinement, args)
+
+
+def _result(confinement: Confinement, args: Read) -> ToolResult:
+    with (
+        explained("read", args.path),
+        confinement.locate(args.path) as place,
+        place.open_file() as file,
+    ):
+        probe = file.read(BINARY_PROBE_BYTES)
+        if (kind := binary_kind(probe)) is not None:
+            raise ToolError(f"read_failed: {shown(args.path)} is {kind}, not text")
+        if not probe:
+            return ToolResult("(empty file)")
+        file.seek(len(BOM_UTF8) if probe.startswith(BOM_UTF8) else 0)
+        begun = _skip_lines(file, args)
+        page = _page(file, begun, min(args.limit or TOOL_RESULT_LINES_MAX, TOOL_RESULT_LINES_MAX))
+        full = _whole(file, page.data, args.limit) if _is_cut(page, args) else None
+    text = b"\n".join(page.lines).decode("utf-8", "replace")
+    return ToolResult(text + _note(page, args.offset), full=full)
+
+
+def _skip_lines(file: BinaryIO, args: Read) -> bytes:
+    """Moves to the line at ``offset``; returns what was read of it and behind it."""
+    wanted = args.offset - 1
+    skipped = 0
+    begun = file.read(_CHUNK_BYTES)
+    while skipped < wanted:
+        newlines = begun.count(b"\n")
+        if skipped + newlines >= wanted:
+            begun = begun.split(b"\n", wanted - skipped)[-1]
+            break
+        skipped += newlines
+        trio.from_thread.check_cancelled()
+        behind = file.read(_CHUNK_BYTES)
+        if not behind:
+            raise _beyond_end(args, skipped + (not begun.endswith(b"\n")))
+        begun = behind
+    begun = begun or file.read(_CHUNK_BYTES)
+    if wanted and not begun:
+        raise _beyond_end(args, wanted)
+    return begun
+
+
+def _beyond_end(args: Read, lines: int) -> ToolError:
+    return ToolError(
+        f"read_failed: offset {args.offset} is behind the end of {shown(args.path)}, which has"
+        f" {lines} lines"
+    )
+
+
+def _page(file: BinaryIO, begun: bytes, lines_max: int) -> Page:
+    data = begun
+    ended = False
+    while not ended and len(data) <= TOOL_RESULT_BYTES_MAX and data.count(b"\n") <= lines_max:
+        chunk = file.read(_CHUNK_BYTES)
+        data += chunk
+        ended = not chunk
+    if ended:
+        data = data.removesuffix(b"\n")
+    lines = data.split(b"\n", lines_max)
+    more = len(lines) > lines_max or not ended
+    lines = lines[:lines_max]
+    fitting = _fitting(lines)
+    if fitting == 0:
+        return Page([lines[0][:TOOL_RESULT_BYTES_MAX]], more or len(lines) > 1, cut=True, data=data)
+    return Page(lines[:fitting], more or fitting < len(lines), cut=False, data=data)
+
+
+def _is_cut(page: Page, args: Read) -> bool:
+    """Whether less is shown than was asked for."""
+    asked_for_less = args.limit is not None and len(page.lines) == args.limit
+    return page.cut or (page.more and not asked_for_less)
+
+
+def _whole(file: BinaryIO, begun: bytes, lines_max: int | None) -> bytes:
+    """Returns what was asked for, up to ``KEPT_BYTES_MAX``."""
+    data = bytearray(begun)
+    while len(data) < KEPT_BYTES_MAX and (chunk := file.read(_CHUNK_BYTES)):
+        trio.from_thread.check_cancelled()
+        data += chunk
+    whole = bytes(data[:KEPT_BYTES_MAX])
+    return whole if lines_max is None else b"\n".join(whole.split(b"\n", lines_max)[:lines_max])
+
+
+def _fitting(lines: list[bytes]) -> int:
+    """Returns how many lines fit into a result."""
+    size = 0
+    for count, line in enumerate(lines):
+        size += len(line) + 1
+        if size > TOOL_RESULT_BYTES_MAX:
+            return count
+    return len(lines)
+
+
+def _note(page: Page, first: int) -> str:
+    last = first + len(page.lines) - 1
+    notes = []
+    if page.cut:
+        notes.append(
+            f"Line {last} is longer than {TOOL_RESULT_BYTES_MAX} bytes; only its beginning is shown."
+        )
+    if page.more:
+        notes.append(f"Lines {first}-{last} are shown; continue with offset={last + 1}.")
+    return f"\n\n[{' '.join(notes)}]" if notes else ""
+
+
+READ = builtin(
+    "read",
+    f"Reads a text file, at most {TOOL_RESULT_LINES_MAX} lines or {TOOL_RESULT_BYTES_MAX} bytes at a"
+    " time; offset and limit read on from there.",
+    Read,
+    _read,
+    PATH_ALIASES | {"start_line": "offset", "startLine": "offset"},
+    access_of=touches("read"),
+    is_read_only=True,
+)

@@ -1,0 +1,111 @@
+"""The tool ``web_fetch``: a page of the web, as text.
+
+Only ``GET``, only ``http`` and ``https``, only public addresses unless the user allows others; see
+``web_request`` for how that holds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from nousd.errors import ToolError
+from nousd.tools.fs.path_errors import shown
+from nousd.tools.function_tool import FunctionTool, builtin
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.output.tool_output import head_of
+from nousd.tools.web.page import EXTRACT_SECONDS_MAX, HTML_BYTES_MAX, Form, text_of
+from nousd.tools.web.request import (
+    TOTAL_SECONDS,
+    URL_CHARS_MAX,
+    Page,
+    Reach,
+    fetch,
+    host_of,
+    target_of,
+)
+from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, WEB_PAGE_BYTES_MAX
+from nousd.wire.objects.tool_footprint import Access
+
+_ERROR_STATUS: Final = 400
+
+
+class WebFetch(msgspec.Struct, frozen=True, rename="camel"):
+    """Arguments of ``web_fetch``."""
+
+    url: Annotated[
+        str,
+        Meta(min_length=1, max_length=URL_CHARS_MAX, description="http:// or https:// address."),
+    ]
+    format: Annotated[
+        Form, Meta(description="What to make of an HTML page; raw leaves it as it is.")
+    ] = "markdown"
+    max_chars: (
+        Annotated[
+            int,
+            Meta(ge=1, le=TOOL_RESULT_BYTES_MAX, description="Characters of the text, at most."),
+        ]
+        | None
+    ) = None
+
+
+def web_fetch_tool(reach: Reach) -> FunctionTool:
+    """Returns the tool, which reaches what it is given to reach."""
+
+    async def run(args: WebFetch, context: ToolContext) -> ToolResult:
+        context.expect_quiet(TOTAL_SECONDS + EXTRACT_SECONDS_MAX)
+        page = await fetch(args.url, reach)
+        if page.moved_to is not None:
+            return ToolResult(
+                f"{page.url} redirects to {page.moved_to}, which is on another host. Nothing was"
+                " fetched; fetch that address if you want it."
+            )
+        return _result(page, await text_of(page, args.format), args)
+
+    return builtin(
+        "web_fetch",
+        "Fetches a page of the web and returns its text; HTML becomes Markdown. Redirects to another"
+        " host are told, not followed.",
+        WebFetch,
+        run,
+        {"max_chars": "maxChars", "uri": "url", "link": "url"},
+        access_of=_reaches,
+        is_read_only=True,
+    )
+
+
+def _result(page: Page, text: str, args: WebFetch) -> ToolResult:
+    notes = _notes(page, args)
+    told = head_of(text.strip() or "(empty page)")
+    body = told.text
+    full = told.full
+    if args.max_chars is not None and len(text) > args.max_chars:
+        body = f"{text[: args.max_chars]}\n\n[Cut after {args.max_chars} characters.]"
+        full = full or text.encode()
+    heading = f"{page.url}\nHTTP {page.status}, {page.media_type or 'no content type'}"
+    return ToolResult(
+        "\n".join([heading, *notes, "", body]),
+        is_error=page.status >= _ERROR_STATUS,
+        full=full,
+    )
+
+
+def _notes(page: Page, args: WebFetch) -> list[str]:
+    is_html = "html" in page.media_type and args.format != "raw"
+    if is_html and len(page.body) > HTML_BYTES_MAX:
+        return [f"[Only the first {HTML_BYTES_MAX} bytes of the page were read.]"]
+    return (
+        [f"[Only the first {WEB_PAGE_BYTES_MAX} bytes of the page were read.]"]
+        if page.is_cut
+        else []
+    )
+
+
+def _reaches(args: WebFetch, _context: ToolContext) -> Access:
+    try:
+        host = host_of(target_of(args.url))
+    except ToolError:
+        host = shown(args.url)  # it will be refused
+    return Access(classes=frozenset({"network"}), hosts=(host,))

@@ -1,0 +1,1 @@
+"""Unified diffs: parsed exactly and applied exactly."""

@@ -1,0 +1,153 @@
+"""Puts the hunks of a diff into a text, exactly.
+
+A hunk goes where its line number says, if its old lines stand just there; else to the only place behind
+the hunk before where they do. No line is ever taken for another one, and of two places that fit none is
+chosen. In a text with CRLF line ends a hunk with LF is taken to mean CRLF, if it does not fit as it is.
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from nousd.errors import ToolError
+from nousd.tools.diff.unified_diff import Hunk
+
+_SHOWN_CHARS: Final = 80
+_BOM: Final = "\ufeff"
+
+
+class Patched(NamedTuple):
+    """A text with hunks put in; ``moved`` counts those that stood on other lines than they said."""
+
+    text: str
+    moved: int
+
+
+def put_in(
+    text: str, hunks: Sequence[Hunk], between: Callable[[], object] = lambda: None
+) -> Patched:
+    """Returns the text with all hunks put in, in their order.
+
+    Args:
+        between: called before each: searching for a hunk reads all of the text.
+
+    Raises:
+        ToolError: ``the hunk of line <n> ...``; one does not fit, or fits at several places.
+    """
+    failure: ToolError | None = None
+    for before, rest, readable in _readings(text, hunks):
+        try:
+            patched = _put_in(rest, readable, between)
+        except ToolError as error:
+            failure = failure or error
+        else:
+            return patched._replace(text=before + patched.text)
+    assert failure is not None
+    raise failure
+
+
+def _readings(text: str, hunks: Sequence[Hunk]) -> Iterator[tuple[str, str, Sequence[Hunk]]]:
+    """Yields the ways to read both: as they are first. A byte order mark is not shown to models."""
+    for before in ("", _BOM) if text.startswith(_BOM) else ("",):
+        rest = text.removeprefix(before)
+        yield before, rest, hunks
+        if rest.count("\r\n") * 2 > rest.count("\n"):
+            yield before, rest, [_with_crlf(hunk) for hunk in hunks]
+
+
+def _with_crlf(hunk: Hunk) -> Hunk:
+    old, new = (
+        tuple(line.replace("\r\n", "\n").replace("\n", "\r\n") for line in lines)
+        for lines in (hunk.old, hunk.new)
+    )
+    return hunk._replace(old=old, new=new)
+
+
+def _put_in(text: str, hunks: Sequence[Hunk], between: Callable[[], object]) -> Patched:
+    pieces: list[str] = []
+    cursor, line, drift, moved = 0, 1, 0, 0
+    for hunk in hunks:
+        between()
+        old = "".join(hunk.old)
+        expected = _offset(text, cursor, hunk.start + drift - line)
+        at = _place(text, cursor, hunk, old, expected)
+        line += text.count("\n", cursor, at)
+        moved += line != hunk.start + drift and bool(old)
+        drift = line - hunk.start if old else drift
+        pieces += [text[cursor:at], *hunk.new]
+        cursor = at + len(old)
+        line += old.count("\n")
+    return Patched("".join([*pieces, text[cursor:]]), moved)
+
+
+def _offset(text: str, cursor: int, lines: int) -> int | None:
+    """Returns where the line begins that is so many below that at ``cursor``; None if there is none."""
+    if lines < 0:
+        return None
+    for _ in range(lines):
+        cursor = text.find("\n", cursor) + 1
+        if cursor == 0:
+            return None
+    return cursor
+
+
+def _place(text: str, cursor: int, hunk: Hunk, old: str, expected: int | None) -> int:
+    """Returns where a hunk goes."""
+    if not old:
+        if text:
+            raise _fault(hunk, "has neither lines around it nor lines to remove; give some of both")
+        return 0
+    if expected is not None and _fits(text, old, expected):
+        return expected
+    places = list(islice(_places(text, cursor, old), 2))
+    if not places:
+        raise _fault(hunk, f"does not fit: {_difference(text, hunk, expected)}")
+    if len(places) > 1:
+        first, second = (text.count("\n", 0, place) + 1 for place in places)
+        raise _fault(
+            hunk,
+            f"fits at lines {first} and {second}, but not at line {hunk.start}, which it names;"
+            " give the right number or more lines around it",
+        )
+    return places[0]
+
+
+def _places(text: str, cursor: int, old: str) -> Iterator[int]:
+    """Yields where the old lines stand, from ``cursor`` on."""
+    if cursor == 0 and _fits(text, old, 0):
+        yield 0
+    at = text.find("\n" + old, max(cursor - 1, 0))
+    while at >= 0:
+        if _fits(text, old, at + 1):
+            yield at + 1
+        at = text.find("\n" + old, at + 1)
+
+
+def _fits(text: str, old: str, at: int) -> bool:
+    """Whether the old lines stand at ``at``, as whole lines."""
+    is_start = at == 0 or text[at - 1] == "\n"
+    is_end = old.endswith("\n") or at + len(old) == len(text)
+    return is_start and is_end and text.startswith(old, at)
+
+
+def _difference(text: str, hunk: Hunk, expected: int | None) -> str:
+    """Says which line is not as the hunk has it, at the place that it names."""
+    if expected is None:
+        return f"line {hunk.start} is behind the end, or in the hunk before"
+    lines = text[expected : expected + sum(map(len, hunk.old)) + 1024].splitlines(keepends=True)
+    for number, wanted in enumerate(hunk.old):
+        found = lines[number] if number < len(lines) else ""
+        if found != wanted:
+            return f"expected {_quoted(wanted)}, found {_quoted(found) if found else 'the end'}"
+    return "the lines stand there, but not as the last ones"
+
+
+def _quoted(line: str) -> str:
+    return repr(line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "...")
+
+
+def _fault(hunk: Hunk, what: str) -> ToolError:
+    return ToolError(f"the hunk of line {hunk.line} {what}")

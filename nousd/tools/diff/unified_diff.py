@@ -1,0 +1,352 @@
+"""Unified diffs, as ``git diff`` and ``diff -u`` write them: read whole and exactly, or not at all.
+
+What does not add up (counts that are wrong, lines that belong to no hunk) is an error and never skipped:
+half a change must not look like a whole one. Text around the files of a diff, such as the message of a
+commit, is allowed. Whether a diff fits anything is not known here. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from nousd.errors import ToolError
+from nousd.tools.diff.file_names import Names, common_strip, git_names, moved_names, unquoted
+from nousd.tools.fs.path_errors import shown
+
+_NOTHING: Final = "/dev/null"
+
+_HUNK: Final = re.compile(
+    r"@@ -([0-9]{1,9})(?:,([0-9]{1,9}))? \+([0-9]{1,9})(?:,([0-9]{1,9}))? @@(?: .*)?", re.ASCII
+)
+_BEFORE_ALL_TIME: Final = re.compile(r"19(?:69-12-31|70-01-01)\b", re.ASCII)
+
+
+class Hunk(NamedTuple):
+    """Lines that are replaced by others, with the same lines around them in both.
+
+    Args:
+        line: where it stands in the diff, from 1.
+        start: the line of the file that ``old`` begins with, from 1.
+        old, new: lines with their LF, which only a last line can lack.
+    """
+
+    line: int
+    start: int
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    added: int
+    removed: int
+
+
+class FileDiff(NamedTuple):
+    """What becomes of one file.
+
+    Args:
+        line: where it begins in the diff, from 1.
+        old: the file's path; None for a file that is made.
+        new: its path from then on; None for a file that is removed.
+        is_copy: whether ``old`` stays.
+        is_executable: whether it can be run from then on; None: as before.
+    """
+
+    line: int
+    old: str | None
+    new: str | None
+    hunks: tuple[Hunk, ...]
+    is_copy: bool = False
+    is_executable: bool | None = None
+
+
+def parse(text: str, strip: int | None = None) -> list[FileDiff]:
+    """Reads a diff.
+
+    Args:
+        strip: folders to take off the front of each path. None: what both names of a file have in
+            front of an equal rest (``a/`` and ``b/``), if anything.
+
+    Raises:
+        ToolError: ``patch_failed: line <n>: ...``.
+    """
+    lines = text.removesuffix("\n").split("\n")
+    if all(line.endswith("\r") for line in lines):
+        lines = [line[:-1] for line in lines]
+    files = _Reader(lines, strip).files()
+    if not files:
+        raise ToolError("patch_failed: there is no file in the patch: it needs --- and +++ lines")
+    return files
+
+
+class _Reader:
+    """A diff's lines, and how far they were read."""
+
+    def __init__(self, lines: list[str], strip: int | None) -> None:
+        self._lines = lines
+        self._strip = strip
+        self._at = 0
+
+    def files(self) -> list[FileDiff]:
+        files = []
+        while self._at < len(self._lines):
+            line = self._line()
+            if line.startswith("diff --git "):
+                files.append(self._git_file())
+            elif self._at_names():
+                files.append(self._plain_file())
+            elif line.startswith("@@ -"):
+                raise self._fault("a hunk without a file: --- and +++ lines are missing")
+            else:
+                self._refuse_binary()
+                self._at += 1
+        return files
+
+    # --- files -------------------------------------------------------------------------------
+
+    def _plain_file(self) -> FileDiff:
+        line = self._at + 1
+        names = self._names()
+        strip = common_strip(names) if self._strip is None else self._strip
+        old, new = (self._path(name, strip) for name in names)
+        if old is not None and new is not None and old != new:
+            raise self._fault(
+                f"two names for one file, {shown(old)} and {shown(new)}; a rename is said with"
+                " 'rename from' and 'rename to'",
+                line,
+            )
+        hunks = self._hunks()
+        if not hunks:
+            raise self._fault(f"no hunk for {shown(new or old or '')}")
+        return FileDiff(line, old, new, hunks)
+
+    def _git_file(self) -> FileDiff:
+        line = self._at + 1
+        header = git_names(self._line().removeprefix("diff --git "))
+        self._at += 1
+        said = self._git_headers()
+        self._refuse_binary()
+        moved = moved_names(said)
+        names = self._names_of(moved or header)
+        hunks = self._hunks()
+        if moved is not None:
+            old, new = (self._path(name, (self._strip or 1) - 1) for name in moved)
+        else:
+            both = names or header
+            if both is None:
+                raise self._fault("the names of the file cannot be told apart", line)
+            strip = common_strip(header or both) if self._strip is None else self._strip
+            old, new = (self._path(name, strip) for name in both)
+        if "new file mode" in said:
+            old = None
+        if "deleted file mode" in said:
+            new = None
+        mode = said.get("new mode") or said.get("new file mode")
+        self._refuse_special(line, said)
+        if moved is None and any(key.startswith(("rename", "copy")) for key in said):
+            raise self._fault("half of a rename or copy", line)
+        if not (hunks or any(key in said for key in _CHANGES)):
+            raise self._fault(f"nothing is said of {shown(new or old or '')}", line)
+        return FileDiff(
+            line,
+            old,
+            new,
+            hunks,
+            is_copy="copy from" in said,
+            is_executable=None if mode is None else mode.endswith("755"),
+        )
+
+    def _git_headers(self) -> dict[str, str]:
+        said: dict[str, str] = {}
+        while self._at < len(self._lines):
+            line = self._line()
+            key = next((key for key in _GIT_HEADERS if line.startswith(key + " ")), None)
+            if key is None:
+                break
+            said[key] = line[len(key) + 1 :]
+            self._at += 1
+        return said
+
+    def _refuse_special(self, line: int, said: dict[str, str]) -> None:
+        for key, mode in said.items():
+            if key.endswith("mode") and not mode.startswith("100"):
+                raise self._fault(f"{key} {mode}: only regular files can be patched", line)
+
+    def _refuse_binary(self) -> None:
+        line = self._line() if self._at < len(self._lines) else ""
+        if line == "GIT binary patch" or (
+            line.startswith("Binary files ") and line.endswith(" differ")
+        ):
+            raise self._fault("binary files cannot be patched")
+
+    # --- names -------------------------------------------------------------------------------
+
+    def _at_names(self) -> bool:
+        """Whether a file's two names stand here, and what follows is no text of a message."""
+        here = self._lines[self._at : self._at + 2]
+        return len(here) == 2 and here[0].startswith("--- ") and here[1].startswith("+++ ")
+
+    def _names(self) -> Names:
+        names = []
+        for _ in range(2):
+            name, _tab, stamp = self._line()[4:].partition("\t")
+            is_nothing = name == _NOTHING or _BEFORE_ALL_TIME.match(stamp)
+            names.append(None if is_nothing else unquoted(name))
+            self._at += 1
+        if names == [None, None]:
+            raise self._fault("neither name is a file's", self._at - 1)
+        return Names(*names)
+
+    def _names_of(self, file: Names | None) -> Names | None:
+        """Reads the two names if they stand here and are those of that file; else another one begins."""
+        begin = self._at
+        names = self._names() if self._at_names() else None
+        if names is not None and file is not None:
+            for name, own in zip(names, file, strict=True):
+                if name is not None and own is not None and not name.endswith(own):
+                    self._at = begin
+                    return None
+        return names
+
+    def _path(self, name: str | None, strip: int) -> str | None:
+        if name is None:
+            return None
+        folders, _slash, path = name.rpartition("/")
+        parts = [*folders.split("/"), path] if _slash else [path]
+        if len(parts) <= strip or not path:
+            raise self._fault(f"{shown(name)} is no path with {strip} folders to take off")
+        return "/".join(parts[strip:])
+
+    # --- hunks -------------------------------------------------------------------------------
+
+    def _hunks(self) -> tuple[Hunk, ...]:
+        hunks = []
+        while self._at < len(self._lines) and self._line().startswith("@@"):
+            hunks.append(self._hunk())
+            self._refuse_more()
+        self._refuse_more()
+        return tuple(hunks)
+
+    def _hunk(self) -> Hunk:
+        header = _HUNK.fullmatch(self._line())
+        if header is None:
+            raise self._fault("a hunk begins with @@ -<line>,<count> +<line>,<count> @@")
+        line = self._at + 1
+        self._at += 1
+        start, old_count, _, new_count = (
+            1 if number is None else int(number) for number in header.groups()
+        )
+        body = _Body(old_count, new_count)
+        while not body.is_whole or self._at_marker():
+            if self._at == len(self._lines):
+                raise self._fault(f"its end is missing: {body.missing}", line)
+            if not body.take(self._lines[self._at]):
+                raise self._fault(
+                    f"no line of a hunk; the hunk of line {line} needs {body.missing}"
+                )
+            self._at += 1
+        if not body.ends_well:
+            raise self._fault("a line without a newline is not the last one", line)
+        return Hunk(line, start, tuple(body.old), tuple(body.new), body.added, body.removed)
+
+    def _at_marker(self) -> bool:
+        return self._at < len(self._lines) and self._lines[self._at].startswith("\\ ")
+
+    def _refuse_more(self) -> None:
+        """Refuses lines that would belong to a hunk before, had it counted them."""
+        line = self._lines[self._at] if self._at < len(self._lines) else ""
+        is_signature = line.rstrip() == "--"
+        if line[:1] in {"+", "-", " "} and not is_signature and not self._at_names():
+            raise self._fault("a line of no hunk: the one before says that it has fewer")
+
+    # -----------------------------------------------------------------------------------------
+
+    def _line(self) -> str:
+        """The line here, as a header: without a CR."""
+        return self._lines[self._at].removesuffix("\r")
+
+    def _fault(self, what: str, line: int | None = None) -> ToolError:
+        return ToolError(f"patch_failed: line {line or self._at + 1}: {what}")
+
+
+class _Body:
+    """The lines of a hunk as they come, against the counts of its header."""
+
+    def __init__(self, old_count: int, new_count: int) -> None:
+        self.old: list[str] = []
+        self.new: list[str] = []
+        self.added = 0
+        self.removed = 0
+        self._old_count = old_count
+        self._new_count = new_count
+        self._last: tuple[list[str], ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.old) == self._old_count and len(self.new) == self._new_count
+
+    @property
+    def ends_well(self) -> bool:
+        return all(line.endswith("\n") for line in (*self.old[:-1], *self.new[:-1]))
+
+    @property
+    def missing(self) -> str:
+        old, new = self._old_count - len(self.old), self._new_count - len(self.new)
+        return f"{old} more old and {new} more new lines"
+
+    def take(self, line: str) -> bool:
+        """Takes the next line; returns whether it is one, and was still missing."""
+        take = _TAKES.get(line[:1])
+        if take is not None:
+            take(self, line[1:])
+        elif line in {"", "\r"}:  # an empty line whose space in front was lost
+            self.keep(line)
+        else:
+            return False
+        return len(self.old) <= self._old_count and len(self.new) <= self._new_count
+
+    def keep(self, text: str) -> None:
+        self._append(text, self.old, self.new)
+
+    def add(self, text: str) -> None:
+        self.added += 1
+        self._append(text, self.new)
+
+    def remove(self, text: str) -> None:
+        self.removed += 1
+        self._append(text, self.old)
+
+    def end_without_newline(self, _text: str) -> None:
+        for lines in self._last:
+            lines[-1] = lines[-1].removesuffix("\n")
+
+    def _append(self, text: str, *sides: list[str]) -> None:
+        for lines in sides:
+            lines.append(text + "\n")
+        self._last = sides
+
+
+_TAKES: Final[dict[str, Callable[[Any, str], None]]] = {
+    " ": _Body.keep,
+    "+": _Body.add,
+    "-": _Body.remove,
+    "\\": _Body.end_without_newline,
+}
+
+_CHANGES: Final = (
+    "new mode",
+    "deleted file mode",
+    "new file mode",
+    "copy to",
+    "rename to",
+)
+
+_GIT_HEADERS: Final = (
+    *_CHANGES,
+    "old mode",
+    "copy from",
+    "rename from",
+    "similarity index",
+    "dissimilarity index",
+    "index",
+)
+"""What may stand between ``diff --git`` and the names; of ``_CHANGES`` each changes something."""

@@ -1,0 +1,1 @@
+"""Access to files: path sandbox, walks without following links, text files, globs."""

@@ -1,0 +1,130 @@
+"""Several files changed together: all of them, or none.
+
+Everything that can fail for want of room or of a permission is done beside the files first; then each
+is put in its place in one step. If that fails half-way, what was put is taken back. A process that is
+killed just then leaves some files changed and some not, each of them whole.
+
+Blocks: call it in a thread, with ``WRITING`` as its limiter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from typing import NamedTuple
+
+from nousd.errors import ToolError
+from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.text_files import discard_staged, put_staged, stage_file, sync_folder, writable
+
+Parts = tuple[str, ...]
+
+
+class Content(NamedTuple):
+    """A file as it is or is to be. ``mode`` None: as a new file's, then perhaps ``executable``."""
+
+    data: bytes
+    mode: int | None = None
+    executable: bool = False
+
+
+class Change(NamedTuple):
+    """What becomes of one place; None: there is no file."""
+
+    parts: Parts
+    before: Content | None
+    after: Content | None
+
+
+def change_files(confinement: Confinement, changes: Sequence[Change]) -> None:
+    """Makes all changes, or none.
+
+    Raises:
+        ToolError, OSError: nothing has changed; or the text names what could not be taken back.
+    """
+    lost: list[str] = []
+    try:
+        with ExitStack() as undo:
+            staged = [_staged(confinement, change, undo) for change in changes]
+            for change, temporary in zip(changes, staged, strict=True):
+                # Before it is put: it may be there already when putting it fails.
+                undo.callback(_take_back, confinement, change, lost)
+                _put(confinement, change, temporary)
+            undo.pop_all()
+    except (OSError, ToolError) as error:
+        if not lost:
+            raise
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ToolError(
+            f"patch_failed: {reason}; these files could not be put back: {', '.join(lost)}"
+        ) from error
+
+
+def _staged(confinement: Confinement, change: Change, undo: ExitStack) -> str | None:
+    """Makes ready what can be before anything changes; returns the name of the staged file."""
+    for folder in _missing_folders(confinement, change):
+        undo.callback(_remove_folder, confinement, folder)
+    makes = change.after is not None
+    with confinement.locate_real(change.parts, create_parents=makes) as place:
+        old = writable(place)
+        if (old is None) != (change.before is None):
+            raise ToolError(f"path_changed: {'/'.join(change.parts)}: it came or went meanwhile")
+        if change.after is None:
+            return None
+        after = change.after
+        temporary = stage_file(place, after.data, old, mode=after.mode, executable=after.executable)
+        undo.callback(_discard, confinement, change.parts, temporary)
+        return temporary
+
+
+def _put(confinement: Confinement, change: Change, temporary: str | None) -> None:
+    with confinement.locate_real(change.parts) as place:
+        if temporary is None:
+            place.require_writable()
+            os.unlink(place.name, dir_fd=place.folder)
+            sync_folder(place)
+        else:
+            put_staged(place, temporary)
+
+
+def _take_back(confinement: Confinement, change: Change, lost: list[str]) -> None:
+    try:
+        with confinement.locate_real(change.parts) as place:
+            if change.before is None:
+                discard_staged(place, place.name)
+            else:
+                before = change.before
+                temporary = stage_file(place, before.data, place.status(), mode=before.mode)
+                put_staged(place, temporary)
+    except (OSError, ToolError):
+        lost.append("/".join(change.parts))
+
+
+def _discard(confinement: Confinement, parts: Parts, temporary: str) -> None:
+    with suppress(OSError, ToolError), confinement.locate_real(parts) as place:
+        discard_staged(place, temporary)
+
+
+def _missing_folders(confinement: Confinement, change: Change) -> Iterator[Parts]:
+    """Yields the folders that the change makes, the outermost first."""
+    if change.after is None:
+        return
+    for length in range(1, len(change.parts)):
+        folder = change.parts[:length]
+        try:
+            with confinement.locate_real(folder, in_passing=True) as place:
+                is_missing = place.status() is None
+        except FileNotFoundError:
+            is_missing = True
+        if is_missing:
+            yield folder
+
+
+def _remove_folder(confinement: Confinement, folder: Parts) -> None:
+    """Removes a folder if it is empty."""
+    with (
+        suppress(OSError, ToolError),
+        confinement.locate_real(folder, in_passing=True) as place,
+    ):
+        os.rmdir(place.name, dir_fd=place.folder)

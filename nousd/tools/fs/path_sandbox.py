@@ -1,0 +1,314 @@
+"""Keeps file tools inside the workdir, and away from the daemon's own state.
+
+Theory of operation. A path is never checked as a string and then used: it is *walked*, one component
+at a time, each opened relative to the descriptor of the folder before it and without following
+symbolic links. A link is read, and its target is walked in its place by the same rules; ``..`` goes back
+to the folder we came from, which is a descriptor and not a name. What is used in the end is a
+descriptor plus one last name, opened with ``O_NOFOLLOW``. Whoever swaps a folder for a link
+meanwhile finds that we hold the folder, or that the open fails; there is no gap to slip through.
+
+The walk knows the real place it arrives at, so hidden places are recognized however the way there
+was spelled, also when they do not exist yet. The same holds for places that are closed to one call
+(``Confinement.closed_to``): what a rule denies is denied where it is opened, whatever was exchanged
+since the rule was asked.
+
+A place outside can be opened to one call (``Confinement.opened_to``), once the user has said so of that
+very place. Its ways begin at the root, go by the same rules, and count only if they arrive inside or at
+such a place: a link that was exchanged since the question leads nowhere. The daemon's own places and the
+kernel's stay out of reach.
+
+A file with several names (hard links) is refused: another of them may lie outside, or be our own state,
+and which ones there are nothing tells. Folders cannot have several.
+
+Why not ``openat2`` with ``RESOLVE_BENEATH``: it refuses absolute links that lead back inside, it does
+not say where one arrived (which the hidden places need), and a second way beside it would be needed
+for creating folders and for other kernels.
+
+It deliberately does not know what a tool wants to do with a file. Everything here blocks: call it
+in a thread. Standard library and ``nousd.errors`` only, so that the search process starts quickly.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from nousd.errors import ConfigError, ToolError
+from nousd.tools.environment import allowed_environment
+from nousd.tools.fs.escape_paths import (
+    KERNEL_PLACES,
+    Parts,
+    from_workdir,
+    kernel_devices,
+    leads_out,
+    settled,
+)
+from nousd.tools.fs.path_errors import denied, outside, shown
+from nousd.tools.fs.path_walk import Missing, Way
+from nousd.tools.fs.resolved_path import Place, Restrictions
+
+_VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\})", re.ASCII)
+
+_ROOT: Final = Path("/")
+
+
+class Confinement:
+    """The part of the file system that file tools may touch.
+
+    Args:
+        workdir: the folder that no path may lead out of; must exist.
+        hidden: files and folders that count as outside even when they lie inside.
+        hard_links: whether files with several names may be opened all the same.
+
+    ``restrictions``: what may not be opened although it lies inside. ``asks``: whether somebody can be
+    asked about what leads out. ``opened``: places outside that may be used all the same, with what is in
+    them; None: no way leads out.
+
+    Raises:
+        ConfigError: if the workdir is no folder, or is hidden itself.
+    """
+
+    def __init__(
+        self, workdir: Path, hidden: tuple[Path, ...] = (), *, hard_links: bool = False
+    ) -> None:
+        self.workdir = workdir.resolve()
+        self.spelled = workdir.absolute()
+        self.hidden = hidden
+        self.restrictions = Restrictions(hard_links=hard_links, own=hidden)
+        self.asks = False
+        self.opened: tuple[str, ...] | None = None
+        self._opened: frozenset[Parts] = frozenset()
+        self._kernel_devices: frozenset[int] = frozenset()
+        if not self.workdir.is_dir():
+            raise ConfigError(f"workdir: {workdir} is not a folder")
+        # The folder may be reached by a link; paths spelled that way are inside as well.
+        self._roots = (self.workdir.parts, self.spelled.parts)
+        places = [spelling for path in hidden for spelling in (path.absolute(), path.resolve())]
+        if any(self.workdir.is_relative_to(place) for place in places):
+            raise ConfigError(f"workdir: {workdir} lies in the daemon's own state")
+        self._hidden = {rest for place in places if (rest := self._inside(place.parts)) is not None}
+        around = (from_workdir(self.workdir, place) for place in (*places, *KERNEL_PLACES))
+        self._hidden |= {parts for parts in around if leads_out(parts)}
+
+    def is_hidden(self, parts: Parts) -> bool:
+        """Whether the real place ``parts`` (from the workdir) belongs to the daemon, or is the kernel's
+        and lies outside.
+        """
+        return any(parts[: len(place)] == place for place in self._hidden)
+
+    def closed_to(
+        self,
+        *,
+        reading: Iterable[re.Pattern[str]] = (),
+        writing: Iterable[re.Pattern[str]] = (),
+    ) -> Confinement:
+        """Returns a copy for one call, which refuses more: ``path_denied``, and unseen in walks.
+
+        Args:
+            reading, writing: see ``Restrictions``; places are spelled as ``real`` returns them.
+        """
+        now = self.restrictions
+        restricted = copy.copy(self)
+        restricted.restrictions = now._replace(
+            reading=(*now.reading, *reading), writing=(*now.writing, *writing)
+        )
+        return restricted
+
+    def asking(self) -> Confinement:
+        """Returns a copy for a call about which somebody can be asked: see ``beyond``."""
+        asking = copy.copy(self)
+        asking.asks = True
+        return asking
+
+    def beyond(self, given: str) -> str | None:
+        """Returns the real place, absolute, that a path which leads out arrives at; None if it does not
+        lead out, or if nobody can be asked about that: also not about a place that cannot be shown.
+        """
+        if not self.asks:
+            return None
+        try:
+            self.real(given)
+        except ToolError:
+            return self._shown_beyond(given)
+        except OSError:
+            return None
+        return None
+
+    def _shown_beyond(self, given: str) -> str | None:
+        try:
+            real = self.opened_to(()).real(given)
+        except (ToolError, OSError):
+            return None
+        absolute = os.path.normpath(self.workdir / real)
+        return absolute if absolute.isprintable() else None
+
+    def opened_to(self, places: Iterable[str]) -> Confinement:
+        """Returns a copy for one call, which may also use some places wherever they are, and what is in
+        them.
+
+        Args:
+            places: as ``beyond`` returns them.
+        """
+        opened = copy.copy(self)
+        opened.opened = tuple(places)
+        opened._opened = frozenset(  # noqa: SLF001
+            from_workdir(self.workdir, Path(place)) for place in opened.opened
+        )
+        opened._kernel_devices = kernel_devices()  # noqa: SLF001
+        return opened
+
+    def spelled_from_workdir(self, place: str) -> str:
+        """Returns how ``real`` spells a place that ``beyond`` has returned."""
+        return "/".join(from_workdir(self.workdir, Path(place))) or "."
+
+    def is_seen(self, parts: Parts) -> bool:
+        """Whether the real place ``parts`` turns up in lists and searches."""
+        parts = settled(self.workdir, parts)
+        return not (self.is_hidden(parts) or self.restrictions.close_to_reading(parts))
+
+    def is_kernels(self, folder: int) -> bool:
+        """Whether an open folder is one in which the kernel shows what programs hold, on a way that may
+        lead out.
+        """
+        return bool(self._kernel_devices) and os.fstat(folder).st_dev in self._kernel_devices
+
+    def may_pass(self, parts: Parts) -> bool:
+        """Whether a folder at a real place may be made on the way to what may be used."""
+        return not leads_out(parts) or any(place[: len(parts)] == parts for place in self._opened)
+
+    def real(self, given: str) -> str:
+        """Returns where a path leads, with slashes from the workdir, ``.`` for the workdir itself.
+
+        Neither the place nor the folders on the way need exist: what is not there is no link. Of a
+        confinement with opened places that may be any place outside, spelled with ``..``.
+
+        Raises:
+            ToolError, OSError: as ``locate``.
+        """
+        way = Way(self, given)
+        with ExitStack() as cleanup:
+            cleanup.callback(way.close)
+            name = way.to(self._names_from_top(given), missing="imagine")
+            return "/".join(way.parts_of(name)) or "."
+
+    @contextmanager
+    def locate(self, given: str, *, create_parents: bool = False) -> Iterator[Place]:
+        """Walks to a path, which need not exist except for its folder.
+
+        Args:
+            given: relative to the workdir, or absolute and inside it; ``~`` and ``$VAR`` are expanded.
+            create_parents: whether missing folders on the way are made.
+
+        Raises:
+            ToolError: ``path_outside_workdir`` or ``path_invalid``, naming the path as given; or
+                ``path_denied`` if a folder that is missing may not be made.
+            OSError: what the operating system says of a folder on the way.
+        """
+        if create_parents:
+            # Nothing is made on the way to what may not be made in the end.
+            real = tuple(self.real(given).split("/"))
+            self._require_open(real, given)
+            if self.restrictions.close_to_writing(real):
+                raise denied(given, "writing")
+        names = self._names_from_top(given)
+        with self._walked(names, given, create_parents=create_parents) as place:
+            self._require_open(place.parts, given)
+            yield place
+
+    @contextmanager
+    def locate_real(
+        self, parts: Parts, *, create_parents: bool = False, in_passing: bool = False
+    ) -> Iterator[Place]:
+        """Walks to a place that ``real`` or an earlier walk has found.
+
+        Args:
+            in_passing: also to a folder on the way to a place that is opened.
+
+        Raises:
+            ToolError, OSError: as ``locate``; also if one of the names is a link by now.
+        """
+        given = "/".join(parts)
+        names = [*self._names_of_workdir, *parts]
+        with self._walked(names, given, create_parents=create_parents) as place:
+            if place.parts != parts:
+                raise ToolError(f"path_changed: {shown(given)}: a folder became a link meanwhile")
+            if not (in_passing and self.may_pass(parts)):
+                self._require_open(parts, given)
+            yield place
+
+    @contextmanager
+    def _walked(self, names: list[str], given: str, *, create_parents: bool) -> Iterator[Place]:
+        way = Way(self, given)
+        missing: Missing = "create" if create_parents else "fail"
+        with ExitStack() as cleanup:
+            cleanup.callback(way.close)
+            name = way.to(names, missing=missing)
+            yield Place(way.folder, name, way.parts_of(name), given, self.restrictions)
+
+    def _require_open(self, parts: Parts, given: str) -> None:
+        if leads_out(parts) and parts not in self._opened:
+            raise outside(given)
+
+    # --- names ---------------------------------------------------------------------------------
+
+    @property
+    def top(self) -> Path:
+        """Where every way begins: the workdir, and the root if some lead out."""
+        return self.workdir if self.opened is None else _ROOT
+
+    def from_top(self, names: Parts) -> Parts:
+        """Returns the real place that names from the top lead to, from the workdir."""
+        return names if self.opened is None else from_workdir(self.workdir, _ROOT.joinpath(*names))
+
+    @property
+    def _names_of_workdir(self) -> tuple[str, ...]:
+        return () if self.opened is None else self.workdir.parts[1:]
+
+    def _names_from_top(self, given: str) -> list[str]:
+        path = _expanded(given)
+        names = self.names_of(path, given)
+        return names if path.startswith("/") else [*self._names_of_workdir, *names]
+
+    def names_of(self, path: str, given: str) -> list[str]:
+        """Splits a path into names; those of an absolute one start at the top. ``..`` is left in place.
+
+        Raises:
+            ToolError: if it is absolute and does not begin with the workdir, and no way leads out.
+        """
+        pure = PurePosixPath(path)
+        if not pure.is_absolute():
+            return list(pure.parts)
+        if self.opened is not None:
+            return list(pure.parts[1:])
+        # POSIX keeps a leading "//" apart; for Linux it is the same as "/".
+        inside = self._inside(("/", *pure.parts[1:]))
+        if inside is None:
+            raise outside(given)
+        return list(inside)
+
+    def _inside(self, parts: tuple[str, ...]) -> tuple[str, ...] | None:
+        for root in self._roots:
+            if parts[: len(root)] == root:
+                return parts[len(root) :]
+        return None
+
+
+def _expanded(given: str) -> str:
+    if "\0" in given:
+        raise ToolError(f"path_invalid: {shown(given)} holds a NUL character")
+    try:
+        os.fsencode(given)
+    except UnicodeEncodeError:
+        raise ToolError(f"path_invalid: {shown(given)} is not valid Unicode") from None
+    if not given.startswith("~") and "$" not in given:
+        return given
+    # Only allowed variables: the name of a file must not become a way to read a secret.
+    variables = allowed_environment()
+    if given == "~" or given.startswith("~/"):
+        given = variables.get("HOME", "~") + given[1:]
+    return _VARIABLE.sub(lambda found: variables.get(found[1] or found[2], found[0]), given)

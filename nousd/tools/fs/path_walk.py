@@ -1,0 +1,144 @@
+"""One way from the workdir, or from the root, to a place: walked name by name, with descriptors.
+
+What may be walked to is ``nousd.tools.fs.path_sandbox``'s. Standard library and ``nousd.errors`` only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from typing import TYPE_CHECKING, Final, Literal
+
+from nousd.errors import ToolError
+from nousd.tools.fs.open_nofollow import open_real
+from nousd.tools.fs.path_errors import denied, outside
+
+if TYPE_CHECKING:
+    from nousd.tools.fs.path_sandbox import Confinement
+
+SYMLINKS_MAX: Final = 40
+"""Links followed for one path; the kernel's own bound."""
+
+DEPTH_MAX: Final = 128
+"""Folders below the workdir, or the root. Each holds a descriptor while a path is walked."""
+
+_FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+Missing = Literal["fail", "create", "imagine"]
+"""What becomes of a folder on the way that does not exist."""
+
+
+class Way:
+    """One way down from the top of a confinement.
+
+    Invariant: ``len(self._folders) == len(self._names) + 1``; no folder is a link or hidden, and one
+    that does not exist is None.
+    """
+
+    def __init__(self, confinement: Confinement, given: str) -> None:
+        self._confinement = confinement
+        self._given = given
+        self._names: list[str] = []
+        self._folders: list[int | None] = [open_real(confinement.top)]
+
+    def close(self) -> None:
+        for folder in self._folders:
+            if folder is not None:
+                os.close(folder)
+
+    @property
+    def folder(self) -> int:
+        """The folder that was arrived at, which exists unless missing ones were imagined."""
+        folder = self._folders[-1]
+        assert folder is not None
+        return folder
+
+    def to(self, names: list[str], *, missing: Missing) -> str:
+        """Goes to the folder that holds the last name, and returns that; ``.`` for the folder itself."""
+        ahead = deque(names)
+        links = 0
+        while ahead:
+            name = ahead.popleft()
+            if name == "..":
+                self._up()
+            elif (target := self._link_target(name)) is not None:
+                links += 1
+                if links > SYMLINKS_MAX:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                ahead.extendleft(reversed(self._names_behind(target)))
+            elif ahead:
+                self._down(name, missing)
+            else:
+                return name
+        return "."
+
+    def parts_of(self, name: str) -> tuple[str, ...]:
+        """Returns the real way from the workdir to a name in the folder that was arrived at.
+
+        Raises:
+            ToolError: ``path_outside_workdir`` if it is hidden.
+        """
+        names = tuple(self._names) if name == "." else (*self._names, name)
+        parts = self._confinement.from_top(names)
+        if self._confinement.is_hidden(parts):
+            raise outside(self._given)
+        return parts
+
+    def _up(self) -> None:
+        if not self._names:
+            if self._confinement.opened is not None:
+                return  # above the root there is the root
+            raise outside(self._given)
+        self._names.pop()
+        folder = self._folders.pop()
+        if folder is not None:
+            os.close(folder)
+
+    def _down(self, name: str, missing: Missing) -> None:
+        if len(self._names) >= DEPTH_MAX:
+            raise ToolError(f"path_invalid: more than {DEPTH_MAX} folders deep")
+        parts = self.parts_of(name)
+        folder = self._folder_below(name, parts, missing)
+        self._folders.append(folder)
+        self._names.append(name)
+        if folder is not None and self._confinement.is_kernels(folder):
+            raise outside(self._given)
+
+    def _folder_below(self, name: str, parts: tuple[str, ...], missing: Missing) -> int | None:
+        above = self._folders[-1]
+        if above is None:
+            return None
+        try:
+            return os.open(name, _FOLDER, dir_fd=above)
+        except FileNotFoundError:
+            if missing == "imagine":
+                return None
+            if missing == "fail":
+                raise
+        if not self._confinement.may_pass(parts):
+            raise outside(self._given)
+        if self._confinement.restrictions.close_to_writing(parts):
+            raise denied(self._given, "writing")
+        os.mkdir(name, dir_fd=above)
+        return os.open(name, _FOLDER, dir_fd=above)
+
+    def _link_target(self, name: str) -> str | None:
+        folder = self._folders[-1]
+        if folder is None:
+            return None
+        try:
+            return os.readlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # it is there, but no link
+                return None
+            raise
+
+    def _names_behind(self, target: str) -> list[str]:
+        names = self._confinement.names_of(target, self._given)
+        if target.startswith("/"):
+            while self._names:
+                self._up()
+        return names

@@ -1,0 +1,179 @@
+"""A place in the file system that was found inside the workdir, and how it is opened.
+
+How one gets there is ``nousd.tools.fs.path_sandbox``. Standard library and ``nousd.errors`` only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+from nousd.tools.fs.path_errors import denied
+
+# O_NONBLOCK: opening a FIFO that nobody writes to must not block.
+_ALWAYS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+SEVERAL_NAMES: Final = (
+    "it has several names (hard links), and another may lie outside of the workdir"
+)
+"""Why such a file is not opened."""
+
+
+class Restrictions(NamedTuple):
+    """What may not be opened although it lies inside.
+
+    Args:
+        reading: patterns of places that are neither read nor listed. They match whole places, with
+            slashes from the workdir, ``.`` for the workdir itself; a folder is meant with all in it.
+        writing: the same for places that are neither made, changed nor removed.
+        hard_links: whether files with several names are opened all the same, if they are none of
+            ``own``.
+        own: files and folders of the daemon.
+    """
+
+    reading: tuple[re.Pattern[str], ...] = ()
+    writing: tuple[re.Pattern[str], ...] = ()
+    hard_links: bool = False
+    own: tuple[Path, ...] = ()
+
+    def close_to_reading(self, parts: tuple[str, ...]) -> bool:
+        """Whether the real place ``parts`` may be neither read nor listed."""
+        return _matches(self.reading, parts)
+
+    def close_to_writing(self, parts: tuple[str, ...]) -> bool:
+        """Whether the real place ``parts`` may be neither made, changed nor removed."""
+        return _matches(self.writing, parts)
+
+    def refuse(self, status: os.stat_result) -> None:
+        """Raises OSError for everything but a regular file with one name."""
+        refuse_irregular(status)
+        if status.st_nlink > 1 and not (self.hard_links and self._is_foreign(status)):
+            raise OSError(errno.EMLINK, SEVERAL_NAMES)
+
+    def opened(self, descriptor: int) -> BinaryIO:
+        """Returns a file that was opened for reading; where it is refused its descriptor is closed.
+
+        Raises:
+            OSError: as ``refuse``.
+        """
+        with ExitStack() as refused:
+            # Before it is a file object: one is not made of a folder, and would not close it either.
+            refused.callback(os.close, descriptor)
+            self.refuse(os.fstat(descriptor))
+            refused.pop_all()
+        return os.fdopen(descriptor, "rb")
+
+    def _is_foreign(self, status: os.stat_result) -> bool:
+        """Whether a file is none of the daemon's under another name."""
+        return not any(os.path.samestat(status, own) for own in _files(self.own))
+
+
+def _files(places: Iterable[Path]) -> Iterator[os.stat_result]:
+    """Yields what the system says of files, and of all files in folders, that are there."""
+    for place in places:
+        with suppress(OSError):
+            if not place.is_dir():
+                yield os.stat(place)
+            for folder, _, names in os.walk(place):
+                yield from (os.lstat(os.path.join(folder, name)) for name in names)  # noqa: PTH118
+
+
+def _matches(patterns: tuple[re.Pattern[str], ...], parts: tuple[str, ...]) -> bool:
+    if not patterns:
+        return False
+    above = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)] or ["."]
+    return any(pattern.fullmatch(place) for pattern in patterns for place in above)
+
+
+class Place:
+    """Where a path leads: a name in an open folder. Valid inside ``Confinement.locate`` only.
+
+    Args:
+        folder: descriptor (``O_PATH``) of the folder that holds it.
+        name: one component, no link when it was looked at; ``.`` for the folder itself.
+        parts: the real way there from the workdir.
+        given: the path as it was given, for messages.
+    """
+
+    def __init__(
+        self,
+        folder: int,
+        name: str,
+        parts: tuple[str, ...],
+        given: str,
+        restrictions: Restrictions,
+    ) -> None:
+        self.folder = folder
+        self.name = name
+        self.parts = parts
+        self._given = given
+        self._restrictions = restrictions
+
+    def open(self, flags: int) -> int:
+        """Returns a descriptor; never follows a link and never blocks. Asks no restrictions."""
+        return os.open(self.name, flags | _ALWAYS, dir_fd=self.folder)
+
+    def open_file(self) -> BinaryIO:
+        """Opens a regular file for reading.
+
+        Raises:
+            ToolError: ``path_denied``.
+            OSError: also for folders (EISDIR), for FIFOs, sockets and devices (EINVAL), and for files
+                with several names (EMLINK).
+        """
+        self._require_readable()
+        return self._restrictions.opened(self.open(os.O_RDONLY))
+
+    @contextmanager
+    def open_folder(self) -> Iterator[int]:
+        """Opens a folder for listing.
+
+        Raises:
+            ToolError: ``path_denied``.
+            OSError: also for anything that is no folder (ENOTDIR).
+        """
+        self._require_readable()
+        descriptor = self.open(os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def status(self) -> os.stat_result | None:
+        """Returns what stands there, None if nothing does."""
+        try:
+            return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def require_writable(self) -> os.stat_result | None:
+        """Returns what stands there, None if nothing does, if it may be changed or removed.
+
+        Raises:
+            ToolError: ``path_denied``.
+            OSError: as ``open_file``.
+        """
+        if self._restrictions.close_to_writing(self.parts):
+            raise denied(self._given, "writing")
+        status = self.status()
+        if status is not None:
+            self._restrictions.refuse(status)
+        return status
+
+    def _require_readable(self) -> None:
+        if self._restrictions.close_to_reading(self.parts):
+            raise denied(self._given, "reading")
+
+
+def refuse_irregular(status: os.stat_result) -> None:
+    """Raises OSError for everything but a regular file."""
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file")

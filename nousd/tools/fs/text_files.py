@@ -1,0 +1,169 @@
+"""Reading and replacing whole text files, as ``write`` and ``edit`` do.
+
+A file is replaced by renaming a finished one over it: a reader, a crash or a full disk never leaves half
+a file. Blocks: call it in a thread, with ``WRITING`` as its limiter.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from codecs import BOM_UTF8
+from contextlib import ExitStack, suppress
+from typing import Final
+
+import trio
+
+from nousd.errors import ToolError
+from nousd.tools.fs.path_errors import shown
+from nousd.tools.fs.resolved_path import Place
+
+TEXT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The largest file that can be edited."""
+
+BINARY_PROBE_BYTES: Final = 8 * 1024
+"""A file with a NUL in its first bytes is taken for binary."""
+
+WRITING: Final = trio.CapacityLimiter(1)
+"""One change at a time in the whole daemon, so that two edits of one file never lose one of them."""
+
+
+_IMAGES: Final = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+    b"BM": "image/bmp",
+    b"RIFF": "image/webp",
+}
+"""First bytes -> media type, looked up only for files that are binary."""
+
+
+def binary_kind(probe: bytes) -> str | None:
+    """Returns what a file is called whose first bytes are ``probe``; None for text."""
+    if b"\0" not in probe[:BINARY_PROBE_BYTES]:
+        return None
+    for magic, media_type in _IMAGES.items():
+        if probe.startswith(magic):
+            return f"an image ({media_type})"
+    return "a binary file"
+
+
+def read_text(place: Place, given: str) -> tuple[bytes, str]:
+    """Reads a whole file.
+
+    Returns:
+        Its byte order mark (or nothing), and the text behind it with the line endings it has.
+
+    Raises:
+        ToolError: if it is too large, or no UTF-8 text.
+        OSError: if it cannot be read.
+    """
+    with place.open_file() as file:
+        data = file.read(TEXT_BYTES_MAX + 1)
+    if len(data) > TEXT_BYTES_MAX:
+        raise ToolError(f"edit_failed: {shown(given)} is larger than {TEXT_BYTES_MAX} bytes")
+    if (kind := binary_kind(data)) is not None:
+        raise ToolError(f"edit_failed: {shown(given)} is {kind}")
+    bom = BOM_UTF8 if data.startswith(BOM_UTF8) else b""
+    try:
+        return bom, data[len(bom) :].decode()
+    except UnicodeDecodeError as error:
+        raise ToolError(f"edit_failed: {shown(given)} is not UTF-8 text") from error
+
+
+def replace_file(place: Place, data: bytes) -> None:
+    """Puts a file there, or in the place of the regular file that is there.
+
+    The file's mode stays; a new file gets what the umask leaves of 0666. Nothing but the old file is
+    left if it fails.
+
+    Raises:
+        ToolError, OSError: as ``writable``.
+    """
+    temporary = stage_file(place, data, writable(place))
+    try:
+        put_staged(place, temporary)
+    except OSError:
+        discard_staged(place, temporary)
+        raise
+
+
+def writable(place: Place) -> os.stat_result | None:
+    """Returns the file that is there, if it may be changed; None if nothing is there.
+
+    Raises:
+        ToolError, OSError: as ``Place.require_writable``; also for files that may not be written.
+    """
+    old = place.require_writable()
+    if old is not None:
+        # Renaming asks for the folder's permission only; writing should ask for the file's.
+        os.close(place.open(os.O_WRONLY))
+    return old
+
+
+def stage_file(
+    place: Place,
+    data: bytes,
+    old: os.stat_result | None = None,
+    *,
+    mode: int | None = None,
+    executable: bool = False,
+) -> str:
+    """Writes a file beside its place, durably, and returns its name there; nothing is left if it fails.
+
+    Args:
+        old: whose owner and mode it gets.
+        mode: its mode instead; with neither it has what the umask leaves of 0666.
+        executable: whether whoever may read it may run it as well.
+    """
+    temporary = f".{secrets.token_hex(8)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o666, dir_fd=place.folder)
+    with ExitStack() as undo:
+        undo.callback(discard_staged, place, temporary)
+        with os.fdopen(descriptor, "wb") as file:
+            if old is not None:
+                _keep_owner_and_mode(descriptor, old)
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            if executable:
+                os.fchmod(descriptor, runnable(stat.S_IMODE(os.fstat(descriptor).st_mode)))
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        undo.pop_all()
+    return temporary
+
+
+def put_staged(place: Place, temporary: str) -> None:
+    """Puts a staged file there, at once and durably."""
+    os.replace(temporary, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+    sync_folder(place)
+
+
+def discard_staged(place: Place, temporary: str) -> None:
+    """Removes a staged file, if it is still there."""
+    with suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=place.folder)
+
+
+def runnable(mode: int) -> int:
+    """Returns a mode by which whoever may read a file may run it."""
+    return mode | (mode & 0o444) >> 2
+
+
+def _keep_owner_and_mode(descriptor: int, old: os.stat_result) -> None:
+    with suppress(PermissionError):  # only root may give files away
+        os.fchown(descriptor, old.st_uid, old.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+
+
+def sync_folder(place: Place) -> None:
+    """Makes durable which names are in the folder."""
+    folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.folder)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

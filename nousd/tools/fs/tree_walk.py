@@ -1,0 +1,95 @@
+"""Goes through everything below a folder of the workdir, in order.
+
+Links are seen but never followed; ``.git`` and what is hidden or closed to the call are not seen at all.
+Every folder is opened name by name from the top, so that exchanging one for a link leads nowhere.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import BinaryIO, Final, NamedTuple
+
+from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_walk import DEPTH_MAX
+from nousd.tools.fs.resolved_path import Place
+
+SKIPPED_FOLDERS: Final = frozenset({".git"})
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+Parts = tuple[str, ...]
+
+
+class Found(NamedTuple):
+    """Something below the top folder; ``parts`` is the way to it from there."""
+
+    parts: Parts
+    is_folder: bool
+
+
+class Tree:
+    """A folder and everything below it. Valid inside ``open_tree`` only."""
+
+    def __init__(self, confinement: Confinement, place: Place, top: int) -> None:
+        self._confinement = confinement
+        self._base = place.parts
+        self._top = top
+
+    def __iter__(self) -> Iterator[Found]:
+        """Yields each name before what is below it; folders that cannot be read are left out."""
+        ahead = self._listed(())
+        while ahead:
+            found = ahead.pop()
+            yield found
+            if found.is_folder and len(found.parts) < DEPTH_MAX:
+                with suppress(OSError):
+                    ahead += self._listed(found.parts)
+
+    @contextmanager
+    def open_file(self, parts: Parts) -> Iterator[BinaryIO]:
+        """Opens a regular file; OSError for everything else, and for files with several names."""
+        with self._folder(parts[:-1]) as folder:
+            descriptor = os.open(parts[-1], _FILE, dir_fd=folder)
+        with self._confinement.restrictions.opened(descriptor) as file:
+            yield file
+
+    def _listed(self, parts: Parts) -> list[Found]:
+        """Returns a folder's content, last name first."""
+        with self._folder(parts) as folder, os.scandir(folder) as entries:
+            found = [
+                Found((*parts, entry.name), entry.is_dir(follow_symlinks=False))
+                for entry in entries
+                if entry.name not in SKIPPED_FOLDERS
+                and self._confinement.is_seen((*self._base, *parts, entry.name))
+            ]
+        return sorted(found, reverse=True)
+
+    @contextmanager
+    def _folder(self, parts: Parts) -> Iterator[int]:
+        descriptor = os.open(".", _FOLDER, dir_fd=self._top)
+        try:
+            for name in parts:
+                below = os.open(name, _FOLDER, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = below
+                if self._confinement.is_kernels(below):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def open_tree(confinement: Confinement, given: str) -> Iterator[Tree]:
+    """Opens the folder at a path.
+
+    Raises:
+        ToolError, OSError: as ``Confinement.locate`` and ``Place.open_folder``.
+    """
+    with confinement.locate(given) as place, place.open_folder() as top:
+        yield Tree(confinement, place, top)

@@ -1,0 +1,98 @@
+"""All of an output, for the artifact store: in memory while it is short, else in a file.
+
+What is shown of it is not known here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from nousd.tools.output.spooled_file import Spool
+from nousd.wire.limits import ARTIFACT_BYTES_MAX
+
+SPOOL_PIECE_BYTES: Final = 1024 * 1024
+"""What waits in memory before it goes to the disk; an output that is no longer never does."""
+
+END_BYTES: Final = 1024 * 1024
+"""What is kept of the end of an output that is too long to be kept whole."""
+
+_GAP_BYTES_MAX: Final = 128  # of the line that says what is missing
+
+
+class WholeOutput:
+    """Takes an output as it comes; of one that is longer than an artifact may be, it keeps the beginning
+    and the end.
+
+    Args:
+        folder: on whose filesystem the file lies; None: the usual one.
+        in_memory: whether it is never to go to a file: it stands in memory anyway.
+
+    ``content``, once it is finished: what was kept, None if it could not be. ``remark``: a sentence
+    where that is not all.
+    """
+
+    def __init__(self, folder: Path | None = None, *, in_memory: bool = False) -> None:
+        self.content: bytes | Spool | None = None
+        self.remark = ""
+        self._folder = folder
+        self._in_memory = in_memory
+        self._bytes = 0
+        self._waiting = bytearray()
+        self._end = bytearray()
+        self._spool: Spool | None = None
+        # What is kept for certain, before it is known how long the output is, and what may have to be.
+        self._end_bytes_max = END_BYTES + _GAP_BYTES_MAX
+        self._begin_bytes_max = ARTIFACT_BYTES_MAX - self._end_bytes_max
+
+    def feed(self, chunk: bytes) -> None:
+        """Takes a piece; at once, without the disk."""
+        begin = chunk[: max(0, self._begin_bytes_max - self._bytes)]
+        self._bytes += len(chunk)
+        if self.remark:  # it could not be kept
+            return
+        self._waiting += begin
+        if len(begin) < len(chunk):
+            self._end += memoryview(chunk)[len(begin) :]
+            if len(self._end) > 2 * self._end_bytes_max:
+                del self._end[: -self._end_bytes_max]
+
+    @property
+    def wants_to_spill(self) -> bool:
+        """Whether so much waits in memory that ``spill`` should be called."""
+        return len(self._waiting) > SPOOL_PIECE_BYTES and not self._in_memory
+
+    @property
+    def is_short(self) -> bool:
+        """Whether ``finish`` will not touch the disk."""
+        is_in_memory = len(self._waiting) + len(self._end) <= SPOOL_PIECE_BYTES or self._in_memory
+        return self._spool is None and is_in_memory
+
+    def spill(self) -> None:
+        """Moves what waits to the disk; blocks."""
+        try:
+            self._spool = self._spool or Spool(self._folder)
+            self._spool.write(self._waiting)
+        except OSError as error:
+            self.remark = f" The whole could not be kept: {error.strerror}."
+            if self._spool is not None:
+                self._spool.close()
+            self._end.clear()
+        self._waiting.clear()
+
+    def finish(self) -> None:
+        """Makes ``content`` of what came; blocks."""
+        gap, is_short = 0, self.is_short
+        if self._bytes > ARTIFACT_BYTES_MAX:
+            gap = self._bytes - self._begin_bytes_max - END_BYTES
+            del self._end[:-END_BYTES]
+            self._waiting += f"\n[{gap} bytes of the output were not kept]\n".encode()
+        self._waiting += self._end
+        self._end.clear()
+        if not is_short and not self.remark:
+            self.spill()
+        if self.remark:
+            return
+        self.content = bytes(self._waiting) if self._spool is None else self._spool
+        if gap:
+            self.remark = f" It is kept whole but for {gap} bytes in front of its last {END_BYTES}."

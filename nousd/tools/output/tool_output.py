@@ -1,0 +1,196 @@
+"""The bounds of what a tool says: to the model, to those who watch, and to the artifact store.
+
+No memory here grows with the output: a command may print gigabytes.
+"""
+
+from __future__ import annotations
+
+import codecs
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from nousd.tools.interface import Emit, ToolResult
+from nousd.tools.output.output_capture import WholeOutput
+from nousd.tools.output.spooled_file import Spool
+from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX, TOOL_UPDATES_BYTES_MAX
+
+STREAM_PAUSE_SECONDS: Final = 0.05
+"""Between two pieces of a stream, so that a thousand short lines are a few pieces."""
+
+_TAIL_BYTES: Final = TOOL_RESULT_BYTES_MAX + 4  # one character more than can be shown
+
+
+class OutputCollector:
+    """Takes output as it comes: what the model is told of it, and the whole for the artifact store.
+
+    Args:
+        folder: on whose filesystem a long output is kept meanwhile; None: the usual one.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._excerpt = _Excerpt()
+        self._whole = WholeOutput(folder)
+
+    def feed(self, chunk: bytes) -> None:
+        self._excerpt.feed(chunk)
+        self._whole.feed(chunk)
+
+    async def wait_room(self) -> None:
+        """Waits until more may come: whoever feeds much calls it after each chunk."""
+        if self._whole.wants_to_spill:
+            await trio.to_thread.run_sync(self._whole.spill)
+        else:
+            await trio.lowlevel.checkpoint()
+
+    async def finish(self) -> None:
+        """Says that no more will come; the results are for after that."""
+        if self._whole.is_short:
+            self._whole.finish()
+        else:
+            await trio.to_thread.run_sync(self._whole.finish)
+
+    def head(self) -> ToolResult:
+        """Returns the beginning of the output, with a note if that is not all."""
+        return self._excerpt.head(self._whole)
+
+    def tail(self) -> ToolResult:
+        """Returns the end of the output, with a note if that is not all."""
+        return self._excerpt.tail(self._whole)
+
+
+class _Excerpt:
+    """An output's first and last 50 KiB, and its size."""
+
+    def __init__(self) -> None:
+        self._first = bytearray()
+        self._last = bytearray()
+        self._bytes = 0
+        self._newlines = 0
+
+    def feed(self, chunk: bytes) -> None:
+        self._bytes += len(chunk)
+        self._newlines += chunk.count(b"\n")
+        self._first += chunk[: _TAIL_BYTES - len(self._first)]
+        self._last += chunk
+        if len(self._last) > 4 * _TAIL_BYTES:
+            del self._last[:-_TAIL_BYTES]
+
+    def head(self, whole: WholeOutput) -> ToolResult:
+        return self._result(first_part(bytes(self._first)), "first", whole)
+
+    def tail(self, whole: WholeOutput) -> ToolResult:
+        return self._result(last_part(bytes(self._last[-_TAIL_BYTES:])), "last", whole)
+
+    def _result(self, part: str, which: str, whole: WholeOutput) -> ToolResult:
+        part = part.rstrip("\n")
+        if self._is_all(part):
+            return ToolResult(text=part)
+        lines = self._newlines + (not self._last.endswith(b"\n"))
+        note = (
+            f"[Output cut: the {which} {part.count(chr(10)) + 1} of {lines} lines are shown,"
+            f" {self._bytes} bytes in all.{whole.remark}]"
+        )
+        return ToolResult(text=f"{part}\n\n{note}", full=whole.content)
+
+    def _is_all(self, part: str) -> bool:
+        if self._bytes > TOOL_RESULT_BYTES_MAX:
+            return False
+        return part == self._first.decode("utf-8", "replace").rstrip("\n")
+
+
+def head_of(text: str) -> ToolResult:
+    """Returns the beginning of a text, with a note if that is not all."""
+    data = text.encode("utf-8", "replace")
+    excerpt = _Excerpt()
+    excerpt.feed(data)
+    return excerpt.head(_whole_of(data))
+
+
+def within_bounds(full: bytes | Spool) -> bytes | Spool | None:
+    """Returns what is kept of a whole output that somebody else has put together."""
+    return _whole_of(full).content if isinstance(full, bytes) else full
+
+
+def _whole_of(data: bytes) -> WholeOutput:
+    whole = WholeOutput(in_memory=True)
+    whole.feed(data)
+    whole.finish()
+    return whole
+
+
+def first_part(data: bytes) -> str:
+    """Returns the beginning, within both bounds; ends with a whole line unless there is none."""
+    data = data.decode("utf-8", "replace").encode()
+    if len(data) > TOOL_RESULT_BYTES_MAX:
+        data = data[:TOOL_RESULT_BYTES_MAX]
+        data = data[: data.rfind(b"\n") + 1] or data
+    lines = data.decode("utf-8", "ignore").split("\n", TOOL_RESULT_LINES_MAX)
+    return "\n".join(lines[:TOOL_RESULT_LINES_MAX])
+
+
+def last_part(data: bytes) -> str:
+    """Returns the end, within both bounds; begins with a whole line unless there is none."""
+    data = data.decode("utf-8", "replace").encode().removesuffix(b"\n")
+    if len(data) > TOOL_RESULT_BYTES_MAX:
+        data = data[-TOOL_RESULT_BYTES_MAX:]
+        data = data[data.find(b"\n") + 1 :]
+    lines = data.decode("utf-8", "ignore").rsplit("\n", TOOL_RESULT_LINES_MAX)
+    return "\n".join(lines[-TOOL_RESULT_LINES_MAX:])
+
+
+class OutputStream:
+    """Passes output on to ``emit`` while it appears, in pieces, up to a bound.
+
+    ``feed`` never waits: what a slow ``emit`` has not taken yet is at most ``TOOL_UPDATES_BYTES_MAX``.
+    """
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._bytes_left = TOOL_UPDATES_BYTES_MAX
+        self._pending: list[str] = []
+        self._news = trio.Event()
+        self._finished = trio.Event()
+
+    def feed(self, chunk: bytes) -> None:
+        if self._bytes_left < 0:  # the note that says so is out
+            return
+        piece = chunk[: self._bytes_left]
+        self._bytes_left -= len(piece)
+        self._add(self._decoder.decode(piece))
+        if len(piece) < len(chunk):
+            self._bytes_left = -1
+            self._add("\n[Output goes on; no more of it is streamed.]\n")
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether anything has come."""
+        return self._bytes_left != TOOL_UPDATES_BYTES_MAX
+
+    def finish(self) -> None:
+        """Says that no more will come."""
+        self._add(self._decoder.decode(b"", final=True))
+        self._finished.set()
+        self._news.set()
+
+    async def run(self) -> None:
+        """Emits until everything that was fed is out and ``finish`` was called."""
+        while True:
+            await self._news.wait()
+            self._news = trio.Event()
+            last = self._finished.is_set()
+            if self._pending:
+                piece = "".join(self._pending)
+                self._pending.clear()
+                await self._emit(piece)
+            if last:
+                return
+            with trio.move_on_after(STREAM_PAUSE_SECONDS):
+                await self._finished.wait()
+
+    def _add(self, text: str) -> None:
+        if text:
+            self._pending.append(text)
+            self._news.set()

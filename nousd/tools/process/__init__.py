@@ -1,0 +1,1 @@
+"""Processes of tools: the supervisor that leaves no orphan, and sandboxed commands."""

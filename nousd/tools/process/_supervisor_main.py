@@ -1,0 +1,349 @@
+"""The supervisor process: holds one command, and lets nothing of it survive.
+
+Its arguments: CONTROL GRACE_MS ENVIRONMENT LIMITS PROGRAM ARGUMENT...; its input and output are the
+command's.
+See ``nousd.tools.process.supervisor`` for the whole design. This file is a program of its own: standard library
+only, single-threaded, small enough to start in a few milliseconds.
+
+CONTROL is a socket to the daemon. The daemon never writes to it: its end of file, for whatever
+reason, means "end the command". Two lines are written to it: ``started PID`` before the command has
+begun, and when every process of it is gone ``exited CODE`` (negative: minus the signal's number). If it
+was ended for going beyond a limit, ``exceeded LIMIT`` stands between them.
+ENVIRONMENT is a file with the command's, as NAME=VALUE with a NUL behind each: unlike arguments, nobody
+else on the machine sees it. LIMITS is four numbers with commas between them, zero for no limit: see
+``Limits``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+KILLING_SECONDS_MAX = 2.0
+"""How long processes may take to die of SIGKILL (stuck in the kernel, or not ours to kill)."""
+
+OPEN_FILES_USUAL = 1024
+"""Files that a program may have open unless it asks for more: what systems begin with."""
+
+OPEN_FILES_MAX = 65_536
+
+COUNTING_SECONDS = 0.05
+"""Between two looks at what the command uses. What it can start in between is more than it may have; no
+limit of the kernel holds a root's processes together."""
+
+COUNTING_SHARE_MAX = 0.05
+"""Of one processor, for these looks."""
+
+
+class Limits:
+    """What the command may use; zero means that there is no such limit.
+
+    Args:
+        is_holder: whether its first process is no part of it but only holds the others.
+        memory_bytes: that one process may write to.
+        processes: at one time, threads included.
+        file_bytes: of one file.
+    """
+
+    def __init__(self, is_holder: int, memory_bytes: int, processes: int, file_bytes: int) -> None:
+        self.is_holder = bool(is_holder)
+        self.memory_bytes = memory_bytes
+        self.processes = processes
+        self.file_bytes = file_bytes
+
+    @property
+    def any(self) -> bool:
+        return bool(self.memory_bytes or self.processes or self.file_bytes)
+
+
+def main(arguments: list[str]) -> None:
+    control = socket.socket(fileno=int(arguments[0]))
+    control.set_inheritable(False)
+    grace_seconds = int(arguments[1]) / 1000
+    environment = _environment(int(arguments[2]))
+
+    # Orphans of the command become our children, whatever group or session they moved to.
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    wake = _wake_on_signals()
+    if _is_hung_up(control):
+        # The daemon died or gave up while this program started: nothing may begin any more.
+        _say(control, f"exited {-signal.SIGTERM}")
+        return
+    limits = Limits(*map(int, arguments[3].split(",")))
+    child = _start(arguments[4:], environment, control, limits)
+    command = Command(child, wake, limits)
+    exceeded = command.wait_until_over_or(control)
+    if exceeded is not None:
+        _say(control, f"exceeded {exceeded}")
+    command.end(0 if exceeded else grace_seconds)
+    _say(control, f"exited {command.code}")
+
+
+def _environment(descriptor: int) -> dict[str, str]:
+    with open(descriptor, "rb") as file:
+        items = file.read().split(b"\0")[:-1]
+    return dict(os.fsdecode(item).split("=", 1) for item in items)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def _wake_on_signals() -> int:
+    """Returns a descriptor from which the numbers of arriving signals can be read."""
+    wake, write_end = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    return wake
+
+
+def _is_hung_up(control: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _start(
+    program: list[str], environment: dict[str, str], control: socket.socket, limits: Limits
+) -> int:
+    supervisor = os.getpid()
+    child = os.fork()
+    if child == 0:
+        try:
+            # Here, not behind the fork: a command that kills its supervisor at once is told of as well.
+            _say(control, f"started {os.getpid()}")
+            _become(program, environment, supervisor, limits)
+        except OSError as error:
+            os.write(2, f"{program[0]}: {error.strerror}\n".encode())
+        finally:
+            os._exit(127)
+    return child
+
+
+def _become(
+    program: list[str], environment: dict[str, str], supervisor: int, limits: Limits
+) -> None:
+    os.setsid()
+    # Right here because we have one thread only: the signal follows the thread that forked.
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != supervisor:
+        return
+    # Python ignores these two; a command expects to die of them.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    _expect_few_files()
+    _limit(limits)
+    os.execve(program[0], program, environment)  # noqa: S606
+
+
+def _expect_few_files() -> None:
+    """Undoes what the daemon did for its many clients: a program may use ``select``. It can ask for
+    more itself.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft > OPEN_FILES_USUAL:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_USUAL, hard))
+
+
+def _limit(limits: Limits) -> None:
+    """Sets what the kernel keeps for each process."""
+    if not limits.any:
+        return
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_NOFILE, OPEN_FILES_MAX)
+    if limits.memory_bytes:
+        # Not of addresses: many programs reserve far more of them than they ever use.
+        _lower(resource.RLIMIT_DATA, limits.memory_bytes)
+    if limits.file_bytes:
+        _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
+    if limits.processes and os.getuid() != 0:
+        # The kernel counts them by user, and never those of root. Others of the user start some too.
+        _lower(resource.RLIMIT_NPROC, _tasks_of(os.getuid()) + 2 * limits.processes)
+
+
+def _lower(what: int, value: int) -> None:
+    soft, hard = resource.getrlimit(what)
+    hard = value if hard == resource.RLIM_INFINITY else min(hard, value)
+    soft = hard if soft == resource.RLIM_INFINITY else min(hard, soft)
+    resource.setrlimit(what, (soft, hard))
+
+
+def _tasks_of(user: int) -> int:
+    return sum(process.tasks for process in _processes() if _owner(process.id) == user)
+
+
+def _owner(process: int) -> int | None:
+    with contextlib.suppress(OSError):
+        return os.stat(f"/proc/{process}").st_uid
+    return None
+
+
+def _say(control: socket.socket, line: str) -> None:
+    # The daemon may be gone; then there is nobody left to tell.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        control.sendall(line.encode() + b"\n", socket.MSG_NOSIGNAL)
+
+
+class Command:
+    """The command's first process and all that came from it."""
+
+    def __init__(self, child: int, wake: int, limits: Limits) -> None:
+        self._child = child
+        self._wake = wake
+        self._limits = limits
+        self.code: int | None = None
+
+    def wait_until_over_or(self, control: socket.socket) -> str | None:
+        """Returns when the first process has ended, the daemon hung up, or we are told to stop; or when
+        the command uses too much, and then of what.
+        """
+        counts = bool(self._limits.processes or self._limits.memory_bytes)
+        next_count = time.monotonic() + COUNTING_SECONDS
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        poll.register(control, select.POLLIN)
+        while self.code is None:
+            left = max(0, next_count - time.monotonic()) * 1000
+            ready = {descriptor for descriptor, _ in poll.poll(left if counts else None)}
+            if control.fileno() in ready or self._signals() - {signal.SIGCHLD}:
+                return None
+            self._reap()
+            began = time.monotonic()
+            if counts and began >= next_count:
+                if (exceeded := self._exceeded()) is not None:
+                    return exceeded
+                took = time.monotonic() - began
+                next_count = began + max(COUNTING_SECONDS, took / COUNTING_SHARE_MAX)
+        return None
+
+    def _exceeded(self) -> str | None:
+        """Returns the name of a limit that the command has gone beyond."""
+        found = list(_descendants(os.getpid()))
+        processes, memory = self._limits.processes, self._limits.memory_bytes
+        if processes and sum(process.tasks for process in found) > processes:
+            return "processes"
+        pages = memory // resource.getpagesize()
+        if memory and any(
+            process.pages > pages and _own_bytes(process.id) > memory for process in found
+        ):
+            return "memory_bytes"
+        return None
+
+    def end(self, grace_seconds: float) -> None:
+        """Ends what is left: SIGTERM, and SIGKILL for what is still there after the grace."""
+        deadline = time.monotonic() + grace_seconds
+        if self._reap():
+            return
+        self._signal_all(signal.SIGTERM)
+        while not self._reap():
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= -KILLING_SECONDS_MAX:
+                return
+            if seconds_left <= 0:
+                self._signal_all(signal.SIGKILL)
+            # Again and again: a process may fork while we look for its children.
+            select.select([self._wake], [], [], seconds_left if seconds_left > 0 else 0.01)
+            self._signals()
+
+    def _signals(self) -> set[int]:
+        try:
+            return set(os.read(self._wake, 4096))
+        except BlockingIOError:
+            return set()
+
+    def _reap(self) -> bool:
+        """Collects the dead. Returns whether nobody is left.
+
+        No child means no descendant: every process below us has a living ancestor that is our
+        child, or was handed to us when its parent died.
+        """
+        while True:
+            try:
+                process, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if process == 0:
+                return False
+            if process == self._child:
+                self.code = os.waitstatus_to_exitcode(status)
+
+    def _signal_all(self, number: int) -> None:
+        """Signals the command's group, which no fork can escape, and who has left the group.
+
+        Who only holds the command is not told to stop: it goes when the command does, and if it is
+        killed the command goes with it.
+        """
+        spares_holder = self._limits.is_holder and number != signal.SIGKILL
+        if not spares_holder:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child, number)
+        for process in _descendants(os.getpid()):
+            if process.group != self._child or (spares_holder and process.id != self._child):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process.id, number)
+
+
+class Process:
+    """What the kernel says of a process; ``pages`` are those in memory, ``tasks`` its threads."""
+
+    def __init__(self, id: int, facts: list[bytes]) -> None:
+        self.id = id
+        self.parent = int(facts[1])
+        self.group = int(facts[2])
+        self.tasks = int(facts[17])
+        self.pages = int(facts[21])
+
+
+def _descendants(root: int) -> Iterator[Process]:
+    """Yields everything below ``root``."""
+    children: dict[int, list[Process]] = {}
+    for process in _processes():
+        children.setdefault(process.parent, []).append(process)
+    ahead = list(children.get(root, ()))
+    while ahead:
+        found = ahead.pop()
+        yield found
+        ahead.extend(children.get(found.id, ()))
+
+
+def _own_bytes(process: int) -> int:
+    """Returns the memory of a process that is no file's."""
+    with (
+        contextlib.suppress(OSError),
+        open(f"/proc/{process}/status", encoding="utf-8", errors="replace") as file,  # noqa: PTH123
+    ):
+        found = dict(line.partition(":")[::2] for line in file)
+        return sum(
+            int(found.get(name, "0 kB").split()[0]) * 1024 for name in ("RssAnon", "RssShmem")
+        )
+    return 0
+
+
+def _processes() -> Iterator[Process]:
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if not name.isdigit():
+            continue
+        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+            # The program's name stands in parentheses and may hold anything.
+            facts = file.read().rpartition(b")")[2].split()
+            yield Process(int(name), facts)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

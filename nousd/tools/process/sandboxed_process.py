@@ -1,0 +1,201 @@
+"""A command of a tool: supervised, in a sandbox if it is to be, its output streamed and collected.
+
+What is run, and whether a sandbox must hold it, is the tool's business.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from nousd.errors import ToolError
+from nousd.tools.environment import allowed_environment
+from nousd.tools.fs.folder_threads import in_folder_thread
+from nousd.tools.fs.open_nofollow import require_real
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.output.tool_output import OutputCollector, OutputStream
+from nousd.tools.process.supervisor import Ended, run_supervised
+from nousd.tools.sandbox.interface import Held, Request, Sandbox
+from nousd.wire.limits import ARTIFACT_BYTES_MAX
+from nousd.wire.objects.policy import SandboxFacts
+
+_REASON_CHARS_MAX: Final = 1000
+
+_REFUSAL: Final = re.compile("permission denied|operation not permitted", re.IGNORECASE)
+"""By which programs say that the kernel refused them something."""
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """A program to run in the workdir.
+
+    Args:
+        argv: its absolute path, and its arguments.
+        sandbox: what holds it; None for nothing.
+        network: whether it may reach one, also where programs in the sandbox usually cannot.
+        opened: what it may change although sandboxes protect it.
+        is_read_only: whether the sandbox keeps it from writing in the workdir.
+        variables: of its environment, beside those that every command has.
+    """
+
+    argv: Sequence[str]
+    sandbox: Sandbox | None
+    timeout_seconds: float
+    network: bool = False
+    opened: tuple[Path, ...] = ()
+    is_read_only: bool = False
+    variables: dict[str, str] = {}
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command gave.
+
+    Args:
+        result: its output as the model is told it, and what held it.
+        remarks: what else a model should know.
+    """
+
+    ended: Ended
+    result: ToolResult
+    timeout_seconds: float
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it was ended, or says itself that it failed."""
+        return self.cut_off is not None or self.ended.code != 0
+
+    @property
+    def cut_off(self) -> str | None:
+        """What it was ended for, worded behind its name; None if it ended by itself."""
+        if self.ended.exceeded is not None:
+            return f"was ended: it went beyond {self._limit_exceeded(self.ended.exceeded)}"
+        return f"timed out after {self.timeout_seconds:g} seconds" if self.ended.timed_out else None
+
+    def _limit_exceeded(self, name: str) -> str:
+        facts = self.result.sandbox
+        return f"the limit {name} of {facts.limits[name]}" if facts else f"the limit {name}"
+
+    def told(self, nothing: str, *notes: str | None) -> ToolResult:
+        """Returns what the model is told: the output and the remarks, and behind them the notes.
+
+        Args:
+            nothing: what stands in the place of no output.
+        """
+        remarks = [f"[{remark}]" for remark in self.remarks]
+        text = "\n\n".join([self.result.text or nothing, *remarks, *filter(None, notes)])
+        return msgspec.structs.replace(self.result, text=text, is_error=self.is_error)
+
+
+async def run_command(command: Command, context: ToolContext) -> Ran:
+    """Runs a command to its end, streaming what it says.
+
+    Raises:
+        ToolError: it cannot be held.
+    """
+    collector = OutputCollector(context.spool_folder)
+    stream = OutputStream(context.emit)
+    secrets = context.secrets.stream()
+
+    def take(chunk: bytes) -> None:
+        tell(secrets.feed(chunk))
+
+    def tell(chunk: bytes) -> None:
+        collector.feed(chunk)
+        stream.feed(chunk)
+
+    async with _held(command, context) as held, trio.open_nursery() as nursery:
+        nursery.start_soon(stream.run)
+        ended = await run_supervised(
+            held.argv,
+            cwd=context.workdir,
+            env=held.env,
+            on_output=take,
+            wait_room=collector.wait_room,
+            timeout_seconds=command.timeout_seconds,
+            held=held,
+        )
+        tell(secrets.finish())
+        stream.finish()
+    await collector.finish()
+    result = collector.tail()
+    if held.facts is not None:
+        facts = _with_own_limits(held.facts, command)
+        result = msgspec.structs.replace(result, execution_env="sandbox", sandbox=facts)
+    hints = (held.hint,) if held.hint and _REFUSAL.search(result.text) else ()
+    return Ran(
+        ended=ended,
+        result=result,
+        timeout_seconds=command.timeout_seconds,
+        remarks=(*held.remarks, *hints),
+    )
+
+
+async def said_by(command: Command, context: ToolContext, bytes_max: int) -> bytes:
+    """Returns what a command says, of which nobody else is told.
+
+    Raises:
+        ToolError: it did not end well, or said more than so many bytes, or cannot be held.
+    """
+    said = bytearray()
+
+    def take(chunk: bytes) -> None:
+        said.extend(chunk[: bytes_max + 1 - len(said)])
+
+    async with _held(command, context) as held:
+        ended = await run_supervised(
+            held.argv,
+            cwd=context.workdir,
+            env=held.env,
+            on_output=take,
+            timeout_seconds=command.timeout_seconds,
+            held=held,
+        )
+    failed = f"{Path(command.argv[0]).name}_failed"
+    if len(said) > bytes_max:
+        raise ToolError(f"{failed}: it said more than {bytes_max} bytes")
+    if ended != Ended():
+        reason = ended.failure or said.decode("utf-8", "replace").strip() or f"code {ended.code}"
+        raise ToolError(f"{failed}: {reason[-_REASON_CHARS_MAX:]}")
+    return bytes(said)
+
+
+def _with_own_limits(facts: SandboxFacts, command: Command) -> SandboxFacts:
+    """Returns the facts with the limits that every command has."""
+    seconds, output = command.timeout_seconds, ARTIFACT_BYTES_MAX
+    own = {"time_ms": round(seconds * 1000), "output_bytes": output}
+    return msgspec.structs.replace(facts, limits={**own, **facts.limits})
+
+
+@asynccontextmanager
+async def _held(command: Command, context: ToolContext) -> AsyncIterator[Held]:
+    # What starts in it, and what opens it for a sandbox, know it by its name.
+    await in_folder_thread(require_real, context.workdir)
+    env = {**allowed_environment(), **command.variables}
+    if command.sandbox is None:
+        yield Held(argv=command.argv, env=env)
+        return
+    holding = command.sandbox.hold(
+        Request(
+            argv=command.argv,
+            env=env,
+            workdir=context.workdir,
+            hidden=context.confinement.hidden,
+            reading=context.confinement.restrictions.reading,
+            writing=context.confinement.restrictions.writing,
+            opened=command.opened,
+            is_read_only=command.is_read_only,
+            network=command.network or command.sandbox.has_network,
+        )
+    )
+    held = await in_folder_thread(holding.__enter__)
+    try:
+        yield held
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(holding.__exit__, None, None, None)

@@ -1,0 +1,68 @@
+"""Files that others obey and that a program in a sandbox must not bring along.
+
+What is there already is closed. Mounts that keep every such name from being made would show a program
+dozens of files that nobody has; so what turns up is set aside when everything has ended, under a name
+that nobody obeys, and the model is told.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from nousd.tools.sandbox.nofollow_stat import names_in, opened_folder
+
+
+class Watched:
+    """Names in a folder.
+
+    Args:
+        names: from the folder, with ``*`` in the last part, in any case.
+    """
+
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+        patterns: defaultdict[Path, list[str]] = defaultdict(list)
+        for name in names:
+            place = folder / name
+            patterns[place.parent].append(fnmatch.translate(place.name))
+        self._folder = folder
+        self._patterns = {
+            parent: re.compile("|".join(several), re.IGNORECASE)
+            for parent, several in patterns.items()
+        }
+
+    def found(self) -> tuple[Path, ...]:
+        """Returns those that are there."""
+        return tuple(
+            parent / name
+            for parent, pattern in self._patterns.items()
+            for name in names_in(parent)
+            if pattern.match(name)
+        )
+
+    @contextmanager
+    def kept(self, remarks: list[str]) -> Iterator[None]:
+        """Sets aside what turns up in the block, and says so."""
+        before = set(self.found())
+        try:
+            yield
+        finally:
+            remarks += [self._set_aside(path) for path in self.found() if path not in before]
+
+    def _set_aside(self, path: Path) -> str:
+        name = path.relative_to(self._folder)
+        aside = f"set-aside.{os.urandom(4).hex()}.{path.name}"
+        try:
+            with opened_folder(path.parent) as folder:
+                os.rename(path.name, aside, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError as error:
+            return f"{name} was made by the command and could not be set aside: {error.strerror}"
+        return (
+            f"{name} is a file that agents and tools obey; made by a command, it is now {aside}."
+            " Ask for it with a file tool."
+        )

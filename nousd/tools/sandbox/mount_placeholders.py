@@ -1,0 +1,213 @@
+"""Keeps closed places closed that are not there: a mount needs something to stand on.
+
+Where a program must not make a file or folder, an empty folder (for a file of git's one that says
+nothing) stands there for as long as a sandbox needs it, and goes when the last one has ended, of
+whichever daemon: if it went before, the mounts on it would go with it. So each daemon that needs one
+holds a shared lock on it, and only who can lock it alone removes it. Programs in a sandbox see something
+else in its place, and so cannot lock it. Nothing that anybody put there meanwhile is removed.
+
+A daemon that is killed leaves what stood in, and no lock. It can be told from what anybody else would
+make, so the next sandbox that needs it takes it over.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from nousd.tools.sandbox.nofollow_stat import listed, opened_folder, steps_to
+
+_FOLDER_MODE: Final = stat.S_ISVTX | 0o755
+"""Of what stands in: nobody else makes an empty folder that is sticky."""
+
+_FILES: Final = {"config": b"", "config.worktree": b"", "commondir": b".\n"}
+"""What a folder must not stand in for, because whoever finds one there fails, and what says as little as
+no file."""
+
+_TRIES_MAX: Final = 100
+_TRY_SECONDS: Final = 0.01
+"""Between two of them: another daemon that removes what stood in needs less."""
+
+_HELD: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def content_of(path: Path) -> bytes | None:
+    """Returns what that says which stands in for a path, None if it is a folder."""
+    return _FILES.get(path.name)
+
+
+class _Standing:
+    """What stands at a path, with our lock on it, and for how many calls."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self.descriptor = descriptor
+        self.users = 0
+
+    def is_in(self, folder: int) -> bool:
+        try:
+            there = os.lstat(self.path.name, dir_fd=folder)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, os.fstat(self.descriptor))
+
+
+class StandIns:
+    """Those of one daemon, shared by the calls that run side by side."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._standing: dict[Path, _Standing] = {}
+
+    @contextmanager
+    def made(self, closed: Iterable[Path]) -> Iterator[tuple[Path, ...]]:
+        """Gives something to stand on for each path that does not exist, or would not without another
+        call, another daemon or one that was killed: the first missing part of it.
+
+        Args:
+            closed: absolute, with no link on the way.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        taken: dict[Path, None] = {}
+        with ExitStack() as release:
+            for path in dict.fromkeys(closed):
+                if (standing := self._taken(path)) is not None:
+                    release.callback(self._release, standing)
+                    taken[standing.path] = None
+            yield tuple(taken)
+
+    def _taken(self, path: Path) -> _Standing | None:
+        """Returns what stands in for a path now, None if that is there itself."""
+        with self._lock:
+            for _ in range(_TRIES_MAX):
+                try:
+                    return self._tried(path)
+                except _Removing:
+                    time.sleep(_TRY_SECONDS)
+        raise OSError(errno.EBUSY, "what stands in for it is held by another program", str(path))
+
+    def _tried(self, path: Path) -> _Standing | None:
+        with closing(steps_to(path)) as steps:
+            while (step := _next(steps)) is not None:
+                folder, part = step
+                if _is_missing(folder, part.name):
+                    return self._stood(folder, part)
+        return None
+
+    def _stood(self, folder: int, path: Path) -> _Standing:
+        standing = self._standing.get(path)
+        if standing is None or not standing.is_in(folder):
+            standing = self._standing[path] = _made(folder, path)
+        standing.users += 1
+        return standing
+
+    def _release(self, standing: _Standing) -> None:
+        with self._lock:
+            standing.users -= 1
+            if standing.users:
+                return
+            if self._standing.get(standing.path) is standing:
+                del self._standing[standing.path]
+            try:
+                _remove(standing)
+            finally:
+                os.close(standing.descriptor)
+
+
+def _next(steps: Iterator[tuple[int, Path]]) -> tuple[int, Path] | None:
+    """Returns the next step, None at the end or where a part is no folder, or is closed to us."""
+    try:
+        return next(steps, None)
+    except (NotADirectoryError, PermissionError):
+        return None
+
+
+class _Removing(Exception):
+    """Another daemon is about to remove what stands in."""
+
+
+def _is_missing(folder: int, name: str) -> bool:
+    """Whether nothing is there, or what stands in for it."""
+    try:
+        status = os.lstat(name, dir_fd=folder)
+        if stat.S_ISDIR(status.st_mode):
+            return bool(status.st_mode & stat.S_ISVTX) and not listed(folder, name)
+        content = _FILES.get(name)
+        return content is not None and _is_file_of(folder, name, status, content)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+def _is_file_of(folder: int, name: str, status: os.stat_result, content: bytes) -> bool:
+    if not stat.S_ISREG(status.st_mode) or status.st_size != len(content):
+        return False
+    descriptor = os.open(name, _HELD, dir_fd=folder)
+    try:
+        return os.read(descriptor, len(content) + 1) == content
+    finally:
+        os.close(descriptor)
+
+
+def _made(folder: int, path: Path) -> _Standing:
+    """Makes what stands in, unless it stands already, and locks it against its removal by others."""
+    name, content = path.name, content_of(path)
+    with suppress(FileExistsError):
+        if content is None:
+            os.mkdir(name, _FOLDER_MODE, dir_fd=folder)
+        else:
+            _write(folder, name, content)
+    try:
+        standing = _Standing(path, os.open(name, _HELD, dir_fd=folder))
+    except FileNotFoundError:
+        raise _Removing from None
+    with ExitStack() as stack:
+        stack.callback(os.close, standing.descriptor)
+        _lock(standing.descriptor)
+        if not standing.is_in(folder):
+            raise _Removing
+        stack.pop_all()
+    return standing
+
+
+def _write(folder: int, name: str, content: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(name, flags, 0o644, dir_fd=folder)
+    try:
+        os.write(descriptor, content)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _Removing from None
+    except OSError:
+        # A file system without locks: nobody will get the one for removing it either.
+        return
+
+
+def _remove(standing: _Standing) -> None:
+    """Removes what nobody else needs, and nobody has put anything into."""
+    name = standing.path.name
+    with suppress(OSError), opened_folder(standing.path.parent) as folder:
+        fcntl.flock(standing.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not (standing.is_in(folder) and _is_missing(folder, name)):
+            return
+        if content_of(standing.path) is None:
+            os.rmdir(name, dir_fd=folder)
+        else:
+            os.unlink(name, dir_fd=folder)

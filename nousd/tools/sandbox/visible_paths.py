@@ -1,0 +1,254 @@
+"""What a program in a sandbox sees of this machine's files, for every backend: which folders of the
+system, what of them it may write, what is closed inside of those.
+
+A list of what is shown, not of what is hidden: what nobody thought of stays outside.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from nousd.errors import ToolError
+from nousd.tools.sandbox.agent_config_guard import Watched
+from nousd.tools.sandbox.deny_scan import Search
+from nousd.tools.sandbox.git_folders import closed_in, outer_git_folders
+from nousd.tools.sandbox.interface import Request
+from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, MEMORY_MB, PROCESSES_MAX, Limits
+
+SYSTEM_FOLDERS: Final = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/opt",
+    "/nix/store",
+    "/gnu/store",
+)
+"""Programs and libraries. Some are links into others."""
+
+ETC: Final = tuple(
+    f"/etc/{name}"
+    for name in (
+        "alternatives",
+        "bash.bashrc",
+        "ca-certificates",
+        "ca-certificates.conf",
+        "crypto-policies",
+        "debian_version",
+        "fonts",
+        "group",
+        "host.conf",
+        "hosts",
+        "inputrc",
+        "java",
+        "ld.so.cache",
+        "ld.so.conf",
+        "ld.so.conf.d",
+        "localtime",
+        "locale.conf",
+        "lsb-release",
+        "magic",
+        "mime.types",
+        "nsswitch.conf",
+        "os-release",
+        "passwd",
+        "perl",
+        "pki/ca-trust/extracted",
+        "pki/tls/certs",
+        "protocols",
+        "redhat-release",
+        "services",
+        "shells",
+        "ssl/certs",
+        "ssl/openssl.cnf",
+        "terminfo",
+        "timezone",
+    )
+)
+"""What programs need to know of a machine, and no keys."""
+
+REPOSITORIES_MAX: Final = 20
+"""Below a workdir, of which only what makes git run programs is closed; of others all of ``.git`` is."""
+
+SHOWN_MAX: Final = 64
+"""Closed places that an event names."""
+
+ETC_OF_A_NETWORK: Final = ("/etc/gai.conf", "/etc/resolv.conf")
+
+_MACHINE: Final = frozenset(map(Path, (*SYSTEM_FOLDERS, *ETC, *ETC_OF_A_NETWORK)))
+
+
+def is_of_the_machine(path: Path) -> bool:
+    """Whether it is one of the places above, which no program can change, and which may be links."""
+    return path in _MACHINE
+
+
+class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user chose for every sandbox.
+
+    Args:
+        network: whether programs reach one without asking.
+        read_paths: what they may read beside the folders of the system and the workdir; resolved.
+        write_paths: what they may also write; resolved. Of both, what has become a link, or lies behind
+            one, is not shown: a program may have made it, and the user did not choose where it leads.
+        protected: what they may not change in a workdir, nor make at its top, beside what git runs:
+            names in any folder, or from the workdir, with ``*`` in the last part, in any case.
+        known: gives the patterns of a request that say no more than that.
+        reserved: the same for names that must not even be there while a command runs.
+    """
+
+    network: bool = False
+    read_paths: tuple[Path, ...] = ()
+    write_paths: tuple[Path, ...] = ()
+    protected: tuple[str, ...] = ()
+    known: Callable[[], Collection[re.Pattern[str]]] = tuple
+    reserved: tuple[str, ...] = ()
+    limits: Limits = Limits(
+        memory_bytes=MEMORY_MB * MEBIBYTE, processes=PROCESSES_MAX, file_bytes=FILE_BYTES_MAX
+    )
+
+    @property
+    def names(self) -> re.Pattern[str]:
+        """Matches the protected names that are meant in any folder."""
+        return _names(self.protected)
+
+
+@lru_cache(maxsize=8)
+def _names(protected: tuple[str, ...]) -> re.Pattern[str]:
+    anywhere = (".git", *(name for name in protected if "/" not in name))
+    return re.compile("|".join(map(fnmatch.translate, anywhere)), re.IGNORECASE)
+
+
+class Places(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program sees. What is closed counts more than what contains it.
+
+    Args:
+        readable: files and folders that are there.
+        writable: folders that may be changed.
+        protected: what in those may not be, whether it is there or not.
+        hidden: what is not seen, and cannot be made.
+        watched: where nothing else that is protected may turn up meanwhile; None if nothing can.
+        is_partial: whether there may be more that should be protected, further down.
+    """
+
+    readable: tuple[Path, ...]
+    writable: tuple[Path, ...]
+    protected: tuple[Path, ...]
+    hidden: tuple[Path, ...]
+    watched: Watched | None = None
+    is_partial: bool = False
+
+    def home_links(self, home: str | None) -> Iterator[tuple[Path, Path]]:
+        """Yields (name from there, place) of what is shown of the user's home, so that programs find it
+        from the home they have.
+        """
+        found: list[Path] = []
+        for path in sorted({*self.readable, *self.writable}):
+            if home and path != Path(home) and path.is_relative_to(home):
+                if not any(path.is_relative_to(above) for above in found):
+                    yield path.relative_to(home), path
+                found.append(path)
+
+    def environment(self, env: Mapping[str, str], *, home: str, temporary: str) -> dict[str, str]:
+        """Returns a program's environment: with its own places, and programs only where it can get."""
+        shown = (*self.readable, *self.writable)
+        folders = [
+            folder
+            for folder in env.get("PATH", "").split(os.pathsep)
+            if any(Path(folder).is_relative_to(place) for place in shown)
+        ]
+        path = os.pathsep.join(folders) or os.defpath
+        return {**env, "PATH": path, "HOME": home, "TMPDIR": temporary}
+
+    def shown(self, temporary: str) -> tuple[str, ...]:
+        """Returns what is told of it in an event; of many closed places only the first."""
+        return (
+            *(f"{path}:ro" for path in self.readable if not path.is_relative_to("/etc")),
+            *(f"{path}:rw" for path in self.writable),
+            f"{temporary}:rw",
+            *(f"{path}:ro" for path in self.protected[:SHOWN_MAX]),
+        )
+
+
+def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
+    """Returns what a program may see.
+
+    Args:
+        search: the one of the daemon, which knows what was found before.
+
+    Raises:
+        ToolError: the workdir is the whole machine.
+    """
+    workdir = request.workdir
+    if workdir == Path("/"):
+        raise ToolError("sandbox_failed: the workdir is the root folder")
+    etc = ETC + ETC_OF_A_NETWORK if request.network else ETC
+    own = (workdir, *outer_git_folders(workdir, request.hidden))
+    readable = [path for path in map(Path, (*SYSTEM_FOLDERS, *etc)) if path.exists()]
+    readable += filter(_is_plain, chosen.read_paths)
+    writable = [*filter(_is_plain, chosen.write_paths)]
+    (readable if request.is_read_only else writable).extend(own)
+    watched = Watched(workdir, chosen.protected)
+    known = chosen.known()
+    writing = [pattern for pattern in request.writing if pattern not in known]
+    by_rules = search.closed_by(workdir, request.reading, writing, chosen.names)
+    protected = [*watched.found(), *(workdir / name for name in chosen.reserved)]
+    repositories = [path for path in by_rules.protected if path.name == ".git"][:REPOSITORIES_MAX]
+    for folder in (*own, *(path.parent for path in repositories)):
+        protected += closed_in(folder)
+    protected += [path for path in by_rules.protected if path not in repositories]
+    closed = _hidden((*request.hidden, *by_rules.hidden), [*readable, *writable])
+    hidden = tuple(dict.fromkeys(closed))
+    return Places(
+        readable=tuple(readable),
+        writable=tuple(writable),
+        protected=() if request.is_read_only else _without(protected, (*hidden, *request.opened)),
+        hidden=hidden,
+        watched=None if request.is_read_only else watched,
+        is_partial=by_rules.is_partial and not request.is_read_only,
+    )
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether something is there, and no link on the way."""
+    # Unlike Path.exists, this bears folders that are closed to us.
+    return os.path.exists(path) and os.path.realpath(path) == str(path)  # noqa: PTH110
+
+
+def _hidden(hidden: Sequence[Path], shown: Sequence[Path]) -> Iterator[Path]:
+    """Yields what would be seen. Programs in folders of the system are there for everybody."""
+    # Unlike Path.resolve, os.path.realpath bears loops.
+    spellings = ((given.absolute(), Path(os.path.realpath(given))) for given in hidden)
+    for path in (spelling for both in spellings for spelling in both):
+        if any(path.is_relative_to(folder) for folder in shown) and not _is_of_the_system(path):
+            yield path
+
+
+def _is_of_the_system(path: Path) -> bool:
+    if not any(path.is_relative_to(folder) for folder in SYSTEM_FOLDERS):
+        return False
+    try:
+        status = path.stat()
+    except OSError:
+        return True
+    return stat.S_ISREG(status.st_mode) and bool(status.st_mode & stat.S_IXOTH)
+
+
+def _without(protected: Sequence[Path], others: Sequence[Path]) -> tuple[Path, ...]:
+    return tuple(
+        path
+        for path in dict.fromkeys(protected)
+        if not any(path.is_relative_to(other) for other in others)
+    )

@@ -1,0 +1,1 @@
+"""The process that carries out ``find`` and ``grep``."""

@@ -1,0 +1,202 @@
+"""The search process: carries out one ``find`` or ``grep`` and prints its result.
+
+Started as ``python -I -S _search_main.py PIECE...``, where the pieces are the JSON that
+``nousd.tools.search.process`` makes. A program of its own because matching computes: a regular expression can
+take forever, and in a thread it would hold up the event loop. Standard library only, so that it starts
+quickly.
+
+Exit codes: 0 with the result printed; 2 with the reason why the search is impossible.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import resource
+import stat
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
+
+# Isolated from site-packages, so the package is found by where this file lies.
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from nousd.errors import ToolError
+from nousd.tools.fs.globs import Parts, glob_matcher
+from nousd.tools.fs.open_nofollow import changed
+from nousd.tools.fs.path_errors import explained
+from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.tree_walk import open_tree
+
+MEMORY_BYTES_MAX: Final = 2 * 1024**3
+"""Address space: a folder of many millions of names ends the search, not the machine."""
+
+LINE_BYTES_MAX: Final = 64 * 1024
+"""Of a longer line this much is searched."""
+
+LINE_CHARS_SHOWN: Final = 500
+"""Of a longer line this much is printed."""
+
+BINARY_PROBE_BYTES: Final = 8 * 1024
+"""A file with a NUL in its first bytes is not searched."""
+
+Request = dict[str, Any]
+
+
+def main(request: Request) -> int:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    command = request["command"]
+    try:
+        confinement = _confinement(request)
+        with explained(command, request["path"]):
+            for line in _COMMANDS[command](confinement, request):
+                sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
+    except ToolError as error:
+        sys.stdout.write(str(error))
+        return 2
+    return 0
+
+
+def _confinement(request: Request) -> Confinement:
+    whole = Confinement(
+        Path(request["workdir"]),
+        tuple(map(Path, request["hidden"])),
+        hard_links=request["hard_links"],
+    )
+    if str(whole.workdir) != request["real_workdir"]:
+        raise changed(request["real_workdir"])
+    open_to_call = whole if request["opened"] is None else whole.opened_to(request["opened"])
+    return open_to_call.closed_to(reading=[re.compile(*pattern) for pattern in request["closed"]])
+
+
+def find(confinement: Confinement, request: Request) -> Iterator[str]:
+    """Yields the paths below ``path`` that match ``pattern``; folders end with a slash."""
+    matches = _glob("find.pattern", request["pattern"])
+    prefix = _prefix(request["path"])
+    with open_tree(confinement, request["path"]) as tree:
+        found = (item for item in tree if matches(item.parts))
+        for item in islice(found, request["limit"]):
+            yield prefix + "/".join(item.parts) + ("/" if item.is_folder else "")
+        if next(found, None) is not None:
+            yield f"\n[The first {request['limit']} paths are shown; raise limit or narrow pattern.]"
+
+
+class Line(NamedTuple):
+    """A line that matches, or stands near one that does."""
+
+    label: str
+    number: int
+    text: str
+    is_match: bool
+
+    def __str__(self) -> str:
+        text = self.text
+        if len(text) > LINE_CHARS_SHOWN:
+            text = text[:LINE_CHARS_SHOWN] + "... [line cut]"
+        if self.is_match:
+            return f"{self.label}:{self.number}: {text}"
+        return f"{self.label}-{self.number}- {text}"
+
+
+Hit = list[Line]
+"""A matching line behind those of its context that come before it, or one line of context after it."""
+
+
+def grep(confinement: Confinement, request: Request) -> Iterator[str]:
+    """Yields ``path:line: text`` for matching lines, ``path-line- text`` for those around them."""
+    matches_left = request["limit"]
+    left_out: list[Parts] = []
+    for hit in _hits(confinement, request, left_out):
+        matches_left -= hit[-1].is_match
+        if matches_left < 0:
+            yield f"\n[The first {request['limit']} matches are shown; raise limit or narrow pattern.]"
+            return
+        yield from map(str, hit)
+    if left_out:
+        count = "1 file was" if len(left_out) == 1 else f"{len(left_out)} files were"
+        yield f"\n[{count} not searched: several names each (hard links).]"
+
+
+def _hits(confinement: Confinement, request: Request, left_out: list[Parts]) -> Iterator[Hit]:
+    """Yields what matches; adds to ``left_out`` the files with several names."""
+    search = _expression(request).search
+    given, context = request["path"], request["context"]
+    with confinement.locate(given) as place:
+        status = place.status()
+        if status is None or not stat.S_ISDIR(status.st_mode):
+            with place.open_file() as file:
+                yield from _hits_in(file, given, search, context)
+            return
+    wanted = _glob("grep.glob", request["glob"])
+    with open_tree(confinement, given) as tree:
+        for item in tree:
+            if item.is_folder or not wanted(item.parts):
+                continue
+            try:
+                with tree.open_file(item.parts) as file:
+                    label = _prefix(given) + "/".join(item.parts)
+                    yield from _hits_in(file, label, search, context)
+            except OSError as error:  # gone meanwhile, not readable, a link, no regular file
+                if error.errno == errno.EMLINK:
+                    left_out.append(item.parts)
+
+
+def _hits_in(
+    file: BinaryIO, label: str, search: Callable[[str], Any], context: int
+) -> Iterator[Hit]:
+    before: deque[Line] = deque(maxlen=context)
+    after = 0
+    for number, text in enumerate(_lines(file), 1):
+        if search(text):
+            yield [*before, Line(label, number, text, is_match=True)]
+            before.clear()
+            after = context
+        elif after:
+            yield [Line(label, number, text, is_match=False)]
+            after -= 1
+        else:
+            before.append(Line(label, number, text, is_match=False))
+
+
+def _lines(file: BinaryIO) -> Iterator[str]:
+    if b"\0" in file.read(BINARY_PROBE_BYTES):
+        return
+    file.seek(0)
+    while line := file.readline(LINE_BYTES_MAX):
+        rest = line
+        while len(rest) == LINE_BYTES_MAX and not rest.endswith(b"\n"):
+            rest = file.readline(LINE_BYTES_MAX)
+        yield line.decode("utf-8", "replace").rstrip("\r\n")
+
+
+def _expression(request: Request) -> re.Pattern[str]:
+    pattern = re.escape(request["pattern"]) if request["literal"] else request["pattern"]
+    try:
+        return re.compile(pattern, re.IGNORECASE if request["ignore_case"] else 0)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ToolError(f"validation_failed: grep.pattern: {error}") from error
+
+
+def _glob(field: str, pattern: str) -> Callable[[Parts], bool]:
+    try:
+        return glob_matcher(pattern)
+    except ValueError as error:
+        raise ToolError(f"validation_failed: {field}: {error}") from error
+
+
+def _prefix(given: str) -> str:
+    """Results are spelled so that they can be given to the other tools."""
+    return "" if given in {".", "./"} else given.rstrip("/") + "/"
+
+
+_COMMANDS: Final[dict[str, Callable[[Confinement, Request], Iterator[str]]]] = {
+    "find": find,
+    "grep": grep,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads("".join(sys.argv[1:]))))

@@ -1,0 +1,105 @@
+"""Runs ``find`` and ``grep`` in a process of their own, which can be ended at any moment.
+
+Why a process, and not a thread or ``rg``: matching computes, so a thread would slow down the event loop
+and a catastrophic expression could never be stopped; other programs may not be installed and do not
+confine themselves as ``nousd.tools.fs.path_sandbox`` does.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from nousd.errors import ToolError
+from nousd.tools.environment import allowed_environment
+from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.interface import ToolContext, ToolResult
+from nousd.tools.output.tool_output import OutputCollector
+from nousd.tools.process.supervisor import Ended, run_supervised
+
+SEARCH_SECONDS_MAX: Final = 30.0
+"""How long one search may take."""
+
+PATTERN_CHARS_MAX: Final = 2048
+"""Characters of a pattern or glob: the request goes as arguments of a process, which have a bound."""
+
+PATH_CHARS_MAX: Final = 4096
+"""Characters of the path to search."""
+
+_PIECE_CHARS: Final = 100_000
+
+_PROGRAM: Final = Path(__file__).with_name("_search_main.py")
+_COMMAND: Final = (sys.executable, "-I", "-S", "-W", "ignore", str(_PROGRAM))
+_IMPOSSIBLE: Final = 2
+
+
+async def search(
+    command: str,
+    request: dict[str, Any],
+    context: ToolContext,
+    *,
+    nothing: str,
+    seconds_max: float = SEARCH_SECONDS_MAX,
+) -> ToolResult:
+    """Carries out a request of ``_search_main``.
+
+    Args:
+        command: ``find`` or ``grep``.
+        request: the command's arguments.
+        nothing: the result's text where there are no matches.
+
+    Raises:
+        ToolError: if it is impossible, takes too long or fails.
+    """
+    context.expect_quiet(seconds_max)
+    collector = OutputCollector(context.spool_folder)
+    secrets = context.secrets.stream()
+    ended = await run_supervised(
+        [*_COMMAND, *_encoded(command, request, context.confinement)],
+        cwd=context.workdir,
+        env=allowed_environment(),
+        on_output=lambda chunk: collector.feed(secrets.feed(chunk)),
+        wait_room=collector.wait_room,
+        timeout_seconds=seconds_max,
+    )
+    collector.feed(secrets.finish())
+    await collector.finish()
+    result = collector.head()
+    failure = _failure(ended, seconds_max)
+    if failure is not None:
+        raise ToolError(f"{command}_failed: {failure}")
+    if ended.code == _IMPOSSIBLE:
+        raise ToolError(result.text)
+    return result if result.text else ToolResult(text=nothing)
+
+
+def _failure(ended: Ended, seconds_max: float) -> str | None:
+    """Returns why nothing is known of what was to be found; None if its output tells."""
+    if ended.timed_out:
+        return f"took longer than {seconds_max:g} seconds; narrow the search"
+    if ended.failure is not None:
+        return ended.failure
+    if ended.code not in (0, _IMPOSSIBLE):
+        return f"the search process ended with code {ended.code}"
+    return None
+
+
+def _encoded(command: str, request: dict[str, Any], confinement: Confinement) -> list[str]:
+    """Returns the request in pieces, because the kernel bounds what one argument may hold."""
+    surroundings = {
+        "command": command,
+        "workdir": str(confinement.spelled),
+        "real_workdir": str(confinement.workdir),
+        "hidden": [str(path) for path in confinement.hidden],
+        "hard_links": confinement.restrictions.hard_links,
+        "opened": confinement.opened,
+        # Written as they will be compiled again: with their flags.
+        "closed": [
+            (pattern.pattern, pattern.flags) for pattern in confinement.restrictions.reading
+        ],
+    }
+    # The standard library's: names that are not UTF-8 survive it.
+    text = json.dumps(request | surroundings)
+    return [text[start : start + _PIECE_CHARS] for start in range(0, len(text), _PIECE_CHARS)]

@@ -1,0 +1,177 @@
+"""What a page says, as text that a model can read.
+
+HTML is parsed by a library in a process of its own (``_page_main.py``), which a bound ends; other text
+is decoded as it is said to be. Where a page came from is not known here.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Literal
+
+import trio
+
+from nousd.errors import ToolError
+from nousd.tools.environment import allowed_environment
+from nousd.tools.process.supervisor import supervised_conversation
+from nousd.tools.web.request import Page
+
+HTML_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Of an HTML page, what is made text of: it takes about a second a MiB."""
+
+TEXT_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of that text."""
+
+EXTRACT_SECONDS_MAX: Final = 20.0
+
+Form = Literal["markdown", "text", "raw"]
+
+_HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
+_TEXTS: Final = frozenset(
+    {
+        "",
+        "application/javascript",
+        "application/json",
+        "application/ld+json",
+        "application/rss+xml",
+        "application/toml",
+        "application/x-ndjson",
+        "application/xml",
+        "application/yaml",
+    }
+)
+_PROGRAM: Final = Path(__file__).with_name("_page_main.py")
+_PIECE_BYTES: Final = 64 * 1024
+
+_META: Final = re.compile(
+    rb"<meta[^>]{1,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.ASCII | re.IGNORECASE
+)
+_META_BYTES_MAX: Final = 4096
+"""Of an HTML page, where it may say its encoding."""
+
+_BOMS: Final = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+
+_CHARSETS: Final = frozenset(
+    {
+        *("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "ascii", "koi8-r", "koi8-u"),
+        *(f"iso8859-{part}" for part in (*range(1, 12), *range(13, 17))),
+        *(f"cp125{page}" for page in range(9)),
+        *("cp866", "cp874", "mac-roman", "mac-cyrillic", "gbk", "gb2312", "gb18030", "big5"),
+        *("big5hkscs", "euc_jp", "euc_kr", "shift_jis", "cp932", "cp949", "iso2022_jp"),
+    }
+)
+"""What pages are written in. Python knows more, some of which no page may make us decode."""
+
+_MEANT: Final = {
+    **dict.fromkeys(("ascii", "iso8859-1"), "cp1252"),
+    **dict.fromkeys(("gb2312", "gbk"), "gb18030"),
+    "big5": "big5hkscs",
+    "euc_kr": "cp949",
+    "shift_jis": "cp932",
+}
+"""Encodings of which everybody writes, and browsers read, a larger one."""
+
+
+async def text_of(page: Page, form: Form) -> str:
+    """Returns what a page says.
+
+    Raises:
+        ToolError: it is no text, or too much work.
+    """
+    kind = page.media_type
+    if kind in _HTML and form != "raw":
+        return await _of_html(page, form)
+    if not (kind.startswith("text/") or kind in _HTML | _TEXTS or kind.endswith(("+json", "+xml"))):
+        raise ToolError(f"web_fetch_failed: {kind} is no text")
+    if b"\0" in page.body[:8192] and _known(page.charset) is None:
+        raise ToolError("web_fetch_failed: the page is no text")
+    return await _decoded(page.body, _known(page.charset) or "utf-8")
+
+
+def _known(charset: str | None) -> str | None:
+    """Returns the name by which an encoding of pages is decoded, None for any other."""
+    try:
+        name = codecs.lookup(charset or "").name
+    except LookupError:
+        return None
+    return _MEANT.get(name, name) if name in _CHARSETS else None
+
+
+def _written_in(page: Page) -> str:
+    """Returns in what an HTML page is written, as browsers find it."""
+    by_bom = (charset for bom, charset in _BOMS.items() if page.body.startswith(bom))
+    said = next(by_bom, None) or _known(page.charset)
+    if said is not None:
+        return said
+    meta = _META.search(page.body[:_META_BYTES_MAX])
+    said = _known(meta[1].decode("ascii")) if meta is not None else None
+    if said is not None:
+        return "utf-8" if said.startswith("utf-16") else said  # in which nobody could have read it
+    beginning = page.body[:HTML_BYTES_MAX]
+    is_whole = beginning == page.body and not page.is_cut
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(beginning, final=is_whole)
+    except UnicodeDecodeError:
+        return "cp1252"
+    return "utf-8"
+
+
+async def _decoded(data: bytes, charset: str) -> str:
+    decoder = codecs.getincrementaldecoder(charset)("replace")
+    pieces = []
+    for start in range(0, len(data), _PIECE_BYTES):
+        pieces.append(decoder.decode(data[start : start + _PIECE_BYTES]))
+        await trio.lowlevel.checkpoint()
+    return "".join([*pieces, decoder.decode(b"", final=True)])
+
+
+async def _of_html(page: Page, form: Form) -> str:
+    if find_spec("justhtml") is None:
+        raise ToolError(
+            "web_fetch_failed: the page is HTML, and what makes text of it is not installed: the user"
+            " can install nousd[web]; format raw gives the page as it is"
+        )
+    with trio.move_on_after(EXTRACT_SECONDS_MAX):
+        text = await _extracted(page, form)
+        if text is None:
+            raise ToolError(
+                "web_fetch_failed: no text could be made of the page; format raw may do"
+            )
+        return text
+    raise ToolError(
+        f"web_fetch_failed: making text of the page took longer than {EXTRACT_SECONDS_MAX:g} seconds;"
+        " format raw may do"
+    )
+
+
+async def _extracted(page: Page, form: Form) -> str | None:
+    """Returns the text, None if the process has not come to its end."""
+    argv = [sys.executable, "-I", "-W", "ignore", str(_PROGRAM), form, _written_in(page)]
+    text, last = bytearray(), b""
+    async with supervised_conversation(argv, cwd=Path("/"), env=allowed_environment()) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_send, process.stdin, page.body[:HTML_BYTES_MAX])
+            async for chunk in process.stdout:
+                text += chunk[: TEXT_BYTES_MAX - len(text)]
+                last = bytes(chunk[-1:])
+            nursery.cancel_scope.cancel()
+    is_whole = last == b"\0"
+    return text.decode("utf-8", "ignore").rstrip("\0") if is_whole else None
+
+
+async def _send(stream: trio.abc.SendStream, data: bytes) -> None:
+    try:
+        await stream.send_all(data)
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        return  # it has ended; how, its code tells
+    await stream.aclose()

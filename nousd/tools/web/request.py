@@ -1,0 +1,367 @@
+"""One page over HTTP, within bounds, from an address that was checked.
+
+Theory of operation. A host is resolved once; its addresses are judged (``web_addresses``), and the
+connection goes to one of just these addresses, never to the name again: nobody can answer the second
+question differently. Host, TLS name and certificate remain those of the name. The same at each redirect.
+A redirect to another host is not followed but told: who allowed the first did not allow the second.
+
+No client stands behind it, only a transport: so there are no proxies, no ``.netrc``, no cookies and
+nothing else of the environment. Decompressing is done here, because its output has to be bounded.
+What the bytes say is not known here.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import trio
+
+from nousd import __version__
+from nousd.errors import ToolError
+from nousd.tools.fs.path_errors import shown
+from nousd.tools.web.addresses import Address, WebAllow, literal
+from nousd.wire.limits import WEB_PAGE_BYTES_MAX, WEB_REDIRECTS_MAX
+
+if TYPE_CHECKING:
+    import httpx2
+
+TOTAL_SECONDS: Final = 30.0
+"""For everything: resolving, connecting, all redirects, and reading."""
+
+CONNECT_SECONDS: Final = 10.0
+"""For one address."""
+
+ADDRESSES_MAX: Final = 4
+"""Addresses of a host that are tried."""
+
+URL_CHARS_MAX: Final = 8192
+
+_PORTS_ALLOWED: Final = (80, 443)
+_PRIVILEGED_PORTS: Final = 1024
+"""Below, other services listen for which an HTTP request may mean something else."""
+
+_MEDIA_TYPE_CHARS_MAX: Final = 100
+"""What is longer is none, and is told in the result."""
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_REDIRECTS: Final = (301, 302, 303, 307, 308)
+_NAME: Final = re.compile(
+    r"(?:[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?\.)*[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
+)
+
+_HEADERS: Final = {
+    "User-Agent": f"nousd/{__version__}",
+    "Accept": "text/html, text/*;q=0.9, application/json;q=0.9, application/xml;q=0.8, */*;q=0.1",
+    "Accept-Encoding": "gzip, deflate",
+    "Connection": "close",
+}
+
+Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
+"""Returns a host's addresses; raises OSError."""
+
+
+async def system_resolve(host: str, port: int) -> Sequence[Address]:
+    """A ``Resolve`` that asks the system."""
+    found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+    return [ip_address(address[0]) for *_, address in found]
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """What may be reached, and how.
+
+    Args:
+        tls: whose certificates are trusted; None: those that the system trusts.
+    """
+
+    allow: WebAllow
+    resolve: Resolve = system_resolve
+    tls: ssl.SSLContext | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What was answered.
+
+    Args:
+        url: where it came from in the end.
+        media_type: without parameters, in small letters; empty if there is none.
+        charset: as the server says it; None if it does not.
+        is_cut: whether ``body`` is only the beginning.
+        moved_to: where it is instead, on another host, if so; then there is no body.
+    """
+
+    url: str
+    status: int
+    media_type: str
+    charset: str | None
+    body: bytes
+    is_cut: bool = False
+    moved_to: str | None = None
+
+
+def target_of(text: str) -> httpx2.URL:
+    """Returns a URL that can be asked for.
+
+    Raises:
+        ToolError: ``web_fetch_refused: ...``.
+    """
+    import httpx2
+
+    if len(text) > URL_CHARS_MAX:
+        raise _refused(f"the URL has more than {URL_CHARS_MAX} characters")
+    try:
+        url = httpx2.URL(text)
+    except (httpx2.InvalidURL, ValueError) as error:
+        raise _refused(f"{shown(text)} is no URL: {error}") from None
+    if url.scheme not in _DEFAULT_PORTS:
+        raise _refused(f"{shown(text)} does not begin with http:// or https://")
+    if url.userinfo:
+        raise _refused("a URL with a user or password")
+    host = host_of(url)
+    if literal(host) is None and not _NAME.fullmatch(host):
+        raise _refused(f"{shown(text)} has no host that can be asked")
+    port = url.port or _DEFAULT_PORTS[url.scheme]
+    if port > 0xFFFF or (port < _PRIVILEGED_PORTS and port not in _PORTS_ALLOWED):
+        raise _refused(f"port {port}: below 1024 only 80 and 443")
+    return url
+
+
+def host_of(url: httpx2.URL) -> str:
+    """Returns the host of a URL in the one way to write it."""
+    return url.raw_host.decode("ascii").lower().removesuffix(".")
+
+
+async def fetch(text: str, reach: Reach) -> Page:
+    """Returns what stands at a URL.
+
+    Raises:
+        ToolError: it is refused, cannot be had, or takes too long.
+    """
+    import httpx2
+
+    with trio.move_on_after(TOTAL_SECONDS):
+        try:
+            return await _followed(target_of(text), reach)
+        except httpx2.HTTPError as error:
+            raise _failed(f"{_what(error)}: {shown(_reason(error))}") from error
+        except OSError as error:
+            raise _failed(f"the host cannot be found: {error.strerror or error}") from error
+    raise _failed(f"it took longer than {TOTAL_SECONDS:g} seconds")
+
+
+async def _followed(url: httpx2.URL, reach: Reach) -> Page:
+    for _ in range(WEB_REDIRECTS_MAX + 1):
+        async with _asked(url, reach) as response:
+            after = _redirected(url, response)
+            if after is None:
+                return await _page(url, response)
+            if host_of(after) != host_of(url):
+                return _moved(url, response.status_code, after, reach)
+            url = after
+    raise _failed(f"more than {WEB_REDIRECTS_MAX} redirects")
+
+
+def _redirected(url: httpx2.URL, response: httpx2.Response) -> httpx2.URL | None:
+    location = response.headers.get("location")
+    if response.status_code not in _REDIRECTS or location is None:
+        return None
+    import httpx2
+
+    try:
+        joined = str(url.join(location))
+    except (httpx2.InvalidURL, ValueError) as error:
+        raise _refused(f"a redirect to {shown(location)}: {error}") from None
+    after = target_of(joined)
+    if url.scheme == "https" and after.scheme == "http":
+        raise _refused("a redirect from https to http")
+    return after
+
+
+def _moved(url: httpx2.URL, status: int, after: httpx2.URL, reach: Reach) -> Page:
+    """Tells of another host, unless that is an address that would be refused anyway."""
+    host = host_of(after)
+    address = literal(host)
+    if address is not None:
+        reach.allow.check(host, [address])
+    return Page(str(url), status, "", None, b"", moved_to=str(after))
+
+
+@asynccontextmanager
+async def _asked(url: httpx2.URL, reach: Reach) -> AsyncIterator[httpx2.Response]:
+    """Sends the request to the first of the host's addresses that takes the connection."""
+    import httpx2
+
+    tls = reach.tls
+    if tls is None:
+        tls = await trio.to_thread.run_sync(httpx2.create_ssl_context)
+    async with httpx2.AsyncHTTPTransport(verify=tls, trust_env=False) as transport:
+        response = await _connected(transport, url, await _addresses(url, reach))
+        try:
+            yield response
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+                await response.aclose()
+
+
+async def _addresses(url: httpx2.URL, reach: Reach) -> Sequence[Address]:
+    host = host_of(url)
+    address = literal(host)
+    found: Sequence[Address]
+    if address is not None:
+        found = [address]
+    else:
+        found = await reach.resolve(host, url.port or _DEFAULT_PORTS[url.scheme])
+    # All of them: an answer that mixes public addresses with others is no honest one.
+    reach.allow.check(host, found)
+    unique = list(dict.fromkeys(found))[:ADDRESSES_MAX]
+    if not unique:
+        raise _failed("the host has no address")
+    return unique
+
+
+async def _connected(
+    transport: httpx2.AsyncHTTPTransport, url: httpx2.URL, addresses: Sequence[Address]
+) -> httpx2.Response:
+    import httpx2
+
+    timeout = httpx2.Timeout(TOTAL_SECONDS, connect=CONNECT_SECONDS).as_dict()
+    for index, address in enumerate(addresses):
+        request = httpx2.Request(
+            "GET",
+            url.copy_with(host=str(address), fragment=None),
+            headers={"Host": url.netloc.decode("ascii"), **_HEADERS},
+            extensions={"timeout": timeout, "sni_hostname": host_of(url)},
+        )
+        try:
+            return await transport.handle_async_request(request)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+            if index == len(addresses) - 1:
+                raise
+    raise AssertionError("there is an address")
+
+
+async def _page(url: httpx2.URL, response: httpx2.Response) -> Page:
+    body, is_cut = await _body(response)
+    media_type, _, parameters = response.headers.get("content-type", "").partition(";")
+    charset = re.search(r"charset\s*=\s*[\"']?([\w.:-]{1,40})", parameters, re.IGNORECASE)
+    return Page(
+        url=str(url.copy_with(fragment=None)),
+        status=response.status_code,
+        media_type=media_type.strip().lower()[:_MEDIA_TYPE_CHARS_MAX],
+        charset=charset and charset[1],
+        body=body,
+        is_cut=is_cut,
+    )
+
+
+async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
+    """Returns the body, or its beginning, decompressed."""
+    inflate = _decoder(response.headers.get("content-encoding", ""))
+    received, body = 0, bytearray()
+    async with _chunks(response) as chunks:
+        async for chunk in chunks:
+            received += len(chunk)
+            # One byte more than wanted tells that there is more.
+            body += inflate(chunk, WEB_PAGE_BYTES_MAX + 1 - len(body))
+            if len(body) > WEB_PAGE_BYTES_MAX or received > WEB_PAGE_BYTES_MAX:
+                return bytes(body[:WEB_PAGE_BYTES_MAX]), True
+    inflate(b"", 1)
+    return bytes(body), False
+
+
+@asynccontextmanager
+async def _chunks(response: httpx2.Response) -> AsyncIterator[AsyncIterator[bytes]]:
+    """Reads what is received. Left early, reading is cancelled: only an exception that comes out of the
+    library's inner generators closes them.
+    """
+    async with aclosing(response.aiter_raw()) as chunks:
+        try:
+            yield chunks
+        finally:
+            with trio.CancelScope() as leaving:
+                leaving.cancel()
+                async for _ in chunks:
+                    pass
+
+
+Inflate = Callable[[bytes, int], bytes]
+"""Takes a piece as it was received, and how many bytes may come of it at most; not 0. Nothing says that
+this was all.
+"""
+
+
+def _decoder(encoding: str) -> Inflate:
+    coding = encoding.strip().lower()
+    if coding in {"", "identity"}:
+        return lambda chunk, most: chunk[:most]
+    if coding not in {"gzip", "x-gzip", "deflate"}:
+        raise _failed(f"the server used the encoding {shown(coding)}, for which nobody asked")
+    return _Inflater()
+
+
+_GZIP: Final = b"\x1f\x8b"
+
+
+class _Inflater:
+    """Decompresses gzip, of several parts too, and zlib, for which some servers send bare deflate."""
+
+    def __init__(self) -> None:
+        # 32: whichever of the two the first bytes say.
+        self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)
+        self._begun = False
+
+    def __call__(self, chunk: bytes, most: int) -> bytes:
+        if not chunk and self._begun and not self._zlib.eof:
+            raise _failed("the page cannot be decompressed: its end is missing")
+        data = b""
+        while chunk and len(data) < most:
+            if self._zlib.eof:
+                if not chunk.startswith(_GZIP):
+                    break  # browsers pass over what some servers leave behind the end
+                self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            data += self._inflated(chunk, most - len(data))
+            chunk = self._zlib.unused_data
+        return data
+
+    def _inflated(self, chunk: bytes, most: int) -> bytes:
+        try:
+            data = self._zlib.decompress(self._zlib.unconsumed_tail + chunk, most)
+        except zlib.error as error:
+            if self._begun:
+                raise _failed(f"the page cannot be decompressed: {error}") from None
+            self._zlib, self._begun = zlib.decompressobj(-zlib.MAX_WBITS), True
+            return self._inflated(chunk, most)
+        self._begun = True
+        return data
+
+
+def _what(error: httpx2.HTTPError) -> str:
+    import httpx2
+
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+        return "the server cannot be reached"
+    return "the connection broke"
+
+
+def _reason(error: BaseException) -> str:
+    """Returns what the system, or TLS, said of a failure; the library's own words often say nothing."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return str(error) or type(error).__name__
+
+
+def _refused(what: str) -> ToolError:
+    return ToolError(f"web_fetch_refused: {what}")
+
+
+def _failed(what: str) -> ToolError:
+    return ToolError(f"web_fetch_failed: {what}")
