@@ -44,8 +44,8 @@ from nousd.daemon.workspaces import Workspace, Workspaces
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.net.accept import serve_connections
 from nousd.providers.interface import Provider
-from nousd.providers.models import Models
-from nousd.providers.registry import ProviderSettings, make_provider
+from nousd.providers.models.catalog import Models
+from nousd.providers.setup.registry import ProviderSettings, make_provider
 from nousd.runtimes.interface import Runtime
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.interface import Store

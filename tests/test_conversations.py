@@ -16,7 +16,7 @@ from nousd.daemon.project import Project, reader
 from nousd.extensions.loader import load_extensions
 from nousd.machine.context.model_input import ModelInput, UserMessage
 from nousd.providers.interface import NO_BLOBS, Blobs, Provider, Receive
-from nousd.providers.registry import make_provider
+from nousd.providers.setup.registry import make_provider
 from tests.conversation import Conversation, Pace, load, play
 from tests.daemon_harness import Client, Daemon, Events, memory_daemon, socket_daemon
 from tests.lifecycle import LifecycleChecker

@@ -307,7 +307,7 @@ def test_a_detour_is_found() -> None:
         ("nousd.errors", "from nousd.wire import codec", "errors may not import wire"),
         ("nousd.client.protocol", "import nousd.daemon.server", "client may not import daemon"),
         (
-            "nousd.providers.mock",
+            "nousd.providers.mock.provider",
             "from nousd.machine.session.queue import Queue",
             "may not import machine",
         ),
@@ -337,8 +337,11 @@ def test_a_planted_fault_is_found(module: str, source: str, found: str) -> None:
             "import json, msgspec\nfrom . import limits\nfrom nousd.errors import X",
         ),
         ("nousd.machine.fold", "from nousd.wire.events import Event"),
-        ("nousd.providers.mock", "from nousd.machine.context.model_input import ModelInput"),
-        ("nousd.providers.mock", "from nousd.machine import model_input"),
+        (
+            "nousd.providers.mock.provider",
+            "from nousd.machine.context.model_input import ModelInput",
+        ),
+        ("nousd.providers.mock.provider", "from nousd.machine import model_input"),
         ("nousd.cli.serve", "def serve():\n from nousd.daemon import server\n import nousd.bridge"),
         ("nousd.cli.check", "def check():\n import nousd.admin.check"),
         ("nousd.cli.serve", "if TYPE_CHECKING:\n from nousd.daemon import server"),

@@ -17,8 +17,8 @@ from nousd.config.providers import MOCK, ConfiguredProvider
 from nousd.config.resolve import with_provider
 from nousd.config.settings import Settings
 from nousd.errors import ConfigError, KeyUnavailable, NousdError, ProviderError
-from nousd.providers import auto, key_command
-from nousd.providers.configured import make_configured
+from nousd.providers.setup import auto, key_command
+from nousd.providers.setup.configured import make_configured
 from nousd.redaction.redactor import Redactor
 
 SERVER_SECONDS: Final = 5.0

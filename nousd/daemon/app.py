@@ -40,8 +40,8 @@ from nousd.daemon.sessions import Sessions
 from nousd.daemon.uploads import Uploads
 from nousd.daemon.workspaces import Workspaces
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
-from nousd.providers.listing import ModelLists
-from nousd.providers.models import Models
+from nousd.providers.models.catalog import Models
+from nousd.providers.models.listing import ModelLists
 from nousd.runtimes.calls.hooks import CallHooks
 from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.interface import Runtime

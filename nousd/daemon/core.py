@@ -25,7 +25,7 @@ from nousd.daemon.transcripts import Transcripts
 from nousd.daemon.uploads import Uploads
 from nousd.daemon.workspaces import Workspaces
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
-from nousd.providers.listing import ModelLists
+from nousd.providers.models.listing import ModelLists
 from nousd.store.interface import Store
 from nousd.tools.interface import Tool
 from nousd.wire.codec.framing import LineBudget

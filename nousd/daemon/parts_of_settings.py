@@ -28,7 +28,7 @@ from nousd.tools.mcp.server import Surroundings
 
 if TYPE_CHECKING:
     from nousd.extensions.loaded import Extensions
-    from nousd.providers.models import Models
+    from nousd.providers.models.catalog import Models
 
 
 @asynccontextmanager
@@ -96,7 +96,7 @@ def _extensions(settings: Settings, redactor: Redactor) -> Extensions:
 @asynccontextmanager
 async def _opened_models(settings: Settings, redactor: Redactor) -> AsyncIterator[Models]:
     """Gives the models that there are, what they say recorded if that was asked for."""
-    from nousd.providers.configured import configured_models
+    from nousd.providers.setup.configured import configured_models
 
     with ExitStack() as stack:
         record = None

@@ -40,7 +40,7 @@ from nousd.machine.context.model_input import ModelChoice, with_own
 from nousd.machine.policy.permission import Judgement
 from nousd.machine.policy.workers import has_tool
 from nousd.machine.session.state import SessionState
-from nousd.providers.models import Models
+from nousd.providers.models.catalog import Models
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.interface import Runtime
 from nousd.store.artifacts import Artifact

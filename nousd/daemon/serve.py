@@ -129,7 +129,7 @@ async def _serve(settings: Settings, door: Door | None) -> None:
 
 
 async def _with_provider_found(settings: Settings) -> Settings:
-    from nousd.providers.auto import find_provider
+    from nousd.providers.setup.auto import find_provider
 
     found = await find_provider(settings.providers)
     level = logging.WARNING if found.provider == MOCK else logging.INFO

@@ -32,7 +32,7 @@ from nousd.machine.context.prompt_sections import SourceText
 from nousd.machine.session import decisions
 from nousd.machine.session.state import request_of
 from nousd.providers.interface import Provider
-from nousd.providers.models import ModelFacts, Models
+from nousd.providers.models.catalog import ModelFacts, Models
 from nousd.replay.external_stimuli import Broken, Cues, cues_of
 from nousd.replay.parts import RecordedModel, ToolsAtCall, tools_of
 from nousd.replay.project import RecordedProject

@@ -20,7 +20,7 @@ from nousd.admin import examine_daemon, examine_model, examine_tools
 from nousd.admin.doctor import DoctorReport, doctor
 from nousd.admin.examination import Check
 from nousd.config.providers import KEY_VARIABLES
-from nousd.providers import auto
+from nousd.providers.setup import auto
 from nousd.runtime_paths.locks import lock_state_folder
 from nousd.store.sqlite import store as sqlite
 from nousd.tools.sandbox import detect, landlock

@@ -19,7 +19,7 @@ from nousd.daemon.confirmers import Place
 from nousd.daemon.connection import serve_commands
 from nousd.daemon.feed import serve_events
 from nousd.errors import ConnectionLost, DaemonUnreachable
-from nousd.providers.mock import MockProvider
+from nousd.providers.mock.provider import MockProvider
 from nousd.wire.commands import GetMessages, GetState, Prompt
 from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.objects.entries import MessageEntry

@@ -15,7 +15,7 @@ import trio
 
 from nousd.bridge import server
 from nousd.bridge.window import PAGE_BYTES
-from nousd.providers.mock import MockProvider
+from nousd.providers.mock.provider import MockProvider
 from tests.bridge.harness import TOKEN, Bridge, bridge_to, text
 from tests.daemon_harness import socket_daemon
 

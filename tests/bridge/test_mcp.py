@@ -18,7 +18,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from nousd.daemon.permissions import RulePermissions
 from nousd.mcp_server import http as mcp_http
-from nousd.providers.registry import make_provider
+from nousd.providers.setup.registry import make_provider
 from nousd.wire.limits import HTTP_BODY_BYTES_MAX
 from tests.bridge.harness import TOKEN, Bridge, bridge_to
 from tests.bridge.raw_http import opened

@@ -23,7 +23,7 @@ from nousd.daemon.confirmers import Place
 from nousd.daemon.connection import serve_commands
 from nousd.daemon.feed import serve_events
 from nousd.errors import DaemonUnreachable
-from nousd.providers.mock import MockProvider
+from nousd.providers.mock.provider import MockProvider
 from tests.daemon_harness import Daemon, memory_daemon
 
 

@@ -10,10 +10,10 @@ import trio
 
 from nousd.errors import ConfigError
 from nousd.machine.context.model_input import ModelChoice
-from nousd.providers import listing
 from nousd.providers.interface import Provider
-from nousd.providers.models import ModelFacts, Models
-from nousd.providers.registry import make_provider
+from nousd.providers.models import listing
+from nousd.providers.models.catalog import ModelFacts, Models
+from nousd.providers.setup.registry import make_provider
 from tests.bridge.harness import bridge_to
 from tests.daemon_harness import provider_of, socket_daemon
 from tests.stub_model import StubModel, error_reply, models_reply, stub_model

@@ -12,7 +12,7 @@ import trio
 from nousd.bridge import streams, window
 from nousd.machine.context.model_input import ModelInput
 from nousd.providers.interface import NO_BLOBS, Blobs, Piece, Receive, TextDelta
-from nousd.providers.mock import MockProvider
+from nousd.providers.mock.provider import MockProvider
 from tests.bridge.harness import Bridge, Frame, bridge_to, frames_in, text
 from tests.bridge.raw_http import opened
 from tests.daemon_harness import WAIT_SECONDS, socket_daemon

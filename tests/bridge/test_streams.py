@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from nousd.providers.mock import MockProvider
+from nousd.providers.mock.provider import MockProvider
 from nousd.store.sqlite import store as sqlite
 from tests.bridge.harness import TOKEN, Bridge, Frame, Frames, bridge_alone, bridge_to, text
 from tests.bridge.raw_http import request, said

@@ -83,8 +83,8 @@ NOT_FOR_IDLENESS = """
 anyio asyncio httpx2 httpcore2 http.client http.cookiejar hypercorn justhtml mcp mcp_types
 multiprocessing pickle prometheus_client pydantic rich starlette tomllib urllib.request email.utils
 logging.handlers
-nousd.admin nousd.bridge nousd.client nousd.mcp_server nousd.providers.connections nousd.replay
-nousd.providers.anthropic nousd.providers.gemini nousd.tools.mcp.session
+nousd.admin nousd.bridge nousd.client nousd.mcp_server nousd.providers.http.connections nousd.replay
+nousd.providers.anthropic.provider nousd.providers.gemini.provider nousd.tools.mcp.session
 nousd.tools.sandbox.landlock nousd.tools.sandbox.bubblewrap
 """
 """What no daemon needs before somebody asks for it. Each costs memory for as long as it runs."""

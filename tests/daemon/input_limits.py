@@ -9,7 +9,7 @@ from typing import Any
 from nousd.daemon import attachments
 from nousd.daemon.commands import whole_texts
 from nousd.machine.session import queue_updates
-from nousd.providers import listing
+from nousd.providers.models import listing
 from nousd.store.sqlite import queries as _queries
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.limits_bench import Kit, past, refused_or_not, told

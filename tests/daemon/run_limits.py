@@ -10,8 +10,8 @@ from typing import Any
 from nousd.daemon import uploads
 from nousd.daemon.instructions import Places, read_instructions
 from nousd.machine.context import compaction, model_input_event
-from nousd.providers import answer_stream
-from nousd.providers import tool_calls as calls_of_models
+from nousd.providers.encoding import tool_calls as calls_of_models
+from nousd.providers.http import answer_stream
 from nousd.tools.output import output_capture as whole_output
 from nousd.tools.output import tool_output as output
 from nousd.wire.limit_table import LIMITS

@@ -12,8 +12,8 @@ import pytest
 from nousd.config.resolve import resolve
 from nousd.config.settings import Settings
 from nousd.daemon import serve
-from nousd.providers import auto
-from nousd.providers.auto import LocalServer
+from nousd.providers.setup import auto
+from nousd.providers.setup.auto import LocalServer
 from tests.daemon.process_harness import Place, running
 from tests.daemon_harness import WAIT_SECONDS
 from tests.stub_model import Reply, StubModel

@@ -12,7 +12,7 @@ from nousd.daemon.history import KEPT_SESSIONS_MAX, KEPT_TOKENS_MAX, Contexts
 from nousd.daemon.live_session import LiveSession
 from nousd.machine.session.state import SessionState
 from nousd.providers.interface import Provider
-from nousd.providers.registry import make_provider
+from nousd.providers.setup.registry import make_provider
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory

@@ -17,7 +17,7 @@ from typing import Any, Final
 import httpx2
 import pytest
 
-from nousd.providers.registry import ProviderSettings, make_provider
+from nousd.providers.setup.registry import ProviderSettings, make_provider
 from tests.daemon_harness import Client, Event, Events, of_type, socket_daemon
 from tests.foreign_server import foreign_server
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nousd.providers.mock import MockProvider
+from nousd.providers.mock.provider import MockProvider
 from tests.daemon_harness import Client, Daemon, Events, of_type, socket_daemon
 from tests.stub_model import Gate, StubModel, text_reply
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nousd.providers.registry import ProviderSettings, make_provider
+from nousd.providers.setup.registry import ProviderSettings, make_provider
 from tests.daemon_harness import Client, Event, Events, of_type, socket_daemon, types
 from tests.stub_model import Gate, Reply, StubModel, delta, error_reply, hanging_reply, text_reply
 

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from nousd.machine.context.model_input import ModelChoice
-from nousd.providers.models import Models
+from nousd.providers.models.catalog import Models
 from tests.daemon.process_harness import Place, running
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, says
 from tests.daemon_harness import (

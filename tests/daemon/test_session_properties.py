@@ -15,7 +15,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nousd.providers.mock import MockProvider
+from nousd.providers.mock.provider import MockProvider
 from nousd.store.interface import Store
 from nousd.store.session_list import folded
 from nousd.store.sqlite import store as sqlite

@@ -11,7 +11,7 @@ from nousd.daemon import pages
 from nousd.daemon.permissions import RulePermissions
 from nousd.machine.policy.rules import rules_of
 from nousd.providers.interface import Provider
-from nousd.providers.mock import MockProvider
+from nousd.providers.mock.provider import MockProvider
 from nousd.wire.objects.entries import PermissionMode
 from tests.daemon.asking_bench import calls
 from tests.daemon.scripted import ScriptedProvider, says

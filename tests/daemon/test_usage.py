@@ -11,9 +11,9 @@ import trio.testing
 from nousd.errors import ProviderError
 from nousd.machine.context.model_input import ModelChoice
 from nousd.providers.interface import Finished, Receive, Retrying, TextDelta, UsageSoFar
-from nousd.providers.mock import MockProvider
-from nousd.providers.models import ModelFacts, Models
-from nousd.providers.prices import Price
+from nousd.providers.mock.provider import MockProvider
+from nousd.providers.models.catalog import ModelFacts, Models
+from nousd.providers.models.prices import Price
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.wire.objects.entries import Usage
 from tests.daemon.scripted import Outcome, ScriptedProvider, fails, says

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from nousd.providers.interface import Provider
-from nousd.providers.mock import MockProvider
+from nousd.providers.mock.provider import MockProvider
 from nousd.runtimes.native.loop import NativeSettings
 from tests.daemon.process_harness import Place, running
 from tests.daemon_harness import Client, Daemon, Events, memory_daemon, of_type, socket_daemon

@@ -11,7 +11,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from nousd.daemon.run_host import RunHost
-from nousd.providers.mock import MockProvider
+from nousd.providers.mock.provider import MockProvider
 from tests.daemon_harness import memory_daemon, of_type
 
 

@@ -22,7 +22,7 @@ from nousd.daemon.permissions import RulePermissions
 from nousd.errors import DaemonUnreachable
 from nousd.mcp_server.calls import CallSession, DaemonTools
 from nousd.mcp_server.host import make_server
-from nousd.providers.registry import make_provider
+from nousd.providers.setup.registry import make_provider
 from nousd.tools.mcp.spec import ServerSpec
 from tests.daemon_harness import Client as Wire
 from tests.daemon_harness import Daemon, socket_daemon

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nousd.machine.context.model_input import ModelInput
-from nousd.providers.hosted import HostedProvider
+from nousd.providers.http.hosted import HostedProvider
 from nousd.providers.interface import FinishReason
 from nousd.wire.objects.entries import Usage
 from tests.stub_model import Part, Reply, StubModel, stub_model

@@ -10,7 +10,7 @@ import pytest
 
 from nousd.errors import ProviderError
 from nousd.machine.context.model_input import AssistantMessage, ModelToolCall
-from nousd.providers.answer_stream import Decoder
+from nousd.providers.http.answer_stream import Decoder
 from nousd.providers.interface import Piece, ReasoningKept, TextDelta, ToolCallPiece
 from tests.providers.helpers import cuts, text_of
 

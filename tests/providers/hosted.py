@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from nousd.errors import ProviderError
-from nousd.providers.hosted import HostedProvider
+from nousd.providers.http.hosted import HostedProvider
 from tests.providers.conformance import Dialect, Scene, Server
 from tests.providers.helpers import Collector, ask, collect, text_of
 from tests.stub_model import Gate, Part, Reply, burst, event

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from nousd.errors import ProviderError
-from nousd.providers.answer_stream import AnswerStream
+from nousd.providers.http.answer_stream import AnswerStream
 from nousd.providers.interface import Piece
-from nousd.providers.openai_stream import ChatAnswer
+from nousd.providers.openai.stream import ChatAnswer
 from tests.providers import decoding
 
 Chunk = dict[str, Any] | bytes

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from nousd.errors import ContextOverflow, ProviderError
-from nousd.providers.anthropic import AnthropicProvider
-from nousd.providers.hosted import MODEL_PAGES_MAX
+from nousd.providers.anthropic.provider import AnthropicProvider
+from nousd.providers.http.hosted import MODEL_PAGES_MAX
 from tests.providers.conformance import KEY, Scene, Server, server_of
 from tests.providers.dialects.anthropic import ANTHROPIC, models
 from tests.providers.helpers import ask, collect

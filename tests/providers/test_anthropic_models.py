@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nousd.providers.anthropic_models import BUDGETS, TRAITS, plan_for
+from nousd.providers.anthropic.models import BUDGETS, TRAITS, plan_for
 from nousd.wire.objects.entries import Thinking
 
 SHOWN = {"type": "adaptive", "display": "summarized"}

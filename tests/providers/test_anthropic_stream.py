@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.errors import ContextOverflow, ProviderError
-from nousd.providers import kept_data
-from nousd.providers.answer_stream import AnswerStream
-from nousd.providers.anthropic_messages import kept_block
-from nousd.providers.anthropic_stream import MessagesAnswer
+from nousd.providers.anthropic.request import kept_block
+from nousd.providers.anthropic.stream import MessagesAnswer
+from nousd.providers.encoding import provider_state as kept_data
+from nousd.providers.http.answer_stream import AnswerStream
 from nousd.providers.interface import (
     Finished,
     Piece,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import pytest
 import trio
 
-from nousd.providers import auto
-from nousd.providers.auto import LOCAL_SERVERS, LocalServer, find_provider
+from nousd.providers.setup import auto
+from nousd.providers.setup.auto import LOCAL_SERVERS, LocalServer, find_provider
 from tests.stub_model import Gate, Reply, StubModel, error_reply, models_reply, stub_model
 
 WAIT_SECONDS = 15

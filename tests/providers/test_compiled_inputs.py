@@ -21,12 +21,12 @@ from nousd.machine.context.model_input import (
     ToolResultMessage,
     UserMessage,
 )
-from nousd.providers.anthropic_messages import messages_body, plan_of
-from nousd.providers.gemini_contents import contents_body
+from nousd.providers.anthropic.request import messages_body, plan_of
+from nousd.providers.gemini.request import contents_body
+from nousd.providers.http.request_body import encode_body
 from nousd.providers.interface import Blobs
-from nousd.providers.openai_chat import chat_body
-from nousd.providers.request_body import encode_body
-from nousd.providers.responses_input import responses_body
+from nousd.providers.openai.request import chat_body
+from nousd.providers.openai_responses.request import responses_body
 from nousd.wire.objects.entries import Entry
 from tests.machine.contexts import budgets, contexts, frames
 

@@ -14,10 +14,10 @@ from nousd.config.secret import Secret
 from nousd.config.settings import Settings
 from nousd.errors import ConfigError, ModelUnknown, ProviderError
 from nousd.machine.context.model_input import ModelChoice
-from nousd.providers.configured import configured_models
 from nousd.providers.interface import Retrying
-from nousd.providers.models import Models
-from nousd.providers.prices import Price
+from nousd.providers.models.catalog import Models
+from nousd.providers.models.prices import Price
+from nousd.providers.setup.configured import configured_models
 from nousd.redaction.redactor import Redactor
 from tests.providers.helpers import Collector, ask
 from tests.stub_model import StubModel, error_reply, stub_model

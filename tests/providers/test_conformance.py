@@ -28,7 +28,7 @@ from nousd.providers.interface import (
     TextDelta,
     ToolCallPiece,
 )
-from nousd.providers.mock import MockProvider
+from nousd.providers.mock.provider import MockProvider
 from nousd.providers.retry import RetryingProvider
 from nousd.wire.objects.entries import Usage
 from tests.providers.conformance import Dialect, Scene, Server, server_of

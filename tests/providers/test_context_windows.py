@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nousd.providers.context_windows import DEFAULT_WINDOW, context_window
+from nousd.providers.models.context_windows import DEFAULT_WINDOW, context_window
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import trio
 import trio.testing
 
 from nousd.errors import ProviderError
-from nousd.providers.delivery import PIECES_WAITING_MAX, Put, deliver, joined
+from nousd.providers.http.delta_coalescer import PIECES_WAITING_MAX, Put, deliver, joined
 from nousd.providers.interface import Finished, Piece, ReasoningDelta, TextDelta, ToolCallPiece
 from tests.providers.helpers import Collector, text_of
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from nousd.errors import ConfigError
-from nousd.providers.gemini import GeminiProvider
+from nousd.providers.gemini.provider import GeminiProvider
 from nousd.providers.interface import NO_BLOBS
 from tests.providers.conformance import server_of
 from tests.providers.dialects.gemini import GEMINI

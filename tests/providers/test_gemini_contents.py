@@ -17,9 +17,9 @@ from nousd.machine.context.model_input import (
     ToolSpec,
     UserMessage,
 )
-from nousd.providers.gemini_contents import contents_body
+from nousd.providers.gemini.request import contents_body
+from nousd.providers.http.request_body import encode_body
 from nousd.providers.interface import NO_BLOBS
-from nousd.providers.request_body import encode_body
 from nousd.wire.objects.entries import Attachment, ReasoningBlock, Thinking
 from tests.providers.helpers import ask
 from tests.providers.transcripts import BLOBS, transcripts

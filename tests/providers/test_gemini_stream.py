@@ -15,10 +15,10 @@ from nousd.machine.context.model_input import (
     ToolResultMessage,
     UserMessage,
 )
-from nousd.providers import kept_data
-from nousd.providers.answer_stream import AnswerStream
-from nousd.providers.gemini_contents import contents_body
-from nousd.providers.gemini_stream import CUT_REASONS, FAILED_REASONS, GeminiAnswer
+from nousd.providers.encoding import provider_state as kept_data
+from nousd.providers.gemini.request import contents_body
+from nousd.providers.gemini.stream import CUT_REASONS, FAILED_REASONS, GeminiAnswer
+from nousd.providers.http.answer_stream import AnswerStream
 from nousd.providers.interface import (
     NO_BLOBS,
     Finished,

@@ -21,7 +21,7 @@ from nousd.machine.context.model_input import (
     ToolSpec,
     UserMessage,
 )
-from nousd.providers.connections import TAIL_SECONDS
+from nousd.providers.http.connections import TAIL_SECONDS
 from nousd.providers.interface import ReasoningKept, TextDelta
 from nousd.wire.objects.entries import Attachment, ReasoningBlock, Usage
 from tests.providers.conformance import KEY, Dialect, Scene, Server, body_of, server_of

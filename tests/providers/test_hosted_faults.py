@@ -15,10 +15,10 @@ import trio
 import trio.testing
 
 from nousd.errors import ContextOverflow, ProviderError
+from nousd.providers.http.server import ERROR_CHARS_MAX
+from nousd.providers.http.server_errors import ERROR_BODY_BYTES_MAX
 from nousd.providers.interface import Retrying, TextDelta
 from nousd.providers.retry import RetryingProvider
-from nousd.providers.server import ERROR_CHARS_MAX
-from nousd.providers.server_errors import ERROR_BODY_BYTES_MAX
 from tests.providers.conformance import KEY, Dialect, Scene, Server
 from tests.providers.dialects import DIALECTS
 from tests.providers.helpers import Collector, ask, collect, text_of

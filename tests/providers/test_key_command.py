@@ -14,8 +14,8 @@ import trio
 import trio.testing
 
 from nousd.errors import ProviderError
-from nousd.providers import key_command
-from nousd.providers.key_command import OUTPUT_BYTES_MAX, SECONDS_MAX, key_from
+from nousd.providers.setup import key_command
+from nousd.providers.setup.key_command import OUTPUT_BYTES_MAX, SECONDS_MAX, key_from
 
 WAIT_SECONDS = 20
 

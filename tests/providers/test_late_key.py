@@ -17,9 +17,9 @@ from nousd.providers.interface import (
     Retrying,
     TextDelta,
 )
-from nousd.providers.late_key import LateKeyProvider
-from nousd.providers.mock import MockProvider
+from nousd.providers.mock.provider import MockProvider
 from nousd.providers.retry import RetryingProvider
+from nousd.providers.setup.lazy_key import LateKeyProvider
 from tests.providers.helpers import Collector, ask
 
 

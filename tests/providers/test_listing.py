@@ -8,11 +8,11 @@ import trio.testing
 
 from nousd.errors import ConfigError, ProviderError
 from nousd.machine.context.model_input import ModelChoice
-from nousd.providers import listing
 from nousd.providers.interface import Provider
-from nousd.providers.listing import Listing, ModelLists, Unlisted
-from nousd.providers.mock import MockProvider
-from nousd.providers.models import ModelFacts, Models, name_of
+from nousd.providers.mock.provider import MockProvider
+from nousd.providers.models import listing
+from nousd.providers.models.catalog import ModelFacts, Models, name_of
+from nousd.providers.models.listing import Listing, ModelLists, Unlisted
 from nousd.wire.limits import NAME_CHARS_MAX
 
 

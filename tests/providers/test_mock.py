@@ -16,7 +16,7 @@ from nousd.machine.context.model_input import (
     UserMessage,
 )
 from nousd.providers.interface import Finished, Piece, TextDelta
-from nousd.providers.mock import FAILURES_KEPT_MAX, MockProvider
+from nousd.providers.mock.provider import FAILURES_KEPT_MAX, MockProvider
 from nousd.wire.objects.entries import Usage
 from tests.providers.helpers import (
     Collector,

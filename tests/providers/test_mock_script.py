@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nousd.providers.mock_script import (
+from nousd.providers.mock.script import (
     DIRECTIVES_MAX,
     SCRIPT_CHARS_MAX,
     Call,

@@ -8,9 +8,9 @@ import pytest
 from nousd.errors import ConfigError, ModelUnknown
 from nousd.machine.context.model_input import ModelChoice
 from nousd.providers.interface import Provider
-from nousd.providers.mock import MockProvider
-from nousd.providers.models import ModelFacts, Models, name_of
-from nousd.providers.prices import Price
+from nousd.providers.mock.provider import MockProvider
+from nousd.providers.models.catalog import ModelFacts, Models, name_of
+from nousd.providers.models.prices import Price
 
 DEFAULT = ModelChoice("openai", "gpt")
 FAST = ModelChoice("anthropic", "small")

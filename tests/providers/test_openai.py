@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from nousd.providers.interface import Finished, TextDelta
-from nousd.providers.openai import OpenAIProvider
+from nousd.providers.openai.provider import OpenAIProvider
 from tests.providers.conformance import KEY, Server, server_of
 from tests.providers.dialects.openai import OPENAI
 from tests.providers.helpers import ask, collect, finish_of, text_of

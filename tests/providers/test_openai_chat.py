@@ -13,8 +13,8 @@ from nousd.machine.context.model_input import (
     ToolSpec,
     UserMessage,
 )
-from nousd.providers.openai_chat import chat_body
-from nousd.providers.request_body import encode_body
+from nousd.providers.http.request_body import encode_body
+from nousd.providers.openai.request import chat_body
 from nousd.wire.objects.entries import Attachment, Thinking
 from tests.providers.helpers import ask
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from nousd.errors import ContextOverflow, ProviderError
-from nousd.providers.answer_stream import AnswerStream
+from nousd.providers.http.answer_stream import AnswerStream
 from nousd.providers.interface import Finished, Piece, ReasoningDelta, TextDelta, ToolCallPiece
-from nousd.providers.openai_stream import ChatAnswer
+from nousd.providers.openai.stream import ChatAnswer
 from nousd.wire.limits import ANSWER_BYTES_MAX
 from nousd.wire.objects.entries import Usage
 from tests.providers.decoding import sse

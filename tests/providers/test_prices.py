@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nousd.providers.prices import Price, cost_usd
+from nousd.providers.models.prices import Price, cost_usd
 from nousd.wire.objects.entries import Usage
 
 PRICE = Price(input=3.0, output=15.0, cache_read=0.3, cache_write=3.75)

@@ -7,7 +7,7 @@ import pytest
 
 from nousd.errors import ConfigError, ProviderError
 from nousd.providers.interface import Retrying
-from nousd.providers.registry import ProviderSettings, make_provider
+from nousd.providers.setup.registry import ProviderSettings, make_provider
 from tests.providers.helpers import Collector, ask
 
 KEY = "sk-very-secret"
@@ -107,7 +107,7 @@ async def test_every_provider_retries(attempts_max: int, autojump_clock: object)
 
 def test_the_built_in_model_needs_no_http_client() -> None:
     code = (
-        "import sys; from nousd.providers.registry import make_provider; make_provider('mock');"
+        "import sys; from nousd.providers.setup.registry import make_provider; make_provider('mock');"
         "sys.exit('httpx2' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -9,7 +9,7 @@ import trio
 
 from nousd.errors import ConfigError
 from nousd.machine.context.model_input import ToolResultMessage, UserMessage
-from nousd.providers.responses import ResponsesProvider
+from nousd.providers.openai_responses.provider import ResponsesProvider
 from tests.providers.conformance import Scene, server_of
 from tests.providers.decoding import remembered
 from tests.providers.dialects.responses import RESPONSES

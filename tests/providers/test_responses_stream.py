@@ -15,8 +15,8 @@ from nousd.machine.context.model_input import (
     ToolResultMessage,
     UserMessage,
 )
-from nousd.providers import kept_data
-from nousd.providers.answer_stream import AnswerStream
+from nousd.providers.encoding import provider_state as kept_data
+from nousd.providers.http.answer_stream import AnswerStream
 from nousd.providers.interface import (
     NO_BLOBS,
     Finished,
@@ -25,8 +25,8 @@ from nousd.providers.interface import (
     TextDelta,
     ToolCallPiece,
 )
-from nousd.providers.responses_input import responses_body
-from nousd.providers.responses_stream import ResponsesAnswer
+from nousd.providers.openai_responses.request import responses_body
+from nousd.providers.openai_responses.stream import ResponsesAnswer
 from nousd.wire.limits import NESTING_MAX
 from nousd.wire.objects.entries import Usage
 from tests.providers.conformance import Scene

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nousd.errors import ContextOverflow
-from nousd.providers.server_errors import error_from_response, retry_after_seconds
+from nousd.providers.http.server_errors import error_from_response, retry_after_seconds
 
 NOW = 1_700_000_000.0
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from nousd.providers.answer_stream import AnswerStream
-from nousd.providers.anthropic_stream import MessagesAnswer
-from nousd.providers.gemini_stream import GeminiAnswer
-from nousd.providers.openai_stream import ChatAnswer
-from nousd.providers.responses_stream import ResponsesAnswer
+from nousd.providers.anthropic.stream import MessagesAnswer
+from nousd.providers.gemini.stream import GeminiAnswer
+from nousd.providers.http.answer_stream import AnswerStream
+from nousd.providers.openai.stream import ChatAnswer
+from nousd.providers.openai_responses.stream import ResponsesAnswer
 from tests.providers.decoding import pieces_of
 from tests.providers.helpers import reasoning_of, text_of
 

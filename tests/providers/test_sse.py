@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.errors import ProviderError
-from nousd.providers.sse import SseParser
+from nousd.providers.http.sse import SseParser
 from tests.providers.helpers import cuts
 
 STREAMS = {

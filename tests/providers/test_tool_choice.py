@@ -10,10 +10,10 @@ import pytest
 from nousd.machine.context.compiler import Budget, Frame, compile_input
 from nousd.machine.context.input_chunks import store_input
 from nousd.machine.context.model_input import ModelChoice, ModelInput, ToolSpec, UserMessage
-from nousd.providers.anthropic_messages import messages_body, plan_of
-from nousd.providers.gemini_contents import contents_body
-from nousd.providers.openai_chat import chat_body
-from nousd.providers.responses_input import responses_body
+from nousd.providers.anthropic.request import messages_body, plan_of
+from nousd.providers.gemini.request import contents_body
+from nousd.providers.openai.request import chat_body
+from nousd.providers.openai_responses.request import responses_body
 from nousd.wire.objects.run_options import ToolChoice
 
 TOOL = ToolSpec("ls", "Lists.", {"type": "object", "properties": {}})

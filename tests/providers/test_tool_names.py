@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from nousd.machine.context.model_input import ToolSpec
-from nousd.providers.tool_names import CallIds, ToolNames
+from nousd.providers.encoding.tool_names import CallIds, ToolNames
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from nousd.providers.interface import Provider
-from nousd.providers.registry import ProviderSettings, make_provider
+from nousd.providers.setup.registry import ProviderSettings, make_provider
 from nousd.replay.compare import compared
 from nousd.replay.fixture import Fixture, read_fixture
 from nousd.replay.play import Tuning, play

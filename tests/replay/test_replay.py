@@ -15,7 +15,7 @@ import trio
 from nousd.daemon.instructions import no_instructions
 from nousd.errors import ContextOverflow, NotReplayable, ProviderError, ToolError
 from nousd.machine.context.prompt_sections import SourceText
-from nousd.providers.mock import MockProvider
+from nousd.providers.mock.provider import MockProvider
 from nousd.replay.compare import compared, normalised
 from nousd.replay.play import Tuning, play
 from nousd.replay.recorded import RecordedRun, read_run

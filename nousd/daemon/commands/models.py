@@ -10,9 +10,9 @@ from nousd.daemon.core import Core, Deferred, Reply
 from nousd.errors import CommandRejected, ConfigError, ModelUnknown
 from nousd.machine.context.model_input import ModelChoice
 from nousd.machine.session.state import SessionState
-from nousd.providers.listing import Listing
-from nousd.providers.models import Models, name_of
-from nousd.providers.prices import Price
+from nousd.providers.models.catalog import Models, name_of
+from nousd.providers.models.listing import Listing
+from nousd.providers.models.prices import Price
 from nousd.wire import commands, responses
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.responses import Accepted

@@ -30,7 +30,7 @@ from nousd.providers.interface import (
     ToolCallPiece,
     UsageSoFar,
 )
-from nousd.providers.prices import Price
+from nousd.providers.models.prices import Price
 from nousd.runtimes.calls.admission import RAW_ARGUMENTS
 from nousd.runtimes.interface import TurnHost
 from nousd.runtimes.native.metering import Meter

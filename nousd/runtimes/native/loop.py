@@ -29,7 +29,7 @@ from nousd.machine.context.model_input import ModelChoice, ToolSpec, UserMessage
 from nousd.machine.context.model_input_event import model_input
 from nousd.machine.context.transcript import owed_calls
 from nousd.machine.session.usage import CallFigures
-from nousd.providers.models import Models
+from nousd.providers.models.catalog import Models
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier
 from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.calls.runtime_policy import NO_POLICY, RuntimeOpinion

@@ -20,7 +20,7 @@ from nousd.providers.interface import (
     ToolCallPiece,
     UsageSoFar,
 )
-from nousd.providers.prices import Price, cost_usd
+from nousd.providers.models.prices import Price, cost_usd
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.objects.entries import Usage
 

@@ -8,7 +8,7 @@ from nousd.errors import ProviderError
 from nousd.machine.context import compaction
 from nousd.machine.context.model_input import ModelInput
 from nousd.providers.interface import Piece, Provider, Retrying, TextDelta
-from nousd.providers.prices import Price
+from nousd.providers.models.prices import Price
 from nousd.runtimes.interface import Report
 from nousd.runtimes.native.metering import Meter
 from nousd.tools.interface import ExpectQuiet

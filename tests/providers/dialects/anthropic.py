@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from nousd.providers.anthropic import AnthropicProvider
+from nousd.providers.anthropic.provider import AnthropicProvider
 from nousd.wire.objects.entries import Usage
 from tests.providers.conformance import KEY, Dialect, Scene
 from tests.stub_model import Part

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nousd.providers.gemini import GeminiProvider
+from nousd.providers.gemini.provider import GeminiProvider
 from nousd.wire.objects.entries import Usage
 from tests.providers.conformance import KEY, Dialect, Scene
 from tests.stub_model import Part

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from nousd.providers.openai import OpenAIProvider
+from nousd.providers.openai.provider import OpenAIProvider
 from nousd.wire.objects.entries import Usage
 from tests.providers.conformance import KEY, Dialect, Scene
 from tests.stub_model import DONE, Part

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from nousd.providers.responses import ResponsesProvider
+from nousd.providers.openai_responses.provider import ResponsesProvider
 from nousd.wire.objects.entries import Usage
 from tests.providers.conformance import KEY, Dialect, Scene
 from tests.providers.dialects.openai import models

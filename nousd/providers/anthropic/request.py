@@ -1,0 +1,213 @@
+"""ModelInput -> the body of a Messages request. Pure.
+
+Roles alternate, so what follows under one role becomes one message of several blocks; each text stays
+a block of its own. Results of tools come first in theirs, because they follow their calls directly.
+Blank texts are refused and never sent.
+
+What the model thought goes back where it stood among its texts and calls, unchanged: the blocks are
+signed. A cache is kept up to four marks: the tools, the system text, and the last two messages of the
+user, so that the next request finds what this one wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from nousd.machine.context.model_input import (
+    AssistantMessage,
+    ModelInput,
+    ModelMessage,
+    ToolResultMessage,
+    ToolSpec,
+    UserMessage,
+)
+from nousd.providers.anthropic.models import Plan, picks, plan_for
+from nousd.providers.encoding.attachments import base64_of, kind_of, name_of, text_of
+from nousd.providers.encoding.sampling import PICKING, named
+from nousd.providers.encoding.tool_names import CallIds, ToolNames
+from nousd.providers.interface import Blobs
+from nousd.wire.objects.entries import Attachment, ReasoningBlock
+from nousd.wire.objects.media_types import bare
+from nousd.wire.objects.run_options import ToolChoice
+
+DIALECT: Final = "anthropic"
+"""Whose blocks of reasoning these are."""
+
+_CACHED: Final = {"type": "ephemeral"}
+_USER_MARKS: Final = 2
+
+Block = dict[str, Any]
+
+
+def kept_block(block: Block, *, text_before: int, calls_before: int) -> ReasoningBlock:
+    """Returns a signed block as it is kept: with the characters of text and the calls before it."""
+    data = {"block": block, "text_before": text_before, "calls_before": calls_before}
+    return ReasoningBlock(dialect=DIALECT, data=data)
+
+
+def plan_of(request: ModelInput) -> Plan:
+    """Returns how the request is to be sent."""
+    begun = _turn_begun_with(request.messages)
+    return plan_for(
+        request.model,
+        request.thinking,
+        calls_without_thought=begun is not None and not begun.reasoning,
+        must_call=request.tool_choice == "required",
+        max_tokens=named(request.sampling, {"max_tokens": "max_tokens"}).get("max_tokens"),
+    )
+
+
+def _turn_begun_with(messages: Sequence[ModelMessage]) -> AssistantMessage | None:
+    """Returns the first answer of the tool loop that is going on; None if the model's turn only begins.
+
+    To the server a whole loop is one turn, whose answers but the first come without thoughts; and a
+    text behind results, as of a steer, does not end it.
+    """
+    first: AssistantMessage | None = None
+    before: ModelMessage | None = None
+    for message in messages:
+        if isinstance(message, AssistantMessage):
+            first = first or message
+        elif isinstance(message, UserMessage) and not isinstance(before, ToolResultMessage):
+            first = None
+        before = message
+    return first
+
+
+def messages_body(request: ModelInput, blobs: Blobs, plan: Plan) -> dict[str, Any]:
+    """Returns the body of the streaming request; equal inputs give equal bodies."""
+    names = ToolNames(request.tools)
+    messages = _messages(request, names, blobs, plan)
+    body: dict[str, Any] = {
+        "model": request.model,
+        "max_tokens": plan.max_tokens,
+        "stream": True,
+        **plan.fields,
+        **(named(request.sampling, PICKING) if picks(request.model) else {}),
+        "messages": messages,
+    }
+    if request.system.strip():
+        body["system"] = [_text(request.system)]
+    if request.tools:
+        body["tools"] = [_tool(tool, names) for tool in request.tools]
+    if request.tool_choice is not None and plan.lets_choose:
+        body["tool_choice"] = {"type": _CHOICES[request.tool_choice]}
+    _mark_for_cache(body)
+    return body
+
+
+_CHOICES: Final[dict[ToolChoice, str]] = {"auto": "auto", "none": "none", "required": "any"}
+
+
+def _mark_for_cache(body: dict[str, Any]) -> None:
+    turns = [message["content"] for message in body["messages"] if message["role"] == "user"]
+    for blocks in (body.get("tools"), body.get("system"), *turns[-_USER_MARKS:]):
+        if blocks:
+            blocks[-1]["cache_control"] = _CACHED
+
+
+def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
+    return {
+        "name": names.told(tool.name),
+        "description": tool.description,
+        "input_schema": tool.parameters,
+    }
+
+
+def _messages(
+    request: ModelInput, names: ToolNames, blobs: Blobs, plan: Plan
+) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    for role, blocks in _turns(request, names, blobs, plan):
+        if messages and messages[-1]["role"] == role:
+            messages[-1]["content"] += blocks
+        elif blocks:
+            messages.append({"role": role, "content": blocks})
+    if messages and messages[0]["role"] == "assistant":
+        messages.insert(0, {"role": "user", "content": [_text("(the conversation goes on)")]})
+    return messages
+
+
+def _turns(
+    request: ModelInput, names: ToolNames, blobs: Blobs, plan: Plan
+) -> Iterator[tuple[str, list[Block]]]:
+    ids = CallIds()
+    for message in request.messages:
+        match message:
+            case UserMessage():
+                yield "user", _user(message, blobs)
+            case ToolResultMessage():
+                yield "user", [_result(message, ids)]
+            case AssistantMessage():
+                yield "assistant", _assistant(message, ids, names, plan)
+
+
+def _user(message: UserMessage, blobs: Blobs) -> list[Block]:
+    files = [_file(attachment, blobs) for attachment in message.attachments]
+    return files + _texts(message.text) or [_text("(an empty message)")]
+
+
+def _result(message: ToolResultMessage, ids: CallIds) -> Block:
+    return {
+        "type": "tool_result",
+        "tool_use_id": ids.of_result(message.tool_call_id),
+        "content": message.text if message.text.strip() else "(no output)",
+        "is_error": message.is_error,
+    }
+
+
+def _assistant(
+    message: AssistantMessage, ids: CallIds, names: ToolNames, plan: Plan
+) -> list[Block]:
+    calls = [
+        {
+            "type": "tool_use",
+            "id": ids.of_call(call.id),
+            "name": names.told(call.name),
+            "input": call.args,
+        }
+        for call in message.tool_calls
+    ]
+    if not calls and not message.text.strip():
+        return []
+    blocks: list[Block] = []
+    text_at = calls_at = 0
+    for kept in message.reasoning if plan.sends_thoughts else ():
+        if kept.dialect == DIALECT:
+            text_to = max(text_at, kept.data["text_before"])
+            calls_to = max(calls_at, kept.data["calls_before"])
+            blocks += _texts(message.text[text_at:text_to]) + calls[calls_at:calls_to]
+            blocks.append(kept.data["block"])
+            text_at, calls_at = text_to, calls_to
+    return blocks + _texts(message.text[text_at:]) + calls[calls_at:]
+
+
+def _texts(text: str) -> list[Block]:
+    return [_text(text)] if text.strip() else []
+
+
+def _text(text: str) -> Block:
+    return {"type": "text", "text": text}
+
+
+def _file(attachment: Attachment, blobs: Blobs) -> Block:
+    kind = kind_of(attachment.media_type)
+    if kind == "text":
+        return _text_file(attachment, blobs)
+    source = {
+        "type": "base64",
+        "media_type": bare(attachment.media_type),
+        "data": base64_of(attachment, blobs),
+    }
+    if kind == "image":
+        return {"type": "image", "source": source}
+    return {"type": "document", "source": source, "title": name_of(attachment)}
+
+
+def _text_file(attachment: Attachment, blobs: Blobs) -> Block:
+    name, text = name_of(attachment), text_of(attachment, blobs)
+    if not text.strip():
+        return _text(f"The attached file {name} is empty.")
+    source = {"type": "text", "media_type": "text/plain", "data": text}
+    return {"type": "document", "source": source, "title": name}

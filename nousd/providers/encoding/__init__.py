@@ -1,0 +1,1 @@
+"""What the dialects share in encoding: attachments, sampling, tool names and calls."""

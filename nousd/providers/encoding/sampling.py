@@ -1,0 +1,58 @@
+"""What a client says of the picking of words, under the names that a dialect has for it. Pure.
+
+What a family of models is known to refuse is left out: a session's values outlive a change of its model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import UNSET
+
+from nousd.machine.context.model_input import ModelInput
+from nousd.providers.models.names import plain_name
+from nousd.providers.openai.effort import reasons
+from nousd.wire.objects.entries import Sampling, Thinking
+
+PICKING: Final[Mapping[str, str]] = {"temperature": "temperature", "top_p": "top_p"}
+"""Field of ``Sampling`` -> its name in most dialects."""
+
+_OPENAI: Final = re.compile(r"gpt-\d|chatgpt-|o\d|codex-")
+"""The vendor's own models, wherever they are served."""
+
+_FREE_UNLESS_REASONING: Final = re.compile(r"gpt-5\.[1-4](-mini|-nano)?(-\d|$)")
+"""Take it where they are kept from reasoning; others that can reason never do."""
+
+
+def named(sampling: Sampling | None, names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns what is said of it under a dialect's names; what has none there is left out."""
+    if sampling is None:
+        return {}
+    said = {name: getattr(sampling, field) for field, name in names.items()}
+    return {name: value for name, value in said.items() if value is not UNSET}
+
+
+def openai_fields(request: ModelInput, limit: str) -> dict[str, Any]:
+    """Returns the fields of a request to a server of one of OpenAI's dialects.
+
+    Args:
+        limit: what the bound of an answer is called.
+    """
+    picking = PICKING if _picks(request.model, request.thinking) else {}
+    return named(request.sampling, {**picking, "max_tokens": limit})
+
+
+def chat_limit(model: str) -> str:
+    """Returns what Chat Completions calls the bound of an answer: the vendor's newer models refuse the
+    name that others know.
+    """
+    return "max_completion_tokens" if _OPENAI.match(plain_name(model)) else "max_tokens"
+
+
+def _picks(model: str, thinking: Thinking | None) -> bool:
+    name = plain_name(model)
+    if not _OPENAI.match(name) or not reasons(model):
+        return True
+    return thinking == "off" and _FREE_UNLESS_REASONING.match(name) is not None

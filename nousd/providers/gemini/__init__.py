@@ -1,0 +1,1 @@
+"""The dialect of Gemini's generateContent API."""

@@ -1,0 +1,213 @@
+"""ModelInput -> the body of a ``generateContent`` request. Pure.
+
+A conversation is a list of contents with the roles ``user`` and ``model``, each a list of parts.
+Neighbouring messages of one role are parts of one content, except that the results of calls have a
+content of their own, right behind the calls: the server counts them there, and older models pair
+them with the calls by nothing but their order.
+
+The model signs parts of its answers, and wants each signature back on the very part it came with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any, Final, Literal
+
+from nousd.machine.context.model_input import (
+    AssistantMessage,
+    ModelInput,
+    ModelMessage,
+    ModelToolCall,
+    ToolResultMessage,
+    ToolSpec,
+    UserMessage,
+)
+from nousd.providers.encoding.attachments import base64_of, inlined, kind_of
+from nousd.providers.encoding.sampling import named
+from nousd.providers.encoding.tool_names import ToolNames
+from nousd.providers.interface import Blobs
+from nousd.providers.models.names import row_of
+from nousd.wire.objects.entries import Attachment, Thinking
+from nousd.wire.objects.run_options import ToolChoice
+
+DIALECT: Final = "gemini"
+
+Part = dict[str, Any]
+
+THINKING_BUDGETS: Final[dict[Thinking, int]] = {
+    "off": 0,
+    "low": 1024,
+    "medium": 8192,
+    "high": 24576,
+}
+"""Tokens, as the vendor maps the same words where they speak another vendor's dialect."""
+
+_LEAST_PRO_BUDGET: Final = 128
+
+ThinkingForm = Literal["none", "budget", "level"]
+
+THINKING_FORMS: Final[dict[str, ThinkingForm]] = {
+    "gemini-1": "none",
+    "gemini-2.0": "none",
+    "gemini-2.5": "budget",
+    "gemma": "none",
+    "learnlm": "none",
+}
+"""Beginning of a model's name -> the form in which it is told how much to think. All later ones take a
+level, and want their calls signed."""
+
+_NOT_SIGNED: Final = "skip_thought_signature_validator"
+"""The vendor's word for the signature of a call that another model wrote."""
+
+_ROLES: Final[dict[type, str]] = {
+    UserMessage: "user",
+    AssistantMessage: "model",
+    ToolResultMessage: "user",
+}
+
+
+def contents_body(request: ModelInput, blobs: Blobs) -> dict[str, Any]:
+    """Returns the body of the request; equal inputs give equal bodies."""
+    names = ToolNames(request.tools)
+    writer = _PartWriter(names, blobs, signs=_thinking_form(request.model) == "level")
+    body: dict[str, Any] = {"contents": list(_contents(request.messages, writer))}
+    if request.system:
+        body["systemInstruction"] = {"parts": [{"text": request.system}]}
+    if request.tools:
+        body["tools"] = [{"functionDeclarations": [_tool(tool, names) for tool in request.tools]}]
+    if request.tool_choice is not None:
+        mode = _CALLING_MODES[request.tool_choice]
+        body["toolConfig"] = {"functionCallingConfig": {"mode": mode}}
+    config = named(request.sampling, _SAMPLING)
+    if request.thinking is not None and (thinking := _thinking(request.model, request.thinking)):
+        config["thinkingConfig"] = thinking
+    if config:
+        body["generationConfig"] = config
+    return body
+
+
+_SAMPLING: Final = {
+    "temperature": "temperature",
+    "top_p": "topP",
+    "max_tokens": "maxOutputTokens",
+}
+
+
+_CALLING_MODES: Final[dict[ToolChoice, str]] = {
+    "auto": "AUTO",
+    "none": "NONE",
+    "required": "ANY",
+}
+
+
+def _thinking_form(model: str) -> ThinkingForm:
+    return row_of(THINKING_FORMS, model, otherwise="level")
+
+
+def _thinking(model: str, thinking: Thinking) -> dict[str, Any] | None:
+    """Returns how much to think in the form that the model takes, None if it takes none."""
+    is_off, is_pro = thinking == "off", "pro" in model
+    match _thinking_form(model):
+        case "none":
+            return None
+        case "budget":
+            least = _LEAST_PRO_BUDGET if is_pro else 0
+            amount: dict[str, Any] = {"thinkingBudget": max(THINKING_BUDGETS[thinking], least)}
+        case "level":
+            amount = {"thinkingLevel": ("low" if is_pro else "minimal") if is_off else thinking}
+    return {"includeThoughts": not is_off, **amount}
+
+
+def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
+    return {
+        "name": names.told(tool.name),
+        "description": tool.description,
+        "parametersJsonSchema": tool.parameters,
+    }
+
+
+def _contents(messages: Iterable[ModelMessage], writer: _PartWriter) -> Iterator[dict[str, Any]]:
+    for kind, neighbours in groupby(messages, type):
+        parts = [part for message in neighbours for part in writer.parts_of(message)]
+        if parts:
+            yield {"role": _ROLES[kind], "parts": parts}
+
+
+class _PartWriter:
+    """Writes the parts of one conversation.
+
+    Args:
+        signs: whether the model refuses calls without a signature.
+    """
+
+    def __init__(self, names: ToolNames, blobs: Blobs, *, signs: bool) -> None:
+        self._names = names
+        self._blobs = blobs
+        self._signs = signs
+        self._server_ids: dict[str, str] = {}
+
+    def parts_of(self, message: ModelMessage) -> list[Part]:
+        """Returns the parts of a message; none for an answer without any content."""
+        match message:
+            case UserMessage():
+                return self._user_parts(message)
+            case AssistantMessage():
+                parts = list(self._model_parts(message))
+                return _with_first_call_signed(parts) if self._signs else parts
+            case ToolResultMessage():
+                return [self._result(message)]
+
+    def _user_parts(self, message: UserMessage) -> list[Part]:
+        parts = [self._attachment(attachment) for attachment in message.attachments]
+        # No part may be empty, nor a content without parts.
+        if message.text or not parts:
+            parts.append({"text": message.text or " "})
+        return parts
+
+    def _attachment(self, attachment: Attachment) -> Part:
+        if kind_of(attachment.media_type) == "text":
+            return {"text": inlined(attachment, self._blobs)}
+        data = base64_of(attachment, self._blobs)
+        return {"inlineData": {"mimeType": attachment.media_type, "data": data}}
+
+    def _model_parts(self, message: AssistantMessage) -> Iterator[Part]:
+        """Yields the parts in the order in which they came, signed as they were, if that was kept."""
+        text = message.text
+        calls = iter(message.tool_calls)
+        for place in (block.data for block in message.reasoning if block.dialect == DIALECT):
+            signature = {key: place[key] for key in ("thoughtSignature",) if key in place}
+            match place:
+                case {"thought": True}:
+                    yield place
+                case {"text_chars": int(chars)} if text[:chars] or signature:
+                    yield {"text": text[:chars], **signature}
+                    text = text[chars:]
+                case {"call_id": str(server_id)} if call := next(calls, None):
+                    yield {**self._call(call, server_id), **signature}
+        if text:
+            yield {"text": text}
+        for call in calls:
+            yield self._call(call, "")
+
+    def _call(self, call: ModelToolCall, server_id: str) -> Part:
+        self._server_ids[call.id] = server_id
+        named = {"name": self._names.told(call.name), "args": call.args}
+        return {"functionCall": _identified(server_id, named)}
+
+    def _result(self, result: ToolResultMessage) -> Part:
+        response = {"error" if result.is_error else "output": result.text}
+        named = {"name": self._names.told(result.tool_name), "response": response}
+        server_id = self._server_ids.get(result.tool_call_id, "")
+        return {"functionResponse": _identified(server_id, named)}
+
+
+def _identified(server_id: str, part: Part) -> Part:
+    return {"id": server_id, **part} if server_id else part
+
+
+def _with_first_call_signed(parts: list[Part]) -> list[Part]:
+    first = next((part for part in parts if "functionCall" in part), None)
+    if first is not None:
+        first.setdefault("thoughtSignature", _NOT_SIGNED)
+    return parts

@@ -1,0 +1,211 @@
+"""The chunks of a ``generateContent`` answer -> pieces. Pure.
+
+Each chunk has the parts that came since the last one, and calls come whole. There is no end marker:
+the chunk that says why the model stopped is the last, and the end of the input confirms it.
+
+Where the model signed a part or gave a call an id, the answer's layout is told as one ``ReasoningKept``
+for each part, in order, so that ``gemini_contents`` can put every signature back where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from nousd.errors import ProviderError
+from nousd.providers.encoding.provider_state import KeptSize
+from nousd.providers.encoding.tool_calls import CallAssembler, CallFragment
+from nousd.providers.gemini.request import DIALECT
+from nousd.providers.http.answer_stream import WholeText, count_in, finish_reason
+from nousd.providers.http.lenient_json import as_list, as_object, as_text
+from nousd.providers.http.server_errors import error_from_object
+from nousd.providers.interface import (
+    Finished,
+    Piece,
+    ReasoningDelta,
+    ReasoningKept,
+    TextDelta,
+    UsageSoFar,
+)
+from nousd.wire.codec.envelope import scrub
+from nousd.wire.objects.entries import ReasoningBlock, Usage
+
+_FILTERED: Final = ("the server's content filter cut the answer off", False)
+_BROKEN_CALL: Final = ("the model's tool call could not be read", True)
+
+FAILED_REASONS: Final[dict[str, tuple[str, bool]]] = {
+    "BLOCKLIST": _FILTERED,
+    "ESCALATION": _FILTERED,
+    "IMAGE_PROHIBITED_CONTENT": _FILTERED,
+    "IMAGE_RECITATION": _FILTERED,
+    "IMAGE_SAFETY": _FILTERED,
+    "LANGUAGE": ("the model does not speak the language", False),
+    "MALFORMED_FUNCTION_CALL": _BROKEN_CALL,
+    "MALFORMED_RESPONSE": ("the model's answer could not be read", True),
+    "MISSING_THOUGHT_SIGNATURE": ("the server misses a thought signature", False),
+    "MODEL_ARMOR": _FILTERED,
+    "OTHER": ("the server broke the answer off", False),
+    "PROHIBITED_CONTENT": _FILTERED,
+    "PUP_LIMITED_DISABLED": ("the server has limited or disabled the account", False),
+    "RECITATION": _FILTERED,
+    "SAFETY": _FILTERED,
+    "SPII": _FILTERED,
+    "TOO_MANY_TOOL_CALLS": ("the model made too many tool calls", False),
+    "UNEXPECTED_TOOL_CALL": _BROKEN_CALL,
+}
+"""Finish reasons that are failures -> (what is said about them, whether trying again may help)."""
+
+CUT_REASONS: Final = frozenset({"CONTINUATION", "MAX_TOKENS"})
+"""Finish reasons of an answer that lacks its end."""
+
+
+class GeminiChunk(msgspec.Struct, rename="camel"):
+    """A part of an answer, or a failure."""
+
+    candidates: Any = None
+    prompt_feedback: Any = None
+    usage_metadata: Any = None
+    error: Any = None
+
+
+class GeminiAnswer:
+    """What is known of the answer so far; an ``Answer``.
+
+    Args:
+        names: the name the server was told -> the tool's own name.
+    """
+
+    chunks: Final = msgspec.json.Decoder(GeminiChunk)
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._calls = CallAssembler(names)
+        self._calls_count = 0
+        self._places: list[dict[str, Any]] = []
+        self._kept_size = KeptSize()
+        self._text, self._thought = WholeText(), WholeText()
+        self._usage: Usage | None = None
+        self._reason: str | None = None
+        self._reason_words = ""
+        self.finished = False
+
+    @property
+    def complete(self) -> bool:
+        return self.finished or self._reason is not None
+
+    def take(self, chunk: GeminiChunk) -> list[Piece]:
+        if chunk.error:
+            raise error_from_object({"error": chunk.error})
+        told = _usage(chunk.usage_metadata)
+        self._usage = told or self._usage
+        candidate = as_object(next(iter(as_list(chunk.candidates)), None))
+        if not candidate:
+            _check_feedback(as_object(chunk.prompt_feedback))
+        pieces: list[Piece] = [] if told is None else [UsageSoFar(told)]
+        pieces += [
+            piece
+            for part in as_list(as_object(candidate.get("content")).get("parts"))
+            for piece in self._pieces_of(as_object(part))
+        ]
+        if reason := as_text(candidate.get("finishReason")):
+            self._reason = reason
+            self._reason_words = as_text(candidate.get("finishMessage"))
+        return pieces
+
+    def take_whole(self, chunk: GeminiChunk) -> list[Piece] | None:
+        if not (chunk.candidates or chunk.prompt_feedback or chunk.error):
+            return None
+        pieces = self.take(chunk)
+        self._reason = self._reason or "STOP"
+        return pieces
+
+    def take_done(self) -> list[Piece]:
+        # No server of this dialect is known to send the marker.
+        return []
+
+    def finish(self) -> list[Piece]:
+        reason = self._reason or "STOP"
+        if reason in FAILED_REASONS:
+            words, retryable = FAILED_REASONS[reason]
+            said = self._reason_words or reason
+            raise ProviderError(f"{words}: {said}", retryable=retryable)
+        pieces: list[Piece] = []
+        if rest := self._thought.rest():
+            pieces.append(ReasoningDelta(rest))
+        if rest := self._text.rest():
+            pieces.append(TextDelta(rest))
+            self._place_text(len(rest), {})
+        pieces += self._kept()
+        calls = list(self._calls.whole_calls())
+        pieces += calls
+        ended = finish_reason(is_cut=reason in CUT_REASONS, with_calls=bool(calls))
+        pieces.append(Finished(ended, self._usage))
+        self.finished = True
+        return pieces
+
+    def _pieces_of(self, part: dict[str, Any]) -> Iterator[Piece]:
+        signature = scrub(as_text(part.get("thoughtSignature")))
+        signed = {"thoughtSignature": signature} if signature else {}
+        if isinstance(part.get("functionCall"), dict):
+            self._add_call(part["functionCall"], signed)
+            return
+        text = part.get("text")
+        if not isinstance(text, str):
+            return
+        if part.get("thought"):
+            whole = self._thought.of(text)
+            if signed:
+                self._place({"thought": True, "text": whole, **signed})
+            if whole:
+                yield ReasoningDelta(whole)
+            return
+        whole = self._text.of(text)
+        self._place_text(len(whole), signed)
+        if whole:
+            yield TextDelta(whole)
+
+    def _place_text(self, chars: int, signed: Mapping[str, str]) -> None:
+        """Notes a part of text. Unsigned neighbours are one; what is signed stays as it came."""
+        last = self._places[-1] if self._places else {}
+        if not signed and "text_chars" in last and "thoughtSignature" not in last:
+            last["text_chars"] += chars
+        else:
+            self._place({"text_chars": chars, **signed})
+
+    def _place(self, place: dict[str, Any]) -> None:
+        self._kept_size.add(len(str(place)))
+        self._places.append(place)
+
+    def _add_call(self, call: dict[str, Any], signed: Mapping[str, str]) -> None:
+        id, name = scrub(as_text(call.get("id"))), as_text(call.get("name"))
+        self._place({"call_id": id, **signed})
+        self._calls.add(CallFragment(self._calls_count, id, name, call.get("args")))
+        self._calls_count += 1
+
+    def _kept(self) -> Iterator[Piece]:
+        if any(place.get("thoughtSignature") or place.get("call_id") for place in self._places):
+            for place in self._places:
+                yield ReasoningKept(ReasoningBlock(dialect=DIALECT, data=place))
+
+
+def _check_feedback(feedback: Mapping[str, Any]) -> None:
+    """Raises ProviderError if the server blocked the prompt."""
+    if reason := as_text(feedback.get("blockReason")):
+        said = as_text(feedback.get("blockReasonMessage")) or reason
+        raise ProviderError(f"the server's content filter refused the prompt: {said}")
+
+
+def _usage(value: Any) -> Usage | None:
+    if not isinstance(value, dict):
+        return None
+    thoughts = count_in(value, "thoughtsTokenCount")
+    input = count_in(value, "promptTokenCount") + count_in(value, "toolUsePromptTokenCount")
+    output = count_in(value, "candidatesTokenCount") + thoughts
+    return Usage(
+        input=input,
+        output=output,
+        total=count_in(value, "totalTokenCount") or input + output,
+        cache_read=count_in(value, "cachedContentTokenCount"),
+        reasoning=thoughts,
+    )

@@ -1,0 +1,1 @@
+"""What the dialects share over HTTP: connections, SSE, errors, coalesced deltas."""

@@ -1,0 +1,251 @@
+"""The bytes of an answer -> pieces, as far as that is the same in all dialects. Pure: fed with chunks.
+
+Theory of operation. The first byte that is no white space tells how the server answers: ``{`` begins
+a whole answer as JSON, anything else is an event stream. ``AnswerStream`` finds the JSON objects in
+either and gives them to the ``Answer`` of a dialect, which knows what they mean. An answer that just
+stops is an error, because its text may lack the half that matters.
+
+Servers are taken as they are: unknown fields are skipped, null is absent, and a field of a strange
+type is passed over unless the answer cannot be understood without it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from nousd.errors import ProviderError
+from nousd.providers.http.sse import SseParser
+from nousd.providers.interface import FinishReason, Piece
+from nousd.wire.codec.envelope import scrub
+from nousd.wire.limits import ANSWER_BYTES_MAX
+
+_SAMPLE_BYTES: Final = 4000
+"""How much of an answer that is no model stream goes into the error."""
+
+_STREAM_BEGINNINGS: Final = (b":", b"data", b"event", b"id", b"retry")
+
+_DONE: Final = b"[DONE]"
+
+
+class Decoder(Protocol):
+    """Reads one answer, in chunks as they come."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether ``Finished`` was given back; whatever follows is ignored."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """Whether the server has said how the answer ended, so that no input after it is missed."""
+        ...
+
+    def feed(self, chunk: bytes) -> Iterator[Piece]:
+        """Yields the pieces that ``chunk`` completes, in order; must be run to its end.
+
+        Raises:
+            ProviderError: the server reported a failure, or sent what is no answer; after the pieces
+                that stood before the fault.
+        """
+        ...
+
+    def end(self) -> Iterator[Piece]:
+        """Yields the pieces owed at the end of the input; none if ``finished`` already.
+
+        Raises:
+            ProviderError: the input ended before the answer was complete.
+        """
+        ...
+
+
+Chunk = TypeVar("Chunk")
+
+
+class Answer(Protocol[Chunk]):
+    """What a dialect knows of one answer so far. The methods raise ProviderError for a fault that the
+    server reports.
+    """
+
+    @property
+    def chunks(self) -> msgspec.json.Decoder[Chunk]:
+        """Decodes the payload of one event, and a whole answer too."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """See ``Decoder.finished``."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """See ``Decoder.complete``."""
+        ...
+
+    def take(self, chunk: Chunk) -> Iterable[Piece]:
+        """Takes one event of a stream."""
+        ...
+
+    def take_whole(self, chunk: Chunk) -> Iterable[Piece] | None:
+        """Takes an answer that is not streamed; returns None if it is none."""
+        ...
+
+    def take_done(self) -> Iterable[Piece]:
+        """Takes the end marker ``[DONE]``."""
+        ...
+
+    def finish(self) -> Iterable[Piece]:
+        """Returns the last pieces of a ``complete`` answer whose input has ended, ``Finished`` among
+        them.
+        """
+        ...
+
+
+class AnswerStream(Generic[Chunk]):
+    """Decodes one answer for a dialect; a ``Decoder``."""
+
+    def __init__(self, answer: Answer[Chunk]) -> None:
+        self._answer = answer
+        self._events: SseParser | None = None
+        self._body: bytearray | None = None
+        self._sample = b""
+        self._understood = False
+
+    @property
+    def finished(self) -> bool:
+        return self._answer.finished
+
+    @property
+    def complete(self) -> bool:
+        return self._answer.complete
+
+    def feed(self, chunk: bytes) -> Iterator[Piece]:
+        if self._body is None and self._events is None:
+            chunk = self._begin(chunk)
+        if len(self._sample) < _SAMPLE_BYTES:
+            self._sample += chunk[:_SAMPLE_BYTES]
+        if self._events is not None:
+            yield from self._take_all(self._events.feed(chunk))
+        elif self._body is not None:
+            self._body += chunk
+            if len(self._body) > ANSWER_BYTES_MAX:
+                raise ProviderError(f"the server's answer is longer than {ANSWER_BYTES_MAX} bytes")
+
+    def end(self) -> Iterator[Piece]:
+        if self._body is not None:
+            yield from self._take_whole(bytes(self._body))
+        elif self._events is not None:
+            # The end of the input may have cut the last one.
+            yield from self._take_all(filter(self._is_whole, self._events.end()))
+        if not self.finished:
+            yield from self._finish()
+
+    def _begin(self, chunk: bytes) -> bytes:
+        chunk = chunk.lstrip()
+        if chunk.startswith(b"{"):
+            self._body = bytearray()
+        elif chunk:
+            self._events = SseParser()
+        return chunk
+
+    def _take_all(self, payloads: Iterable[bytes]) -> Iterator[Piece]:
+        for payload in payloads:
+            try:
+                yield from self._take(payload.strip())
+            except ProviderError as error:
+                error.raw = payload
+                raise
+
+    def _take(self, payload: bytes) -> Iterable[Piece]:
+        if self.finished or not payload:
+            return ()
+        if payload == _DONE:
+            return self._answer.take_done()
+        chunk = self._decoded(payload)
+        if chunk is None:
+            raise ProviderError(f"the server sent an event that is no chunk: {_shown(payload)}")
+        self._understood = True
+        return self._answer.take(chunk)
+
+    def _take_whole(self, body: bytes) -> Iterator[Piece]:
+        chunk = self._decoded(body)
+        try:
+            pieces = None if chunk is None else self._answer.take_whole(chunk)
+            if pieces is None:
+                raise ProviderError(f"the server's answer is no completion: {_shown(body)}")
+            yield from pieces
+        except ProviderError as error:
+            error.raw = body
+            raise
+
+    def _finish(self) -> Iterable[Piece]:
+        if self.complete:
+            return self._answer.finish()
+        sample = self._sample
+        if not self._understood and sample and not sample.startswith(_STREAM_BEGINNINGS):
+            words = f"the server's answer is no model stream: {_shown(sample)}"
+            raise ProviderError(words, raw=sample)
+        raise ProviderError("the stream ended before the answer was complete", retryable=True)
+
+    def _is_whole(self, payload: bytes) -> bool:
+        return payload.strip() == _DONE or self._decoded(payload) is not None
+
+    def _decoded(self, payload: bytes) -> Chunk | None:
+        """Returns the chunk, or None if the payload is none. Invalid UTF-8 becomes U+FFFD."""
+        decoder = self._answer.chunks
+        try:
+            return decoder.decode(payload)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            pass
+        try:
+            # The standard library takes lone surrogates; ``WholeText`` sees to them.
+            value = json.loads(payload.decode("utf-8", "replace"))
+            return msgspec.convert(value, decoder.type)
+        except (ValueError, msgspec.MsgspecError, RecursionError):
+            return None
+
+
+class WholeText:
+    """Scrubs surrogates out of the deltas of one text, holding back the first half of a pair that two of
+    them share. What a model thinks is another text than what it says.
+    """
+
+    def __init__(self) -> None:
+        self._half_pair = ""
+
+    def of(self, delta: str) -> str:
+        """Returns the text that can be passed on; empty if there is none yet."""
+        if not self._half_pair and delta.isascii():
+            return delta
+        text = self._half_pair + delta
+        self._half_pair = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+        return scrub(text.removesuffix(self._half_pair) if self._half_pair else text)
+
+    def rest(self) -> str:
+        """Returns what is left at the end of the text."""
+        rest, self._half_pair = scrub(self._half_pair), ""
+        return rest
+
+
+def finish_reason(*, is_cut: bool, with_calls: bool) -> FinishReason:
+    """Returns why an answer ended, by what it holds: a server's own word for that may be wrong.
+
+    Args:
+        is_cut: whether it lacks its end, which only the server can tell.
+    """
+    if is_cut:
+        return "length"
+    return "tool_use" if with_calls else "stop"
+
+
+def count_in(values: Any, key: str) -> int:
+    """Returns the number of tokens under ``key``, 0 where there is none that makes sense."""
+    value = values.get(key) if isinstance(values, dict) else None
+    return int(value) if isinstance(value, int | float) and 0 < value < 2**53 else 0
+
+
+def _shown(data: bytes) -> str:
+    return " ".join(data[:_SAMPLE_BYTES].decode("utf-8", "replace").split())

@@ -1,0 +1,211 @@
+"""The connections to one model server, by the HTTP library.
+
+That takes long to import and much memory, and no daemon needs it before its first model call: so this
+module is imported then, by ``server``. It knows nothing of keys: an error has the server's own words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from types import MappingProxyType
+from typing import Final
+
+import httpx2
+import trio
+
+from nousd.errors import ProviderError
+from nousd.providers.http.answer_stream import Decoder
+from nousd.providers.http.delta_coalescer import Put
+from nousd.providers.http.server_errors import ERROR_BODY_BYTES_MAX, error_from_response
+from nousd.providers.interface import Alive, Recorder
+
+CONNECTIONS_MAX: Final = 256
+"""Calls under way at once; a further one waits for its turn as long as connecting may take."""
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024
+"""How much of an answer to a ``get`` is read; the longest lists of models have some hundred KiB."""
+
+TAIL_SECONDS: Final = 10.0
+"""How long to wait for what may follow the end of an answer, such as its usage."""
+
+_LEFTOVER_SECONDS: Final = 0.2
+"""How long to wait, after the answer, for the end of the response."""
+
+_KEEPALIVE_SECONDS: Final = 30.0
+
+_FAILURES: Final[tuple[tuple[type[httpx2.HTTPError], str, bool], ...]] = (
+    (httpx2.ConnectTimeout, "the server cannot be reached", True),
+    (httpx2.ConnectError, "the server cannot be reached", True),
+    (httpx2.PoolTimeout, f"all {CONNECTIONS_MAX} connections are in use", True),
+    # The server may still be at work on it: asking again would double its load.
+    (httpx2.TimeoutException, "the server sent nothing for too long", False),
+    (httpx2.NetworkError, "the connection broke", True),
+    (httpx2.RemoteProtocolError, "the connection broke", True),
+    (httpx2.HTTPError, "the call failed", False),
+)
+"""The first that fits -> (what is said about it, whether trying again may help)."""
+
+
+def open_connections(
+    headers: Mapping[str, str],
+    wall_clock: Callable[[], float],
+    *,
+    idle_timeout_seconds: float,
+    connect_timeout_seconds: float,
+    needs_tls: bool,
+    trust_env: bool,
+) -> Connections:
+    """Makes the connections for one server; none is open yet. Takes some 30 ms where it reads the
+    certificate store: call it in a thread.
+
+    Args:
+        headers: sent with every request.
+        wall_clock: seconds since 1970, for a Retry-After that names a date.
+        needs_tls: whether certificates may have to be checked.
+        trust_env: whether the environment may name a proxy.
+    """
+    client = httpx2.AsyncClient(
+        verify=httpx2.create_ssl_context() if needs_tls else False,
+        trust_env=trust_env,
+        timeout=httpx2.Timeout(
+            idle_timeout_seconds, connect=connect_timeout_seconds, pool=connect_timeout_seconds
+        ),
+        limits=httpx2.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=_KEEPALIVE_SECONDS),
+        headers=headers,
+        # Nothing is kept for a server: no cookie of it is taken.
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+    )
+    return Connections(client, wall_clock)
+
+
+class Connections:
+    """The connections that are kept for one server; made by ``open_connections``."""
+
+    def __init__(self, client: httpx2.AsyncClient, wall_clock: Callable[[], float]) -> None:
+        self._client = client
+        self._wall_clock = wall_clock
+
+    async def aclose(self) -> None:
+        """Closes the idle ones. Never fails."""
+        await self._client.aclose()
+
+    async def post(
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        decoder: Decoder,
+        put: Put,
+        recorder: Recorder,
+    ) -> None:
+        """Posts ``body`` and puts the pieces that ``decoder`` makes of the response as it comes.
+
+        Raises:
+            ProviderError: the server refused, broke off or said nothing for too long, or the decoder
+                understood it to have failed; after the pieces that came before.
+        """
+        try:
+            async with self._response("POST", url, recorder, body, headers) as response:
+                await _read(response, decoder, put, recorder)
+        except httpx2.HTTPError as error:
+            # A connection that breaks behind the end of the answer has taken nothing with it.
+            if not decoder.complete:
+                raise _failure(error) from None
+
+    async def get(self, url: str, recorder: Recorder) -> bytes:
+        """Returns what the server has there, up to ``BODY_BYTES_MAX``.
+
+        Raises:
+            ProviderError: it refused or cannot be reached.
+        """
+        try:
+            async with self._response("GET", url, recorder) as response:
+                return await _beginning_of(response, BODY_BYTES_MAX, recorder)
+        except httpx2.HTTPError as error:
+            raise _failure(error) from None
+
+    @asynccontextmanager
+    async def _response(
+        self,
+        method: str,
+        url: str,
+        recorder: Recorder,
+        body: bytes | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> AsyncIterator[httpx2.Response]:
+        """Gives a response that is no refusal."""
+        async with self._client.stream(method, url, content=body, headers=headers) as response:
+            recorder.response(response.status_code, response.headers.get("content-type", ""))
+            if response.status_code != httpx2.codes.OK:
+                raise await self._refusal(response, recorder)
+            yield response
+
+    async def _refusal(self, response: httpx2.Response, recorder: Recorder) -> ProviderError:
+        body = await _beginning_of(response, ERROR_BODY_BYTES_MAX, recorder)
+        return error_from_response(
+            response.status_code, response.headers, body, now=self._wall_clock()
+        )
+
+
+async def _read(response: httpx2.Response, decoder: Decoder, put: Put, recorder: Recorder) -> None:
+    """Puts the pieces of the response until the answer is finished or the input ends; what follows a
+    complete answer is not waited for long.
+    """
+    # One scope for all chunks: one for each would cost as much as to read it.
+    async with _chunks_of(response) as chunks:
+        with trio.CancelScope() as patience:
+            async for chunk in chunks:
+                if patience.deadline != math.inf:
+                    patience.deadline = math.inf
+                recorder.chunk(chunk)
+                nothing_yet = True
+                for piece in decoder.feed(chunk):
+                    nothing_yet = False
+                    await put(piece)
+                if nothing_yet:
+                    await put(Alive())
+                if decoder.finished:
+                    break
+                if decoder.complete:
+                    patience.deadline = trio.current_time() + TAIL_SECONDS
+
+
+async def _beginning_of(response: httpx2.Response, bytes_max: int, recorder: Recorder) -> bytes:
+    """Returns the body, or as much of it as is wanted."""
+    body = bytearray()
+    async with _chunks_of(response) as chunks:
+        async for chunk in chunks:
+            recorder.chunk(chunk)
+            body += chunk
+            if len(body) >= bytes_max:
+                break
+    return bytes(body[:bytes_max])
+
+
+@asynccontextmanager
+async def _chunks_of(response: httpx2.Response) -> AsyncIterator[AsyncIterator[bytes]]:
+    """Gives the chunks of the body, and deals with those that were not taken.
+
+    The end of a response is waited for a moment, because only then can the connection serve the next
+    call. Then reading is cancelled, which closes the connection: to just leave would not do, because
+    the client's inner generators are only ever closed by an exception that comes out of them.
+    """
+    async with aclosing(response.aiter_bytes()) as chunks:
+        try:
+            yield chunks
+        finally:
+            with trio.move_on_after(_LEFTOVER_SECONDS), suppress(httpx2.HTTPError):
+                async for _ in chunks:
+                    pass
+
+
+def _failure(error: httpx2.HTTPError) -> ProviderError:
+    words, retryable = next(
+        (words, retryable) for kind, words, retryable in _FAILURES if isinstance(error, kind)
+    )
+    reason = str(error)
+    return ProviderError(f"{words}: {reason}" if reason else words, retryable=retryable)

@@ -1,0 +1,172 @@
+"""What all providers that ask a server do alike; a dialect adds what is its own.
+
+A dialect's class says where its vendor is, how a key is sent, what it can take, and how a call is
+asked and its answer read. It does no I/O itself: ``server`` does.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import ClassVar, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from nousd.errors import ProviderError
+from nousd.machine.context.model_input import ModelInput
+from nousd.providers.http.answer_stream import Decoder
+from nousd.providers.http.delta_coalescer import deliver
+from nousd.providers.http.server import ModelServer
+from nousd.providers.interface import (
+    CONNECT_TIMEOUT_SECONDS,
+    IDLE_TIMEOUT_SECONDS,
+    NO_BLOBS,
+    Blobs,
+    Receive,
+    Record,
+)
+from nousd.providers.models.context_windows import context_window
+from nousd.redaction.redactor import Redactor
+
+MODEL_PAGES_MAX: Final = 20
+"""Pages of a list of models that are read."""
+
+
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Call(NamedTuple):
+    """One model call in a dialect: where it is posted, what, and what reads the answer; ``headers`` are
+    those of this call alone.
+    """
+
+    path: str
+    body: bytes
+    decoder: Decoder
+    headers: Mapping[str, str] = _NO_HEADERS
+
+
+class ModelsPage(NamedTuple):
+    """A part of a list of models; ``next_path`` is where it goes on, if it does."""
+
+    names: tuple[str, ...]
+    next_path: str | None = None
+
+
+class HostedProvider(ABC):
+    """A provider that asks a server; see ``Provider`` for what it does.
+
+    Args:
+        api_base: None for the vendor's own.
+        api_key: None only for a server on this machine.
+        default_model: None for ``first_model``.
+        key_variable: what an error calls the key's setting; None for the vendor's usual one.
+        context_window_tokens: overrides the table of known models.
+        wall_clock: seconds since 1970, for a Retry-After that names a date.
+        record: if given, every exchange passes through what it returns.
+        secrets: what must not be told of what the server says, besides its key; None for nothing.
+
+    Raises:
+        ConfigError: ``api_base`` or ``api_key`` cannot be used, or the key is missing.
+    """
+
+    name: ClassVar[str]
+    vendor_api_base: ClassVar[str]
+    key_variable: ClassVar[str]
+    first_model: ClassVar[str]
+    headers: ClassVar[Mapping[str, str]] = _NO_HEADERS
+    models_path: ClassVar[str]
+
+    def __init__(
+        self,
+        api_base: str | None = None,
+        api_key: str | None = None,
+        default_model: str | None = None,
+        *,
+        key_variable: str | None = None,
+        context_window_tokens: int | None = None,
+        idle_timeout_seconds: float = IDLE_TIMEOUT_SECONDS,
+        connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
+        wall_clock: Callable[[], float] = time.time,
+        record: Record | None = None,
+        secrets: Redactor | None = None,
+    ) -> None:
+        self._server = ModelServer(
+            api_base or self.vendor_api_base,
+            api_key,
+            key_variable=key_variable or self.key_variable,
+            key_headers=self.key_headers,
+            headers=self.headers,
+            idle_timeout_seconds=idle_timeout_seconds,
+            connect_timeout_seconds=connect_timeout_seconds,
+            wall_clock=wall_clock,
+            record=record,
+            secrets=secrets or Redactor(),
+        )
+        self._default_model = default_model or self.first_model
+        self._context_window_tokens = context_window_tokens
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._server!r}>"
+
+    @staticmethod
+    @abstractmethod
+    def key_headers(key: str) -> Mapping[str, str]:
+        """Returns the headers that carry the key."""
+
+    @abstractmethod
+    def call(self, request: ModelInput, blobs: Blobs) -> Call:
+        """Returns the call that asks for this."""
+
+    @abstractmethod
+    def accepts(self, model: str, media_type: str) -> bool:
+        """See ``Provider.accepts``."""
+
+    @staticmethod
+    @abstractmethod
+    def read_models(body: bytes) -> ModelsPage:
+        """Reads a page of the list of models; raises what msgspec raises where it is none."""
+
+    @property
+    def at_vendor(self) -> bool:
+        """Whether the server is the vendor's own, not one that is only compatible with it."""
+        return self._server.host == urlsplit(self.vendor_api_base).hostname
+
+    @property
+    def default_model(self) -> str:
+        return self._default_model
+
+    def context_window(self, model: str) -> int:
+        return self._context_window_tokens or context_window(model)
+
+    async def models(self) -> tuple[str, ...]:
+        names: list[str] = []
+        path = self.models_path
+        for _ in range(MODEL_PAGES_MAX):
+            page = self._models_page(await self._server.get(path))
+            names += page.names
+            if page.next_path is None:
+                break
+            path = page.next_path
+        return tuple(names)
+
+    def _models_page(self, body: bytes) -> ModelsPage:
+        try:
+            return self.read_models(body)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            raise ProviderError("the server sent no list of models") from None
+
+    async def generate(
+        self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
+    ) -> None:
+        """Makes one streaming call; see ``Provider.generate``."""
+        path, body, decoder, headers = self.call(request, blobs)
+        stream = partial(self._server.stream, path, body, decoder, headers=headers)
+        await deliver(stream, receive)
+
+    async def aclose(self) -> None:
+        await self._server.aclose()

@@ -1,0 +1,1 @@
+"""The built-in model, which answers deterministically and follows directives."""

@@ -1,0 +1,1 @@
+"""Facts about models: the catalog, names, context windows, prices."""

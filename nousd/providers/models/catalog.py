@@ -1,0 +1,196 @@
+"""The models a daemon can ask: its providers by name, and which model is meant where none is named.
+
+A model is named ``provider/model``. Providers are made when they are first asked for, so that one that
+nobody uses costs nothing. What the user says of a model (its window, its price, what it can be given)
+wins over what its provider believes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Final
+
+import msgspec
+
+from nousd.errors import ConfigError, ModelUnknown
+from nousd.machine.context.model_input import ModelChoice
+from nousd.providers.interface import Provider
+from nousd.providers.models.prices import Price
+from nousd.wire.objects.entries import Sampling, Thinking
+
+_PROVIDER_LIKENESS_MIN: Final = 0.7
+_ALIAS_LIKENESS_MIN: Final = 0.8
+"""From which likeness on (0 to 1) a name that is not known counts as a slip of the pen. There are many
+models, and some are called nearly like an alias.
+"""
+
+
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user says of one model; None leaves it to the provider.
+
+    Args:
+        context_window: tokens.
+        attachments: media types that it takes, such as ``image/*``.
+    """
+
+    context_window: int | None = None
+    price: Price | None = None
+    attachments: tuple[str, ...] | None = None
+
+
+_NO_FACTS: Final = ModelFacts()
+
+
+class Models:
+    """Every provider that is configured.
+
+    Args:
+        factories: name of a provider -> what makes it; may raise ConfigError.
+        default: asked where a session names no model.
+        own: provider -> the model that is configured as its own.
+        aliases: a short name -> the model it stands for.
+        facts: ``provider/model`` -> what the user says of it.
+        context_window: tokens of every model of which ``facts`` say nothing; None asks the provider.
+    """
+
+    def __init__(
+        self,
+        factories: Mapping[str, Callable[[], Provider]],
+        default: ModelChoice,
+        *,
+        own: Mapping[str, str] | None = None,
+        aliases: Mapping[str, ModelChoice] | None = None,
+        facts: Mapping[str, ModelFacts] | None = None,
+        context_window: int | None = None,
+    ) -> None:
+        self.default = default
+        self.aliases = aliases or {}
+        self._own = own or {}
+        self._facts = facts or {}
+        self._factories = factories
+        self._context_window = context_window
+        self._made: dict[str, Provider] = {}
+
+    @classmethod
+    def of(cls, provider: Provider) -> Models:
+        """Returns the models of one provider alone."""
+        default = ModelChoice(provider.name, provider.default_model)
+        return cls({provider.name: lambda: provider}, default)
+
+    # --- providers ---------------------------------------------------------------------------
+
+    @property
+    def providers(self) -> tuple[str, ...]:
+        """The names of the providers."""
+        return tuple(self._factories)
+
+    def provider(self, name: str) -> Provider:
+        """Returns the provider of that name.
+
+        Raises:
+            ConfigError: there is none, or it cannot be used as it is configured.
+        """
+        if name not in self._made:
+            factory = self._factories.get(name)
+            if factory is None:
+                raise ConfigError(f"provider must be one of: {', '.join(sorted(self._factories))}")
+            self._made[name] = factory()
+        return self._made[name]
+
+    async def aclose(self) -> None:
+        """Closes what the providers keep between calls."""
+        for provider in self._made.values():
+            await provider.aclose()
+
+    # --- which model -------------------------------------------------------------------------
+
+    def choice(
+        self,
+        provider: str | None,
+        model: str | None,
+        thinking: Thinking | None,
+        sampling: Sampling | None = None,
+    ) -> ModelChoice:
+        """Returns what a session with these settings asks. A model that was set for a provider that is
+        not there any more says nothing.
+        """
+        if provider is None or model is None or provider not in self._factories:
+            return ModelChoice(self.default.provider, self.default.model, thinking, sampling)
+        return ModelChoice(provider, model, thinking, sampling)
+
+    def named(self, name: str, near: ModelChoice) -> ModelChoice:
+        """Returns the model that a client names: an alias, ``provider/model``, or a model of the
+        provider that is in use, whose name may have slashes of its own.
+
+        Raises:
+            ModelUnknown: the name is that of a provider, or nearly that of an alias or a provider.
+        """
+        if alias := self.aliases.get(name):
+            return ModelChoice(alias.provider, alias.model, near.thinking)
+        provider, slash, model = name.partition("/")
+        if provider in self._factories:
+            if model:
+                return ModelChoice(provider, model, near.thinking)
+            own = self._own.get(provider, "MODEL")
+            raise ModelUnknown(f"{provider} is a provider, not a model", f"{provider}/{own}")
+        plain = ModelChoice(near.provider, name, near.thinking)
+        if name_of(plain) in self._facts:
+            return plain
+        if slash and (nearest := _nearest(provider, self._factories, _PROVIDER_LIKENESS_MIN)):
+            raise ModelUnknown(f"no provider is called {provider}", f"{nearest}/{model}")
+        if not slash and (nearest := _nearest(name, self.aliases, _ALIAS_LIKENESS_MIN)):
+            raise ModelUnknown(f"no alias is called {name}", nearest)
+        return plain
+
+    def known(self) -> tuple[ModelChoice, ...]:
+        """Returns the models that are known without asking anybody: the default one, each provider's
+        own, those of the aliases, and those of which the user says something.
+        """
+        own = (ModelChoice(provider, model) for provider, model in self._own.items())
+        said = (ModelChoice(provider, model) for provider, _, model in map(_parts, self._facts))
+        return tuple(dict.fromkeys((self.default, *own, *self.aliases.values(), *said)))
+
+    # --- what is known of a model ------------------------------------------------------------
+
+    def context_window(self, choice: ModelChoice) -> int:
+        """Returns how many tokens the model can be given."""
+        return (
+            self._facts_of(choice).context_window
+            or self._context_window
+            or self.provider(choice.provider).context_window(choice.model)
+        )
+
+    def largest_window(self) -> int:
+        """Returns the largest of the windows that are known without asking anybody."""
+        said = [facts.context_window for facts in self._facts.values() if facts.context_window]
+        return max([self.context_window(self.default), *said])
+
+    def accepts(self, choice: ModelChoice, media_type: str) -> bool:
+        """Whether the model can be given an attachment of that type."""
+        patterns = self._facts_of(choice).attachments
+        if patterns is None:
+            return self.provider(choice.provider).accepts(choice.model, media_type)
+        return any(fnmatchcase(media_type.lower(), pattern) for pattern in patterns)
+
+    def price(self, choice: ModelChoice) -> Price | None:
+        """Returns what the model costs, if the user says so."""
+        return self._facts_of(choice).price
+
+    def _facts_of(self, choice: ModelChoice) -> ModelFacts:
+        return self._facts.get(name_of(choice), _NO_FACTS)
+
+
+def name_of(choice: ModelChoice) -> str:
+    """Returns the model's name, ``provider/model``."""
+    return f"{choice.provider}/{choice.model}"
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    return name.partition("/")
+
+
+def _nearest(name: str, known: Iterable[str], likeness_min: float) -> str | None:
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, list(known), 1, likeness_min)), None)

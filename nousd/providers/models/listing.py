@@ -1,0 +1,113 @@
+"""What the servers list: every provider's models, asked for at once and remembered for a minute.
+
+A server that cannot be asked is told of beside the others; what the user configured is listed also then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import trio
+
+from nousd.errors import ConfigError, ProviderError
+from nousd.machine.context.model_input import ModelChoice
+from nousd.providers.models.catalog import Models, name_of
+from nousd.wire.limits import MODELS_LISTED_MAX, NAME_CHARS_MAX
+
+SECONDS_MAX: Final = 10.0
+"""How long a server may take."""
+
+_REMEMBERED_SECONDS: Final = 60.0
+
+
+class Unlisted(NamedTuple):
+    """A provider that could not be asked, and why."""
+
+    provider: str
+    cause: str
+
+
+class Listing(NamedTuple):
+    """Models in the order of their providers; ``is_cut`` if there are more. ``listed`` are the providers
+    whose servers said what they have.
+    """
+
+    models: tuple[ModelChoice, ...]
+    unlisted: tuple[Unlisted, ...]
+    is_cut: bool
+    listed: frozenset[str]
+
+
+class _Remembered(NamedTuple):
+    names: tuple[str, ...]
+    until: float
+
+
+class ModelLists:
+    """The lists of all providers."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._remembered: dict[str, _Remembered] = {}
+        self._asking = {name: trio.Lock() for name in models.providers}
+
+    async def listing(
+        self,
+        provider: str | None = None,
+        *,
+        also: Sequence[ModelChoice] = (),
+        refresh: bool = False,
+    ) -> Listing:
+        """Returns the models of that provider, or of all.
+
+        Args:
+            also: models that are listed even if no server does.
+            refresh: asks again, whatever is remembered.
+        """
+        wanted = self._models.providers if provider is None else (provider,)
+        failures: dict[str, str] = {}
+        async with trio.open_nursery() as nursery:
+            for name in wanted:
+                nursery.start_soon(self._ask, name, refresh, failures)
+        found = tuple(dict.fromkeys(self._found(wanted, also)))
+        return Listing(
+            found[:MODELS_LISTED_MAX],
+            tuple(Unlisted(name, failures[name]) for name in wanted if name in failures),
+            is_cut=len(found) > MODELS_LISTED_MAX,
+            listed=frozenset(name for name in wanted if name in self._remembered),
+        )
+
+    def _found(self, wanted: Sequence[str], also: Sequence[ModelChoice]) -> Iterator[ModelChoice]:
+        known = (*self._models.known(), *also)
+        for provider in wanted:
+            yield from (choice for choice in known if choice.provider == provider)
+            if provider in self._remembered:
+                for model in self._remembered[provider].names:
+                    yield ModelChoice(provider, model)
+
+    async def _ask(self, name: str, refresh: bool, failures: dict[str, str]) -> None:  # noqa: FBT001
+        async with self._asking[name]:
+            remembered = self._remembered.get(name)
+            if remembered and not refresh and trio.current_time() < remembered.until:
+                return
+            self._remembered.pop(name, None)
+            failures[name] = f"no answer within {SECONDS_MAX:g} seconds"
+            try:
+                with trio.move_on_after(SECONDS_MAX):
+                    names = await self._models.provider(name).models()
+                    until = trio.current_time() + _REMEMBERED_SECONDS
+                    self._remembered[name] = _Remembered(_nameable(name, names), until)
+                    del failures[name]
+            except (ConfigError, ProviderError) as error:
+                failures[name] = str(error)
+
+
+def _nameable(provider: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the models that a command could name, as many as an answer can hold and one more."""
+    fitting = (
+        name
+        for name in names
+        if name and len(name_of(ModelChoice(provider, name))) <= NAME_CHARS_MAX
+    )
+    return tuple(fitting)[: MODELS_LISTED_MAX + 1]

@@ -1,0 +1,33 @@
+"""How much the vendor's models can be told to reason, by the beginnings of their names. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from nousd.providers.models.names import plain_name
+from nousd.wire.objects.entries import Thinking
+
+_NOT_REASONING: Final = re.compile(r"gpt-[34]|chatgpt-|gpt-5(\.\d+)?-chat")
+"""Refuse to be told anything about reasoning."""
+
+_LEAST_EFFORTS: Final = (
+    (re.compile(r"gpt-5(\.\d+)?-pro"), "high"),
+    (re.compile(r"gpt-5(\.\d+)?-codex|codex-|o\d|gpt-oss"), "low"),
+    (re.compile(r"gpt-5(-|$)"), "minimal"),
+)
+"""Those that cannot be kept from reasoning -> the least they can be asked for. All others take
+``none``."""
+
+
+def reasons(model: str) -> bool:
+    """Tells whether the model can be told anything about reasoning."""
+    return not _NOT_REASONING.match(plain_name(model))
+
+
+def effort_for(model: str, thinking: Thinking) -> str:
+    """Returns the effort to ask a model for that ``reasons``."""
+    if thinking != "off":
+        return thinking
+    name = plain_name(model)
+    return next((effort for beginning, effort in _LEAST_EFFORTS if beginning.match(name)), "none")

@@ -1,0 +1,103 @@
+"""ModelInput -> the body of a Chat Completions request. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from nousd.machine.context.model_input import (
+    AssistantMessage,
+    ModelInput,
+    ModelMessage,
+    ModelToolCall,
+    ToolResultMessage,
+    ToolSpec,
+    UserMessage,
+)
+from nousd.providers.encoding.attachments import data_url, inlined, kind_of, name_of
+from nousd.providers.encoding.sampling import chat_limit, openai_fields
+from nousd.providers.encoding.tool_names import CallIds, ToolNames
+from nousd.providers.http.request_body import json_text
+from nousd.providers.interface import NO_BLOBS, Blobs
+from nousd.providers.openai.effort import effort_for, reasons
+from nousd.wire.objects.entries import Attachment
+
+
+def chat_body(request: ModelInput, blobs: Blobs = NO_BLOBS) -> dict[str, Any]:
+    """Returns the body of the streaming request; equal inputs give equal bodies."""
+    names = ToolNames(request.tools)
+    body: dict[str, Any] = {
+        "model": request.model,
+        "messages": list(_messages(request, names, blobs)),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **openai_fields(request, chat_limit(request.model)),
+    }
+    if request.tools:
+        body["tools"] = [_tool(tool, names) for tool in request.tools]
+    if request.tool_choice is not None:
+        body["tool_choice"] = request.tool_choice
+    if request.thinking is not None and reasons(request.model):
+        body["reasoning_effort"] = effort_for(request.model, request.thinking)
+    return body
+
+
+def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {
+            "name": names.told(tool.name),
+            "description": tool.description,
+            "parameters": tool.parameters,
+        },
+    }
+
+
+def _messages(request: ModelInput, names: ToolNames, blobs: Blobs) -> Iterator[dict[str, Any]]:
+    if request.system:
+        yield {"role": "system", "content": request.system}
+    ids = CallIds()
+    for message in request.messages:
+        yield _message(message, ids, names, blobs)
+
+
+def _message(message: ModelMessage, ids: CallIds, names: ToolNames, blobs: Blobs) -> dict[str, Any]:
+    match message:
+        case UserMessage(text=text, attachments=()):
+            return {"role": "user", "content": text}
+        case UserMessage(text=text, attachments=attachments):
+            files = [_file(attachment, blobs) for attachment in attachments]
+            return {"role": "user", "content": [*files, *([_text(text)] if text else [])]}
+        case ToolResultMessage(tool_call_id=id, text=text):
+            return {"role": "tool", "tool_call_id": ids.of_result(id), "content": text}
+        case AssistantMessage(text=text, tool_calls=()):
+            return {"role": "assistant", "content": text}
+        case AssistantMessage(text=text, tool_calls=calls):
+            return {
+                "role": "assistant",
+                "content": text or None,
+                "tool_calls": [_tool_call(call, ids, names) for call in calls],
+            }
+
+
+def _tool_call(call: ModelToolCall, ids: CallIds, names: ToolNames) -> dict[str, Any]:
+    return {
+        "id": ids.of_call(call.id),
+        "type": "function",
+        "function": {"name": names.told(call.name), "arguments": json_text(call.args)},
+    }
+
+
+def _file(attachment: Attachment, blobs: Blobs) -> dict[str, Any]:
+    match kind_of(attachment.media_type):
+        case "text":
+            return _text(inlined(attachment, blobs))
+        case "pdf":
+            file = {"filename": name_of(attachment), "file_data": data_url(attachment, blobs)}
+            return {"type": "file", "file": file}
+        case _:
+            return {"type": "image_url", "image_url": {"url": data_url(attachment, blobs)}}
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}

@@ -1,0 +1,176 @@
+"""The chunks of a Chat Completions answer -> pieces. Pure.
+
+Text and reasoning are given back at once, tool calls when the answer is complete. Complete means that
+the server said so, by ``[DONE]`` or by a finish reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from nousd.errors import ProviderError
+from nousd.providers.encoding.tool_calls import CallAssembler, CallFragment
+from nousd.providers.http.answer_stream import WholeText, count_in, finish_reason
+from nousd.providers.http.server_errors import error_from_object
+from nousd.providers.interface import Finished, Piece, ReasoningDelta, TextDelta
+from nousd.wire.objects.entries import Usage
+
+CUT_REASONS: Final = frozenset({"length", "max_tokens", "model_length"})
+"""Finish reasons of an answer that lacks its end."""
+
+FAILED_REASONS: Final[dict[str, tuple[str, bool]]] = {
+    "content_filter": ("the server's content filter cut the answer off", False),
+    "error": ("the server broke the answer off", True),
+    "abort": ("the server broke the answer off", True),
+    "insufficient_system_resource": ("the server ran out of resources", True),
+}
+"""Finish reasons that are failures -> (what is said about them, whether trying again may help)."""
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: Any = None
+
+
+class _Call(msgspec.Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: Any = None
+    refusal: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    tool_calls: list[_Call] | None = None
+    function_call: _Function | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    finish_reason: str | None = None
+    usage: Any = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: Any = None
+    # Of failures only.
+    error: Any = None
+    message: Any = None
+    code: Any = None
+    type: Any = None
+
+
+class ChatAnswer:
+    """What is known of the answer so far; an ``Answer``.
+
+    Args:
+        names: the name the server was told -> the tool's own name.
+    """
+
+    chunks: Final = msgspec.json.Decoder(_Chunk)
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._calls = CallAssembler(names)
+        self._usage: Usage | None = None
+        self._reason: str | None = None
+        self._text, self._reasoning = WholeText(), WholeText()
+        self.finished = False
+
+    @property
+    def complete(self) -> bool:
+        return self.finished or self._reason is not None
+
+    def take_whole(self, chunk: _Chunk) -> list[Piece] | None:
+        if not (chunk.choices or _is_fault(chunk)):
+            return None
+        pieces = self.take(chunk)
+        self._reason = self._reason or "stop"
+        return pieces
+
+    def take_done(self) -> list[Piece]:
+        return self.finish()
+
+    def take(self, chunk: _Chunk) -> list[Piece]:
+        if _is_fault(chunk):
+            raise error_from_object(msgspec.structs.asdict(chunk))
+        self._usage = _usage(chunk.usage) or self._usage
+        pieces: list[Piece] = []
+        # Only one choice was asked for.
+        for choice in (chunk.choices or ())[:1]:
+            delta = choice.delta or choice.message
+            if delta is not None:
+                pieces += self._pieces_of(delta)
+            self._reason = choice.finish_reason or self._reason
+            self._usage = _usage(choice.usage) or self._usage
+        return pieces
+
+    def _pieces_of(self, delta: _Delta) -> Iterator[Piece]:
+        # Some servers send the same reasoning under both names.
+        reasoning = _text(delta.reasoning_content) or _text(delta.reasoning)
+        if whole := self._reasoning.of(reasoning):
+            yield ReasoningDelta(whole)
+        text = _text(delta.content) or _text(delta.refusal)
+        if whole := self._text.of(text):
+            yield TextDelta(whole)
+        for call in delta.tool_calls or ():
+            self._add_call(call)
+        if delta.function_call is not None:
+            self._add_call(_Call(index=0, function=delta.function_call))
+
+    def _add_call(self, call: _Call) -> None:
+        function = call.function or _Function()
+        self._calls.add(
+            CallFragment(call.index, call.id or "", function.name or "", function.arguments)
+        )
+
+    def finish(self) -> list[Piece]:
+        reason = self._reason or "stop"
+        if reason in FAILED_REASONS:
+            words, retryable = FAILED_REASONS[reason]
+            raise ProviderError(words, retryable=retryable)
+        pieces: list[Piece] = []
+        if rest := self._reasoning.rest():
+            pieces.append(ReasoningDelta(rest))
+        if rest := self._text.rest():
+            pieces.append(TextDelta(rest))
+        is_cut = reason in CUT_REASONS
+        calls = list(self._calls.whole_calls(is_cut=is_cut))
+        pieces += calls
+        ended = finish_reason(is_cut=is_cut, with_calls=bool(calls))
+        pieces.append(Finished(ended, self._usage))
+        self.finished = True
+        return pieces
+
+
+def _is_fault(chunk: _Chunk) -> bool:
+    return bool(chunk.error) or (chunk.choices is None and bool(chunk.message))
+
+
+def _text(value: Any) -> str:
+    """Returns the text of a content field: a string, or a list of parts."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        texts = (part.get("text") for part in value if isinstance(part, dict))
+        return "".join(text for text in texts if isinstance(text, str))
+    return ""
+
+
+def _usage(value: Any) -> Usage | None:
+    if not isinstance(value, dict):
+        return None
+    input, output = count_in(value, "prompt_tokens"), count_in(value, "completion_tokens")
+    return Usage(
+        input=input,
+        output=output,
+        total=count_in(value, "total_tokens") or input + output,
+        cache_read=count_in(value.get("prompt_tokens_details"), "cached_tokens"),
+        reasoning=count_in(value.get("completion_tokens_details"), "reasoning_tokens"),
+    )

@@ -1,0 +1,159 @@
+"""ModelInput -> the body of a Responses request. Pure.
+
+Nothing is stored at the server: the whole conversation goes along each time, with the reasoning items
+that came before, encrypted as they are, each before what it preceded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from nousd.machine.context.model_input import (
+    AssistantMessage,
+    ModelInput,
+    ModelToolCall,
+    ToolResultMessage,
+    ToolSpec,
+    UserMessage,
+)
+from nousd.providers.encoding.attachments import data_url, inlined, kind_of, name_of
+from nousd.providers.encoding.sampling import openai_fields
+from nousd.providers.encoding.tool_names import CallIds, ToolNames
+from nousd.providers.http.request_body import json_text
+from nousd.providers.interface import Blobs
+from nousd.providers.openai.effort import effort_for, reasons
+from nousd.wire.objects.entries import Attachment, Thinking
+
+DIALECT: Final = "openai-responses"
+
+_LIMIT: Final = "max_output_tokens"
+_LEAST_LIMIT: Final = 16
+"""Tokens of an answer; the vendor refuses less."""
+
+_NO_PLACE: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+def responses_body(request: ModelInput, blobs: Blobs) -> dict[str, Any]:
+    """Returns the body of the streaming request; equal inputs give equal bodies."""
+    names = ToolNames(request.tools)
+    body: dict[str, Any] = {
+        "model": request.model,
+        "input": list(_items(request, names, blobs)),
+        "stream": True,
+        "store": False,
+    }
+    if request.system:
+        body["instructions"] = request.system
+    if request.tools:
+        body["tools"] = [_tool(tool, names) for tool in request.tools]
+    if request.tool_choice is not None:
+        body["tool_choice"] = request.tool_choice
+    body |= openai_fields(request, _LIMIT)
+    if _LIMIT in body:
+        body[_LIMIT] = max(body[_LIMIT], _LEAST_LIMIT)
+    if reasons(request.model):
+        body["include"] = ["reasoning.encrypted_content"]
+        if request.thinking is not None:
+            body["reasoning"] = _reasoning(request.model, request.thinking)
+    return body
+
+
+def _reasoning(model: str, thinking: Thinking) -> dict[str, Any]:
+    effort = {"effort": effort_for(model, thinking)}
+    return effort if thinking == "off" else {**effort, "summary": "auto"}
+
+
+def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": names.told(tool.name),
+        "description": tool.description,
+        "parameters": tool.parameters,
+        "strict": False,
+    }
+
+
+def _items(request: ModelInput, names: ToolNames, blobs: Blobs) -> Iterator[dict[str, Any]]:
+    ids = CallIds()
+    for message in request.messages:
+        match message:
+            case UserMessage():
+                yield {"type": "message", "role": "user", "content": _content(message, blobs)}
+            case AssistantMessage():
+                yield from _answer(message, ids, names)
+            case ToolResultMessage(tool_call_id=id, text=text):
+                yield {
+                    "type": "function_call_output",
+                    "call_id": ids.of_result(id),
+                    "output": text,
+                }
+
+
+def _content(message: UserMessage, blobs: Blobs) -> list[dict[str, Any]]:
+    parts = [_attachment(attachment, blobs) for attachment in message.attachments]
+    if message.text or not parts:
+        parts.append({"type": "input_text", "text": message.text})
+    return parts
+
+
+def _attachment(attachment: Attachment, blobs: Blobs) -> dict[str, Any]:
+    match kind_of(attachment.media_type):
+        case "image":
+            url = data_url(attachment, blobs)
+            return {"type": "input_image", "image_url": url, "detail": "auto"}
+        case "pdf":
+            return {
+                "type": "input_file",
+                "filename": name_of(attachment),
+                "file_data": data_url(attachment, blobs),
+            }
+        case _:
+            return {"type": "input_text", "text": inlined(attachment, blobs)}
+
+
+def _answer(message: AssistantMessage, ids: CallIds, names: ToolNames) -> Iterator[dict[str, Any]]:
+    """Yields the items of an answer in the order in which they came, as far as that was kept.
+
+    Reasoning that nothing followed is left out: servers refuse it.
+    """
+    text = message.text
+    calls = iter(message.tool_calls)
+    reasoning: list[dict[str, Any]] = []
+    for place in (block.data for block in message.reasoning if block.dialect == DIALECT):
+        item = None
+        match place:
+            case {"type": "reasoning"}:
+                reasoning.append(place)
+            case {"type": "message", "text_chars": int(chars)} if text[:chars]:
+                item = _message(text[:chars], place)
+                text = text[chars:]
+            case {"type": "function_call"} if call := next(calls, None):
+                item = _call(call, ids, names)
+        if item is not None:
+            yield from reasoning
+            yield item
+            reasoning = []
+    rest = [_message(text)] if text else []
+    rest += [_call(call, ids, names) for call in calls]
+    if rest:
+        yield from reasoning
+        yield from rest
+
+
+def _message(text: str, place: Mapping[str, Any] = _NO_PLACE) -> dict[str, Any]:
+    message: dict[str, Any] = {"type": "message", "role": "assistant", "content": text}
+    if place.get("id"):
+        part = {"type": "output_text", "text": text, "annotations": []}
+        message |= {"id": place["id"], "status": "completed", "content": [part]}
+    return message | ({"phase": place["phase"]} if place.get("phase") else {})
+
+
+def _call(call: ModelToolCall, ids: CallIds, names: ToolNames) -> dict[str, Any]:
+    return {
+        "type": "function_call",
+        "call_id": ids.of_call(call.id),
+        "name": names.told(call.name),
+        "arguments": json_text(call.args),
+    }

@@ -1,0 +1,295 @@
+"""The events of a Responses answer -> pieces. Pure.
+
+An answer is a list of output items: reasoning, messages, calls. Each is announced, told in deltas and
+told whole when it is done. Servers leave some of that out, so what is told whole counts only where
+nothing was told of it before; the last event holds the whole list once more, which is all there is
+where nothing was streamed.
+
+What the model has to be given back is told as one ``ReasoningKept`` for each item, in order, so that
+``responses_input`` can put everything where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from nousd.errors import ProviderError
+from nousd.providers.encoding.provider_state import KeptSize, storable
+from nousd.providers.encoding.tool_calls import CallAssembler, CallFragment
+from nousd.providers.http.answer_stream import WholeText, count_in, finish_reason
+from nousd.providers.http.lenient_json import as_list, as_object, as_text
+from nousd.providers.http.server_errors import error_from_object
+from nousd.providers.interface import Finished, Piece, ReasoningDelta, ReasoningKept, TextDelta
+from nousd.providers.openai_responses.request import DIALECT
+from nousd.wire.objects.entries import ReasoningBlock, Usage
+
+_BETWEEN_SUMMARIES: Final = "\n\n"
+
+
+class ResponsesEvent(msgspec.Struct):
+    """One event, a whole response or a failure; they differ in which keys they have."""
+
+    type: str | None = None
+    output_index: Any = None
+    item: Any = None
+    delta: Any = None
+    arguments: Any = None
+    response: Any = None
+    # Of a response that is not streamed.
+    status: Any = None
+    output: Any = None
+    usage: Any = None
+    incomplete_details: Any = None
+    # Of failures only.
+    error: Any = None
+    message: Any = None
+    code: Any = None
+
+
+class _Item:
+    """An output item, as far as it is known; ``whole`` once it is done."""
+
+    def __init__(self) -> None:
+        self.kind = ""
+        self.text_chars = 0
+        self.reasoned = False
+        self.named = False
+        self.has_arguments = False
+        self.whole: dict[str, Any] | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the model wants back more of it than its text or its call."""
+        whole = self.whole or {}
+        if self.kind == "reasoning":
+            # A server that stores nothing knows such an item by its content alone.
+            return bool(whole.get("encrypted_content") or whole.get("content"))
+        return self.kind == "message" and bool(whole.get("phase"))
+
+    def place(self) -> dict[str, Any]:
+        """Returns what stands for the item in the order of the answer."""
+        if self.kind == "reasoning":
+            return self.whole or {}
+        place: dict[str, Any] = {"type": self.kind}
+        if self.kind == "message":
+            place["text_chars"] = self.text_chars
+            # Of a text, for the reasoning before it belongs to just that one.
+            whole = self.whole or {}
+            place |= {key: whole[key] for key in ("id", "phase") if whole.get(key)}
+        return place
+
+
+class ResponsesAnswer:
+    """What is known of the answer so far; an ``Answer``.
+
+    Args:
+        names: the name the server was told -> the tool's own name.
+    """
+
+    chunks: Final = msgspec.json.Decoder(ResponsesEvent)
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._calls = CallAssembler(names)
+        self._items: dict[int, _Item] = {}
+        self._kept_size = KeptSize()
+        self._text, self._reasoning = WholeText(), WholeText()
+        self.finished = False
+
+    @property
+    def complete(self) -> bool:
+        return self.finished
+
+    def take(self, chunk: ResponsesEvent) -> list[Piece]:
+        if chunk.error or chunk.type == "error":
+            raise error_from_object(msgspec.structs.asdict(chunk))
+        take = self._TAKES.get(chunk.type or "")
+        return [] if take is None else list(take(self, chunk))
+
+    def take_whole(self, chunk: ResponsesEvent) -> list[Piece] | None:
+        if chunk.error or chunk.type == "error":
+            raise error_from_object(msgspec.structs.asdict(chunk))
+        if not isinstance(chunk.output, list):
+            return None
+        return list(self._end(msgspec.structs.asdict(chunk)))
+
+    def take_done(self) -> list[Piece]:
+        # Some servers send the marker behind the last event, which has said how the answer ended.
+        return []
+
+    def finish(self) -> list[Piece]:
+        return []
+
+    def _take_added(self, event: ResponsesEvent) -> Iterable[Piece]:
+        item = as_object(event.item)
+        position = self._position(event, begins=True)
+        self._item(position, as_text(item.get("type")))
+        self._name_call(position, item)
+        return ()
+
+    def _take_text(self, event: ResponsesEvent) -> Iterable[Piece]:
+        return self._tell_text(self._item(self._position(event), "message"), event.delta)
+
+    def _take_reasoning(self, event: ResponsesEvent) -> Iterable[Piece]:
+        return self._tell_reasoning(self._item(self._position(event), "reasoning"), event.delta)
+
+    def _take_summary_part(self, event: ResponsesEvent) -> Iterable[Piece]:
+        item = self._item(self._position(event), "reasoning")
+        return self._tell_reasoning(item, _BETWEEN_SUMMARIES) if item.reasoned else ()
+
+    def _take_arguments(self, event: ResponsesEvent) -> Iterable[Piece]:
+        position = self._position(event)
+        self._item(position, "function_call").has_arguments = True
+        self._calls.add(CallFragment(position, arguments=event.delta))
+        return ()
+
+    def _take_item(self, event: ResponsesEvent) -> Iterable[Piece]:
+        return self._end_item(self._position(event), as_object(event.item))
+
+    def _take_end(self, event: ResponsesEvent) -> Iterable[Piece]:
+        return self._end(as_object(event.response))
+
+    _TAKES: ClassVar[Mapping[str, Callable[[ResponsesAnswer, ResponsesEvent], Iterable[Piece]]]] = {
+        "response.output_item.added": _take_added,
+        "response.output_text.delta": _take_text,
+        "response.refusal.delta": _take_text,
+        "response.reasoning_summary_part.added": _take_summary_part,
+        "response.reasoning_summary_text.delta": _take_reasoning,
+        "response.reasoning_text.delta": _take_reasoning,
+        "response.function_call_arguments.delta": _take_arguments,
+        "response.output_item.done": _take_item,
+        "response.completed": _take_end,
+        "response.incomplete": _take_end,
+        "response.failed": _take_end,
+    }
+    """type -> what takes it. The other events tell nothing that these do not."""
+
+    def _position(self, event: ResponsesEvent, *, begins: bool = False) -> int:
+        """Returns the index of the event's item; without one it is about the last item that is open."""
+        if isinstance(event.output_index, int):
+            return event.output_index
+        last = max(self._items, default=-1)
+        begins = begins or last == -1 or self._items[last].whole is not None
+        return last + 1 if begins else last
+
+    def _item(self, position: int, kind: str) -> _Item:
+        item = self._items.get(position)
+        if item is None:
+            self._kept_size.add()
+            item = self._items[position] = _Item()
+        item.kind = item.kind or kind
+        return item
+
+    def _tell_text(self, item: _Item, text: Any) -> Iterator[Piece]:
+        if whole := self._text.of(as_text(text)):
+            item.text_chars += len(whole)
+            yield TextDelta(whole)
+
+    def _tell_reasoning(self, item: _Item, text: Any) -> Iterator[Piece]:
+        if whole := self._reasoning.of(as_text(text)):
+            item.reasoned = True
+            yield ReasoningDelta(whole)
+
+    def _name_call(self, position: int, call: Mapping[str, Any]) -> None:
+        item = self._items[position]
+        if item.kind == "function_call" and not item.named:
+            item.named = True
+            id, name = as_text(call.get("call_id")), as_text(call.get("name"))
+            self._calls.add(CallFragment(position, id=id, name=name))
+
+    def _end_item(self, position: int, whole: dict[str, Any]) -> Iterator[Piece]:
+        """Takes a whole item, and tells of it what was not told before."""
+        item = self._item(position, as_text(whole.get("type")))
+        if item.whole is not None:
+            return
+        if item.kind == "message" and not item.text_chars:
+            yield from self._tell_text(item, _texts_in(whole.get("content")))
+        if item.kind == "reasoning" and not item.reasoned:
+            text = _texts_in(whole.get("summary"), _BETWEEN_SUMMARIES)
+            yield from self._tell_reasoning(item, text or _texts_in(whole.get("content")))
+        self._name_call(position, whole)
+        if item.kind == "function_call" and not item.has_arguments:
+            self._calls.add(CallFragment(position, arguments=whole.get("arguments")))
+        yield from self._rest_of(item)
+        item.whole = self._kept_of(whole)
+
+    def _rest_of(self, item: _Item) -> Iterator[Piece]:
+        if item.kind == "reasoning":
+            if rest := self._reasoning.rest():
+                yield ReasoningDelta(rest)
+        elif rest := self._text.rest():
+            item.text_chars += len(rest)
+            yield TextDelta(rest)
+
+    def _kept_of(self, whole: dict[str, Any]) -> dict[str, Any]:
+        """Returns as much of a whole item as may have to go back."""
+        if whole.get("type") != "reasoning":
+            whole = {key: text for key in ("id", "phase") if (text := as_text(whole.get(key)))}
+        kept = storable(whole) or {}
+        self._kept_size.add(len(str(kept)))
+        return kept
+
+    def _end(self, response: dict[str, Any]) -> Iterator[Piece]:
+        """Takes the response as it is when it has ended, well or not."""
+        is_cut = _is_cut(response)
+        if not self._items:
+            for position, whole in enumerate(as_list(response.get("output"))):
+                yield from self._end_item(position, as_object(whole))
+        for position in sorted(self._items):
+            yield from self._end_item(position, {})
+        yield from self._kept()
+        calls = list(self._calls.whole_calls(is_cut=is_cut))
+        yield from calls
+        ended = finish_reason(is_cut=is_cut, with_calls=bool(calls))
+        yield Finished(ended, _usage(response.get("usage")))
+        self.finished = True
+
+    def _kept(self) -> Iterator[Piece]:
+        items = [self._items[position] for position in sorted(self._items)]
+        if any(item.is_kept for item in items):
+            for item in items:
+                if item.is_kept or item.kind in ("message", "function_call"):
+                    yield ReasoningKept(ReasoningBlock(dialect=DIALECT, data=item.place()))
+
+
+def _is_cut(response: Mapping[str, Any]) -> bool:
+    """Whether a response that has ended lacks its end.
+
+    Raises:
+        ProviderError: it ended badly.
+    """
+    status = response.get("status")
+    if response.get("error") or status == "failed":
+        raise error_from_object(response)
+    if status == "cancelled":
+        raise ProviderError("the server broke the answer off", retryable=True)
+    if status != "incomplete":
+        return False
+    if as_object(response.get("incomplete_details")).get("reason") == "content_filter":
+        raise ProviderError("the server's content filter cut the answer off")
+    return True
+
+
+def _texts_in(parts: Any, separator: str = "") -> str:
+    """Returns the texts of content or summary parts; a refusal is a text as well."""
+    texts = (
+        as_object(part).get("text") or as_object(part).get("refusal") for part in as_list(parts)
+    )
+    return separator.join(text for text in texts if isinstance(text, str))
+
+
+def _usage(value: Any) -> Usage | None:
+    if not isinstance(value, dict):
+        return None
+    input, output = count_in(value, "input_tokens"), count_in(value, "output_tokens")
+    details = value.get("input_tokens_details")
+    return Usage(
+        input=input,
+        output=output,
+        total=count_in(value, "total_tokens") or input + output,
+        cache_read=count_in(details, "cached_tokens"),
+        cache_write=count_in(details, "cache_write_tokens"),
+        reasoning=count_in(value.get("output_tokens_details"), "reasoning_tokens"),
+    )

@@ -1,0 +1,1 @@
+"""From settings to providers: keys, the registry, automatic choice."""
