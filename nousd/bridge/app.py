@@ -11,14 +11,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nousd.bridge.callers import ClosingConnections
-from nousd.bridge.gate import Gate, Safety
-from nousd.bridge.handling import answered
+from nousd.bridge.access.callers import ClosingConnections
+from nousd.bridge.access.gate import Gate, Safety
 from nousd.bridge.metrics.requests import ROUTE, Measured
-from nousd.bridge.paths import Paths
-from nousd.bridge.replies import INTERNAL, METHOD_NOT_ALLOWED, NOT_FOUND, HttpError, error_reply
 from nousd.bridge.routes import ROWS
-from nousd.bridge.table import Row, Services
+from nousd.bridge.routing.dispatch import answered
+from nousd.bridge.routing.paths import Paths
+from nousd.bridge.routing.replies import (
+    INTERNAL,
+    METHOD_NOT_ALLOWED,
+    NOT_FOUND,
+    HttpError,
+    error_reply,
+)
+from nousd.bridge.routing.route import Row, Services
 
 _NO_APPS: Final[Mapping[str, ASGIApp]] = MappingProxyType({})
 
@@ -29,7 +35,7 @@ def make_app(
     rows: Iterable[Row] = ROWS,
     apps: Mapping[str, ASGIApp] = _NO_APPS,
 ) -> ASGIApp:
-    """Returns what ``nousd.bridge.server`` serves.
+    """Returns what ``nousd.bridge.http.server`` serves.
 
     Args:
         apps: path -> what answers there in a language of its own.

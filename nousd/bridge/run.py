@@ -11,15 +11,16 @@ from typing import Final, NamedTuple
 import anyio
 import trio
 
-from nousd.bridge import mcp, server
+from nousd.bridge import mcp
+from nousd.bridge.access.gate import LOCAL_HOSTS, Safety
 from nousd.bridge.app import make_app
-from nousd.bridge.bodies import Bodies
-from nousd.bridge.gate import LOCAL_HOSTS, Safety
+from nousd.bridge.http import server
+from nousd.bridge.http.bodies import Bodies
+from nousd.bridge.http.listen_address import HttpPlace
 from nousd.bridge.metrics.meters import Meters
-from nousd.bridge.place import HttpPlace
-from nousd.bridge.presence import Presence
-from nousd.bridge.table import Services
-from nousd.bridge.window import Window
+from nousd.bridge.routing.route import Services
+from nousd.bridge.stream.responders import Presence
+from nousd.bridge.stream.window import Window
 from nousd.client.client import Client
 from nousd.client.dial import Where
 from nousd.client.resuming import Retry

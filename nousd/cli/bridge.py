@@ -50,7 +50,7 @@ def _bridge(values: dict[str, Any]) -> None:
         # The daemon may come later, and finds the token there.
         prepare_state_folder(settings.state_dir)
     wanted = bridge_settings(settings)
-    from nousd.bridge.alone import serve_alone
+    from nousd.bridge.standalone import serve_alone
 
     serve_alone(wanted, settings.socket)
 
@@ -73,7 +73,7 @@ def bridge_settings(settings: Settings) -> BridgeSettings:
         ConfigError: a setting does not fit, the token cannot be had, or the libraries are missing.
     """
     check_installed()
-    from nousd.bridge.place import place_of
+    from nousd.bridge.http.listen_address import place_of
     from nousd.bridge.run import BridgeSettings
     from nousd.runtime_paths.locations import http_token_file
     from nousd.runtime_paths.tokens import http_token

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import nousd
-from nousd.bridge.document import openapi
+from nousd.bridge.openapi.document import openapi
 from nousd.bridge.routes import ROWS
 
 from .http_tables import HTTP_TABLES

@@ -10,11 +10,11 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from nousd.bridge.callers import CALLERS, Caller
-from nousd.bridge.refusals import ANY, WITH_COMMAND, WITH_TOKEN, refusals
-from nousd.bridge.replies import FAILURES
+from nousd.bridge.access.callers import CALLERS, Caller
+from nousd.bridge.openapi.refusals import ANY, WITH_COMMAND, WITH_TOKEN, refusals
 from nousd.bridge.routes import ROWS
-from nousd.bridge.table import Exposed, Row
+from nousd.bridge.routing.replies import FAILURES
+from nousd.bridge.routing.route import Exposed, Row
 from nousd.views.tandem.events import TELLING, frames, seen
 from nousd.views.tandem.view_types import Seen
 from nousd.wire.events import EVENT_TYPES, ToolCallApproved, ToolCallDenied

@@ -23,7 +23,7 @@ import httpx2
 import trio
 
 from nousd.bridge.embedded import embedded
-from nousd.bridge.place import HttpPlace
+from nousd.bridge.http.listen_address import HttpPlace
 from nousd.bridge.run import BridgeSettings, open_bridge
 from nousd.client.dial import Where
 from nousd.daemon.connection import serve_commands

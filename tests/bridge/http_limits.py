@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.types import Message
 from trio.testing import MockClock
 
-from nousd.bridge import bodies, server
-from nousd.bridge.replies import HttpError
+from nousd.bridge.http import bodies, server
 from nousd.bridge.routes import prompts
-from nousd.bridge.streams import pages
-from nousd.bridge.window import Page, Wanted, Window
+from nousd.bridge.routing.replies import HttpError
+from nousd.bridge.stream.sse import pages
+from nousd.bridge.stream.window import Page, Wanted, Window
 from nousd.views.tandem.frames import Place
 from nousd.wire.limit_table import LIMITS
 from tests.bridge.harness import bridge_to, text

@@ -16,12 +16,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from trio.testing import wait_all_tasks_blocked
 
-from nousd.bridge import server
-from nousd.bridge.bodies import read_body
-from nousd.bridge.gate import Gate, Safety
-from nousd.bridge.place import HttpPlace
-from nousd.bridge.replies import HttpError, error_reply
-from nousd.bridge.streams import event_stream
+from nousd.bridge.access.gate import Gate, Safety
+from nousd.bridge.http import server
+from nousd.bridge.http.bodies import read_body
+from nousd.bridge.http.listen_address import HttpPlace
+from nousd.bridge.routing.replies import HttpError, error_reply
+from nousd.bridge.stream.sse import event_stream
 from tests.bridge.raw_http import Address, Answer, answer_in, request, said
 from tests.daemon_harness import WAIT_SECONDS
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nousd.bridge.callers import CALLERS, ENGINE, caller_of
+from nousd.bridge.access.callers import CALLERS, ENGINE, caller_of
 from tests.bridge.harness import Bridge, text
 
 PYTHON = "python-httpx/0.28.1"

@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 import nousd
-from nousd.bridge.document import openapi
-from nousd.bridge.examples import EXAMPLES
-from nousd.bridge.refusals import BY_COMMAND
+from nousd.bridge.openapi.document import openapi
+from nousd.bridge.openapi.examples import EXAMPLES
+from nousd.bridge.openapi.refusals import BY_COMMAND
 from nousd.bridge.routes import ROWS
-from nousd.bridge.table import Row
+from nousd.bridge.routing.route import Row
 from nousd.views.tandem.runs import Conflict
 from nousd.wire.commands import COMMANDS
 from tests.bridge.harness import Bridge

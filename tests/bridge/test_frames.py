@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nousd.bridge.window import told_of
+from nousd.bridge.stream.window import told_of
 from nousd.views.tandem.events import TELLING, frames, seen
 from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place, encoded, frame_id, place_of
 from nousd.views.tandem.runs import as_of_run

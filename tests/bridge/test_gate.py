@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from nousd.bridge.gate import LOCAL_HOSTS, Safety
+from nousd.bridge.access.gate import LOCAL_HOSTS, Safety
 from tests.bridge.raw_http import answer_in, connected, request, said
 from tests.bridge.small_server import TOKEN, small_server
 from tests.daemon_harness import WAIT_SECONDS

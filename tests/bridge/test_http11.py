@@ -8,8 +8,8 @@ import pytest
 import trio
 from starlette.types import Receive, Scope, Send
 
-from nousd.bridge import server
-from nousd.bridge.place import HttpPlace
+from nousd.bridge.http import server
+from nousd.bridge.http.listen_address import HttpPlace
 from nousd.wire.limits import HTTP_BODY_BYTES_MAX, HTTP_HEADERS_BYTES_MAX
 from tests.bridge.raw_http import Answer, answer_in, answers_in, connected, request, said
 from tests.bridge.small_server import TOKEN, SmallServer, small_server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nousd.bridge.paths import Paths
+from nousd.bridge.routing.paths import Paths
 
 TEMPLATES = (
     "/",

@@ -14,9 +14,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nousd.bridge import presence as module
 from nousd.bridge.embedded import embedded
-from nousd.bridge.presence import LINGER_SECONDS, Presence
+from nousd.bridge.stream import responders as module
+from nousd.bridge.stream.responders import LINGER_SECONDS, Presence
 from nousd.client.client import Client
 from nousd.client.dial import Dial
 from nousd.daemon.confirmers import Place

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from nousd.bridge.place import place_of
+from nousd.bridge.http.listen_address import place_of
 from nousd.cli import bridge as command
 from nousd.errors import ConfigError
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from nousd.bridge import streams, window
+from nousd.bridge.stream import sse as streams
+from nousd.bridge.stream import window
 from nousd.machine.context.model_input import ModelInput
 from nousd.providers.interface import NO_BLOBS, Blobs, Piece, Receive, TextDelta
 from nousd.providers.mock.provider import MockProvider

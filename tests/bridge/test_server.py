@@ -17,10 +17,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nousd.bridge import server
-from nousd.bridge.gate import Gate, Safety
-from nousd.bridge.http11 import Connection
-from nousd.bridge.place import HttpPlace
+from nousd.bridge.access.gate import Gate, Safety
+from nousd.bridge.http import server
+from nousd.bridge.http.http11 import Connection
+from nousd.bridge.http.listen_address import HttpPlace
 from nousd.errors import ConfigError
 from nousd.wire.limits import (
     HTTP_BODY_SECONDS,

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nousd.bridge import window as window_module
-from nousd.bridge.streams import pages
-from nousd.bridge.window import Wanted, Window, told_of
+from nousd.bridge.stream import window as window_module
+from nousd.bridge.stream.sse import pages
+from nousd.bridge.stream.window import Wanted, Window, told_of
 from nousd.client.answers import ReceivedEvent, decode_subscription_line
 from nousd.client.client import Client
 from nousd.client.resuming import Retry

@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 import nousd
-from nousd.bridge.metrics.happened import Happened
+from nousd.bridge.metrics.event_counters import Happened
 from nousd.bridge.metrics.process import families
 from nousd.bridge.metrics.requests import Requests
 from nousd.wire.responses import Metrics

@@ -19,7 +19,7 @@ from nousd.bridge.routes import (
     streams,
     workspaces,
 )
-from nousd.bridge.table import Row
+from nousd.bridge.routing.route import Row
 
 ROWS: Final[tuple[Row, ...]] = (
     *health.ROWS,

@@ -10,9 +10,9 @@ import msgspec
 from starlette.responses import HTMLResponse, Response
 
 import nousd
-from nousd.bridge.document import openapi
-from nousd.bridge.replies import json_reply
-from nousd.bridge.table import Call, Row
+from nousd.bridge.openapi.document import openapi
+from nousd.bridge.routing.replies import json_reply
+from nousd.bridge.routing.route import Call, Row
 
 _PAGE: Final = """<!doctype html>
 <html lang="en">

@@ -8,8 +8,8 @@ import msgspec
 from starlette.responses import Response
 
 import nousd
-from nousd.bridge.replies import json_reply
-from nousd.bridge.table import Call, Row
+from nousd.bridge.routing.replies import json_reply
+from nousd.bridge.routing.route import Call, Row
 
 
 class Health(msgspec.Struct, frozen=True):

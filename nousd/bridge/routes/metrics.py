@@ -8,7 +8,7 @@ from typing import Final
 import anyio
 from starlette.responses import Response
 
-from nousd.bridge.table import Call, Exposed, Row
+from nousd.bridge.routing.route import Call, Exposed, Row
 from nousd.client.client import Client
 from nousd.errors import ClientError
 from nousd.wire.commands import GetMetrics

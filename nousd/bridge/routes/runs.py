@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from nousd.bridge.replies import RUN_CONFLICT, HttpError, json_reply
-from nousd.bridge.table import Call, Row
+from nousd.bridge.routing.replies import RUN_CONFLICT, HttpError, json_reply
+from nousd.bridge.routing.route import Call, Row
 from nousd.client.client import Client
 from nousd.errors import Refused
 from nousd.views.tandem.runs import Idle, RunNow, conflict, run_now

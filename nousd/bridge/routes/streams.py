@@ -11,10 +11,10 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from nousd.bridge.replies import NOT_FOUND, HttpError, json_reply
-from nousd.bridge.streams import event_stream, events_in, greeting, only, place_asked_for, told
-from nousd.bridge.table import Call, Row
-from nousd.bridge.window import Wanted
+from nousd.bridge.routing.replies import NOT_FOUND, HttpError, json_reply
+from nousd.bridge.routing.route import Call, Row
+from nousd.bridge.stream.sse import event_stream, events_in, greeting, only, place_asked_for, told
+from nousd.bridge.stream.window import Wanted
 from nousd.client.client import Client
 from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place
 from nousd.wire.codec.envelope import decode_event

@@ -10,10 +10,10 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from nousd.bridge.examples import EXAMPLES
-from nousd.bridge.refusals import refusals
-from nousd.bridge.replies import FAILURES, ErrorBody
-from nousd.bridge.table import Exposed, Row
+from nousd.bridge.openapi.examples import EXAMPLES
+from nousd.bridge.openapi.refusals import refusals
+from nousd.bridge.routing.replies import FAILURES, ErrorBody
+from nousd.bridge.routing.route import Exposed, Row
 from nousd.wire.codec.schema_descriptions import first_paragraph, tidied
 
 VERSION: Final = "3.1.0"

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nousd.bridge.cors import is_preflight, preflight_reply, shown_to
-from nousd.bridge.replies import (
+from nousd.bridge.access.cors import is_preflight, preflight_reply, shown_to
+from nousd.bridge.routing.replies import (
     BAD_REQUEST,
     BODY_TOO_LARGE,
     FORBIDDEN,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from nousd.bridge.table import Row
+from nousd.bridge.routing.route import Row
 
 ANY: Final = frozenset({400, 403, 413, 431, 500, 503})
 """No such Host or Origin, too many bytes, a fault of ours, too many connections."""

@@ -22,9 +22,9 @@ from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 from starlette.types import ASGIApp
 
-from nousd.bridge.http11 import Connection
-from nousd.bridge.place import HttpPlace
-from nousd.bridge.replies import TOO_MANY_CONNECTIONS, envelope
+from nousd.bridge.http.http11 import Connection
+from nousd.bridge.http.listen_address import HttpPlace
+from nousd.bridge.routing.replies import TOO_MANY_CONNECTIONS, envelope
 from nousd.errors import ConfigError
 from nousd.net.accept import serve_connections
 from nousd.net.peers import is_own_or_root

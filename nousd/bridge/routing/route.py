@@ -9,11 +9,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from nousd.bridge.bodies import Bodies
-from nousd.bridge.callers import Caller
+from nousd.bridge.access.callers import Caller
+from nousd.bridge.http.bodies import Bodies
 from nousd.bridge.metrics.meters import Meters
-from nousd.bridge.presence import Presence
-from nousd.bridge.window import Window
+from nousd.bridge.stream.responders import Presence
+from nousd.bridge.stream.window import Window
 from nousd.client.client import Client
 
 Method = Literal["GET", "POST", "PATCH", "DELETE"]

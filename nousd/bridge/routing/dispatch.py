@@ -13,9 +13,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from nousd.bridge.bodies import Bodies
-from nousd.bridge.callers import caller_of
-from nousd.bridge.replies import (
+from nousd.bridge.access.callers import caller_of
+from nousd.bridge.http.bodies import Bodies
+from nousd.bridge.routing.replies import (
     BAD_REQUEST,
     NOT_FOUND,
     NOT_JSON,
@@ -25,7 +25,7 @@ from nousd.bridge.replies import (
     HttpError,
     error_reply,
 )
-from nousd.bridge.table import Call, Row, Services
+from nousd.bridge.routing.route import Call, Row, Services
 from nousd.errors import ClientError, Refused
 from nousd.wire.limits import NAME_CHARS_MAX
 

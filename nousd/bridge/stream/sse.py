@@ -18,9 +18,9 @@ from starlette.datastructures import Headers
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from nousd.bridge.replies import BAD_REQUEST, HttpError
-from nousd.bridge.table import Services
-from nousd.bridge.window import Wanted, Window
+from nousd.bridge.routing.replies import BAD_REQUEST, HttpError
+from nousd.bridge.routing.route import Services
+from nousd.bridge.stream.window import Wanted, Window
 from nousd.errors import ClientError
 from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place, encoded, frame_id, place_of
 from nousd.wire.commands.subscribe import cursor_seq

@@ -1,0 +1,1 @@
+"""Who may come in: Host, Origin, token, CORS, known clients."""

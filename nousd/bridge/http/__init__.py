@@ -1,0 +1,1 @@
+"""The HTTP server: addresses, connections, request bodies."""

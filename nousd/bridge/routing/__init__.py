@@ -1,0 +1,1 @@
+"""From a request to its route and back: rows, paths, dispatch, replies."""

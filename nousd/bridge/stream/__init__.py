@@ -1,0 +1,1 @@
+"""Server-sent events: the shared window of frames and its readers."""
