@@ -1,6 +1,6 @@
 """``python -m nousd`` is ``nousd``."""
 
-from nousd.cli.daemon_main import main
+from nousd.cli.nousd.main import main
 
 if __name__ == "__main__":
     main()

@@ -85,8 +85,8 @@ ROOMS: dict[str, Room] = {
 """room -> what it may import, besides itself and the standard library."""
 
 ALONE: dict[str, frozenset[str]] = {
-    "nousd.cli.serve": frozenset({"daemon", "bridge"}),
-    "nousd.cli.bridge": frozenset({"bridge"}),
+    "nousd.cli.nousd.serve": frozenset({"daemon", "bridge"}),
+    "nousd.cli.nousd.bridge": frozenset({"bridge"}),
     # What is served at one of the bridge's paths, if it is installed.
     "nousd.bridge.mcp": frozenset({"mcp_server"}),
 }
@@ -317,7 +317,7 @@ def test_a_detour_is_found() -> None:
             "if TYPE_CHECKING:\n from nousd.wire import codec",
             "may not import wire",
         ),
-        ("nousd.cli.serve", "from nousd.daemon import server", "inside of functions only"),
+        ("nousd.cli.nousd.serve", "from nousd.daemon import server", "inside of functions only"),
         ("nousd.cli.check", "import nousd.admin.check", "inside of functions only"),
         ("nousd.cli.check", "def f():\n import nousd.daemon", "cli may not import daemon"),
         ("nousd.attic.thing", "import json", "attic is no room"),
@@ -342,9 +342,12 @@ def test_a_planted_fault_is_found(module: str, source: str, found: str) -> None:
             "from nousd.machine.context.model_input import ModelInput",
         ),
         ("nousd.providers.mock.provider", "from nousd.machine import model_input"),
-        ("nousd.cli.serve", "def serve():\n from nousd.daemon import server\n import nousd.bridge"),
+        (
+            "nousd.cli.nousd.serve",
+            "def serve():\n from nousd.daemon import server\n import nousd.bridge",
+        ),
         ("nousd.cli.check", "def check():\n import nousd.admin.check"),
-        ("nousd.cli.serve", "if TYPE_CHECKING:\n from nousd.daemon import server"),
+        ("nousd.cli.nousd.serve", "if TYPE_CHECKING:\n from nousd.daemon import server"),
         ("nousd.daemon.server", "import os, time, trio\nimport nousd"),
     ],
 )

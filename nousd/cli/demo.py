@@ -21,7 +21,7 @@ from typing import Annotated, Final
 
 import typer
 
-from nousd.cli.verb_base import DONE, FAILED, Options, print_line, shown
+from nousd.cli.nousctl.verb_base import DONE, FAILED, Options, print_line, shown
 from nousd.client.blocking import Connection, Subscription
 from nousd.errors import ClientError, DaemonUnreachable
 
@@ -77,7 +77,7 @@ def _piped_text() -> str:
 
 
 def _talk(options: Options) -> int:
-    from nousd.cli.line_client import chat
+    from nousd.cli.chat.repl import chat
 
     return chat(options)
 

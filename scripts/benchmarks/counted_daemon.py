@@ -59,7 +59,7 @@ class _CountingFile(apsw.VFSFile):
 
 def main() -> None:
     """Runs ``nousd``."""
-    from nousd.cli.daemon_main import main as nousd
+    from nousd.cli.nousd.main import main as nousd
 
     # It is the default as long as this object lives.
     files = _CountingFiles(_Count(sys.argv.pop(1)))

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from nousd.bridge.http.listen_address import place_of
-from nousd.cli import bridge as command
+from nousd.cli.nousd import bridge as command
 from nousd.errors import ConfigError
 
 WAIT_SECONDS = 60
@@ -168,7 +168,7 @@ def test_no_tool_comes_to_the_token(folder: Path) -> None:
             ("read", {"path": str(daemon.token_file)}),
             ("grep", {"pattern": re.escape(token)}),
         ):
-            call = ["-m", "nousd.cli.client_main", "--socket", str(folder / "s"), "call", tool]
+            call = ["-m", "nousd.cli.nousctl.main", "--socket", str(folder / "s"), "call", tool]
             done = subprocess.run(
                 [sys.executable, *call, json.dumps(arguments)],
                 capture_output=True,

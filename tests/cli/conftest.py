@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from nousd.cli import client_main, daemon_main
+from nousd.cli.nousctl import main as client_main
+from nousd.cli.nousd import main as daemon_main
 from tests.client.conftest import daemon, folder
 from tests.fake_daemon import FakeDaemon
 

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from nousd.cli.request_lines import NoAnswer, answer_to, answers_to, request_lines, waiting_lines
+from nousd.cli.render.request_lines import (
+    NoAnswer,
+    answer_to,
+    answers_to,
+    request_lines,
+    waiting_lines,
+)
 from tests.cli.conftest import Nousctl
 from tests.fake_daemon import FakeDaemon, event, ok, refused
 

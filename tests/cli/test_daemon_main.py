@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nousd import __version__
-from nousd.cli import units
+from nousd.cli.nousd import units
 from nousd.config.settings import SETTINGS, Settings, flag_of
 from nousd.daemon import serve as serving
 from nousd.errors import ConfigError, NousdError, StoreTooNew

@@ -453,7 +453,7 @@ import os, sys
 terminal = os.open(sys.argv[1], os.O_RDWR)
 for descriptor in (0, 1, 2):
     os.dup2(terminal, descriptor)
-os.execv(sys.executable, [sys.executable, "-m", "nousd.cli.client_main", "chat"])
+os.execv(sys.executable, [sys.executable, "-m", "nousd.cli.nousctl.main", "chat"])
 """
 
 

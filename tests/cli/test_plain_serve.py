@@ -13,8 +13,9 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nousd.cli import daemon_app, serve_flags
-from nousd.cli.plain_serve import COMPLETION_VARIABLE, plain_values
+from nousd.cli.nousd import app as daemon_app
+from nousd.cli.nousd import serve_flags
+from nousd.cli.nousd.plain_serve import COMPLETION_VARIABLE, plain_values
 from nousd.config.settings import SETTINGS, flag_of, refusal_of
 
 

@@ -22,7 +22,7 @@ HEAVY = {"msgspec", "anyio", "trio", "apsw", "httpx2", "rich", "asyncio", "platf
 _PING = """
 import sys
 sys.argv = ["nousctl", "ping"]
-from nousd.cli.client_main import main
+from nousd.cli.nousctl.main import main
 try:
     main()
 finally:
@@ -55,16 +55,16 @@ def test_a_settings_file_says_where_the_daemon_listens(daemon: FakeDaemon, tmp_p
     file.write_text(f'socket = "{daemon.socket_path}"\nprovider = "openai"')
     environ = {"NOUSD_SOCKET": "", "NOUSD_CONFIG": "", "OPENAI_API_KEY": ""}
     for place in ({"XDG_CONFIG_HOME": str(tmp_path)}, {"NOUSD_CONFIG": str(file)}):
-        done = run("-m", "nousd.cli.client_main", "ping", **{**environ, **place})
+        done = run("-m", "nousd.cli.nousctl.main", "ping", **{**environ, **place})
         assert (done.returncode, done.stdout, done.stderr) == (0, "pong\n", "")
-    done = run("-m", "nousd.cli.client_main", "ping", **environ, XDG_CONFIG_HOME="/nowhere")
+    done = run("-m", "nousd.cli.nousctl.main", "ping", **environ, XDG_CONFIG_HOME="/nowhere")
     assert done.returncode == 3
 
 
 def test_a_settings_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text("not toml")
-    done = run("-m", "nousd.cli.client_main", "ping", NOUSD_SOCKET="", NOUSD_CONFIG=str(file))
+    done = run("-m", "nousd.cli.nousctl.main", "ping", NOUSD_SOCKET="", NOUSD_CONFIG=str(file))
     assert done.returncode == 2
     assert done.stderr.startswith(f"config: file {file} is not TOML: ")
     assert done.stderr.count("\n") == 1
@@ -90,7 +90,7 @@ nousd.tools.sandbox.landlock nousd.tools.sandbox.bubblewrap
 """What no daemon needs before somebody asks for it. Each costs memory for as long as it runs."""
 
 NOT_FOR_A_FIRST_ANSWER = """
-typer click nousd.cli.daemon_app nousd.cli.serve_flags nousd.config.report
+typer click nousd.cli.nousd.app nousd.cli.nousd.serve_flags nousd.config.report
 nousd.extensions.api nousd.extensions.demo nousd.tools.builtin.bash nousd.tools.builtin.catalog nousd.tools.builtin.edit
 nousd.tools.builtin.git nousd.tools.builtin.grep nousd.tools.builtin.patch nousd.tools.builtin.read nousd.tools.builtin.web_fetch
 """
@@ -100,7 +100,7 @@ _SERVE = """
 import sys
 import nousd.daemon.first_run
 nousd.daemon.first_run.QUIET_SECONDS = 1000
-from nousd.cli.daemon_main import main
+from nousd.cli.nousd.main import main
 sys.argv[0] = "nousd"
 try:
     main()
@@ -153,7 +153,7 @@ _RAW = '{"id":"1","type":"ping","payload":{}}'
 
 def with_output(output: int, *argv: str, socket: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "nousd.cli.client_main", "--socket", str(socket), *argv],
+        [sys.executable, "-m", "nousd.cli.nousctl.main", "--socket", str(socket), *argv],
         stdout=output,
         stderr=subprocess.PIPE,
         text=True,
@@ -183,13 +183,13 @@ def test_a_reader_that_has_seen_enough_is_no_fault(daemon: FakeDaemon) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_can_be_shown_for_each_shell(shell: str) -> None:
-    done = run("-m", "nousd.cli.client_main", "--show-completion", shell)
+    done = run("-m", "nousd.cli.nousctl.main", "--show-completion", shell)
     assert done.returncode == 0
     assert f"complete_{shell}" in done.stdout
 
 
 def test_completion_can_be_installed(tmp_path: Path) -> None:
-    done = run("-m", "nousd.cli.client_main", "--install-completion", "bash", HOME=str(tmp_path))
+    done = run("-m", "nousd.cli.nousctl.main", "--install-completion", "bash", HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     installed = next(tmp_path.rglob("nousctl.sh"))
     assert "_NOUSCTL_COMPLETE" in installed.read_text()
@@ -198,7 +198,7 @@ def test_completion_can_be_installed(tmp_path: Path) -> None:
 def test_the_shell_is_offered_the_verbs() -> None:
     done = run(
         "-m",
-        "nousd.cli.client_main",
+        "nousd.cli.nousctl.main",
         _NOUSCTL_COMPLETE="complete_bash",
         COMP_WORDS="nousctl set_",
         COMP_CWORD="1",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nousd.admin import vacuum as vacuuming
-from nousd.cli.state import STATE_COMMANDS, placeholders
+from nousd.cli.nousd.state import STATE_COMMANDS, placeholders
 from nousd.config.settings import Settings
 from tests.admin.logs import write_recorded_log
 from tests.cli.conftest import Nousd

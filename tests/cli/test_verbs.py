@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from nousd.cli.client_main import WATCHES
-from nousd.cli.render import as_text, harmless
-from nousd.cli.verbs import VERBS
+from nousd.cli.nousctl.main import WATCHES
+from nousd.cli.nousctl.verbs import VERBS
+from nousd.cli.render.answers import as_text, harmless
 from nousd.client.answers import Answer
 from nousd.wire.codec.envelope import decode_payload, decode_request
 from nousd.wire.commands import COMMANDS

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from nousd.cli.metric_lines import metrics as lines_of
+from nousd.cli.render.metric_lines import metrics as lines_of
 from nousd.daemon.permissions import RulePermissions
 from nousd.providers.interface import Provider
 from nousd.store.memory import store as memory
@@ -172,7 +172,7 @@ async def test_people_are_shown_a_line_for_each_thing(daemon: Daemon, client: Cl
 
 
 def test_people_are_told_within_which_bound_most_commits_were_synced() -> None:
-    from nousd.cli.metric_lines import durations
+    from nousd.cli.render.metric_lines import durations
 
     given = {"bounds": [0.001, 0.01], "counts": [5, 4, 1], "sum": 0.1}
     shown = "10.00 ms on average, half within 1 ms, 99 % within more than 10 ms"

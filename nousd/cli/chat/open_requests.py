@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from nousd.cli.request_lines import NoAnswer, answer_to, question_lines, request_lines
+from nousd.cli.render.request_lines import NoAnswer, answer_to, question_lines, request_lines
 from nousd.client.answers import ReceivedEvent
 from nousd.errors import Refused
 

@@ -8,8 +8,8 @@ import signal
 import sys
 from typing import Final
 
+from nousd.cli.nousd.plain_serve import plain_values
 from nousd.cli.output import ending_in_order
-from nousd.cli.plain_serve import plain_values
 from nousd.errors import ConfigError, NotReplayable, NousdError
 
 _FAILED: Final = 1
@@ -33,11 +33,11 @@ def _run() -> None:
     gc.disable()
     values = plain_values(sys.argv[1:], os.environ)
     if values is not None:
-        from nousd.cli.serve import serve
+        from nousd.cli.nousd.serve import serve
 
         serve(values)
     gc.enable()
-    from nousd.cli.daemon_app import build_app
+    from nousd.cli.nousd.app import build_app
 
     build_app()(prog_name="nousd")
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from nousd.cli.render import as_text, harmless
+from nousd.cli.render.answers import as_text, harmless
 from nousd.client.answers import REQUEST_TIMEOUT_SECONDS, Answer
 from nousd.client.blocking import Connection, Subscription
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from nousd.cli.open_requests import OpenRequests
-from nousd.cli.render import as_text
-from nousd.cli.verb_base import DONE, FAILED, Options, shown
-from nousd.cli.watch import RunPrinter
+from nousd.cli.chat.open_requests import OpenRequests
+from nousd.cli.nousctl.verb_base import DONE, FAILED, Options, shown
+from nousd.cli.nousctl.watch import RunPrinter
+from nousd.cli.render.answers import as_text
 from nousd.client.answers import Answer, ReceivedEvent
 from nousd.client.blocking import Connection, Subscription
 from nousd.errors import ClientError, Refused

@@ -1,6 +1,6 @@
 """The subcommands of ``nousd`` as a typer program.
 
-What a subcommand needs is imported when it runs; the daemon itself by ``nousd.cli.serve`` only.
+What a subcommand needs is imported when it runs; the daemon itself by ``nousd.cli.nousd.serve`` only.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from nousd.cli import bridge, mcp_host, serve_flags, state
+from nousd.cli.nousd import bridge, serve_flags, state
+from nousd.cli.nousd import mcp as mcp_host
 
 
 def build_app() -> typer.Typer:
@@ -53,6 +54,6 @@ def _print_unit(
         bool, typer.Option("--socket", help="Print the .socket unit that starts it on demand.")
     ] = False,
 ) -> None:
-    from nousd.cli import units
+    from nousd.cli.nousd import units
 
     print(units.socket_unit() if socket else units.service_unit(), end="")

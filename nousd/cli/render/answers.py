@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from nousd.cli import call_lines, metric_lines, request_lines, session_lines
-from nousd.cli.project_files import project_files
+from nousd.cli.render import call_lines, metric_lines, request_lines, session_lines
+from nousd.cli.render.project_files import project_files
 from nousd.client.answers import Answer
 
 _SNIPPET_CHARS_MAX: Final = 80

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from nousd.cli.render import harmless, snippet
-from nousd.cli.request_lines import waiting_lines
-from nousd.cli.verb_base import DONE, FAILED, Options, print_line, say, shown
+from nousd.cli.nousctl.verb_base import DONE, FAILED, Options, print_line, say, shown
+from nousd.cli.render.answers import harmless, snippet
+from nousd.cli.render.request_lines import waiting_lines
 from nousd.client.answers import ReceivedEvent, decode_answer
 from nousd.client.blocking import Connection
 
@@ -24,7 +24,7 @@ def payload_of(daemon: Connection, values: dict[str, Any]) -> dict[str, Any]:
     """Returns what is sent for the values of a command line: files are read, or put, now."""
     if "attachments" not in values:
         return values
-    from nousd.cli.artifacts import with_attachments
+    from nousd.cli.nousctl.artifacts import with_attachments
 
     return with_attachments(daemon, values)
 

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from nousd.cli.verb_base import DONE, Options, shown
-from nousd.cli.watch import up_to_now
+from nousd.cli.nousctl.verb_base import DONE, Options, shown
+from nousd.cli.nousctl.watch import up_to_now
 
 Call = Mapping[str, Any]
 """The payload of an event."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args, get_
 import typer
 
 from nousd.cli.arguments import Argument, function_of
-from nousd.cli.serve import serve
+from nousd.cli.nousd.serve import serve
 
 if TYPE_CHECKING:
     from nousd.config.values import SettingInfo

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from nousd.cli.arguments import Argument, function_of
-from nousd.cli.serve_flags import CONFIG, setting_flag
+from nousd.cli.nousd.serve_flags import CONFIG, setting_flag
 
 if TYPE_CHECKING:
     from nousd.config.settings import Settings

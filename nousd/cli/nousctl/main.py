@@ -18,15 +18,15 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from nousd.cli import mcp_servers, watch
 from nousd.cli.arguments import Argument, function_of, given_values
-from nousd.cli.asking import ASKING
-from nousd.cli.input_arguments import PROMPT, SESSION
+from nousd.cli.nousctl import mcp_servers, watch
+from nousd.cli.nousctl.answers import ASKING
+from nousd.cli.nousctl.input_arguments import PROMPT, SESSION
+from nousd.cli.nousctl.tool_calls import CALLING
+from nousd.cli.nousctl.trust import TRUSTING
+from nousd.cli.nousctl.verb_base import DONE, FAILED, Options, print_answer
+from nousd.cli.nousctl.verbs import VERBS, Verb, Watch
 from nousd.cli.output import ending_in_order
-from nousd.cli.tool_calls import CALLING
-from nousd.cli.trust import TRUSTING
-from nousd.cli.verb_base import DONE, FAILED, Options, print_answer
-from nousd.cli.verbs import VERBS, Verb, Watch
 from nousd.errors import ClientError, ConfigError, DaemonUnreachable, NousdError
 from nousd.runtime_paths import locations
 
@@ -87,7 +87,7 @@ def _events(options: Options, values: dict[str, Any]) -> int:
 
 
 def _usage(options: Options, values: dict[str, Any]) -> int:
-    from nousd.cli.usage import usage
+    from nousd.cli.nousctl.usage import usage
 
     session_id = values.get("session_id")
     by = values.get("by", "session" if session_id is None else "run")
@@ -99,19 +99,19 @@ def _raw(options: Options, values: dict[str, Any]) -> int:
 
 
 def _artifact(options: Options, values: dict[str, Any]) -> int:
-    from nousd.cli import artifacts
+    from nousd.cli.nousctl import artifacts
 
     return artifacts.get(options, values["artifact_id"], values.get("output"))
 
 
 def _put(options: Options, values: dict[str, Any]) -> int:
-    from nousd.cli import artifacts
+    from nousd.cli.nousctl import artifacts
 
     return artifacts.put(options, values["path"], values.get("media_type"))
 
 
 def _chat(options: Options, _values: dict[str, Any]) -> int:
-    from nousd.cli.line_client import chat
+    from nousd.cli.chat.repl import chat
 
     return chat(options)
 
@@ -121,7 +121,7 @@ def _types(text: str) -> str | list[str]:
 
 
 def _input(options: Options, values: dict[str, Any]) -> int:
-    from nousd.cli import model_input
+    from nousd.cli.nousctl import model_input
 
     return model_input.show(options, values["wanted"], verify=values.get("verify", False))
 

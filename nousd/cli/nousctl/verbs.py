@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import typer
 
-from nousd.cli import session_arguments
 from nousd.cli.arguments import Argument, option, required
-from nousd.cli.input_arguments import (
+from nousd.cli.nousctl import session_arguments
+from nousd.cli.nousctl.input_arguments import (
     APPEND,
     EXPECTED_RUN,
     PROMPT,
@@ -23,7 +23,7 @@ from nousd.cli.input_arguments import (
     flag,
     json_value,
 )
-from nousd.cli.verb_base import Options
+from nousd.cli.nousctl.verb_base import Options
 
 
 class Verb(NamedTuple):

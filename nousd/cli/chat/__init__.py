@@ -1,0 +1,1 @@
+"""``nousctl chat``: the interactive client."""

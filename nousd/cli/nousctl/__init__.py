@@ -1,0 +1,1 @@
+"""``nousctl``: the verbs of the client program."""

@@ -1,0 +1,1 @@
+"""``nousd``: the daemon's program, and the commands on a state folder."""
