@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from nousd.admin.backup import backup
-from nousd.admin.check import check
-from nousd.admin.salvage import salvage
+from nousd.admin.check.check import check
+from nousd.admin.salvage.salvage import salvage
 from nousd.store.artifacts import CHUNK_BYTES
 from nousd.store.sqlite import store as sqlite
 from nousd.store.sqlite.migrations import MIGRATIONS, migrate

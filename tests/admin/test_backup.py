@@ -12,7 +12,7 @@ import trio
 
 from nousd.admin import backup as backing_up
 from nousd.admin.backup import backup
-from nousd.admin.check import check
+from nousd.admin.check.check import check
 from nousd.errors import StoreError
 from nousd.store.sqlite import store as sqlite
 from tests.admin.conftest import untouched

@@ -17,9 +17,9 @@ import apsw
 import pytest
 import trio
 
-from nousd.admin import examine_places
-from nousd.admin.bundle import Limits, Wanted, bundle, write_bundle
-from nousd.admin.bundle_log import ToolCalls
+from nousd.admin.bundle.bundle import Limits, Wanted, bundle, write_bundle
+from nousd.admin.bundle.log import ToolCalls
+from nousd.admin.doctor import paths as examine_places
 from nousd.config.resolve import resolve
 from nousd.errors import ConfigError, SessionNotFound, StoreError
 from nousd.store.artifacts import Artifact
@@ -42,7 +42,7 @@ SPELLED = f"sk-ant-api03-{MARK}-spelled"
 @pytest.fixture(autouse=True)
 def no_vendor_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The doctor asks every server of which there is a key; here it looks at the state folder alone."""
-    monkeypatch.setattr("nousd.admin.doctor.EXAMINATIONS", (examine_places.state_folder,))
+    monkeypatch.setattr("nousd.admin.doctor.doctor.EXAMINATIONS", (examine_places.state_folder,))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""``nousd.admin.check``: finds every damage, and changes not a byte."""
+"""``nousd.admin.check.check``: finds every damage, and changes not a byte."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import apsw
 import pytest
 import trio
 
-from nousd.admin.check import check
-from nousd.admin.findings import FINDINGS_MAX
-from nousd.admin.refold import Refold
+from nousd.admin.check.check import check
+from nousd.admin.check.findings import FINDINGS_MAX
+from nousd.admin.check.refold import Refold
 from nousd.store.sqlite import store as sqlite
 from nousd.store.sqlite.migrations import MIGRATIONS
 from tests.admin.conftest import Change, untouched
@@ -328,7 +328,7 @@ async def test_defaults_that_no_event_set_are_found_where_nothing_was_deleted(
 def test_findings_are_kept_up_to_a_bound_and_counted_behind_it(
     log: Path, change: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nousd.admin.findings.FINDINGS_MAX", 5)
+    monkeypatch.setattr("nousd.admin.check.findings.FINDINGS_MAX", 5)
     change("UPDATE events SET line = x'00'")
     report = check(log)
     assert len(report.findings) == 5 < FINDINGS_MAX
@@ -337,7 +337,7 @@ def test_findings_are_kept_up_to_a_bound_and_counted_behind_it(
 
 
 def test_it_can_be_told_how_far_the_check_is(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nousd.admin.check.PROGRESS_EVENTS", 100)
+    monkeypatch.setattr("nousd.admin.check.check.PROGRESS_EVENTS", 100)
     seen: list[int] = []
     check(log, progress=seen.append)
     assert seen == [100, 200, 300]

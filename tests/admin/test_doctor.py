@@ -1,4 +1,4 @@
-"""``nousd.admin.doctor``: each check in a good world and in a bad one. Nothing is changed."""
+"""``nousd.admin.doctor.doctor``: each check in a good world and in a bad one. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 import apsw
 import pytest
 
-from nousd.admin import examine_daemon, examine_model, examine_tools
-from nousd.admin.doctor import DoctorReport, doctor
-from nousd.admin.examination import Check
+from nousd.admin.doctor import daemon as examine_daemon
+from nousd.admin.doctor import models as examine_model
+from nousd.admin.doctor import tools as examine_tools
+from nousd.admin.doctor.doctor import DoctorReport, doctor
+from nousd.admin.doctor.examination import Check
 from nousd.config.providers import KEY_VARIABLES
 from nousd.providers.setup import auto
 from nousd.runtime_paths.locks import lock_state_folder

@@ -1,4 +1,4 @@
-"""``nousd.admin.salvage``: whatever is damaged, the rest is saved, and a daemon can go on with it."""
+"""``nousd.admin.salvage.salvage``: whatever is damaged, the rest is saved, and a daemon can go on with it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nousd.admin.check import check
-from nousd.admin.lines import StoredLine
-from nousd.admin.pages import PageReader
-from nousd.admin.salvage import SalvageReport, salvage
+from nousd.admin.check.check import check
+from nousd.admin.check.lines import StoredLine
+from nousd.admin.salvage.pages import PageReader
+from nousd.admin.salvage.salvage import SalvageReport, salvage
 from nousd.admin.vacuum import vacuum
 from nousd.daemon.clock import SystemClock
 from nousd.daemon.hub import Hub

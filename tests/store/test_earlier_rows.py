@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nousd.admin.check import check
+from nousd.admin.check.check import check
 from nousd.store.records import EventFilter, Old, StoredEvent
 from nousd.store.sqlite import store as sqlite
 from nousd.wire.events import DELTA_EVENTS

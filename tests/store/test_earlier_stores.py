@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from nousd.admin.check import check
+from nousd.admin.check.check import check
 from nousd.errors import StoreError, StoreFull, StoreTooNew
 from nousd.store.records import EventFilter
 from nousd.store.sqlite import store as sqlite

@@ -159,7 +159,7 @@ def _body(command: StateCommand) -> Callable[[dict[str, Any]], None]:
 def tell(told: Told, *, wants_json: bool) -> None:
     """Prints it, and ends the program unless all is well."""
     if wants_json:
-        from nousd.admin.findings import to_json
+        from nousd.admin.check.findings import to_json
 
         print(to_json(told.report))
     else:
@@ -172,7 +172,7 @@ def tell(told: Told, *, wants_json: bool) -> None:
 
 
 def _check(settings: Settings, values: dict[str, Any]) -> Told:
-    from nousd.admin.check import check
+    from nousd.admin.check.check import check
 
     out = values["salvage"]
     if out is not None:
@@ -182,7 +182,7 @@ def _check(settings: Settings, values: dict[str, Any]) -> Told:
 
 
 def _salvage(settings: Settings, out: Path) -> Told:
-    from nousd.admin.salvage import salvage
+    from nousd.admin.salvage.salvage import salvage
 
     report = salvage(_log_of(settings), out.absolute(), progress=_progress())
     return Told(report, [*map(str, report.findings), report.summary], _WRONG * bool(report.errors))
@@ -257,7 +257,7 @@ def _tuning(settings: Settings) -> Tuning:
 
 
 def _doctor(values: dict[str, Any]) -> None:
-    from nousd.admin.doctor import doctor
+    from nousd.admin.doctor.doctor import doctor
 
     config, wants_json = values.pop("config"), values.pop("json")
     report = doctor(values, os.environ, config)
@@ -266,7 +266,7 @@ def _doctor(values: dict[str, Any]) -> None:
 
 
 def _bundle(values: dict[str, Any]) -> None:
-    from nousd.admin.bundle import Limits, Wanted, bundle, write_bundle
+    from nousd.admin.bundle.bundle import Limits, Wanted, bundle, write_bundle
     from nousd.config.resolve import resolve
 
     names = ("config", "json", "session_id", "output", "force")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Final
 
-from nousd.admin.examination import Check, World
+from nousd.admin.doctor.examination import Check, World
 from nousd.errors import ConfigError
 from nousd.runtime_paths.locations import http_token_file
 from nousd.runtime_paths.tokens import existing_http_token

@@ -19,13 +19,13 @@ from typing import Final
 import apsw
 import msgspec
 
-from nousd.admin import artifacts
-from nousd.admin.compare import TABLES, Table, differences
-from nousd.admin.findings import PROGRESS_EVENTS, Finding, Findings, Progress, no_progress
-from nousd.admin.lines import STORED_LINE, StoredLine, read_line
+from nousd.admin.check import artifacts
+from nousd.admin.check.compare import TABLES, Table, differences
+from nousd.admin.check.findings import PROGRESS_EVENTS, Finding, Findings, Progress, no_progress
+from nousd.admin.check.lines import STORED_LINE, StoredLine, read_line
+from nousd.admin.check.refold import Refold
+from nousd.admin.check.run_audit import RunWalker
 from nousd.admin.reading import complaints, open_log_beside, require_finished, size_of
-from nousd.admin.refold import Refold
-from nousd.admin.walking import RunWalker
 from nousd.errors import StoreError
 from nousd.store.sqlite.database import inspect
 

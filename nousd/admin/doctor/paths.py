@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from nousd.admin.examination import Check, World
+from nousd.admin.doctor.examination import Check, World
 from nousd.runtime_paths import locations
 from nousd.store.sqlite.store import RESERVE_SUFFIX
 

@@ -22,9 +22,9 @@ import msgspec
 import trio
 
 from nousd import __version__
-from nousd.admin import bundle_log
-from nousd.admin.bundle_archive import Archive
-from nousd.admin.doctor import doctor
+from nousd.admin.bundle import log as bundle_log
+from nousd.admin.bundle.archive import Archive
+from nousd.admin.doctor.doctor import doctor
 from nousd.admin.reading import open_log
 from nousd.client.blocking import Connection
 from nousd.config.report import report

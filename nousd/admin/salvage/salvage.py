@@ -28,9 +28,8 @@ from typing import Final
 import apsw
 import msgspec
 
-from nousd.admin import artifacts
-from nousd.admin.damaged_tables import SEQ_MAX, EventReader, RowReader, Stretch
-from nousd.admin.findings import (
+from nousd.admin.check import artifacts
+from nousd.admin.check.findings import (
     FINDINGS_MAX,
     PROGRESS_EVENTS,
     Finding,
@@ -38,12 +37,13 @@ from nousd.admin.findings import (
     Progress,
     no_progress,
 )
-from nousd.admin.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
-from nousd.admin.mending import adopt, logged_event, mending_events, restored_events
-from nousd.admin.pages import PageReader
+from nousd.admin.check.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
+from nousd.admin.check.refold import Refold
+from nousd.admin.check.run_audit import RunWalker
 from nousd.admin.reading import complaints, open_damaged, size_of, wal_of
-from nousd.admin.refold import Refold
-from nousd.admin.walking import RunWalker
+from nousd.admin.salvage.damaged_tables import SEQ_MAX, EventReader, RowReader, Stretch
+from nousd.admin.salvage.pages import PageReader
+from nousd.admin.salvage.repair import adopt, logged_event, mending_events, restored_events
 from nousd.errors import StoreError, StoreTooNew
 from nousd.runtime_paths import locations
 from nousd.runtime_paths.locks import holder_of, state_lock_file

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from nousd.admin.examination import Check, World
+from nousd.admin.doctor.examination import Check, World
 from nousd.config.providers import MOCK, ConfiguredProvider
 from nousd.config.resolve import with_provider
 from nousd.config.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nousd.admin.examination import Check, World
+from nousd.admin.doctor.examination import Check, World
 from nousd.errors import RuleInvalid
 from nousd.machine.policy.rules import rules_in
 

@@ -12,15 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
-from nousd.admin import (
-    examine_daemon,
-    examine_http,
-    examine_model,
-    examine_places,
-    examine_rules,
-    examine_tools,
-)
-from nousd.admin.examination import Check, Examine, World
+from nousd.admin.doctor import daemon as examine_daemon
+from nousd.admin.doctor import http as examine_http
+from nousd.admin.doctor import models as examine_model
+from nousd.admin.doctor import paths as examine_places
+from nousd.admin.doctor import rules as examine_rules
+from nousd.admin.doctor import tools as examine_tools
+from nousd.admin.doctor.examination import Check, Examine, World
 from nousd.config.models_file import AUTO
 from nousd.config.resolve import resolve
 from nousd.errors import ConfigError

@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from nousd.admin.examination import Check, World
+from nousd.admin.doctor.examination import Check, World
 from nousd.tools.environment import allowed_environment
 from nousd.tools.process.supervisor import Ended, run_supervised
 from nousd.tools.sandbox import landlock

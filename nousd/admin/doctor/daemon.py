@@ -9,7 +9,7 @@ from typing import Final
 
 import apsw
 
-from nousd.admin.examination import Check, World
+from nousd.admin.doctor.examination import Check, World
 from nousd.admin.reading import open_log
 from nousd.client.blocking import Connection
 from nousd.errors import ClientError, ConfigError, DaemonUnreachable, StoreError

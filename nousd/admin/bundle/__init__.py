@@ -1,0 +1,1 @@
+"""``nousd bundle``: the support bundle."""

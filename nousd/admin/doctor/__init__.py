@@ -1,0 +1,1 @@
+"""``nousd doctor``: checks of the machine and the settings."""

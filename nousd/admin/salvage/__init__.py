@@ -1,0 +1,1 @@
+"""``nousd check --salvage``: a new log from a damaged one."""
