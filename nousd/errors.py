@@ -42,7 +42,7 @@
         └── Refused                  the daemon answered with an error
 
 This module deliberately imports nothing: every room may depend on it. Turning an exception into
-a response happens in one place only, ``nousd.daemon.boundary``.
+a response happens in one place only, ``nousd.daemon.error_boundary``.
 """
 
 from __future__ import annotations

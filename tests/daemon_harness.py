@@ -29,18 +29,18 @@ from typing import Any, Final, Protocol
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
-from nousd.daemon.agents import ReadAgents, no_agents
 from nousd.daemon.app import Parts, open_core, shut_down
 from nousd.daemon.clock import Clock, SystemClock
-from nousd.daemon.connection import serve_commands
-from nousd.daemon.core import Core, ExtensionHandler
-from nousd.daemon.feed import serve_events
-from nousd.daemon.instructions import ReadInstructions, no_instructions
-from nousd.daemon.once_per_session import OncePerSession
-from nousd.daemon.permissions import Permissions, RulePermissions
-from nousd.daemon.project import Project
-from nousd.daemon.sockets import open_listeners
-from nousd.daemon.workspaces import Workspace, Workspaces
+from nousd.daemon.policy.permissions import Permissions, RulePermissions
+from nousd.daemon.services import Core, ExtensionHandler
+from nousd.daemon.transport.connection import serve_commands
+from nousd.daemon.transport.feed import serve_events
+from nousd.daemon.transport.sockets import open_listeners
+from nousd.daemon.workspace.agents import ReadAgents, no_agents
+from nousd.daemon.workspace.instructions import ReadInstructions, no_instructions
+from nousd.daemon.workspace.project import Project
+from nousd.daemon.workspace.session_memo import OncePerSession
+from nousd.daemon.workspace.workspaces import Workspace, Workspaces
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.net.accept import serve_connections
 from nousd.providers.interface import Provider

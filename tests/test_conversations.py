@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from nousd.daemon.project import Project, reader
+from nousd.daemon.workspace.project import Project, reader
 from nousd.extensions.loader import load_extensions
 from nousd.machine.context.model_input import ModelInput, UserMessage
 from nousd.providers.interface import NO_BLOBS, Blobs, Provider, Receive

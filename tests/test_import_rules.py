@@ -280,9 +280,9 @@ def test_commands_responses_and_events_are_imported_from_where_all_are_listed(pa
 
 def test_a_detour_is_found() -> None:
     (detour,) = detours_of(
-        "from nousd.wire.events.tools import ToolCallStarted", "nousd.daemon.log"
+        "from nousd.wire.events.tools import ToolCallStarted", "nousd.daemon.eventlog.log"
     )
-    assert detour == "nousd.daemon.log: ToolCallStarted is imported from nousd.wire.events"
+    assert detour == "nousd.daemon.eventlog.log: ToolCallStarted is imported from nousd.wire.events"
 
 
 # --- the check finds what it is for ----------------------------------------------------------

@@ -15,30 +15,30 @@ from typing import Final, NamedTuple
 import msgspec
 import trio
 
-from nousd.daemon.approvals import Approvals
-from nousd.daemon.call_hooks import ExtensionCallHooks
-from nousd.daemon.client_calls import ClientCalls
+from nousd.daemon.blobs.uploads import Uploads
 from nousd.daemon.clock import Clock
-from nousd.daemon.confirmers import Confirmers
-from nousd.daemon.core import Core, ExtensionHandler
-from nousd.daemon.cut_permissions import CutPermissions
-from nousd.daemon.garbage import collect_unused_artifacts
-from nousd.daemon.history import Contexts
-from nousd.daemon.hub import Hub
-from nousd.daemon.log import Log
-from nousd.daemon.mcp_servers import McpServers
-from nousd.daemon.meters import Meters
-from nousd.daemon.model_inputs import ModelInputs
-from nousd.daemon.overrides import Overrides
-from nousd.daemon.permissions import Permissions, RulePermissions
-from nousd.daemon.questions import Questions
-from nousd.daemon.recovery import close_what_can_be, close_what_is_open
-from nousd.daemon.requests import APPROVAL_SECONDS
-from nousd.daemon.retention import prune_old_deltas
-from nousd.daemon.runs import Runs
-from nousd.daemon.sessions import Sessions
-from nousd.daemon.uploads import Uploads
-from nousd.daemon.workspaces import Workspaces
+from nousd.daemon.eventlog.garbage import collect_unused_artifacts
+from nousd.daemon.eventlog.hub import Hub
+from nousd.daemon.eventlog.log import Log
+from nousd.daemon.eventlog.retention import prune_old_deltas
+from nousd.daemon.mcp.servers import McpServers
+from nousd.daemon.ops.meters import Meters
+from nousd.daemon.policy.approvals import Approvals
+from nousd.daemon.policy.approvers import Confirmers
+from nousd.daemon.policy.overrides import Overrides
+from nousd.daemon.policy.permissions import Permissions, RulePermissions
+from nousd.daemon.policy.questions import Questions
+from nousd.daemon.policy.requests import APPROVAL_SECONDS
+from nousd.daemon.policy.subtask_policy import CutPermissions
+from nousd.daemon.runs.call_hooks import ExtensionCallHooks
+from nousd.daemon.runs.client_calls import ClientCalls
+from nousd.daemon.runs.model_inputs import ModelInputs
+from nousd.daemon.runs.recovery import close_what_can_be, close_what_is_open
+from nousd.daemon.runs.registry import Runs
+from nousd.daemon.services import Core, ExtensionHandler
+from nousd.daemon.sessions.history import Contexts
+from nousd.daemon.sessions.registry import Sessions
+from nousd.daemon.workspace.workspaces import Workspaces
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.providers.models.catalog import Models
 from nousd.providers.models.listing import ModelLists

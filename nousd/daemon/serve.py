@@ -23,18 +23,18 @@ from nousd.config.models_file import AUTO
 from nousd.config.providers import MOCK
 from nousd.config.resolve import with_provider
 from nousd.config.settings import Settings
-from nousd.daemon import boundary
+from nousd.daemon import error_boundary as boundary
 from nousd.daemon.app import open_core, shut_down
-from nousd.daemon.connection import serve_commands
-from nousd.daemon.core import Core
-from nousd.daemon.descriptors import allow_many_descriptors
-from nousd.daemon.feed import serve_events
-from nousd.daemon.first_run import import_for_first_run
-from nousd.daemon.logs import configure_logging
-from nousd.daemon.memory import give_back_large_blocks, look_for_cycles_seldom
-from nousd.daemon.parts_of_settings import opened_parts
-from nousd.daemon.sockets import Listeners, open_listeners, socket_paths
-from nousd.daemon.systemd import Notifier, take_notifier, take_passed_sockets
+from nousd.daemon.composition import opened_parts
+from nousd.daemon.ops.descriptors import allow_many_descriptors
+from nousd.daemon.ops.first_run import import_for_first_run
+from nousd.daemon.ops.logs import configure_logging
+from nousd.daemon.ops.memory import give_back_large_blocks, look_for_cycles_seldom
+from nousd.daemon.ops.systemd import Notifier, take_notifier, take_passed_sockets
+from nousd.daemon.services import Core
+from nousd.daemon.transport.connection import serve_commands
+from nousd.daemon.transport.feed import serve_events
+from nousd.daemon.transport.sockets import Listeners, open_listeners, socket_paths
 from nousd.errors import CommandRejected
 from nousd.net.accept import serve_connections
 from nousd.redaction.known import secret_variables

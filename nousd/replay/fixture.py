@@ -23,7 +23,7 @@ import apsw
 import msgspec
 import trio
 
-from nousd.daemon.recordings import Exchange
+from nousd.daemon.runs.recordings import Exchange
 from nousd.errors import NotReplayable
 from nousd.machine.context import text_offload as long_texts
 from nousd.machine.session.state import SessionState

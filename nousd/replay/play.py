@@ -19,13 +19,13 @@ import trio
 from msgspec import UNSET
 
 from nousd.daemon.app import Parts, open_core
-from nousd.daemon.core import Core
-from nousd.daemon.hub import Hub
-from nousd.daemon.log import Log
-from nousd.daemon.log_walk import event_of, for_each_event
-from nousd.daemon.once_per_session import OncePerSession
-from nousd.daemon.run_host import RunHost
-from nousd.daemon.workspaces import Workspace, Workspaces
+from nousd.daemon.eventlog.hub import Hub
+from nousd.daemon.eventlog.log import Log
+from nousd.daemon.eventlog.log_walk import event_of, for_each_event
+from nousd.daemon.runs.run_host import RunHost
+from nousd.daemon.services import Core
+from nousd.daemon.workspace.session_memo import OncePerSession
+from nousd.daemon.workspace.workspaces import Workspace, Workspaces
 from nousd.errors import CommandRejected, NotReplayable
 from nousd.machine.context.model_input import ModelChoice
 from nousd.machine.context.prompt_sections import SourceText

@@ -6,7 +6,7 @@ did not count is told once more as it was told.
 
 from __future__ import annotations
 
-from nousd.daemon.project import Project
+from nousd.daemon.workspace.project import Project
 from nousd.replay.recorded import RecordedRun
 from nousd.wire import events
 

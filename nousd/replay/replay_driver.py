@@ -18,8 +18,8 @@ import msgspec
 import trio
 from msgspec import UNSET
 
-from nousd.daemon.live_session import LiveSession
-from nousd.daemon.run_host import RunHost
+from nousd.daemon.runs.run_host import RunHost
+from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected, RunFailed
 from nousd.machine.context.model_input import ToolSpec
 from nousd.machine.session import appending, decisions

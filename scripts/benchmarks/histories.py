@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 from msgspec import UNSET
 
 from nousd.daemon.clock import SystemClock
-from nousd.daemon.hub import Hub
-from nousd.daemon.log import Log
+from nousd.daemon.eventlog.hub import Hub
+from nousd.daemon.eventlog.log import Log
 from nousd.runtime_paths.locations import database_file
 from nousd.store.sqlite.store import open_store
 from nousd.wire import events

@@ -24,9 +24,9 @@ from nousd.admin.salvage.pages import PageReader
 from nousd.admin.salvage.salvage import SalvageReport, salvage
 from nousd.admin.vacuum import vacuum
 from nousd.daemon.clock import SystemClock
-from nousd.daemon.hub import Hub
-from nousd.daemon.log import Log
-from nousd.daemon.recovery import close_what_is_open
+from nousd.daemon.eventlog.hub import Hub
+from nousd.daemon.eventlog.log import Log
+from nousd.daemon.runs.recovery import close_what_is_open
 from nousd.errors import StoreError, StoreTooNew
 from nousd.runtime_paths.locks import lock_state_folder
 from nousd.store.sqlite import store as sqlite

@@ -26,8 +26,8 @@ from nousd.bridge.embedded import embedded
 from nousd.bridge.http.listen_address import HttpPlace
 from nousd.bridge.run import BridgeSettings, open_bridge
 from nousd.client.dial import Where
-from nousd.daemon.connection import serve_commands
-from nousd.daemon.feed import serve_events
+from nousd.daemon.transport.connection import serve_commands
+from nousd.daemon.transport.feed import serve_events
 from tests.bridge.raw_http import opened
 from tests.daemon_harness import WAIT_SECONDS, Daemon
 

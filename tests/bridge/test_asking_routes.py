@@ -12,7 +12,7 @@ import httpx2
 import pytest
 import trio
 
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.providers.interface import Provider
 from nousd.wire.limits import SESSION_RULES_MAX
 from tests.bridge.harness import Bridge, Frame, Frames, bridge_to, text

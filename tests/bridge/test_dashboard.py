@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.providers.interface import Provider
 from tests.bridge.harness import bridge_to, text
 from tests.bridge.scrapes import Scrape

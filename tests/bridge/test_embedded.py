@@ -15,9 +15,9 @@ from nousd.client.dial import Dial
 from nousd.client.memory import memory_streams
 from nousd.client.subscription import subscribe
 from nousd.daemon.app import shut_down
-from nousd.daemon.confirmers import Place
-from nousd.daemon.connection import serve_commands
-from nousd.daemon.feed import serve_events
+from nousd.daemon.policy.approvers import Place
+from nousd.daemon.transport.connection import serve_commands
+from nousd.daemon.transport.feed import serve_events
 from nousd.errors import ConnectionLost, DaemonUnreachable
 from nousd.providers.mock.provider import MockProvider
 from nousd.wire.commands import GetMessages, GetState, Prompt

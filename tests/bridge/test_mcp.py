@@ -16,7 +16,7 @@ from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from trio.testing import wait_all_tasks_blocked
 
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.mcp_server import http as mcp_http
 from nousd.providers.setup.registry import make_provider
 from nousd.wire.limits import HTTP_BODY_BYTES_MAX

@@ -18,7 +18,7 @@ from prometheus_client.openmetrics.parser import (
 from nousd.bridge import run as bridge_run
 from nousd.bridge.metrics.meters import Meters
 from nousd.client.answers import ReceivedEvent
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.providers.interface import Provider
 from nousd.wire import events
 from nousd.wire.events import EVENT_TYPES, Event

@@ -19,9 +19,9 @@ from nousd.bridge.stream import responders as module
 from nousd.bridge.stream.responders import LINGER_SECONDS, Presence
 from nousd.client.client import Client
 from nousd.client.dial import Dial
-from nousd.daemon.confirmers import Place
-from nousd.daemon.connection import serve_commands
-from nousd.daemon.feed import serve_events
+from nousd.daemon.policy.approvers import Place
+from nousd.daemon.transport.connection import serve_commands
+from nousd.daemon.transport.feed import serve_events
 from nousd.errors import DaemonUnreachable
 from nousd.providers.mock.provider import MockProvider
 from tests.daemon_harness import Daemon, memory_daemon

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nousd.daemon.workspace_roots import Roots
-from nousd.daemon.workspaces import Workspace, Workspaces
+from nousd.daemon.workspace.roots import Roots
+from nousd.daemon.workspace.workspaces import Workspace, Workspaces
 from nousd.providers.interface import Provider
 from nousd.tools.fs.path_sandbox import Confinement
 from tests.bridge.harness import Bridge, bridge_to, text
@@ -387,7 +387,7 @@ async def test_a_query_that_says_nothing_known_is_400(
 async def test_a_page_of_rows_that_are_long_is_as_long_as_it_was_asked_for(
     bridge: Bridge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nousd.daemon.pages.PAGE_BYTES_MAX", 2000)
+    monkeypatch.setattr("nousd.daemon.commands.pages.PAGE_BYTES_MAX", 2000)
     made = [await bridge.new_session(source_metadata={"a": "x" * 500}) for _ in range(9)]
     told = await bridge.get("/session", page_size=7)
     assert [session["id"] for session in told] == made[:1:-1]

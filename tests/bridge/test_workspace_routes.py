@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from nousd.daemon.permissions import RulePermissions
-from nousd.daemon.workspace_roots import Roots
-from nousd.daemon.workspaces import Workspace, Workspaces
+from nousd.daemon.policy.permissions import RulePermissions
+from nousd.daemon.workspace.roots import Roots
+from nousd.daemon.workspace.workspaces import Workspace, Workspaces
 from nousd.providers.interface import Provider
 from nousd.tools.fs.path_sandbox import Confinement
 from nousd.views.tandem.sessions import project_id

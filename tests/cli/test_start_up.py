@@ -98,8 +98,8 @@ nousd.tools.builtin.git nousd.tools.builtin.grep nousd.tools.builtin.patch nousd
 
 _SERVE = """
 import sys
-import nousd.daemon.first_run
-nousd.daemon.first_run.QUIET_SECONDS = 1000
+import nousd.daemon.ops.first_run
+nousd.daemon.ops.first_run.QUIET_SECONDS = 1000
 from nousd.cli.nousd.main import main
 sys.argv[0] = "nousd"
 try:

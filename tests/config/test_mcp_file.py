@@ -9,7 +9,7 @@ import pytest
 from nousd.config.config_file import read_config_file
 from nousd.config.mcp_file import ConfiguredMcpServer, read_mcp_file
 from nousd.config.resolve import resolve
-from nousd.daemon.mcp_specs import specs_of_settings
+from nousd.daemon.mcp.specs import specs_of_settings
 from nousd.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from nousd.config.report import report
 from nousd.config.resolve import resolve
-from nousd.daemon.permissions import rules_of_settings
+from nousd.daemon.policy.permissions import rules_of_settings
 from nousd.errors import ConfigError
 from nousd.wire.limits import RULE_CHARS_MAX, RULES_MAX
 from tests.config.conftest import write

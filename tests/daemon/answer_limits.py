@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nousd.daemon import results
 from nousd.daemon.commands import reading
-from nousd.daemon.event_filters import FROZEN
+from nousd.daemon.eventlog.event_filters import FROZEN
+from nousd.daemon.runs import results
 from nousd.store.records import EventFilter
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.limits_bench import Kit, past, refused_or_not, told

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.tools.arguments import struct_arguments
 from nousd.tools.interface import ToolContext, ToolResult

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from nousd.daemon import grants, requests
 from nousd.daemon.commands import permissions
+from nousd.daemon.policy import grants, requests
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.asking_bench import naming
 from tests.daemon.limits_bench import Kit, told

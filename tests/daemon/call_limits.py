@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from nousd.daemon import client_calls
+from nousd.daemon.runs import client_calls
 from tests.daemon.limits_bench import Kit
 
 ASKS = {"questions": [{"question": "Really?"}]}

@@ -6,7 +6,7 @@ import base64
 import json
 from typing import Any
 
-from nousd.daemon import attachments
+from nousd.daemon.blobs import attachments
 from nousd.daemon.commands import whole_texts
 from nousd.machine.session import queue_updates
 from nousd.providers.models import listing

@@ -8,9 +8,9 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from nousd.daemon import serve
-from nousd.daemon.connection import serve_commands
-from nousd.daemon.outbox import Outbox
-from nousd.daemon.sockets import open_listeners
+from nousd.daemon.transport.connection import serve_commands
+from nousd.daemon.transport.outbox import Outbox
+from nousd.daemon.transport.sockets import open_listeners
 from nousd.wire.limit_table import LIMITS
 from nousd.wire.limits import LONG_LINE_BYTES
 from tests.daemon.limits_bench import Kit, padded, past, told

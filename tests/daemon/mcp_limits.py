@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import trio
 
-from nousd.daemon import mcp_servers
+from nousd.daemon.mcp import servers as mcp_servers
 from nousd.tools.mcp import definitions
 from nousd.tools.mcp.definitions import Definitions, Offered, definitions_of
 from nousd.tools.mcp.spec import ServerSpec

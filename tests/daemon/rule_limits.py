@@ -12,8 +12,8 @@ import pytest
 from nousd.config.config_file import read_config_file
 from nousd.config.permissions_file import read_permissions_file
 from nousd.config.project_file import FILE_NAME
-from nousd.daemon import trust
-from nousd.daemon.project import read_settings
+from nousd.daemon.workspace import trust
+from nousd.daemon.workspace.project import read_settings
 from nousd.errors import ConfigError
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.limit_table import LIMITS

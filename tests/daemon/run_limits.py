@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nousd.daemon import uploads
-from nousd.daemon.instructions import Places, read_instructions
+from nousd.daemon.blobs import uploads
+from nousd.daemon.workspace.instructions import Places, read_instructions
 from nousd.machine.context import compaction, model_input_event
 from nousd.providers.encoding import tool_calls as calls_of_models
 from nousd.providers.http import answer_stream

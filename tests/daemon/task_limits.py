@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from nousd.daemon import agents, tasks
-from nousd.daemon.agents import AgentPlaces, read_agents
+from nousd.daemon.runs import tasks
+from nousd.daemon.workspace import agents
+from nousd.daemon.workspace.agents import AgentPlaces, read_agents
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.limits_bench import Kit
 from tests.daemon_harness import Payload, of_type

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nousd.daemon.agents import AgentPlaces, read_agents, reader
-from nousd.daemon.project import Project
+from nousd.daemon.workspace.agents import AgentPlaces, read_agents, reader
+from nousd.daemon.workspace.project import Project
 from nousd.wire.limits import AGENTS_MAX
 from tests.daemon.asking_bench import calls
 from tests.daemon.scripted import says

@@ -17,8 +17,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nousd.daemon import garbage
-from nousd.daemon.uploads import IDLE_SECONDS_MAX
+from nousd.daemon.blobs.uploads import IDLE_SECONDS_MAX
+from nousd.daemon.eventlog import garbage
 from nousd.providers.interface import Provider
 from nousd.store.artifacts import PUT_STEP_BYTES
 from nousd.store.interface import Store

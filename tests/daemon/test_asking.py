@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nousd.daemon.requests import status_of
+from nousd.daemon.policy.requests import status_of
 from nousd.wire.events import PermissionRequested, Status
 from nousd.wire.limits import SESSION_RULES_MAX
 from tests.daemon.asking_bench import FETCHES, Bench, asking_daemon, calls, naming

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from nousd.daemon import attachments
+from nousd.daemon.blobs import attachments
 from nousd.machine.context.model_input import ModelInput, UserMessage
 from nousd.machine.context.text_offload import artifact_id_of
 from nousd.providers.interface import NO_BLOBS, Blobs, Receive

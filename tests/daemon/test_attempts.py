@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.machine.context.model_input import ToolResultMessage
 from nousd.machine.policy.rules import rules_of
 from nousd.providers.interface import Finished, Receive, ToolCallPiece

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from nousd.daemon.boundary import contained
+from nousd.daemon.error_boundary import contained
 from nousd.errors import CommandRejected, InternalError, InvalidCommand, NousdError, StoreError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.extensions.hooks import (
     BlockCall,
     ChangeArgs,

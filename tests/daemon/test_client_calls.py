@@ -11,8 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from nousd.daemon.call_records import CallRecords
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy.permissions import RulePermissions
+from nousd.daemon.runs.call_records import CallRecords
 from nousd.errors import StoreFull, ToolError
 from nousd.machine.policy.rules import rules_of
 from nousd.store.memory import store as memory

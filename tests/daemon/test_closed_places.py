@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.machine.policy.rules import rules_of
 from nousd.wire.objects.entries import PermissionMode
 from tests.daemon.asking_bench import Bench, asking_daemon, calls, naming

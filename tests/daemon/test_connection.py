@@ -243,7 +243,7 @@ async def test_a_fault_while_a_line_is_decoded_ends_nothing_and_is_told_of_no_ot
         raise ZeroDivisionError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr("nousd.daemon.connection.decode_request", broken)
+        patch.setattr("nousd.daemon.transport.connection.decode_request", broken)
         await client.send(line("a", "ping"))
         answer = await client.receive()
     assert (answer["id"], answer["error"]["code"]) == ("", "internal_error")

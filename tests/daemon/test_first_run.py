@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from nousd.daemon import first_run
+from nousd.daemon.ops import first_run
 from tests.daemon.process_harness import Place, running
 from tests.daemon_harness import WAIT_SECONDS
 

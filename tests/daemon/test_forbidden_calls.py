@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.machine.policy.rules import rules_of
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.tools.arguments import struct_arguments

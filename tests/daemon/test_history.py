@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from nousd.daemon.history import KEPT_SESSIONS_MAX, KEPT_TOKENS_MAX, Contexts
-from nousd.daemon.live_session import LiveSession
+from nousd.daemon.sessions.history import KEPT_SESSIONS_MAX, KEPT_TOKENS_MAX, Contexts
+from nousd.daemon.sessions.live_session import LiveSession
 from nousd.machine.session.state import SessionState
 from nousd.providers.interface import Provider
 from nousd.providers.setup.registry import make_provider

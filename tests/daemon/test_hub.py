@@ -9,10 +9,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from nousd.daemon import hub as hub_module
 from nousd.daemon.clock import Clock
-from nousd.daemon.hub import Bell, Hub, matches
-from nousd.daemon.log import Log
+from nousd.daemon.eventlog import hub as hub_module
+from nousd.daemon.eventlog.hub import Bell, Hub, matches
+from nousd.daemon.eventlog.log import Log
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory
 from nousd.store.records import EventFilter, StoredEvent

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nousd.daemon import instructions
-from nousd.daemon.instructions import Places, no_instructions, read_instructions, reader
+from nousd.daemon.workspace import instructions
+from nousd.daemon.workspace.instructions import Places, no_instructions, read_instructions, reader
 from nousd.machine.context.prompt_sections import SourceText, system_prompt, system_text
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX, INSTRUCTIONS_FILE_BYTES_MAX

@@ -15,7 +15,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from nousd.daemon import feed
+from nousd.daemon.transport import feed
 from nousd.wire.commands import COMMANDS
 from nousd.wire.limits import CONNECTIONS_MAX, NAME_CHARS_MAX
 from tests.daemon.process_harness import REPOSITORY, Place, running

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from nousd.daemon import logs
-from nousd.daemon.logs import TEXT_CHARS_MAX, configure_logging
+from nousd.daemon.ops import logs
+from nousd.daemon.ops.logs import TEXT_CHARS_MAX, configure_logging
 from nousd.errors import ConfigError
 from nousd.redaction.redactor import Redactor
 

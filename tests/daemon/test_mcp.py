@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import trio
 
-from nousd.daemon.permissions import RulePermissions
-from nousd.daemon.project import Project, reader
-from nousd.daemon.trust import Trust
+from nousd.daemon.policy.permissions import RulePermissions
+from nousd.daemon.workspace.project import Project, reader
+from nousd.daemon.workspace.trust import Trust
 from nousd.providers.interface import Provider
 from nousd.tools.mcp import server as server_module
 from nousd.tools.mcp.spec import ServerSpec

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nousd.daemon.mcp_specs import checked_server, spec_of
+from nousd.daemon.mcp.specs import checked_server, spec_of
 from nousd.errors import InvalidPayload
 from nousd.wire.commands import AddMcp
 

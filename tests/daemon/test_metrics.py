@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from nousd.cli.render.metric_lines import metrics as lines_of
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.providers.interface import Provider
 from nousd.store.memory import store as memory
 from tests.daemon_harness import WAIT_SECONDS, Client, Daemon, Payload, memory_daemon, socket_daemon

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from nousd.daemon import model_inputs
-from nousd.daemon.instructions import Places, reader
+from nousd.daemon.runs import model_inputs
+from nousd.daemon.workspace.instructions import Places, reader
 from nousd.errors import ContextOverflow, ProviderError
 from nousd.machine.context.compiler import LEFT_OUT
 from nousd.machine.context.input_chunks import Chain, store_input

@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
-from nousd.daemon import outbox as outbox_module
-from nousd.daemon.outbox import Outbox
+from nousd.daemon.transport import outbox as outbox_module
+from nousd.daemon.transport.outbox import Outbox
 from nousd.wire.limits import PIPELINE_MAX
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from nousd.daemon.live_session import LiveSession
+from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import WriteFailed
 from nousd.store.memory import store as memory
 from nousd.tools.interface import ToolContext, ToolResult
@@ -354,7 +354,7 @@ async def test_a_deleted_session_leaves_no_override_behind(
 async def test_a_deleted_session_does_not_count_among_those_with_an_override(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nousd.daemon.overrides.OVERRIDES_MAX", 1)
+    monkeypatch.setattr("nousd.daemon.policy.overrides.OVERRIDES_MAX", 1)
     async with overriding(folders) as bench:
         first, second = await bench.session(), await bench.session()
         await bench.override(first)

@@ -8,8 +8,8 @@ from typing import Any, Final, get_args
 
 import pytest
 
-from nousd.daemon.permissions import RulePermissions
-from nousd.daemon.workspace_settings import workspaces_of_settings
+from nousd.daemon.policy.permissions import RulePermissions
+from nousd.daemon.workspace.settings import workspaces_of_settings
 from nousd.extensions.api import ExtensionApi, Registered
 from nousd.machine.policy.rules import RuleDecision, rules_of
 from nousd.tools.interface import ToolContext

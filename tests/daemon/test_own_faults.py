@@ -24,7 +24,7 @@ def break_encoding_once(monkeypatch: pytest.MonkeyPatch, kind: type[wire.Event])
             raise ValueError("a fault of ours")
         return encode_event_tail(event, ts)
 
-    monkeypatch.setattr("nousd.daemon.log.encode_event_tail", encode_or_fail)
+    monkeypatch.setattr("nousd.daemon.eventlog.log.encode_event_tail", encode_or_fail)
 
 
 @pytest.mark.parametrize("kind", [wire.MessageUpdate, wire.MessageEnd, wire.TurnEnd, wire.AgentEnd])
@@ -61,7 +61,7 @@ async def test_a_run_whose_early_end_fails_is_closed_in_the_log_and_the_daemon_l
 
     stub.script(error_reply(400, "no"))
     with monkeypatch.context() as broken:
-        broken.setattr("nousd.daemon.run_driver.owed_ends", fail)
+        broken.setattr("nousd.daemon.runs.run_loop.owed_ends", fail)
         await client.request("prompt", text="go", wait=False)
         run = await events.run()
     assert run[-1]["payload"]["status"] == "interrupted"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nousd.daemon.pages import page_of
+from nousd.daemon.commands.pages import page_of
 from nousd.wire.limits import PAGE_BYTES_MAX, PAGE_ROWS_MAX
 
 HALF = "x" * (PAGE_BYTES_MAX // 2 - 2)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from nousd.config.permissions_file import PermissionsTable
 from nousd.config.settings import Settings
-from nousd.daemon.parts_of_settings import opened_parts
+from nousd.daemon.composition import opened_parts
 from nousd.errors import ConfigError
 from nousd.redaction.redactor import Redactor
 from nousd.runtime_paths.locations import database_file

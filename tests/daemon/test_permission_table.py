@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from trio.testing import MockClock
 
-from nousd.daemon import grants
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy import grants
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.machine.policy.rules import Rule, RuleDecision, rules_of
 from nousd.tools.arguments import struct_arguments
 from nousd.tools.interface import ToolContext, ToolResult

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from nousd.config.project_file import FILE_NAME, PROBLEMS_MAX
-from nousd.daemon.permissions import RulePermissions
-from nousd.daemon.project import PATTERNS_COST_MAX, Project, read_settings, reader
+from nousd.daemon.policy.permissions import RulePermissions
+from nousd.daemon.workspace.project import PATTERNS_COST_MAX, Project, read_settings, reader
 from nousd.machine.policy.rules import meaning_of
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.limits import PROJECT_FILE_BYTES_MAX, RULE_CHARS_MAX, RULES_MAX

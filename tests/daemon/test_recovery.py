@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from nousd.daemon import log_walk
-from nousd.daemon.hub import Hub
-from nousd.daemon.log import Log
-from nousd.daemon.recovery import close_what_is_open
+from nousd.daemon.eventlog import log_walk
+from nousd.daemon.eventlog.hub import Hub
+from nousd.daemon.eventlog.log import Log
+from nousd.daemon.runs.recovery import close_what_is_open
 from nousd.machine.session.queue import pending_counts
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nousd.daemon import results
+from nousd.daemon.runs import results
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, gives, says
 from tests.daemon_harness import memory_daemon
 

@@ -14,7 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from nousd.admin.vacuum import vacuum
-from nousd.daemon import log_walk, retention
+from nousd.daemon.eventlog import log_walk, retention
 from nousd.errors import StoreError
 from nousd.providers.interface import Finished, Receive, TextDelta
 from nousd.store.interface import Store

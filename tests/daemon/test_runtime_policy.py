@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.machine.policy.rules import rules_of
 from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
 from nousd.runtimes.interface import Runtime

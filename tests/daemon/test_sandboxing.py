@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from nousd.config.settings import Settings
-from nousd.daemon.permissions import RulePermissions
-from nousd.daemon.sandboxing import detector
+from nousd.daemon.policy.permissions import RulePermissions
+from nousd.daemon.policy.sandboxing import detector
 from nousd.errors import ConfigError
 from nousd.machine.policy.rules import rules_of
 from nousd.providers.interface import Finished, Receive, ToolCallPiece

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from nousd.daemon import pages
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.commands import pages
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.machine.policy.rules import rules_of
 from nousd.providers.interface import Provider
 from nousd.providers.mock.provider import MockProvider

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from nousd.daemon.boundary import run_failure
+from nousd.daemon.error_boundary import run_failure
 from nousd.errors import CommandRejected, FoldersSilent
 from nousd.tools.fs import folder_threads
 from tests.daemon.workspaces_bench import folders_in, several_folders

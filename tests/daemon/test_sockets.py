@@ -14,8 +14,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from nousd.daemon.sockets import open_listeners, socket_paths
-from nousd.daemon.systemd import PassedSockets
+from nousd.daemon.ops.systemd import PassedSockets
+from nousd.daemon.transport.sockets import open_listeners, socket_paths
 from nousd.errors import ConfigError
 from nousd.net.unix_sockets import SUN_PATH_BYTES
 from nousd.runtime_paths.locks import lock_socket
@@ -25,7 +25,7 @@ import sys
 from pathlib import Path
 import trio
 from nousd.runtime_paths.locks import lock_socket
-from nousd.daemon.sockets import open_listeners
+from nousd.daemon.transport.sockets import open_listeners
 
 async def main():
     path = Path(sys.argv[1])

@@ -13,10 +13,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from nousd.daemon import hub as hub_module
 from nousd.daemon.commands import reading
-from nousd.daemon.feed import serve_events
-from nousd.daemon.log import Log
+from nousd.daemon.eventlog import hub as hub_module
+from nousd.daemon.eventlog.log import Log
+from nousd.daemon.transport.feed import serve_events
 from nousd.store.records import EventFilter
 from nousd.wire import events
 from tests.daemon.scripted import ScriptedProvider

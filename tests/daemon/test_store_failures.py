@@ -13,8 +13,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nousd.daemon.hub import Hub
-from nousd.daemon.log import Log
+from nousd.daemon.eventlog.hub import Hub
+from nousd.daemon.eventlog.log import Log
 from nousd.errors import ProviderError, StoreError, StoreFull, WriteFailed
 from nousd.providers.interface import Receive, TextDelta
 from nousd.store.interface import Store

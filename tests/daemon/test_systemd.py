@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import pytest
 
-from nousd.daemon.systemd import Notifier, take_notifier, take_passed_sockets
+from nousd.daemon.ops.systemd import Notifier, take_notifier, take_passed_sockets
 
 STARTED_BY_SOCKET = """
 import fcntl, os, sys
@@ -20,7 +20,7 @@ for position, descriptor in enumerate(spare):
     os.dup2(descriptor, 3 + position)
 os.environ["LISTEN_PID"] = str(os.getpid())
 
-from nousd.daemon.systemd import take_passed_sockets
+from nousd.daemon.ops.systemd import take_passed_sockets
 from nousd.errors import ConfigError
 try:
     passed = take_passed_sockets()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.machine.policy.rules import rules_of
 from nousd.store.memory import store as memory
 from nousd.wire.objects.entries import PermissionMode

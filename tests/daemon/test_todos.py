@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory

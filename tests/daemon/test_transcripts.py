@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nousd.daemon import transcripts
-from nousd.daemon.transcripts import Newest, Transcripts
+from nousd.daemon.sessions import transcripts
+from nousd.daemon.sessions.transcripts import Newest, Transcripts
 from nousd.machine.session.state import SessionState
 from nousd.providers.interface import Provider
 from nousd.store.memory.store import MemoryStore

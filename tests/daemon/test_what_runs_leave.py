@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from nousd.daemon.run_host import RunHost
+from nousd.daemon.runs.run_host import RunHost
 from nousd.providers.mock.provider import MockProvider
 from tests.daemon_harness import memory_daemon, of_type
 

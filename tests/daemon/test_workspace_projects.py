@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from nousd.config.project_file import FILE_NAME
-from nousd.daemon.permissions import RulePermissions
-from nousd.daemon.workspace_settings import built_in_prompt, workspaces_of_settings
+from nousd.daemon.policy.permissions import RulePermissions
+from nousd.daemon.workspace.settings import built_in_prompt, workspaces_of_settings
 from nousd.machine.policy.rules import rules_of
 from nousd.providers.interface import Receive
 from nousd.runtimes.native.loop import NativeSettings

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import trio
 
-from nousd.daemon.log import Log
-from nousd.daemon.workspaces import WORKSPACES_MAX
+from nousd.daemon.eventlog.log import Log
+from nousd.daemon.workspace.workspaces import WORKSPACES_MAX
 from nousd.providers.interface import Receive
 from nousd.store.memory import store as memory
 from nousd.wire import events

@@ -73,7 +73,7 @@ async def test_a_session_whose_folder_was_deleted_can_be_read_and_does_nothing_u
 async def test_a_folder_that_may_be_far_away_is_looked_at_in_a_thread_and_just_as_well(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nousd.daemon.workspace_settings.is_local", lambda _: False)
+    monkeypatch.setattr("nousd.daemon.workspace.settings.is_local", lambda _: False)
     threads: set[str] = set()
     async with several_folders(folders) as bench:
         session, roots = await bench.session(folders.a), bench.daemon.core.workspaces.roots

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from nousd.daemon import overrides
+from nousd.daemon.policy import overrides
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.asking_limits import listening, requested, start
 from tests.daemon.limits_bench import Kit, told

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nousd.config.settings import Settings
-from nousd.daemon.permissions import RulePermissions
-from nousd.daemon.workspace_settings import workspaces_of_settings
+from nousd.daemon.policy.permissions import RulePermissions
+from nousd.daemon.workspace.settings import workspaces_of_settings
 from nousd.tools.sandbox.interface import Held, Request
 from nousd.wire.objects.entries import PermissionMode
 from nousd.wire.objects.policy import SandboxFacts

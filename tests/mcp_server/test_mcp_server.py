@@ -18,7 +18,7 @@ import trio
 from mcp import Client, MCPError, StdioServerParameters
 
 from nousd.client.connection import connect
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.errors import DaemonUnreachable
 from nousd.mcp_server.calls import CallSession, DaemonTools
 from nousd.mcp_server.host import make_server

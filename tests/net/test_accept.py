@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from nousd.daemon.sockets import open_listeners
+from nousd.daemon.transport.sockets import open_listeners
 from nousd.net.accept import Handler, serve_connections
 
 REFUSAL = b'{"ok":false}\n'

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from nousd.daemon.sockets import open_listeners
+from nousd.daemon.transport.sockets import open_listeners
 from nousd.net import peers
 from nousd.net.peers import is_own_or_root, peer_uid
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import trio
 
-from nousd.daemon.instructions import no_instructions
+from nousd.daemon.workspace.instructions import no_instructions
 from nousd.errors import ContextOverflow, NotReplayable, ProviderError, ToolError
 from nousd.machine.context.prompt_sections import SourceText
 from nousd.providers.mock.provider import MockProvider

@@ -16,7 +16,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 from trio.testing import MockClock
 
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.extensions.hook_chain import Hooks
 from nousd.extensions.hooks import BlockCall, ChangeArgs, ChangeResult, ToolCalled, ToolReturned
 from nousd.machine.policy.rules import rules_of

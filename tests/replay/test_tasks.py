@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nousd.daemon.permissions import RulePermissions
+from nousd.daemon.policy.permissions import RulePermissions
 from nousd.store.memory import store as memory
 from tests.daemon.asking_bench import Fetched, calls, naming
 from tests.daemon.scripted import says

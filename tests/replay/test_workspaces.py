@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nousd.daemon.permissions import RulePermissions
-from nousd.daemon.workspace_settings import built_in_prompt, workspaces_of_settings
+from nousd.daemon.policy.permissions import RulePermissions
+from nousd.daemon.workspace.settings import built_in_prompt, workspaces_of_settings
 from nousd.runtimes.native.loop import NativeSettings
 from tests.daemon.workspaces_bench import folders_in
 from tests.daemon_harness import of_type

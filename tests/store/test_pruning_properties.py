@@ -14,8 +14,8 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nousd.daemon import hub as hubs
-from nousd.daemon.hub import Hub
+from nousd.daemon.eventlog import hub as hubs
+from nousd.daemon.eventlog.hub import Hub
 from nousd.store import pruning as _pruning
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory

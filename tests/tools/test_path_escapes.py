@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nousd.daemon import attachments
+from nousd.daemon.blobs import attachments
 from nousd.errors import ToolError
 from nousd.tools.builtin.catalog import BUILTIN_NAMES, builtin_tools
 from nousd.tools.fs.path_sandbox import Confinement

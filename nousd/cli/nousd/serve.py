@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from nousd.config.settings import Settings
-    from nousd.daemon.core import Core
     from nousd.daemon.serve import Door, ServeBeside
+    from nousd.daemon.services import Core
 
 
 def serve(values: dict[str, Any]) -> NoReturn:
@@ -52,8 +52,8 @@ def _http_door(settings: Settings) -> Door | None:
     check_installed()
     from nousd.bridge.embedded import embedded
     from nousd.bridge.run import open_bridge
-    from nousd.daemon.connection import serve_commands
-    from nousd.daemon.feed import serve_events
+    from nousd.daemon.transport.connection import serve_commands
+    from nousd.daemon.transport.feed import serve_events
 
     @asynccontextmanager
     async def door(tell_secret: Callable[[str], None]) -> AsyncIterator[ServeBeside]:

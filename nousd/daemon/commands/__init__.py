@@ -31,7 +31,7 @@ from nousd.daemon.commands import (
     trust,
     workspaces,
 )
-from nousd.daemon.core import Core, Reply
+from nousd.daemon.services import Core, Reply
 
 Handler = Callable[[Core, Any], Awaitable[Reply]]
 

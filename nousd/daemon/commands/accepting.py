@@ -15,14 +15,14 @@ import msgspec
 import trio
 from msgspec import UNSET
 
-from nousd.daemon.attachments import Attached, attached
+from nousd.daemon.blobs.attachments import Attached, attached
 from nousd.daemon.clock import Clock
 from nousd.daemon.commands.hooked import Warnings, asked_input
 from nousd.daemon.commands.run_requests import choice_for
 from nousd.daemon.commands.whole_texts import with_whole_text
-from nousd.daemon.core import Core, Deferred
-from nousd.daemon.live_session import LiveSession
-from nousd.daemon.log import Ticket
+from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.services import Core, Deferred
+from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected
 from nousd.wire import commands
 from nousd.wire.codec.envelope import encode_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from nousd.config.agents import Agent
-from nousd.daemon.core import Core, Reply
+from nousd.daemon.services import Core, Reply
 from nousd.wire import commands, responses
 from nousd.wire.responses.tools import AgentSummary
 

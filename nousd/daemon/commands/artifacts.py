@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nousd.daemon.core import Core, Reply
+from nousd.daemon.services import Core, Reply
 from nousd.errors import CommandRejected, InvalidPayload, NousdError
 from nousd.wire import commands
 from nousd.wire.responses import Artifact, Upload

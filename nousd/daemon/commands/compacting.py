@@ -9,9 +9,9 @@ from functools import partial
 
 import trio
 
-from nousd.daemon.core import Core, Deferred, Reply
-from nousd.daemon.live_session import LiveSession
-from nousd.daemon.model_inputs import artifacts_of
+from nousd.daemon.runs.model_inputs import artifacts_of
+from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected
 from nousd.machine.context import compaction
 from nousd.machine.context.compaction import Cut

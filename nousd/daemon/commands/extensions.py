@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nousd.daemon.core import Core, Plain, Reply
+from nousd.daemon.services import Core, Plain, Reply
 from nousd.errors import CommandRejected
 from nousd.wire import commands
 

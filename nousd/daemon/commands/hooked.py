@@ -13,9 +13,9 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.daemon.core import Core, Deferred
-from nousd.daemon.live_session import LiveSession
-from nousd.daemon.log import Ticket
+from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.services import Core, Deferred
+from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected, ShuttingDown
 from nousd.extensions.hook_chain import Failure, InputOutcome, SwitchOutcome
 from nousd.extensions.hooks import InputGiven, SessionForking, SessionSwitching

@@ -24,11 +24,11 @@ from nousd.daemon.commands.run_requests import (
     run_request,
     what_is_left,
 )
-from nousd.daemon.core import Core, Deferred, Reply
-from nousd.daemon.history import whole_inputs
-from nousd.daemon.live_session import LiveSession
-from nousd.daemon.log import Ticket
-from nousd.daemon.results import run_result
+from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.runs.results import run_result
+from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.sessions.history import whole_inputs
+from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected, CommandTimedOut, ProviderFailed, SessionError
 from nousd.machine.context import text_offload as long_texts
 from nousd.machine.session import appending, decisions, queue

@@ -8,9 +8,9 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.daemon.commands.accepting import require_entry
-from nousd.daemon.core import Core
-from nousd.daemon.history import whole_inputs, whole_path
-from nousd.daemon.live_session import LiveSession
+from nousd.daemon.services import Core
+from nousd.daemon.sessions.history import whole_inputs, whole_path
+from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected
 from nousd.machine.session import queue
 from nousd.machine.session.appending import appended_entry

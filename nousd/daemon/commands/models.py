@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from msgspec import UNSET
 
-from nousd.daemon.core import Core, Deferred, Reply
+from nousd.daemon.services import Core, Deferred, Reply
 from nousd.errors import CommandRejected, ConfigError, ModelUnknown
 from nousd.machine.context.model_input import ModelChoice
 from nousd.machine.session.state import SessionState

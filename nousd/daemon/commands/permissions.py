@@ -7,11 +7,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from nousd.daemon import grants
-from nousd.daemon.approvals import Waiting
-from nousd.daemon.confirmers import Place
-from nousd.daemon.core import Core, Deferred, Reply
-from nousd.daemon.pages import page_of
+from nousd.daemon.commands.pages import page_of
+from nousd.daemon.policy import grants
+from nousd.daemon.policy.approvals import Waiting
+from nousd.daemon.policy.approvers import Place
+from nousd.daemon.services import Core, Deferred, Reply
 from nousd.errors import CommandRejected, InvalidPayload, RuleInvalid
 from nousd.machine.policy.rules import allowed, denied_or_asked, rules_of
 from nousd.runtimes.calls.host import Answer, Question

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from nousd.daemon.core import Core, Deferred, Reply
-from nousd.daemon.pages import page_of
+from nousd.daemon.commands.pages import page_of
+from nousd.daemon.services import Core, Deferred, Reply
 from nousd.wire import commands
 from nousd.wire.commands.subscribe import cursor
 from nousd.wire.responses import Accepted, Questions

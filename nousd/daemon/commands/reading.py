@@ -6,9 +6,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd import __version__
-from nousd.daemon.core import Core, Reply
-from nousd.daemon.event_filters import event_filter, position, pruned
-from nousd.daemon.hub import STRETCH_EVENTS
+from nousd.daemon.eventlog.event_filters import event_filter, position, pruned
+from nousd.daemon.eventlog.hub import STRETCH_EVENTS
+from nousd.daemon.services import Core, Reply
 from nousd.errors import CommandRejected
 from nousd.machine.session.state import SessionState
 from nousd.store.records import StoredEvent

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.daemon.commands.models import given_model, named_model
-from nousd.daemon.core import Core
-from nousd.daemon.history import whole_path
-from nousd.daemon.live_session import LiveSession
+from nousd.daemon.services import Core
+from nousd.daemon.sessions.history import whole_path
+from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected, InvalidPayload
 from nousd.machine.context.model_input import ModelChoice
 from nousd.machine.session import appending, decisions

@@ -8,11 +8,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nousd.daemon.commands.messages import get_messages
+from nousd.daemon.commands.pages import page_of
 from nousd.daemon.commands.reading import run_state
-from nousd.daemon.core import Core, Reply
-from nousd.daemon.live_session import not_found
-from nousd.daemon.pages import page_of
-from nousd.daemon.transcripts import Newest
+from nousd.daemon.services import Core, Reply
+from nousd.daemon.sessions.live_session import not_found
+from nousd.daemon.sessions.transcripts import Newest
 from nousd.machine.session.state import SessionState
 from nousd.store.rows import SessionRow
 from nousd.store.session_list import SessionFilter

@@ -7,9 +7,9 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from nousd.daemon.commands.models import given_model
-from nousd.daemon.core import Core, Deferred, Reply
-from nousd.daemon.live_session import LiveSession
-from nousd.daemon.log import Ticket
+from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import InvalidPayload, RuleInvalid
 from nousd.machine.policy.rules import RuleDecision, check_rule
 from nousd.machine.policy.session_rules import has_room

@@ -11,10 +11,10 @@ from nousd.daemon.commands.accepting import require_entry
 from nousd.daemon.commands.hooked import Warnings, ask_fork, ask_switch
 from nousd.daemon.commands.reading import active_run
 from nousd.daemon.commands.session_settings import change_settings, said_of_new
-from nousd.daemon.core import Core, Deferred, Reply
-from nousd.daemon.garbage import drop_leftovers
-from nousd.daemon.live_session import LiveSession
-from nousd.daemon.log import Ticket
+from nousd.daemon.eventlog.garbage import drop_leftovers
+from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import InvalidPayload
 from nousd.machine.session import appending, decisions
 from nousd.wire import commands, events

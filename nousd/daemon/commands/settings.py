@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nousd.daemon.core import Core, Deferred, Reply
+from nousd.daemon.services import Core, Deferred, Reply
 from nousd.errors import CommandRejected
 from nousd.wire import commands
 from nousd.wire.responses import Accepted, Tools, ToolSummary

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nousd.daemon.core import Core, Reply
+from nousd.daemon.services import Core, Reply
 from nousd.wire import commands
 from nousd.wire.commands.subscribe import cursor
 from nousd.wire.responses import TodosNow

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from nousd.daemon.core import Core, Deferred, Reply
-from nousd.daemon.live_session import LiveSession
-from nousd.daemon.workspaces import Workspace
+from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.sessions.live_session import LiveSession
+from nousd.daemon.workspace.workspaces import Workspace
 from nousd.errors import CommandRejected
 from nousd.store.rows import ToolCallRow
 from nousd.wire import commands

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from nousd.config.project_file import FILE_NAME
-from nousd.daemon.core import Core, Deferred, Reply
-from nousd.daemon.folder_threads import in_folder_thread
-from nousd.daemon.project import Project, read_inside
+from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.workspace.folder_threads import in_folder_thread
+from nousd.daemon.workspace.project import Project, read_inside
 from nousd.errors import CommandRejected, InvalidPayload, ToolError
 from nousd.wire import commands
 from nousd.wire.codec.canonical_json import digest

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import msgspec
 import trio
 
-from nousd.daemon.core import Core
+from nousd.daemon.services import Core
 from nousd.errors import CommandRejected, InvalidPayload
 from nousd.wire import commands
 from nousd.wire.limits import LONG_TEXT_BYTES_MAX

@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from nousd.daemon.core import Core, Deferred, Reply
-from nousd.daemon.live_session import LiveSession
-from nousd.daemon.log import Ticket
-from nousd.daemon.workspaces import Workspace
+from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.services import Core, Deferred, Reply
+from nousd.daemon.sessions.live_session import LiveSession
+from nousd.daemon.workspace.workspaces import Workspace
 from nousd.errors import CommandRejected, InvalidPayload
 from nousd.machine.session import decisions
 from nousd.machine.session.state import SessionState

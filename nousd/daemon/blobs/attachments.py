@@ -1,0 +1,184 @@
+"""Files that a client attaches to a text: read, looked at, and made ready to be stored with it.
+
+A client gives the bytes, the path of a file in the session's folder, or the id of an artifact. Whatever
+is wrong with one is said before anything is accepted, with the place in the list. What an input is, and
+when it is accepted, is not known here.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Final
+
+import msgspec
+import trio
+from msgspec import UNSET
+
+from nousd.daemon.services import Core
+from nousd.daemon.workspace.folder_threads import in_folder_thread
+from nousd.errors import CommandRejected, ConfigError, InvalidPayload, ToolError
+from nousd.machine.context.model_input import ModelChoice
+from nousd.machine.context.text_offload import artifact_id_of
+from nousd.store.artifacts import Artifact
+from nousd.tools.fs.path_errors import explained
+from nousd.tools.fs.path_sandbox import Confinement
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.commands.inputs import AttachmentGiven
+from nousd.wire.limits import ATTACHMENT_BYTES_MAX, ATTACHMENTS_BYTES_MAX, NAME_CHARS_MAX
+from nousd.wire.objects import media_types
+from nousd.wire.objects.entries import Attachment
+
+_AT_ONCE: Final = trio.CapacityLimiter(2)
+"""Inputs with attachments that are being read; each may hold ``ATTACHMENTS_BYTES_MAX``."""
+
+_SMALL_BYTES: Final = 64 * 1024
+"""What is looked at in no time, so that it needs no thread."""
+
+_WAYS: Final = ("data", "path", "artifact_id")
+
+
+class Attached(msgspec.Struct, frozen=True):
+    """The attachments of one input, and the artifacts that are to be stored with it."""
+
+    attachments: tuple[Attachment, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+
+
+async def attached(
+    core: Core,
+    given: tuple[AttachmentGiven, ...],
+    choice: ModelChoice,
+    confinement: Confinement,
+) -> Attached:
+    """Returns what a client attaches, ready to be stored.
+
+    Args:
+        choice: the model that is going to be asked.
+        confinement: where a path may lead.
+
+    Raises:
+        InvalidPayload: naming the field and, where there is one, the limit.
+        CommandRejected: ``artifact_not_found``, ``attachment_not_supported`` by that model, or
+            ``provider_not_usable``.
+    """
+    async with _AT_ONCE:
+        read = _Reading(core, choice, confinement)
+        for index, each in enumerate(given):
+            await read.add(each, f"attachments[{index}]")
+        await core.store.wait_room()
+        return Attached(tuple(read.attachments), tuple(read.artifacts))
+
+
+class _Reading:
+    """The attachments of one input, as far as they were read."""
+
+    def __init__(self, core: Core, choice: ModelChoice, confinement: Confinement) -> None:
+        self._core = core
+        self._choice = choice
+        self._confinement = confinement
+        self._bytes = 0
+        self.attachments: list[Attachment] = []
+        self.artifacts: list[Artifact] = []
+
+    async def add(self, given: AttachmentGiven, place: str) -> None:
+        """Reads one; ``place`` names it in errors."""
+        ways = [way for way in _WAYS if getattr(given, way) is not None]
+        if len(ways) != 1:
+            raise InvalidPayload(f"{place} must have exactly one of {', '.join(_WAYS)}")
+        if given.path is not None:
+            await self._add_file(given, given.path, place)
+        elif given.artifact_id is not None:
+            await self._add_artifact(given, given.artifact_id, place)
+        else:
+            assert given.data is not None
+            if given.media_type is None:
+                raise InvalidPayload(f"{place}.media_type is required")
+            media_type = self._taken(given.media_type, place)
+            await self._keep(given.data, media_type, given.name, place)
+
+    async def _add_file(self, given: AttachmentGiven, path: str, place: str) -> None:
+        media_type = self._taken(given.media_type or media_types.guessed(path), place)
+        try:
+            data = await in_folder_thread(_file_bytes, self._confinement, path)
+        except ToolError as error:
+            raise InvalidPayload(f"{place}.path: {error}") from None
+        name = given.name or PurePosixPath(path).name[:NAME_CHARS_MAX]
+        await self._keep(data, media_type, name, place)
+
+    async def _add_artifact(self, given: AttachmentGiven, artifact_id: str, place: str) -> None:
+        store, now = self._core.store, self._core.clock.now()
+        info = await store.renew_artifact(artifact_id, now=now)
+        if info is None:
+            raise _not_found(artifact_id, place)
+        media_type = self._taken(given.media_type or info.media_type, place)
+        self._count(info.size_bytes, place)
+        artifact = await store.artifact(artifact_id)
+        if artifact is None:  # it went with a session in this moment
+            raise _not_found(artifact_id, place)
+        await _check(artifact.data, media_type, place)
+        self._attach(artifact, media_type, given.name)
+
+    async def _keep(self, data: bytes, media_type: str, name: str | None, place: str) -> None:
+        self._count(len(data), place)
+        artifact_id = await _check(data, media_type, place)
+        self._attach(Artifact(artifact_id, media_type, data), media_type, name)
+
+    def _taken(self, claimed: str, place: str) -> str:
+        """Returns the media type without its parameters, if the model takes it."""
+        media_type = media_types.bare(claimed)
+        if not media_types.is_attachable(media_type):
+            raise InvalidPayload(f"{place}.media_type must be {media_types.ATTACHABLE}")
+        try:
+            is_accepted = self._core.runs.models.accepts(self._choice, media_type)
+        except ConfigError as error:
+            raise CommandRejected("provider_not_usable", cause=str(error)) from None
+        if not is_accepted:
+            details = {"media_type": media_type, "model": self._choice.model, "field": place}
+            raise CommandRejected("attachment_not_supported", details=details)
+        return media_type
+
+    def _count(self, size: int, place: str) -> None:
+        if size > ATTACHMENT_BYTES_MAX:
+            raise InvalidPayload(f"{place} is too large: at most {ATTACHMENT_BYTES_MAX} bytes")
+        self._bytes += size
+        if self._bytes > ATTACHMENTS_BYTES_MAX:
+            raise InvalidPayload(f"attachments is too large: at most {ATTACHMENTS_BYTES_MAX} bytes")
+
+    def _attach(self, artifact: Artifact, media_type: str, name: str | None) -> None:
+        # Put again, one that is there stays as it is; and one that somebody just dropped is there again.
+        self.artifacts.append(artifact)
+        self.attachments.append(
+            Attachment(
+                artifact_id=artifact.id,
+                media_type=media_type,
+                size_bytes=len(artifact.data),
+                name=or_unset(name) or UNSET,
+            )
+        )
+
+
+def _not_found(artifact_id: str, place: str) -> CommandRejected:
+    return CommandRejected(
+        "artifact_not_found", details={"artifact_id": artifact_id, "field": place}
+    )
+
+
+async def _check(data: bytes, media_type: str, place: str) -> str:
+    """Returns the id of bytes that are what they are said to be."""
+    if len(data) <= _SMALL_BYTES:
+        artifact_id = _looked_at(data, media_type)
+    else:
+        artifact_id = await trio.to_thread.run_sync(_looked_at, data, media_type)
+    if artifact_id is None:
+        raise InvalidPayload(f"{place}.media_type is {media_type}, but the bytes are not")
+    return artifact_id
+
+
+def _looked_at(data: bytes, media_type: str) -> str | None:
+    return artifact_id_of(data) if media_types.is_what_it_says(media_type, data) else None
+
+
+def _file_bytes(confinement: Confinement, path: str) -> bytes:
+    """Reads a regular file; one byte more than may be attached tells that there are too many."""
+    with explained("read", path), confinement.locate(path) as place, place.open_file() as file:
+        return file.read(ATTACHMENT_BYTES_MAX + 1)

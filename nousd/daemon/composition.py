@@ -1,0 +1,145 @@
+"""What the settings make of a daemon: its log, models, tools, extensions and permissions.
+
+Whatever the settings name and cannot be used is said before the log is touched. Locks, sockets and
+signals are not known here (``serve``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nousd.config.settings import Settings
+from nousd.daemon.app import Parts
+from nousd.daemon.clock import SystemClock
+from nousd.daemon.mcp.specs import specs_of_settings
+from nousd.daemon.policy.permissions import RulePermissions, rules_of_settings
+from nousd.daemon.runs.recordings import open_recordings
+from nousd.daemon.workspace.settings import default_prompt, workspaces_of_settings
+from nousd.redaction.redactor import Redactor
+from nousd.runtime_paths import locations
+from nousd.runtimes.native.loop import NativeSettings
+from nousd.store.sqlite.store import open_store
+from nousd.tools.interface import Tool
+from nousd.tools.mcp.server import Surroundings
+
+if TYPE_CHECKING:
+    from nousd.extensions.loaded import Extensions
+    from nousd.providers.models.catalog import Models
+
+
+@asynccontextmanager
+async def opened_parts(settings: Settings, redactor: Redactor) -> AsyncIterator[Parts]:
+    """Opens the log, and builds everything that the settings name.
+
+    Raises:
+        ConfigError: a setting cannot be used.
+        StoreError: the log cannot be opened; nothing was changed.
+    """
+    from nousd.daemon.policy.sandboxing import detector
+
+    extensions = _extensions(settings, redactor)
+    workspaces = workspaces_of_settings(settings, extensions.places)
+    permissions = RulePermissions(
+        settings.permission_mode,
+        rules_of_settings(settings),
+        workspaces,
+        is_mode_insisted_on=settings.is_mode_insisted_on,
+    )
+    sandbox = detector(settings, workspaces.default.confinement.hidden)
+    native = _native_settings(settings)
+    late_tools = _builtin_tools(settings)
+    mcp = specs_of_settings(settings.mcp, redactor.add)
+    async with (
+        _opened_models(settings, redactor) as models,
+        open_store(locations.database_file(settings.state_dir)) as store,
+    ):
+        yield Parts(
+            store=store,
+            clock=SystemClock(),
+            models=models,
+            late_tools=late_tools,
+            tools=extensions.tools,
+            workspaces=workspaces,
+            extension_commands=extensions.commands,
+            hooks=extensions.hooks,
+            native=native,
+            permissions=permissions,
+            approval_timeout_seconds=settings.approval_timeout_ms / 1000,
+            sandbox=sandbox,
+            mcp_servers=mcp.enabled,
+            mcp_disabled=mcp.disabled,
+            mcp_surroundings=_mcp_surroundings(settings, redactor),
+            command_timeout=settings.command_timeout,
+            stale_seconds=settings.run_stale_ms / 1000,
+            delta_retention_days=settings.delta_retention_days,
+            line_bytes_max=settings.line_bytes_max,
+            secrets=redactor,
+            spool_folder=settings.state_dir,
+        )
+
+
+def _extensions(settings: Settings, redactor: Redactor) -> Extensions:
+    from nousd.extensions.loader import load_extensions
+
+    return load_extensions(
+        settings.extension,
+        installed=settings.extensions,
+        demo=settings.enable_demo_extension,
+        redact=redactor.redact,
+    )
+
+
+@asynccontextmanager
+async def _opened_models(settings: Settings, redactor: Redactor) -> AsyncIterator[Models]:
+    """Gives the models that there are, what they say recorded if that was asked for."""
+    from nousd.providers.setup.configured import configured_models
+
+    with ExitStack() as stack:
+        record = None
+        if settings.record is not None:
+            record = stack.enter_context(open_recordings(settings.record, redactor.redact)).of
+        models = configured_models(settings, redactor, record=record)
+        try:
+            yield models
+        finally:
+            await models.aclose()
+
+
+def _builtin_tools(settings: Settings) -> Callable[[], tuple[Tool, ...]]:
+    """Returns what imports our own tools. What is wrong with their settings is said at once.
+
+    Raises:
+        ConfigError: ``web_allow`` cannot be used.
+    """
+    if settings.web_allow:
+        from nousd.tools.web.addresses import WebAllow
+
+        WebAllow(settings.web_allow)
+
+    def tools() -> tuple[Tool, ...]:
+        from nousd.tools.builtin.catalog import builtin_tools
+
+        return builtin_tools(allow_exec=settings.allow_exec, web_allow=settings.web_allow)
+
+    return tools
+
+
+def _native_settings(settings: Settings) -> NativeSettings:
+    path = settings.system_prompt
+    return NativeSettings(
+        system=default_prompt(settings),
+        system_path=str(path) if isinstance(path, Path) else "",
+        model_calls_max=settings.model_calls_max,
+        compact_at=settings.compact_at,
+        keep_recent_tokens=settings.keep_recent_tokens,
+    )
+
+
+def _mcp_surroundings(settings: Settings, redactor: Redactor) -> Surroundings:
+    return Surroundings(
+        os.environ, settings.workdir, redactor.add, redactor.redact, redactor.redact_text
+    )

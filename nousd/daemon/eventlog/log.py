@@ -1,0 +1,159 @@
+"""Events on their way into the log: cut, stamped, encoded, committed, folded, answered, published.
+
+``submit`` never waits. When the store has committed a batch, in this order and in one step of the event
+loop: the state that was decided on becomes the state that clients see, the answers that acknowledge it
+are queued, and the events go to the subscribers. So no client ever sees an event whose effect another
+could not read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+import trio
+
+from nousd.daemon.clock import Clock
+from nousd.daemon.eventlog.hub import Hub
+from nousd.errors import StoreError
+from nousd.machine.context import text_offload as long_texts
+from nousd.store.artifacts import Artifact
+from nousd.store.interface import Store
+from nousd.store.records import Batch, Record, StoredEvent
+from nousd.wire.codec.envelope import encode_event_tail
+from nousd.wire.events import EVENT_TYPES, Event, thread_of
+
+_log = logging.getLogger(__name__)
+
+
+class Ticket:
+    """A batch on its way: wait for it, or say what is to happen when it is committed.
+
+    ``is_settled`` says whether it is known what became of it, ``failure`` in the end why it was not
+    committed. What was committed it does not hold: a ticket may be kept for long, and events are large.
+    """
+
+    # There is one for each delta, and hardly any is ever waited for.
+    __slots__ = ("_callbacks", "_waited_for", "failure", "is_settled")
+
+    def __init__(self) -> None:
+        self.failure: StoreError | None = None
+        self.is_settled = False
+        self._waited_for: trio.Event | None = None
+        self._callbacks: list[Callable[[Ticket], None]] = []
+
+    def when_settled(self, callback: Callable[[Ticket], None]) -> None:
+        """Calls ``callback`` in commit order, before the events are published; at once if settled."""
+        if self.is_settled:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    async def wait_settled(self) -> None:
+        """Waits until it is known what became of the batch, and all callbacks were called."""
+        if self.is_settled:
+            await trio.lowlevel.checkpoint()
+            return
+        if self._waited_for is None:
+            self._waited_for = trio.Event()
+        await self._waited_for.wait()
+
+    async def wait_committed(self) -> None:
+        """Waits for the commit.
+
+        Raises:
+            StoreInDoubt: whether the batch was committed shows after a restart.
+            StoreError: it was not committed and never will be.
+        """
+        await self.wait_settled()
+        if self.failure is not None:
+            raise self.failure
+
+    def settle(self, failure: StoreError | None = None) -> None:
+        """Records what became of the batch. Called once, by the log."""
+        self.failure = failure
+        self.is_settled = True
+        if self._waited_for is not None:
+            self._waited_for.set()
+        for callback in self._callbacks:
+            callback(self)
+        self._callbacks.clear()
+
+
+def _settled() -> Ticket:
+    ticket = Ticket()
+    ticket.settle()
+    return ticket
+
+
+SETTLED: Final = _settled()
+"""Of a batch that nobody need wait for."""
+
+
+class Encoded(msgspec.Struct, frozen=True):
+    """Events as the log will have them; what is too long for an event is an artifact."""
+
+    records: tuple[Record, ...]
+    artifacts: tuple[Artifact, ...] = ()
+
+
+class Log:
+    """The daemon's one way to make something happen."""
+
+    def __init__(self, store: Store, hub: Hub, clock: Clock) -> None:
+        self._store = store
+        self._hub = hub
+        self._clock = clock
+
+    def encode(self, events: Sequence[Event]) -> Encoded:
+        """Cuts, stamps and encodes events. Whatever can fail does so before anything has happened."""
+        ts = self._clock.now()
+        cut = long_texts.cut(events)
+        records = tuple([_record(event, ts) for event in cut.events])
+        if not cut.wholes:
+            return Encoded(records)
+        return Encoded(records, tuple([Artifact(id, *whole) for id, whole in cut.wholes.items()]))
+
+    def submit(
+        self,
+        encoded: Encoded,
+        *,
+        artifacts: Sequence[Artifact] = (),
+        owed: bool = False,
+    ) -> Ticket:
+        """Sends encoded events, together and in order, on their way into the log.
+
+        Args:
+            artifacts: further ones, to which the events refer.
+            owed: see ``Batch.owed``.
+        """
+        ticket = Ticket()
+
+        def failed(failure: StoreError) -> None:
+            _log.error("a commit failed: %s", failure)
+            ticket.settle(failure)
+
+        def committed(stored: tuple[StoredEvent, ...]) -> None:
+            ticket.settle()
+            self._hub.publish(stored)
+
+        all_artifacts = (*encoded.artifacts, *artifacts)
+        self._store.submit(Batch(encoded.records, committed, failed, all_artifacts, owed))
+        return ticket
+
+    async def wait_room(self) -> None:
+        """Waits while too much is on its way, so that memory stays bounded."""
+        await self._store.wait_room()
+
+
+def _record(event: Any, ts: str) -> Record:
+    return Record(
+        EVENT_TYPES[type(event)],
+        event.session_id,
+        thread_of(event),
+        event,
+        encode_event_tail(event, ts),
+        ts,
+    )

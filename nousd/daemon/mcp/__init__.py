@@ -1,0 +1,1 @@
+"""MCP servers of the daemon: configured, added, and watched."""

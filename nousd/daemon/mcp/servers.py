@@ -1,0 +1,282 @@
+"""The MCP servers of one daemon: those of the settings, those that a client added since, and those of a
+project that the user trusts. Of one name, the first of these counts.
+
+What a server is and how it is kept alive is ``tools.mcp``'s; here is which there are, who said so, and
+what the log is told of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, NamedTuple, get_args
+
+import trio
+from msgspec import UNSET
+
+from nousd.daemon import error_boundary as boundary
+from nousd.daemon.eventlog.log import Log, Ticket
+from nousd.daemon.mcp.specs import checked_server, spec_of, specs_of_project
+from nousd.daemon.sessions.registry import Sessions
+from nousd.daemon.workspace.project import Project
+from nousd.errors import CommandRejected, ConfigError
+from nousd.tools.mcp.server import McpServer, Status, Surroundings, require_sdk
+from nousd.tools.mcp.spec import ServerSpec
+from nousd.tools.registry import ToolRegistry
+from nousd.wire import commands, events
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.limits import MCP_SERVERS_MAX
+from nousd.wire.objects import mcp
+
+Origin = Literal["config", "add_mcp", "project"]
+"""Where a server is said to be."""
+
+
+class _Kept(NamedTuple):
+    """A server that is kept alive, how that is stopped, and when it is over."""
+
+    server: McpServer
+    scope: trio.CancelScope
+    ended: trio.Event
+
+
+class McpServers:
+    """All servers, and the tasks that keep them.
+
+    Args:
+        configured: the servers of the settings; ``disabled`` are those that are not to run.
+        around: what they are run with; None if there are to be none (a replay).
+    """
+
+    def __init__(
+        self,
+        *,
+        configured: Sequence[ServerSpec],
+        disabled: Sequence[ServerSpec],
+        around: Surroundings | None,
+        tools: ToolRegistry,
+        project: Project,
+        sessions: Sessions,
+        log: Log,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._configured = {spec.name: spec for spec in configured}
+        self._disabled = {spec.name: spec for spec in disabled}
+        self._around = around
+        self._tools = tools
+        self._project = project
+        self._sessions = sessions
+        self._log = log
+        self._nursery = nursery
+        self._kept: dict[str, _Kept] = {}
+        self._ending: dict[str, _Kept] = {}
+        self._of_project: dict[str, ServerSpec] = {}
+        self._reading = trio.Lock()
+
+    def start(self) -> None:
+        """Connects to all there are."""
+        if self._around is None:
+            return
+        for spec in self._configured.values():
+            self._keep(spec)
+        for server in self._sessions.defaults.mcp_servers:
+            if server.name not in self._names_of_the_settings:
+                self._keep(spec_of(server))
+        self.reread_project()
+
+    def reread_project(self) -> None:
+        """Looks at what the project says now, as far as it is trusted."""
+        if self._around is not None:
+            read = partial(boundary.contained, self._read_project, "the MCP servers of a project")
+            self._nursery.start_soon(read)
+
+    async def _read_project(self) -> None:
+        around = self._around
+        assert around is not None
+        async with self._reading:
+            settings = await self._project.trusted()
+            added = {server.name for server in self._sessions.defaults.mcp_servers}
+            taken = self._names_of_the_settings | added
+            specs = specs_of_project(settings, around.secret)
+            wanted = {spec.name: spec for spec in specs if spec.name not in taken}
+            for name in self._of_project.keys() - wanted.keys() - taken:
+                self._take_away(name)
+            for name, spec in wanted.items():
+                if self._of_project.get(name) != spec or name not in self._kept:
+                    self._keep(spec)
+            self._of_project = wanted
+
+    @property
+    def _names_of_the_settings(self) -> set[str]:
+        return {*self._configured, *self._disabled}
+
+    # --- commands --------------------------------------------------------------------------------
+
+    def add(self, command: commands.AddMcp) -> Ticket:
+        """Adds a server for good, or replaces one that was added; connects once that is in the log.
+
+        Raises:
+            InvalidPayload: it cannot be one, or holds what looks like a secret.
+            CommandRejected: ``mcp_not_available``, ``mcp_not_installed``, ``mcp_server_is_configured``,
+                ``too_many_mcp_servers``.
+        """
+        if self._around is None:
+            raise CommandRejected("mcp_not_available")
+        server = checked_server(command)
+        try:
+            require_sdk()
+        except ConfigError as error:
+            raise CommandRejected("mcp_not_installed", cause=str(error)) from None
+        if server.name in self._names_of_the_settings:
+            raise CommandRejected("mcp_server_is_configured", details={"name": server.name})
+        others = self._added_without(server.name)
+        if len(others) >= MCP_SERVERS_MAX:
+            raise CommandRejected("too_many_mcp_servers", details={"limit": MCP_SERVERS_MAX})
+        ticket = self._sessions.update(None, mcp_servers=(*others, server))
+        self._when_committed(ticket, partial(self._keep, spec_of(server)))
+        return ticket
+
+    def remove(self, name: str) -> Ticket:
+        """Takes a server away that was added.
+
+        Raises:
+            CommandRejected: ``mcp_server_is_configured``, ``mcp_server_not_found``.
+        """
+        if name in self._names_of_the_settings:
+            raise CommandRejected("mcp_server_is_configured", details={"name": name})
+        others = self._added_without(name)
+        if len(others) == len(self._sessions.defaults.mcp_servers):
+            raise CommandRejected("mcp_server_not_found", details={"name": name})
+        ticket = self._sessions.update(None, mcp_servers=others)
+
+        def removed() -> None:
+            self._take_away(name)
+            self.reread_project()
+
+        self._when_committed(ticket, removed)
+        return ticket
+
+    def restart(self, name: str) -> None:
+        """Connects anew, at once.
+
+        Raises:
+            CommandRejected: ``mcp_server_not_found``.
+        """
+        kept = self._kept.get(name)
+        if kept is None:
+            raise CommandRejected("mcp_server_not_found", details={"name": name})
+        self._keep(kept.server.spec)
+
+    def summaries(self) -> tuple[mcp.McpServerSummary, ...]:
+        """Returns the servers and how they are, those of the settings first."""
+        kept = [_summary(kept.server, self._origin(name)) for name, kept in self._kept.items()]
+        disabled = [
+            mcp.McpServerSummary(
+                name=spec.name,
+                origin="config",
+                transport=spec.transport,
+                state="disabled",
+                restarts=0,
+                tools=(),
+            )
+            for spec in self._disabled.values()
+        ]
+        order = get_args(Origin)
+        return tuple(
+            sorted((*kept, *disabled), key=lambda each: (order.index(each.origin), each.name))
+        )
+
+    # --- what runs -------------------------------------------------------------------------------
+
+    def _origin(self, name: str) -> Origin:
+        if name in self._configured:
+            return "config"
+        added = {server.name for server in self._sessions.defaults.mcp_servers}
+        return "add_mcp" if name in added else "project"
+
+    def _added_without(self, name: str) -> tuple[mcp.McpServer, ...]:
+        added = self._sessions.defaults.mcp_servers
+        return tuple(server for server in added if server.name != name)
+
+    @staticmethod
+    def _when_committed(ticket: Ticket, call: Callable[[], object]) -> None:
+        def settled(ticket: Ticket) -> None:
+            if ticket.failure is None:
+                call()
+
+        ticket.when_settled(settled)
+
+    def _keep(self, spec: ServerSpec) -> None:
+        """Keeps a server alive, in the place of one of that name."""
+        assert self._around is not None
+        self._drop(spec.name)
+        before = self._ending.get(spec.name)
+        server = McpServer(spec, self._tools, self._around, self._tell)
+        kept = _Kept(server, trio.CancelScope(), trio.Event())
+        self._kept[spec.name] = kept
+        self._nursery.start_soon(self._run, kept, before)
+
+    def _drop(self, name: str) -> _Kept | None:
+        kept = self._kept.pop(name, None)
+        if kept is not None:
+            kept.scope.cancel()
+            self._ending[name] = kept
+        return kept
+
+    def _take_away(self, name: str) -> None:
+        """Keeps a server no more, and says so."""
+        kept = self._drop(name)
+        if kept is not None:
+            self._tell(kept.server.spec, Status(restarts=kept.server.status.restarts), "removed")
+
+    async def _run(self, kept: _Kept, before: _Kept | None) -> None:
+        """Runs a server once the one before it, of the same name, has ended: that takes away whatever
+        tools there are under the name.
+        """
+        server, name = kept.server, kept.server.spec.name
+        try:
+            if before is not None:
+                await before.ended.wait()
+            with kept.scope:
+                await trio.lowlevel.checkpoint()
+                self._tell(server.spec, server.status)
+                failure = await boundary.contained(server.run, f"the mcp server {name}")
+                if failure is not None:
+                    server.give_up(str(failure))
+        finally:
+            kept.ended.set()
+            if self._ending.get(name) is kept:
+                del self._ending[name]
+
+    def _tell(
+        self, spec: ServerSpec, status: Status, state: Literal["removed"] | None = None
+    ) -> None:
+        event = events.McpServerStatus(
+            session_id="",
+            name=spec.name,
+            transport=spec.transport,
+            state=state or status.state,
+            restarts=status.restarts,
+            tools=status.tools,
+            error=or_unset(status.error or None),
+            protocol_version=or_unset(status.protocol_version or None),
+            left_out=status.left_out or UNSET,
+        )
+        self._log.submit(self._log.encode((event,)))
+
+
+def _summary(server: McpServer, origin: Origin) -> mcp.McpServerSummary:
+    spec, status = server.spec, server.status
+    return mcp.McpServerSummary(
+        name=spec.name,
+        origin=origin,
+        transport=spec.transport,
+        state=status.state,
+        restarts=status.restarts,
+        tools=status.tools,
+        command=spec.command or UNSET,
+        url=or_unset(spec.url or None),
+        error=or_unset(status.error or None),
+        protocol_version=or_unset(status.protocol_version or None),
+        left_out=status.left_out or UNSET,
+    )

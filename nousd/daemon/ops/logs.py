@@ -1,0 +1,287 @@
+"""The daemon's own log: what happened to the daemon, for who runs it. Not the event log.
+
+JSON lines go to a file and to a standard error that is no terminal; a terminal gets a short form
+for people. Every line passes the redactor and is bounded in length.
+
+The event loop only ever puts a record into a bounded queue; one thread formats and writes. A slow
+disk, a stopped terminal or a pipe that nobody reads would otherwise hold up every client. When the
+queue is full lines are dropped, and how many is the next thing that is logged.
+
+Nothing here is called per event: what is logged is the daemon's start and stop and its faults; verbose,
+also every refusal.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import queue
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from nousd.errors import ConfigError
+from nousd.redaction.redactor import Redactor
+from nousd.wire.codec.envelope import scrub
+
+LOG_BYTES_MAX: Final = 10 * 1024 * 1024
+"""Size at which the log file is put aside as ``FILE.1``; with the older ones that makes 40 MiB."""
+
+_OLD_FILES: Final = 3
+
+TEXT_CHARS_MAX: Final = 16 * 1024
+"""Characters of one message, value or traceback; the middle of a longer one is left out."""
+
+_STDERR_FD: Final = 2
+
+_QUEUED_LINES_MAX: Final = 4096
+
+_DRAIN_SECONDS: Final = 2.0
+"""How long the end of the daemon waits for the last lines to be written."""
+
+_STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({})))
+"""What every record has; everything else on it came from ``extra=``."""
+
+_OWN_FIELDS: Final = frozenset({"ts", "level", "logger", "message", "exception"})
+"""Names that ``extra=`` cannot give to a field."""
+
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""Characters that could break out of a line or steer a terminal."""
+
+
+@contextmanager
+def configure_logging(
+    log_file: Path | None,
+    *,
+    verbose: bool = False,
+    redactor: Redactor | None = None,
+    stderr_fd: int = _STDERR_FD,
+) -> Iterator[None]:
+    """Sends the log of this process to ``log_file`` and to standard error while the block lasts.
+
+    On the way out it waits for the last lines, but only for a few seconds.
+
+    Args:
+        log_file: created with mode 0600, appended to, rotated; None for standard error alone.
+        verbose: also log what is only of use to find a fault in nousd itself.
+        redactor: knows the secrets; more can be added to it at any time.
+
+    Raises:
+        ConfigError: the log file cannot be opened.
+    """
+    redactor = redactor or Redactor()
+    sinks = [_stderr_sink(stderr_fd, redactor)]
+    if log_file is not None:
+        sinks.append(_file_sink(log_file, redactor))
+    handler = _QueueingHandler(sinks)
+    root, ours = logging.getLogger(), logging.getLogger("nousd")
+    before = root.level, ours.level, logging.raiseExceptions
+    root.setLevel(logging.WARNING)  # other libraries
+    ours.setLevel(logging.DEBUG if verbose else logging.INFO)
+    # The standard library's report of a failed write would print the arguments unredacted.
+    logging.raiseExceptions = False
+    root.addHandler(handler)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+        root.level, ours.level, logging.raiseExceptions = before
+
+
+def _stderr_sink(descriptor: int, redactor: Redactor) -> logging.Handler:
+    sink = _DescriptorHandler(descriptor)
+    human = os.isatty(descriptor)
+    sink.setFormatter(HumanFormatter(redactor) if human else JsonLinesFormatter(redactor))
+    return sink
+
+
+def _file_sink(path: Path, redactor: Redactor) -> logging.Handler:
+    from nousd.daemon.ops.log_file import PrivateRotatingFile
+
+    try:
+        sink = PrivateRotatingFile(
+            path, maxBytes=LOG_BYTES_MAX, backupCount=_OLD_FILES, encoding="utf-8"
+        )
+    except OSError as error:
+        raise ConfigError(f"the log file {path} cannot be opened: {error.strerror}") from error
+    sink.setFormatter(JsonLinesFormatter(redactor))
+    return sink
+
+
+class _DescriptorHandler(logging.Handler):
+    """Writes to a descriptor without a buffer of Python's: a thread that hangs in such a write
+    holds no lock that the end of the process would ask for.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+
+    def emit(self, record: logging.LogRecord) -> None:
+        rest = f"{self.format(record)}\n".encode()
+        with suppress(OSError):  # nobody is there to be told
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+
+
+# --- from the event loop to the writing thread -----------------------------------------------
+
+
+class _QueueingHandler(logging.Handler):
+    """Hands records to a thread that gives them to the sinks."""
+
+    def __init__(self, sinks: Sequence[logging.Handler]) -> None:
+        super().__init__()
+        self._sinks = sinks
+        self._queue: queue.Queue[logging.LogRecord | None] = queue.Queue(_QUEUED_LINES_MAX)
+        self._dropped = 0  # changed under the handler's lock only
+        # A daemon thread: one that hangs in a write must not keep the process from ending.
+        self._thread = threading.Thread(target=self._write_all, name="log writer", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._queue.put_nowait(_detached(record))
+        except queue.Full:
+            self._dropped += 1
+
+    def close(self) -> None:
+        """Lets the thread finish what is queued, within bounds."""
+        with suppress(queue.Full):
+            self._queue.put(None, timeout=_DRAIN_SECONDS)
+            self._thread.join(_DRAIN_SECONDS)
+        super().close()
+
+    def _write_all(self) -> None:
+        while (record := self._queue.get()) is not None:
+            self._write(record)
+            if dropped := self._take_dropped():
+                self._write(_record_of_dropped(dropped))
+        for sink in self._sinks:
+            sink.close()
+
+    def _write(self, record: logging.LogRecord) -> None:
+        for sink in self._sinks:
+            # Not ``handle``, which takes the sink's lock: only this thread ever writes, and the end
+            # of the process waits for the locks of all handlers.
+            sink.emit(record)
+
+    def _take_dropped(self) -> int:
+        self.acquire()
+        try:
+            dropped, self._dropped = self._dropped, 0
+        finally:
+            self.release()
+        return dropped
+
+
+def _detached(record: logging.LogRecord) -> logging.LogRecord:
+    """Returns a copy with final texts: arguments may change, and tracebacks hold frames alive."""
+    detached = copy.copy(record)
+    try:
+        detached.msg = record.getMessage()
+    except (TypeError, ValueError, KeyError):
+        detached.msg = f"{record.msg} (its arguments do not fit)"
+    detached.args = None
+    if record.exc_info:
+        detached.exc_text = logging.Formatter().formatException(record.exc_info)
+        detached.exc_info = None
+    for key, value in _extras(record).items():
+        setattr(detached, key, value if _is_plain(value) else str(value))
+    return detached
+
+
+def _extras(record: logging.LogRecord) -> dict[str, Any]:
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD_ATTRIBUTES}
+
+
+def _is_plain(value: object) -> bool:
+    """Numbers stay numbers; everything else becomes a text, which can always be written."""
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63  # the encoder takes no others
+    return value is None or isinstance(value, float)
+
+
+def _record_of_dropped(count: int) -> logging.LogRecord:
+    return logging.makeLogRecord(
+        {
+            "name": __name__,
+            "levelno": logging.WARNING,
+            "levelname": "WARNING",
+            "msg": f"{count} log lines were dropped: they came faster than they could be written",
+        }
+    )
+
+
+# --- the two forms of a line -----------------------------------------------------------------
+
+
+class _Formatter(logging.Formatter):
+    """What the two forms share. They see detached records only."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        super().__init__()
+        self._redactor = redactor
+
+    def _extras(self, record: logging.LogRecord) -> dict[str, Any]:
+        return {
+            key: self._safe(value) if isinstance(value, str) else value
+            for key, value in _extras(record).items()
+            if key not in _OWN_FIELDS
+        }
+
+    def _safe(self, text: str) -> str:
+        """Redacts before it cuts: half a secret would not be recognised."""
+        text = self._redactor.redact(scrub(text))
+        surplus = len(text) - TEXT_CHARS_MAX
+        if surplus <= 0:
+            return text
+        half = TEXT_CHARS_MAX // 2
+        return f"{text[:half]} ... {surplus} characters left out ... {text[-half:]}"
+
+
+class JsonLinesFormatter(_Formatter):
+    """One JSON object per record: ``ts`` (RFC 3339, UTC), ``level``, ``logger``, ``message``,
+    ``exception`` (the traceback as a text) if there is one, and what was passed as ``extra``.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        ts = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        fields: dict[str, Any] = {
+            "ts": ts.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": self._safe(record.getMessage()),
+        }
+        if record.exc_text:
+            fields["exception"] = self._safe(record.exc_text)
+        return msgspec.json.encode(fields | self._extras(record)).decode()
+
+
+class HumanFormatter(_Formatter):
+    """``12:03:04 warning hub: message key=value``; a traceback follows on lines of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        words = [
+            datetime.fromtimestamp(record.created, UTC).astimezone().strftime("%H:%M:%S"),
+            record.levelname.lower(),
+            f"{record.name.rpartition('.')[2]}:",
+            self._safe(record.getMessage()),
+            *(f"{key}={value}" for key, value in self._extras(record).items()),
+        ]
+        lines = [" ".join(words)]
+        if record.exc_text:
+            lines += self._safe(record.exc_text).split("\n")
+        return "\n".join(_CONTROLS.sub(_escaped, line) for line in lines)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match.group().encode("unicode_escape").decode()

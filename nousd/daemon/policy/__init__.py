@@ -1,0 +1,1 @@
+"""Permissions in force: grants, approvals, questions, overrides, sandboxing."""

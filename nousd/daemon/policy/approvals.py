@@ -1,0 +1,179 @@
+"""The calls that wait for somebody to say whether they may run.
+
+What is asked stands in ``permission_requested``, and every answer in one ``tool_call_approved`` or
+``tool_call_denied``. Why somebody has to be asked, and what an answer means for later calls, is not
+known here.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.daemon.clock import Clock, later
+from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.policy.approvers import Confirmers
+from nousd.daemon.policy.requests import Asker, Request, Requests, as_logged, status_of
+from nousd.errors import CommandRejected, SessionNotFound, StoreError
+from nousd.machine.context.text_offload import beginning
+from nousd.runtimes.calls.host import Answer, Question
+from nousd.wire import events
+from nousd.wire.events import Event, PermissionRequested
+from nousd.wire.limits import RULE_CHARS_MAX
+
+_STOPPED: Final = "the call is being stopped"
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    """What was decided about a call, by whom, and about which attempt."""
+
+    attempt: int
+    answer: Answer
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What somebody is told whose answer came too late."""
+        decision = "approved" if self.answer.allows else "denied"
+        return {"decision": decision, "by": self.answer.by, "reason": self.answer.reason}
+
+
+class Under(NamedTuple):
+    """The override under which somebody is asked: whose it is, and until when it holds."""
+
+    session_id: str
+    expires_at: str
+
+
+class Waiting(Request[PermissionRequested, Decided], eq=False, kw_only=True):
+    """A call that waits: what its runtime asked, and the event that asks, with whole arguments.
+
+    Args:
+        under: what must hold for an answer to mean anything.
+    """
+
+    question: Question
+    asks: PermissionRequested
+    under: Under | None = None
+
+
+class Approvals:
+    """All calls that wait, of all sessions.
+
+    Args:
+        timeout_seconds: how long a call waits at most.
+    """
+
+    def __init__(self, clock: Clock, confirmers: Confirmers, timeout_seconds: float) -> None:
+        self.requests: Requests[PermissionRequested, Decided] = Requests(
+            confirmers, timeout_seconds
+        )
+        self._clock = clock
+
+    async def ask(
+        self,
+        question: Question,
+        asker: Asker,
+        *,
+        under: Under | None = None,
+        obstacle: str | None = None,
+    ) -> Answer:
+        """Waits for an answer; see ``CallHost.ask``.
+
+        Args:
+            obstacle: why nobody is asked at all, for people.
+        """
+        request = self._request(question, asker, under)
+        obstacle = obstacle or self.requests.obstacle(asker)
+        if obstacle is not None:
+            denial = Answer(allows=False, by="policy", reason=f"{question.reason}, and {obstacle}")
+            self.answer(request, denial)
+            return denial
+        status = status_of("permission_requested", request.told)
+        decided = await self.requests.wait(request, [request.asks, *status])
+        if decided is not None:
+            return decided.answer
+        seconds = self.requests.timeout_seconds
+        denial = Answer(
+            allows=False, by="timeout", reason=f"nobody answered within {seconds:g} seconds"
+        )
+        self.answer(request, denial)
+        return denial
+
+    def find(self, tool_call_id: str, attempt: int, input_hash: str) -> Waiting | None:
+        """Returns the call that waits; None if none does under that id.
+
+        Raises:
+            CommandRejected: ``attempt_mismatch``, ``input_hash_mismatch``; the call goes on waiting.
+        """
+        request = self.requests.waiting(tool_call_id)
+        if request is None:
+            return None
+        assert isinstance(request, Waiting)
+        if request.told.attempt != attempt:
+            raise CommandRejected("attempt_mismatch", details={"attempt": request.told.attempt})
+        if request.told.input_hash != input_hash:
+            # What the right one is, is read with the arguments that it stands for.
+            raise CommandRejected("input_hash_mismatch")
+        return request
+
+    def answer(self, request: Waiting, answer: Answer) -> Ticket:
+        """Decides about a call; the ticket tells when that is durable."""
+        decided = Decided(attempt=request.told.attempt, answer=answer)
+        return self.requests.end(request, decided, _decision(request.question, answer))
+
+    def deny_under(self, session_id: str, reason: str) -> None:
+        """Denies what waits under the override of a session."""
+        denial = Answer(allows=False, by="policy", reason=reason)
+        for request in self.requests.all_waiting():
+            assert isinstance(request, Waiting)
+            if request.under is not None and request.under.session_id == session_id:
+                # One whose own session is lost is over with its run.
+                with suppress(StoreError, SessionNotFound):
+                    self.answer(request, denial)
+
+    def withdraw(self, tool_call_id: str) -> None:
+        """A call is being stopped: whatever it asks, nobody can answer it any more."""
+        request = self.requests.waiting(tool_call_id)
+        if request is not None:
+            stopped = Answer(allows=False, by="stop", reason=_STOPPED)
+            decided = Decided(attempt=request.told.attempt, answer=stopped)
+            self.requests.withdraw(tool_call_id, decided)
+
+    def _request(self, question: Question, asker: Asker, under: Under | None) -> Waiting:
+        now = self._clock.now()
+        expires_at = later(now, timedelta(seconds=self.requests.timeout_seconds))
+        if under is not None:
+            expires_at = min(expires_at, under.expires_at)
+        asks = _asks(question, now, expires_at)
+        return Waiting(
+            asks.tool_call_id, as_logged(asks), asker, question=question, asks=asks, under=under
+        )
+
+
+def _asks(question: Question, now: str, expires_at: str) -> PermissionRequested:
+    call: dict[str, Any] = dict(question.call)
+    return PermissionRequested(
+        **call,
+        args=dict(question.args),
+        reason=beginning(question.reason),
+        rule=question.rule if 0 < len(question.rule) <= RULE_CHARS_MAX else UNSET,
+        outside=question.access.outside or UNSET,
+        requested_at=now,
+        expires_at=expires_at,
+    )
+
+
+def _decision(question: Question, answer: Answer) -> list[Event]:
+    """What the user said, or that nobody said anything, and what follows."""
+    call: dict[str, Any] = dict(question.call)
+    reason = beginning(answer.reason)
+    kind = events.ToolCallApproved if answer.allows else events.ToolCallDenied
+    said = events.ToolCallPolicyEvaluated(
+        **call, source="user", decision="allow" if answer.allows else "deny", reason=reason
+    )
+    told = kind(**call, by=answer.by, reason=reason, decision=answer.decision, rule=answer.rule)
+    return [said, told]

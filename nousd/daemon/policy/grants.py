@@ -1,0 +1,61 @@
+"""The rules by which the user allows calls while the daemon runs: how they are granted and taken back;
+and those by which he denies them in a session.
+
+They stand in ``session_updated``: those of one session in its own, those of every session in one whose
+``session_id`` is "". A denial is one of the session's own rules, so that it is changed as those are.
+What a rule means is the machine's (``machine.rules``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.sessions.live_session import LiveSession
+from nousd.daemon.sessions.registry import Sessions
+from nousd.errors import CommandRejected
+from nousd.machine.policy.session_rules import with_denial
+from nousd.wire.limits import GRANTED_RULES_MAX, SESSION_RULES_MAX
+
+
+def grant(sessions: Sessions, live: LiveSession | None, rule: str) -> Ticket | None:
+    """Grants a rule to a session, or to every one; None if it is granted there already.
+
+    Raises:
+        CommandRejected: ``too_many_rules``.
+    """
+    so_far = granted(sessions, live)
+    if rule in so_far:
+        return None
+    if len(so_far) >= GRANTED_RULES_MAX:
+        raise CommandRejected("too_many_rules", details={"limit": GRANTED_RULES_MAX})
+    return sessions.update(live, granted=(*so_far, rule))
+
+
+def forbid(sessions: Sessions, live: LiveSession, rule: str) -> Ticket | None:
+    """Denies in a session what a rule is about; None if that is so already.
+
+    Raises:
+        CommandRejected: ``too_many_rules``.
+    """
+    rules = with_denial(live.state.rules, rule)
+    if rules is None:
+        raise CommandRejected("too_many_rules", details={"limit": SESSION_RULES_MAX})
+    return None if rules == live.state.rules else sessions.update(live, rules=rules)
+
+
+def revoke(sessions: Sessions, live: LiveSession | None, rule: str) -> Ticket:
+    """Takes a rule back.
+
+    Raises:
+        CommandRejected: ``rule_not_granted``.
+    """
+    so_far = granted(sessions, live)
+    if rule not in so_far:
+        raise CommandRejected("rule_not_granted")
+    return sessions.update(live, granted=tuple(other for other in so_far if other != rule))
+
+
+def granted(sessions: Sessions, live: LiveSession | None) -> Sequence[str]:
+    """Returns the rules that were granted to a session, or to every one."""
+    return sessions.defaults.granted if live is None else live.state.granted

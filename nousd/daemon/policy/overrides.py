@@ -1,0 +1,240 @@
+"""Which sessions may ask about what lies outside of their workspace, and until when.
+
+An override is in the log, and so is its end. It is over when either clock says so: the wall clock at
+``expires_at``, which survives a restart, or the time that this process has counted since it was
+granted or found in the log, so that a clock that is set back gives nobody more. Of a task's session
+it is that of the session that the task is for. What is asked about, and what an answer opens, is not
+known here.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple
+
+import trio
+
+from nousd.daemon.clock import Clock, later
+from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.policy.approvals import Approvals, Under
+from nousd.daemon.sessions.live_session import LiveSession
+from nousd.daemon.sessions.registry import Sessions
+from nousd.errors import CommandRejected, SessionNotFound, StoreError
+from nousd.machine.session.state import SessionState
+from nousd.store.interface import Store
+from nousd.tools.fs.path_sandbox import Confinement
+from nousd.wire import events
+from nousd.wire.limits import OVERRIDES_MAX, TASK_DEPTH_MAX
+from nousd.wire.objects.workspaces import OverrideEnd, OverrideInForce
+
+_LOOK_SECONDS: Final = 10.0
+"""How often the wall clock is looked at while an override holds: it may be set, and go on in sleep."""
+
+_ENDED: Final[dict[OverrideEnd, str]] = {
+    "expired": "the override of the workspace has expired",
+    "ended": "the override of the workspace was ended",
+    "attached": "the session was attached to another workspace",
+}
+"""Why what was asked under an override is denied."""
+
+OVER: Final = "the override of the workspace is over"
+
+_log = logging.getLogger(__name__)
+
+
+class _Term(NamedTuple):
+    """How long an override holds: by the wall clock, and at most, in trio's time."""
+
+    expires_at: str
+    deadline: float
+
+
+class Overrides:
+    """The overrides of all sessions.
+
+    Args:
+        approvals: where the questions wait that are over with an override.
+    """
+
+    def __init__(
+        self, store: Store, sessions: Sessions, clock: Clock, approvals: Approvals
+    ) -> None:
+        self._store = store
+        self._sessions = sessions
+        self._clock = clock
+        self._approvals = approvals
+        self._terms: dict[str, _Term] = {}
+        self._changed = trio.Event()
+
+    # --- what holds ----------------------------------------------------------------------------
+
+    def under(self, state: SessionState) -> Under | None:
+        """Returns the override under which calls of a session are made; None if none holds."""
+        root = self._root(state)
+        if root is None or root.override_expires_at is None or self._left(root) <= 0:
+            return None
+        return Under(root.session_id, root.override_expires_at)
+
+    def within(self, state: SessionState, confinement: Confinement) -> Confinement:
+        """Returns the confinement of a call of a session, which may be asked about what leads out."""
+        return confinement if self.under(state) is None else confinement.asking()
+
+    def holds(self, under: Under) -> bool:
+        """Whether what was asked under an override may still be allowed; if not, it is denied now."""
+        state = self._sessions.in_memory(under.session_id)
+        if state is not None and self.under(state) is not None:
+            return True
+        self._approvals.deny_under(under.session_id, _ENDED["expired"])
+        return False
+
+    def shown(self, state: SessionState) -> OverrideInForce | None:
+        """Returns what clients are told of a session's own override."""
+        expires_at, seconds = state.override_expires_at, state.override_seconds
+        if expires_at is None or seconds is None:
+            return None
+        term = self._terms.get(state.session_id)
+        # What is shown is committed; the term may be that of the next one already.
+        if term is None or term.expires_at != expires_at:
+            term = _Term(expires_at, math.inf)
+        if self._left_of(term) <= 0:
+            return None
+        return OverrideInForce(ttl_seconds=seconds, expires_at=expires_at)
+
+    def _root(self, state: SessionState) -> SessionState | None:
+        """Returns the session that a task is for in the end; None if it is not known."""
+        for _ in range(TASK_DEPTH_MAX + 1):
+            if state.origin is None:
+                return state
+            parent = self._sessions.in_memory(state.origin.session_id)
+            if parent is None:
+                return None
+            state = parent
+        return None
+
+    def _left(self, state: SessionState) -> float:
+        """Returns for how many seconds a session's override still holds."""
+        assert state.override_expires_at is not None
+        term = self._terms.get(state.session_id)
+        if term is None or term.expires_at != state.override_expires_at:
+            term = self._begin(state.session_id, state.override_expires_at, state.override_seconds)
+        return self._left_of(term)
+
+    def _left_of(self, term: _Term) -> float:
+        return min(self._until(term.expires_at), term.deadline - trio.current_time())
+
+    def _until(self, expires_at: str) -> float:
+        now = datetime.fromisoformat(self._clock.now())
+        return (datetime.fromisoformat(expires_at) - now).total_seconds()
+
+    def _begin(self, session_id: str, expires_at: str, seconds: int | None) -> _Term:
+        """Notes how long an override holds that was just granted, or that the log tells of."""
+        left = min(self._until(expires_at), seconds or 0)
+        term = _Term(expires_at, trio.current_time() + left)
+        self._terms[session_id] = term
+        self._changed.set()
+        return term
+
+    # --- changing ------------------------------------------------------------------------------
+
+    def grant(self, live: LiveSession, seconds: int) -> Ticket:
+        """Lets a session ask for so many seconds from now on, however long it could before.
+
+        Raises:
+            CommandRejected: ``too_many_overrides``.
+        """
+        if live.state.override_expires_at is None and len(self._terms) >= OVERRIDES_MAX:
+            raise CommandRejected("too_many_overrides", details={"limit": OVERRIDES_MAX})
+        expires_at = later(self._clock.now(), timedelta(seconds=seconds))
+        granted = events.WorkspaceOverrideGranted(
+            session_id=live.session_id, ttl_seconds=seconds, expires_at=expires_at
+        )
+        before = self.ended(live.state, "replaced")
+        ticket = live.decide((*before, granted))
+        if before and before[0].reason == "expired":
+            self._approvals.deny_under(live.session_id, _ENDED["expired"])
+        self._begin(live.session_id, expires_at, seconds)
+        return ticket
+
+    def end(self, live: LiveSession, reason: OverrideEnd) -> Ticket | None:
+        """Ends a session's override, and denies what waits under it; None if it had none."""
+        decided = self.ended(live.state, reason)
+        if not decided:
+            return None
+        ticket = live.decide(decided)
+        self.forget(live.session_id, reason, ticket)
+        return ticket
+
+    def ended(
+        self, state: SessionState, reason: OverrideEnd
+    ) -> tuple[events.WorkspaceOverrideExpired, ...]:
+        """Returns the end of a session's override, if it has one, for whoever decides more with it, and
+        then says so (``forget``).
+        """
+        if state.override_expires_at is None:
+            return ()
+        if self._left(state) <= 0:
+            reason = "expired"
+        return (events.WorkspaceOverrideExpired(session_id=state.session_id, reason=reason),)
+
+    def forget(self, session_id: str, reason: OverrideEnd, told: Ticket) -> None:
+        """Denies what waits under an override that is over, as ``told`` puts into the log."""
+        term = self._terms.pop(session_id, None)
+        self._approvals.deny_under(session_id, _ENDED[reason])
+
+        def settled(ticket: Ticket) -> None:
+            if ticket.failure is not None and term is not None:
+                # By the log it is still there: it is looked at again.
+                self._terms.setdefault(session_id, term)
+                self._changed.set()
+
+        told.when_settled(settled)
+
+    def forget_deleted(self, session_id: str) -> None:
+        """Counts a session no more that is gone, with all that the log had of its override."""
+        self._terms.pop(session_id, None)
+
+    # --- in time -------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Ends, for as long as it runs itself, every override whose time is over; first those that ran
+        out before the daemon was started.
+        """
+        await self._resume()
+        while True:
+            self._changed = trio.Event()
+            await self._end_what_is_over()
+            waits = (self._left_of(term) for term in self._terms.values())
+            # What is over and still there could not be written.
+            wait = min((left if left > 0 else _LOOK_SECONDS for left in waits), default=math.inf)
+            at_most = _LOOK_SECONDS if self._terms else math.inf
+            with trio.move_on_after(min(wait, at_most)):
+                await self._changed.wait()
+
+    async def _resume(self) -> None:
+        try:
+            for session_id in await self._store.overridden():
+                row = await self._store.session(session_id)
+                if row is not None and row.override_expires_at is not None:
+                    self._begin(session_id, row.override_expires_at, row.override_seconds)
+        except StoreError as failure:
+            # Each is looked at when its session is next used.
+            _log.error("which workspaces are overridden could not be read: %s", failure)
+
+    async def _end_what_is_over(self) -> None:
+        for session_id, term in list(self._terms.items()):
+            if self._left_of(term) > 0:
+                continue
+            try:
+                live = await self._sessions.get(session_id)
+                if live.state.override_expires_at == term.expires_at:
+                    self.end(live, "expired")
+                else:
+                    self._terms.pop(session_id, None)
+            except SessionNotFound:
+                self._terms.pop(session_id, None)
+            except StoreError as failure:
+                # It is over all the same; the log tells of it when it can.
+                _log.error("the end of the override of %s was not written: %s", session_id, failure)
+                self._approvals.deny_under(session_id, _ENDED["expired"])

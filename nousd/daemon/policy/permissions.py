@@ -1,0 +1,125 @@
+"""Which rules are in force for a session, and what they say of a call.
+
+The decision itself is the machine's (``machine.permission``); here is only where its facts come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from nousd.config.settings import Settings
+from nousd.daemon.workspace.workspaces import Workspaces
+from nousd.errors import CommandRejected, ConfigError, RuleInvalid
+from nousd.machine.policy.permission import Case, Judgement, judge
+from nousd.machine.policy.rules import Rule, check_rule, rules_in
+from nousd.machine.policy.session_rules import own_rules
+from nousd.machine.session.state import SessionState
+from nousd.tools.interface import Tool
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.tool_footprint import Access
+
+
+class Permissions(Protocol):
+    """Says of a call what the rules and the mode of its session say. A replay has one of its own."""
+
+    def mode_of(self, state: SessionState) -> PermissionMode:
+        """Returns the mode of a session."""
+        ...
+
+    async def judge(
+        self, state: SessionState, granted: Sequence[str], tool: Tool, access: Access
+    ) -> Judgement:
+        """Returns whether a call may run.
+
+        Args:
+            granted: the rules by which the user allows calls in every session.
+        """
+        ...
+
+    async def rules_of(self, state: SessionState) -> Sequence[Rule]:
+        """Returns the rules of the user's settings, of the project's, and the session's own."""
+        ...
+
+
+class RulePermissions:
+    """The rules of the settings and of the session, and what the user has granted since.
+
+    Args:
+        default_mode: of sessions that have none of their own, nor of a trusted project.
+        rules: of the user's settings.
+        workspaces: where the projects of sessions are found; None if none says anything.
+        is_mode_insisted_on: whether the default wins over what a trusted project says.
+    """
+
+    def __init__(
+        self,
+        default_mode: PermissionMode = "auto",
+        rules: Sequence[Rule] = (),
+        workspaces: Workspaces | None = None,
+        *,
+        is_mode_insisted_on: bool = False,
+    ) -> None:
+        self._default_mode = default_mode
+        self._rules = tuple(rules)
+        self._workspaces = workspaces
+        self._is_mode_insisted_on = is_mode_insisted_on
+
+    def mode_of(self, state: SessionState) -> PermissionMode:
+        """See ``Permissions.mode_of``."""
+        if state.permission_mode is not None:
+            return state.permission_mode
+        known = None if self._workspaces is None else self._workspaces.known(state)
+        if known is None or self._is_mode_insisted_on:
+            return self._default_mode
+        return known.project.mode(state.session_id) or self._default_mode
+
+    async def judge(
+        self, state: SessionState, granted: Sequence[str], tool: Tool, access: Access
+    ) -> Judgement:
+        """See ``Permissions.judge``."""
+        rules = (
+            *await self._in_force(state),
+            *_grants(state.granted, "this session"),
+            *_grants(granted, "every session"),
+        )
+        return judge(Case(tool.name, access, self.mode_of(state), rules))
+
+    async def rules_of(self, state: SessionState) -> Sequence[Rule]:
+        """See ``Permissions.rules_of``; without the project's where nothing can happen any more."""
+        with suppress(CommandRejected):
+            return await self._in_force(state)
+        return (*self._rules, *own_rules(state.rules))
+
+    async def _in_force(self, state: SessionState) -> Sequence[Rule]:
+        own = own_rules(state.rules)
+        if self._workspaces is None:
+            return (*self._rules, *own)
+        # One that a run or a call is in is known, whatever becomes of its folder meanwhile.
+        workspace = self._workspaces.known(state) or await self._workspaces.of(state)
+        return (*self._rules, *await workspace.project.rules(state.session_id), *own)
+
+
+def _grants(texts: Sequence[str], origin: str) -> Iterator[Rule]:
+    for text in texts:
+        try:
+            check_rule(text, "allow")
+        except RuleInvalid:
+            # An earlier version may have taken for a rule what is none any more.
+            continue
+        yield Rule("allow", text, origin, is_grant=True)
+
+
+def rules_of_settings(settings: Settings) -> tuple[Rule, ...]:
+    """Returns the rules of the user's settings.
+
+    Raises:
+        ConfigError: one is none; one line that names the rule and the file.
+    """
+    table = settings.permissions
+    origin = f"file {settings.config_file}"
+    try:
+        return rules_in(origin, deny=table.deny, ask=table.ask, allow=table.allow)
+    except RuleInvalid as error:
+        raise ConfigError(f"permissions: {error}") from None

@@ -1,0 +1,154 @@
+"""The questions of tools that wait for the user.
+
+What is asked stands in ``question_asked``, and what became of it in one ``question_answered`` or
+``question_rejected``. The call that asks is running: what it makes of the answer is its own business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+import msgspec
+
+from nousd.daemon.clock import Clock, later
+from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.policy.approvers import Confirmers
+from nousd.daemon.policy.requests import Asker, Request, Requests, status_of
+from nousd.errors import CommandRejected, InvalidPayload, Unanswered
+from nousd.machine.context.text_offload import beginning
+from nousd.tools.interface import UserAnswers
+from nousd.wire import events
+from nousd.wire.events import Event, QuestionAsked
+from nousd.wire.objects.questions import QuestionAnswer, UserQuestion
+
+_STOPPED: Final = "its call is being stopped"
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """How a question ended: with ``answers``, or ``by`` whom it was rejected and why."""
+
+    answers: UserAnswers = ()
+    by: Literal["user", "timeout", "stop"] = "user"
+    reason: str = ""
+
+
+class Questions:
+    """All questions that wait, of all sessions.
+
+    Args:
+        timeout_seconds: how long a question waits at most.
+    """
+
+    def __init__(self, clock: Clock, confirmers: Confirmers, timeout_seconds: float) -> None:
+        self.requests: Requests[QuestionAsked, Ended] = Requests(confirmers, timeout_seconds)
+        self._clock = clock
+
+    async def ask(
+        self, call: Mapping[str, Any], questions: Sequence[UserQuestion], asker: Asker
+    ) -> UserAnswers:
+        """Asks the user on behalf of a running call and waits for the answers.
+
+        Args:
+            call: the keys of an event of that call.
+
+        Raises:
+            Unanswered: nobody can be asked, would answer, or did in time.
+        """
+        obstacle = self.requests.obstacle(asker)
+        if obstacle is not None:
+            raise Unanswered(obstacle)
+        request = self._request(call, questions, asker)
+        asking = [request.told, *status_of("question_asked", request.told)]
+        ended = await self.requests.wait(request, asking)
+        if ended is None:
+            seconds = self.requests.timeout_seconds
+            ended = Ended(by="timeout", reason=f"nobody answered within {seconds:g} seconds")
+            self._reject(request, ended)
+        if not ended.answers:
+            raise Unanswered(ended.reason)
+        return ended.answers
+
+    def answer(self, question_id: str, answers: UserAnswers) -> Ticket:
+        """Answers a question; the ticket tells when that is durable.
+
+        Raises:
+            CommandRejected: ``question_not_found``, ``already_answered``.
+            InvalidPayload: the answers do not fit; the question goes on waiting.
+        """
+        request = self._waiting(question_id)
+        _require_fitting(request.told.questions, answers)
+        answered = events.QuestionAnswered(
+            **request.told.call, question_id=question_id, answers=answers
+        )
+        return self.requests.end(request, Ended(answers=answers), [answered])
+
+    def reject(self, question_id: str, reason: str) -> Ticket:
+        """Says that the user does not answer; the ticket tells when that is durable.
+
+        Raises:
+            CommandRejected: as ``answer``.
+        """
+        return self._reject(self._waiting(question_id), Ended(reason=reason))
+
+    def withdraw(self, tool_call_id: str) -> None:
+        """A call is being stopped: whatever it asks, nobody can answer it any more."""
+        self.requests.withdraw(tool_call_id, Ended(by="stop", reason=_STOPPED))
+
+    def _request(
+        self, call: Mapping[str, Any], questions: Sequence[UserQuestion], asker: Asker
+    ) -> Request[QuestionAsked, Ended]:
+        seconds = self.requests.timeout_seconds
+        asks = QuestionAsked(
+            **call,
+            question_id=self._clock.new_id("ques"),
+            questions=tuple(questions),
+            expires_at=later(self._clock.now(), timedelta(seconds=seconds)),
+        )
+        return Request(asks.question_id, asks, asker)
+
+    def _waiting(self, question_id: str) -> Request[QuestionAsked, Ended]:
+        request = self.requests.waiting(question_id)
+        if request is not None:
+            return request
+        ended = self.requests.ended(question_id)
+        if ended is None:
+            raise CommandRejected("question_not_found")
+        outcome = "answered" if ended.answers else "rejected"
+        details = {"outcome": outcome, "by": ended.by, "reason": ended.reason}
+        raise CommandRejected("already_answered", details=details)
+
+    def _reject(self, request: Request[QuestionAsked, Ended], ended: Ended) -> Ticket:
+        rejected = events.QuestionRejected(
+            **request.told.call,
+            question_id=request.id,
+            by=ended.by,
+            reason=beginning(ended.reason),
+        )
+        decided: list[Event] = [rejected]
+        return self.requests.end(request, ended, decided)
+
+
+def _require_fitting(questions: Sequence[UserQuestion], answers: UserAnswers) -> None:
+    if len(answers) != len(questions):
+        raise InvalidPayload(f"answers must have {len(questions)} items, one for each question")
+    for index, (question, answer) in enumerate(zip(questions, answers, strict=True)):
+        fault = _fault(question, answer)
+        if fault is not None:
+            raise InvalidPayload(f"answers[{index}]{fault}")
+
+
+def _fault(question: UserQuestion, answer: QuestionAnswer) -> str | None:
+    """Returns what is wrong with one answer, worded behind its name."""
+    labels = {option.label for option in question.options}
+    text = answer.text or ""
+    if not answer.chosen and not text.strip():
+        return " must choose an option or have a text"
+    if not labels.issuperset(answer.chosen):
+        return ".chosen must name options of the question"
+    if len(set(answer.chosen)) < len(answer.chosen):
+        return ".chosen must name an option once"
+    if len(answer.chosen) > 1 and not question.multiple:
+        return ".chosen must name one option: the question takes no more"
+    return None

@@ -1,0 +1,180 @@
+"""Requests that wait for a word of the user: how they wait, how they end, what is remembered of them.
+
+A request stands in the log before anyone is asked, and so does its end before whoever brought it is told
+that it counts. The first end wins. What is asked, and what an answer means, is not known here.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+import trio
+
+from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.policy.approvers import Confirmers, Place
+from nousd.machine.context import text_offload as long_texts
+from nousd.wire.codec.envelope import encode_json
+from nousd.wire.events import Event, Status
+from nousd.wire.events.tools import ToolCallEvent
+from nousd.wire.limits import WAITING_REQUESTS_MAX
+
+APPROVAL_SECONDS: Final = 900.0
+
+_REMEMBERED: Final = 1024
+"""Requests that are over and whose end is known without asking the log."""
+
+Decide = Callable[[Sequence[Event]], Ticket]
+"""Makes events happen to the session of a call, and to its run if it has one."""
+
+E = TypeVar("E", bound=ToolCallEvent)
+"""The event that asks."""
+
+A = TypeVar("A")
+"""How such a request ends."""
+
+
+class Asker(NamedTuple):
+    """Who asks.
+
+    Args:
+        places: where the request is seen.
+    """
+
+    decide: Decide
+    places: tuple[Place, ...]
+
+
+class Request(msgspec.Struct, Generic[E, A], eq=False):
+    """A request that waits.
+
+    Args:
+        told: the event that asks, as the log has it.
+        end: how it ended, once it has.
+    """
+
+    id: str
+    told: E
+    asker: Asker
+    over: trio.Event = msgspec.field(default_factory=trio.Event)
+    end: A | None = None
+
+
+class Requests(Generic[E, A]):
+    """All requests of one kind, of all sessions.
+
+    Invariant: a request is in ``_waiting`` from its decision on until its end is decided, and in
+    ``_shown`` from its commit on until its end is committed, or it was given up.
+    """
+
+    def __init__(self, confirmers: Confirmers, timeout_seconds: float) -> None:
+        self.timeout_seconds = timeout_seconds
+        self._confirmers = confirmers
+        self._waiting: dict[str, Request[E, A]] = {}
+        self._shown: dict[str, Request[E, A]] = {}
+        self._ended: OrderedDict[str, A] = OrderedDict()
+
+    def obstacle(self, asker: Asker) -> str | None:
+        """Returns why nobody is asked, for people; None if somebody can be."""
+        if not self._confirmers.can_answer(asker.places):
+            return "no connected client can be asked"
+        if len(self._waiting) >= WAITING_REQUESTS_MAX:
+            return f"{len(self._waiting)} others wait already"
+        return None
+
+    def waiting(self, request_id: str) -> Request[E, A] | None:
+        """Returns a request that can still be answered."""
+        return self._waiting.get(request_id)
+
+    def all_waiting(self) -> tuple[Request[E, A], ...]:
+        """Returns every request that can still be answered, the oldest first."""
+        return tuple(self._waiting.values())
+
+    @property
+    def count(self) -> int:
+        """How many can still be answered."""
+        return len(self._waiting)
+
+    def ended(self, request_id: str) -> A | None:
+        """Returns how a request ended, if that was a short while ago."""
+        return self._ended.get(request_id)
+
+    def shown(self, session_id: str | None) -> tuple[E, ...]:
+        """Returns what clients are shown as waiting: in a session or in all, the oldest first."""
+        return tuple(
+            request.told
+            for request in self._shown.values()
+            if session_id is None
+            or any(place.session_id == session_id for place in request.asker.places)
+        )
+
+    async def wait(self, request: Request[E, A], asking: Sequence[Event]) -> A | None:
+        """Puts a request into the log and waits until it is over; None if that took too long."""
+
+        def settled(ticket: Ticket) -> None:
+            if ticket.failure is None and request.id in self._waiting:
+                self._shown[request.id] = request
+
+        self._waiting[request.id] = request
+        try:
+            request.asker.decide(asking).when_settled(settled)
+            with trio.move_on_after(self.timeout_seconds):
+                await request.over.wait()
+        finally:
+            if request.end is None:
+                self._waiting.pop(request.id, None)
+                self._shown.pop(request.id, None)
+        return request.end
+
+    def end(self, request: Request[E, A], end: A, decided: Sequence[Event]) -> Ticket:
+        """Ends a request; the ticket tells when that is durable.
+
+        Should anything be raised, it goes on waiting.
+        """
+        ticket = request.asker.decide(decided)
+        request.end = end
+        self._waiting.pop(request.id, None)
+        self._remember(request.id, end)
+
+        def settled(ticket: Ticket) -> None:
+            self._shown.pop(request.id, None)
+            if ticket.failure is not None:
+                self._ended.pop(request.id, None)
+
+        ticket.when_settled(settled)
+        request.over.set()
+        return ticket
+
+    def withdraw(self, tool_call_id: str, end: A) -> None:
+        """Takes back what a call asks that is being stopped: from now on nobody can answer it."""
+        for request in list(self._waiting.values()):
+            if request.told.tool_call_id == tool_call_id:
+                del self._waiting[request.id]
+                self._shown.pop(request.id, None)
+                self._remember(request.id, end)
+
+    def _remember(self, request_id: str, end: A) -> None:
+        self._ended[request_id] = end
+        while len(self._ended) > _REMEMBERED:
+            self._ended.popitem(last=False)
+
+
+def as_logged(asks: E) -> E:
+    """Returns an event that asks as the log will have it."""
+    (logged,) = long_texts.cut((asks,)).events
+    assert isinstance(logged, type(asks))
+    return logged
+
+
+def status_of(name: str, asks: ToolCallEvent) -> list[Event]:
+    """Returns the status that tells clients which know only the frozen events the same facts.
+
+    A request that belongs to no run has none.
+    """
+    facts = msgspec.to_builtins(as_logged(asks))
+    if "run_id" not in facts:
+        return []
+    keys = {key: facts[key] for key in ("session_id", "run_id", "turn_id") if key in facts}
+    return [Status(**keys, message=f"{name}: {encode_json(facts).decode()}")]

@@ -1,0 +1,110 @@
+"""How calls of tasks are judged: by all that the parents' calls are, and by each worker's own bounds.
+
+A task's session names the session whose call made it, and so on up to a user's own. What holds there
+holds for the task as well, as it is at the moment of each call: a mode that is narrowed meanwhile, a
+rule that is granted. A parent that is not there any more leaves the narrowest mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from nousd.daemon.policy.permissions import Permissions
+from nousd.daemon.sessions.registry import Sessions
+from nousd.errors import SessionNotFound
+from nousd.machine.policy.permission import Judgement
+from nousd.machine.policy.rules import Rule
+from nousd.machine.policy.session_rules import joined
+from nousd.machine.policy.workers import WorkersCase, cut, narrowest
+from nousd.machine.session.state import SessionState
+from nousd.tools.interface import Tool
+from nousd.wire.limits import TASK_DEPTH_MAX
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.tool_footprint import Access
+
+
+class CutPermissions:
+    """Keeps the interface ``Permissions``, around another that knows no tasks.
+
+    Args:
+        sessions: where the states of parents are found.
+    """
+
+    def __init__(self, permissions: Permissions, sessions: Sessions) -> None:
+        self._permissions = permissions
+        self._sessions = sessions
+
+    def mode_of(self, state: SessionState) -> PermissionMode:
+        """See ``Permissions.mode_of``; of a task the narrowest of its own and its parents'."""
+        line, is_whole = self._line(state)
+        mode = self._mode_of_top(line[0], state.workspace, is_whole=is_whole)
+        return narrowest([mode, *(each.permission_mode or mode for each in line)])
+
+    async def judge(
+        self, state: SessionState, granted: Sequence[str], tool: Tool, access: Access
+    ) -> Judgement:
+        """See ``Permissions.judge``."""
+        if state.worker is None:
+            return await self._permissions.judge(state, granted, tool, access)
+        await self._bring_parents(state)
+        line, is_whole = self._line(state)
+        mode = self._mode_of_top(line[0], state.workspace, is_whole=is_whole)
+        in_sessions = tuple(rule for each in line for rule in each.granted)
+        # Where the call is made is what its paths mean, wherever the parents are by now.
+        top = replace(
+            line[0],
+            permission_mode=mode,
+            granted=in_sessions,
+            rules=joined(each.rules for each in line),
+            workspace=state.workspace,
+        )
+        judged = await self._permissions.judge(top, granted, tool, access)
+        for child in line:
+            if child.worker is None:
+                continue
+            own_mode = narrowest((mode, child.permission_mode or mode))
+            case = WorkersCase(
+                child.worker,
+                tool.name,
+                access,
+                own_mode,
+                is_narrower=own_mode != mode,
+                granted=(*in_sessions, *granted),
+            )
+            judged, mode = cut(judged, case), own_mode
+        return judged
+
+    async def rules_of(self, state: SessionState) -> Sequence[Rule]:
+        """See ``Permissions.rules_of``; of a task those of its parents as well."""
+        await self._bring_parents(state)
+        line, _ = self._line(state)
+        rules = joined(each.rules for each in line)
+        top = replace(line[0], rules=rules, workspace=state.workspace)
+        return await self._permissions.rules_of(top)
+
+    def _mode_of_top(
+        self, top: SessionState, workspace: str | None, *, is_whole: bool
+    ) -> PermissionMode:
+        return self._permissions.mode_of(replace(top, workspace=workspace)) if is_whole else "ask"
+
+    async def _bring_parents(self, state: SessionState) -> None:
+        """Reads the states of the parents where they are not in memory."""
+        try:
+            for _ in range(TASK_DEPTH_MAX):
+                if state.origin is None:
+                    return
+                state = (await self._sessions.get(state.origin.session_id)).state
+        except SessionNotFound:
+            return
+
+    def _line(self, state: SessionState) -> tuple[list[SessionState], bool]:
+        """Returns the states from the top down to ``state``, and whether the first is a user's own."""
+        line = [state]
+        while line[0].origin is not None:
+            parent = self._sessions.in_memory(line[0].origin.session_id)
+            if parent is None or len(line) > TASK_DEPTH_MAX:
+                return line, False
+            line.insert(0, parent)
+        return line, True

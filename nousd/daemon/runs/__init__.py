@@ -1,0 +1,1 @@
+"""Runs and tool calls: the run loop, hosts, tasks, recovery, results."""

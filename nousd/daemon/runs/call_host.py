@@ -1,0 +1,151 @@
+"""What the daemon does for tool calls, whoever makes them: a run, or a client without one.
+
+They are judged by what holds for their session, keep what is too big for an event until the next commit,
+ask the user, and give tools their surroundings. How the events go into the log, what they belong to and
+what ends the calls early is not known here (``run_host``, ``client_calls``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nousd.daemon.blobs.watched_spool import WatchedSpool
+from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.policy.approvers import Place
+from nousd.daemon.policy.requests import Asker
+from nousd.daemon.sessions.live_session import LiveSession
+from nousd.machine.context.text_offload import artifact_id_of
+from nousd.machine.policy.permission import Judgement
+from nousd.runtimes.calls.host import Answer, Question
+from nousd.store.artifacts import Artifact
+from nousd.tools.interface import Emit, Tool, ToolContext, UserAnswers
+from nousd.tools.output.spooled_file import Spool
+from nousd.wire import events
+from nousd.wire.events import Event
+from nousd.wire.objects.entries import PermissionMode
+from nousd.wire.objects.questions import UserQuestion
+from nousd.wire.objects.todos import Todo
+from nousd.wire.objects.tool_footprint import Access
+
+if TYPE_CHECKING:
+    from nousd.daemon.runs.registry import Runs
+    from nousd.daemon.workspace.workspaces import Workspace
+
+
+class LiveCallHost(ABC):
+    """The part of ``CallHost`` that is the same for runs and for the calls of clients.
+
+    Args:
+        services: what all of them share.
+    """
+
+    def __init__(self, live: LiveSession, services: Runs) -> None:
+        self.live = live
+        self._services = services
+        self._kept: list[Artifact] = []
+
+    @property
+    @abstractmethod
+    def where(self) -> Mapping[str, Any]:
+        """See ``CallHost.where``."""
+
+    @property
+    @abstractmethod
+    def call_keys(self) -> Mapping[str, Any]:
+        """The keys of an event of the call that is being carried out."""
+
+    @property
+    @abstractmethod
+    def places(self) -> tuple[Place, ...]:
+        """Where what is asked is seen."""
+
+    @abstractmethod
+    def decide(self, decided: Sequence[Event]) -> Ticket:
+        """Puts events on their way into the log, and with them what is kept."""
+
+    @abstractmethod
+    def expect_quiet(self, seconds: float) -> None:
+        """See ``CallHost.expect_quiet``."""
+
+    async def commit(self, *decided: Event) -> None:
+        """See ``CallHost.commit``."""
+        if decided:
+            await self.decide(decided).wait_committed()
+
+    async def stream(self, *decided: Event) -> None:
+        """See ``CallHost.stream``."""
+        if decided:
+            self.decide(decided)
+        await self._services.log.wait_room()
+
+    async def keep(self, data: bytes | Spool, media_type: str) -> str:
+        """See ``CallHost.keep``."""
+        if isinstance(data, bytes):
+            return self.keep_bytes(data, media_type)
+        source = WatchedSpool(data, self.expect_quiet)
+        put = await self._services.store.put_artifact(source, media_type, now=self.now())
+        return put.id
+
+    def keep_bytes(self, data: bytes, media_type: str) -> str:
+        """Stores bytes together with the next commit; returns their id."""
+        artifact_id = artifact_id_of(data)
+        self._kept.append(Artifact(artifact_id, media_type, data))
+        return artifact_id
+
+    def _take_kept(self) -> list[Artifact]:
+        """Returns what goes into the commit that is about to be submitted."""
+        kept, self._kept = self._kept, []
+        return kept
+
+    def now(self) -> str:
+        """See ``CallHost.now``."""
+        return self._services.clock.now()
+
+    @property
+    def permission_mode(self) -> PermissionMode:
+        """See ``CallHost.permission_mode``."""
+        return self._services.permissions.mode_of(self.live.state)
+
+    async def judge(self, tool: Tool, access: Access) -> Judgement:
+        """See ``CallHost.judge``."""
+        return await self._services.judge(self.live.state, tool, access)
+
+    async def ask(self, question: Question) -> Answer:
+        """See ``CallHost.ask``."""
+        with self._waiting_for_user(self._services.approvals.requests.timeout_seconds):
+            return await self._services.ask(self.live.state, question, self._asker)
+
+    async def _ask_user(self, questions: Sequence[UserQuestion]) -> UserAnswers:
+        """Asks what the call that is being carried out wants to know."""
+        asked = self._services.questions
+        with self._waiting_for_user(asked.requests.timeout_seconds):
+            return await asked.ask(self.call_keys, questions, self._asker)
+
+    @contextmanager
+    def _waiting_for_user(self, seconds: float) -> Iterator[None]:
+        """Waiting is not staleness: it has a limit of its own."""
+        self.expect_quiet(seconds)
+        try:
+            yield
+        finally:
+            self.expect_quiet(0.0)
+
+    @property
+    def _asker(self) -> Asker:
+        return Asker(self.decide, self.places)
+
+    def _context_in(self, workspace: Workspace, tool_call_id: str, emit: Emit) -> ToolContext:
+        """Returns the surroundings of a call in a workspace."""
+        confinement = self._services.overrides.within(self.live.state, workspace.confinement)
+        context = self._services.make_context(confinement, emit, self.expect_quiet)
+        set_todos = partial(self._set_todos, tool_call_id)
+        return msgspec.structs.replace(context, set_todos=set_todos, ask_user=self._ask_user)
+
+    async def _set_todos(self, tool_call_id: str, todos: tuple[Todo, ...]) -> None:
+        await self.commit(events.TodoUpdated(**self.where, tool_call_id=tool_call_id, todos=todos))

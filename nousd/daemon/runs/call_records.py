@@ -1,0 +1,203 @@
+"""What the log knows of tool calls: everything about one attempt, and what the next one has to know.
+
+A row says where an attempt stands and between which events its own are; all else is read from those.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import UNSET
+
+from nousd.daemon.eventlog.log_walk import event_of, for_each_event
+from nousd.daemon.sessions.history import wholes_of
+from nousd.errors import CommandRejected
+from nousd.machine.session.client_calls import CallLedger
+from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter
+from nousd.store.rows import ToolCallRow
+from nousd.wire import events
+from nousd.wire.codec.envelope import EventLine, decode_event, event_in
+from nousd.wire.commands.subscribe import cursor
+from nousd.wire.events import EVENTS, Event
+from nousd.wire.events.tools import ToolCallEvent
+from nousd.wire.objects.entries import MessageEntry, ToolCall
+from nousd.wire.responses.tools import CallDecision, ToolCallRecord
+
+_STEPS: Final = frozenset(
+    name
+    for name, struct in EVENTS.items()
+    if issubclass(struct, ToolCallEvent) and name not in events.DELTA_EVENTS
+) | {"tool_execution_end"}
+
+
+class CallRecords:
+    """Reads what is known of tool calls."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def record(self, tool_call_id: str, attempt: int | None) -> ToolCallRecord:
+        """Returns everything about an attempt; None means the last one.
+
+        Raises:
+            CommandRejected: ``tool_call_not_found``.
+        """
+        row = await self._store.tool_call(tool_call_id, attempt)
+        if row is None:
+            raise CommandRejected("tool_call_not_found")
+        facts: dict[str, Any] = {}
+        for line in await self._steps(row):
+            note = _FACTS.get(EVENTS[line.type])
+            if note is not None:
+                facts |= note(event_in(line), line.ts, facts)
+        return ToolCallRecord(
+            tool_call_id=row.tool_call_id,
+            attempt=row.attempt,
+            session_id=row.session_id,
+            tool_name=row.tool_name,
+            state=row.state,
+            executed=row.started,
+            event=cursor(row.seq),
+            **facts,
+        )
+
+    async def earlier(self, session_id: str, call: ToolCall) -> Earlier:
+        """Returns what became of a model's call when it was seen before."""
+        # The last steps of a run that has just been stopped may be on their way.
+        await self._store.flush()
+        last = await self._store.tool_call(call.tool_call_id, None)
+        if last is None:
+            return await self._unrecorded(session_id, call)
+        attempts = [last]
+        for attempt in range(last.attempt - 1, 0, -1):
+            row = await self._store.tool_call(call.tool_call_id, attempt)
+            if row is not None:
+                attempts.append(row)
+        given = await self._last_result(attempts)
+        may_have_run = any(row.started for row in attempts)
+        if given is None:
+            return Earlier(last.attempt, may_have_run)
+        return Earlier(last.attempt, may_have_run, *given)
+
+    async def _unrecorded(self, session_id: str, call: ToolCall) -> Earlier:
+        """Returns what is known of a call of which there is no row.
+
+        Its run may have gone with its session, which a branch outlives; and the first version of the log
+        told of no request.
+        """
+        entry = await self._store.entry(session_id, call.tool_call_id.rpartition(".")[0])
+        assert isinstance(entry, MessageEntry)
+        if await self._store.run(entry.run_id) is None:
+            return Earlier(may_have_run=True)
+        wanted = EventFilter(run_id=entry.run_id, types=frozenset({"tool_call_started"}))
+        started: list[Any] = []
+        await for_each_event(self._store, wanted, lambda stored: started.append(event_of(stored)))
+        if any(event.tool_call_id == call.tool_call_id for event in started):
+            return Earlier(may_have_run=True)
+        return NEVER_SEEN
+
+    async def _last_result(
+        self, newest_first: list[ToolCallRow]
+    ) -> tuple[str | None, StoredResult] | None:
+        for row in newest_first:
+            if row.started and row.state == "completed":
+                steps = [event_in(line) for line in await self._steps(row)]
+                end = next((e for e in steps if isinstance(e, events.ToolExecutionEnd)), None)
+                if end is not None and not any(_was_cut_off(step) for step in steps):
+                    return row.input_hash, await self._whole(end)
+        return None
+
+    async def _whole(self, end: events.ToolExecutionEnd) -> StoredResult:
+        text = end.result
+        if end.text_ref is not UNSET:
+            data = (await wholes_of(self._store, {end.text_ref: end.text_bytes or 0}))[end.text_ref]
+            text = text if data is None else data.decode()
+        return StoredResult(text, end.is_error, end.artifact_id)
+
+    async def _steps(self, row: ToolCallRow) -> list[EventLine]:
+        """Returns the steps of an attempt, in their order."""
+        wanted = EventFilter(run_id=row.run_id or row.tool_call_id, types=_STEPS)
+        lines: list[EventLine] = []
+        await for_each_event(
+            self._store,
+            wanted,
+            lambda stored: lines.append(decode_event(stored.line)),
+            after=row.seq - 1,
+            until=row.last_seq,
+        )
+        return lines
+
+
+async def ledger_of(store: Store, tool_call_id: str) -> CallLedger:
+    """Returns where a client's own call stands, from its events."""
+    ledger = CallLedger()
+    events = EventFilter(run_id=tool_call_id)
+    await for_each_event(store, events, lambda stored: ledger.note(event_of(stored)))
+    return ledger
+
+
+def _was_cut_off(step: Event) -> bool:
+    return isinstance(step, events.ToolCallCompleted) and step.stop_reason is not UNSET
+
+
+Facts = dict[str, Any]
+
+
+def _requested(event: events.ToolCallRequested, ts: str, _: Facts) -> Facts:
+    names = (
+        *("run_id", "turn_id", "input_hash", "runtime_tool_call_id", "client_call_id"),
+        *("args", "args_ref", "args_bytes"),
+    )
+    return {"requested_at": ts, **{name: getattr(event, name) for name in names}}
+
+
+def _evaluated(event: events.ToolCallPolicyEvaluated, _: str, facts: Facts) -> Facts:
+    return {"sources": (*facts.get("sources", ()), event.said), "input_hash": event.input_hash}
+
+
+def _approved(event: events.ToolCallApproved, ts: str, _: Facts) -> Facts:
+    decision = CallDecision(approved=True, by=event.by, reason=event.reason, decided_at=ts)
+    return {} if event.origin else {"decision": decision}
+
+
+def _denied(event: events.ToolCallDenied, ts: str, _: Facts) -> Facts:
+    if event.origin:
+        return {}
+    decision = CallDecision(approved=False, by=event.by, reason=event.reason, decided_at=ts)
+    ended = {} if event.run_id else {"ended_at": ts, "is_error": True}
+    return {"decision": decision, **ended}
+
+
+def _started(event: events.ToolCallStarted, ts: str, _: Facts) -> Facts:
+    names = ("executed_by", "permission_mode")
+    return {"started_at": ts, **{name: getattr(event, name) for name in names}}
+
+
+def _completed(event: events.ToolCallCompleted, ts: str, _: Facts) -> Facts:
+    names = (
+        *("is_error", "duration_ms", "stop_reason", "artifact_id", "executed_by", "execution_env"),
+        *("sandbox", "changed_by", "result", "text_ref", "text_bytes"),
+    )
+    snapshot = event.policy_snapshot
+    mode = UNSET if snapshot is UNSET else snapshot.permission_mode
+    facts = {name: getattr(event, name) for name in names}
+    return {"ended_at": ts, "permission_mode": mode, **facts}
+
+
+def _execution_ended(event: events.ToolExecutionEnd, ts: str, _: Facts) -> Facts:
+    names = ("is_error", "artifact_id", "changed_by", "result", "text_ref", "text_bytes")
+    return {"ended_at": ts, **{name: getattr(event, name) for name in names}}
+
+
+_FACTS: Final[dict[type[Event], Any]] = {
+    events.ToolCallRequested: _requested,
+    events.ToolCallPolicyEvaluated: _evaluated,
+    events.ToolCallApproved: _approved,
+    events.ToolCallDenied: _denied,
+    events.ToolCallStarted: _started,
+    events.ToolCallCompleted: _completed,
+    events.ToolExecutionEnd: _execution_ended,
+}
+"""event -> what it adds to what is known of its call."""

@@ -1,0 +1,266 @@
+"""Tool calls that clients make themselves, without a model: a task for each, through the one gate.
+
+Such a call takes no run lock and leaves nothing in the transcript: its request is accepted, and all that
+comes of it is told in events that belong to no run. Of runs it knows only what they share.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from nousd.daemon import error_boundary as boundary
+from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.policy.approvers import Place
+from nousd.daemon.runs.call_host import LiveCallHost
+from nousd.daemon.runs.registry import Runs
+from nousd.daemon.runs.run_loop import CLOSING_SECONDS
+from nousd.daemon.services import Deferred
+from nousd.daemon.sessions.live_session import LiveSession
+from nousd.daemon.workspace.workspaces import Workspace
+from nousd.errors import CommandRejected
+from nousd.machine.session.client_calls import CallLedger
+from nousd.runtimes.calls.admission import hash_of_request
+from nousd.runtimes.calls.runner import CallRunner
+from nousd.runtimes.calls.runtime_policy import NO_RUNTIME, RuntimeOpinion
+from nousd.tools.interface import Emit, Tool, ToolContext
+from nousd.wire import events
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.events import Event
+from nousd.wire.events.base import CutOff
+from nousd.wire.limits import CLIENT_CALLS_MAX
+from nousd.wire.objects.entries import ToolCall
+from nousd.wire.responses import Accepted
+
+_REMEMBERED: Final = 1024
+"""Acknowledgements that are known without asking the log; more calls than can be on their way to it."""
+
+
+class ClientCall(LiveCallHost):
+    """One call of a client's, and the ``CallHost`` of it."""
+
+    turn = None
+    """See ``CallHost.turn``."""
+
+    def __init__(self, live: LiveSession, call: ToolCall, runs: Runs, workspace: Workspace) -> None:
+        super().__init__(live, runs)
+        self.call = call
+        self.ended = trio.Event()
+        self.ledger = CallLedger()
+        self._workspace = workspace
+        self._scope = trio.CancelScope()
+        self._stopped_as: CutOff | None = None
+        self._quiet_until = 0.0
+        self._last_ticket = Ticket()
+
+    def begin(self, input_hash: str, client_call_id: str | None) -> Ticket:
+        """Puts the request into the log; the ticket tells when it is durable."""
+        requested = events.ToolCallRequested(
+            session_id=self.live.session_id,
+            tool_call_id=self.call.tool_call_id,
+            attempt=1,
+            tool_name=self.call.name,
+            input_hash=input_hash,
+            args=self.call.args,
+            client_call_id=or_unset(client_call_id),
+        )
+        return self.decide((requested,))
+
+    async def drive(self, runner: CallRunner) -> None:
+        """Carries the call out to its end, unless its session is lost or deleted meanwhile."""
+        what = f"tool call {self.call.tool_call_id}"
+        failure = await boundary.contained(partial(self._carry_out, runner), what)
+        if failure is not None and self._stopped_as is None:
+            self._stopped_as = "error"
+        if not self.live.lost and not self.live.state.deleted:
+            await boundary.contained(self._close, f"the end of {what}")
+        with trio.move_on_after(CLOSING_SECONDS):
+            await boundary.contained(self._last_ticket.wait_committed, f"the end of {what}")
+
+    def stop(self, reason: CutOff) -> None:
+        """Ends the call early. The first stop counts."""
+        if self._stopped_as is None:
+            self._stopped_as = reason
+            self._scope.cancel()
+            self._services.withdraw(self.call.tool_call_id)
+
+    async def _carry_out(self, runner: CallRunner) -> None:
+        requested = self._last_ticket
+        self.expect_quiet(0.0)
+        with self._scope:
+            await requested.wait_committed()
+            await runner.execute(self, self.call)
+        if self._scope.cancelled_caught and self._stopped_as is None:
+            self._stopped_as = "timeout"
+
+    async def _close(self) -> None:
+        ends = self.ledger.owed_ends(self._stopped_as or "error")
+        if ends:
+            self.decide(ends)
+
+    # --- the gate's side (CallHost) ----------------------------------------------------------
+
+    @property
+    def where(self) -> Mapping[str, Any]:
+        """See ``CallHost.where``."""
+        return {"session_id": self.live.session_id}
+
+    @property
+    def call_keys(self) -> Mapping[str, Any]:
+        """See ``LiveCallHost.call_keys``."""
+        return self.ledger.call
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Who has asked for the events of this call alone sees what it asks as well."""
+        return (Place(self.live.session_id, self.call.tool_call_id),)
+
+    def expect_quiet(self, seconds: float) -> None:
+        """See ``CallHost.expect_quiet``."""
+        self._quiet_until = trio.current_time() + seconds
+        self._scope.deadline = self._quiet_until + self._services.stale_seconds
+
+    def tool_is_active(self, name: str) -> bool:
+        """See ``CallHost.tool_is_active``."""
+        return self._services.tool_is_active(self.live.state, name)
+
+    def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:
+        """See ``CallHost.tool_context``."""
+        return self._context_in(self._workspace, tool_call_id, emit)
+
+    async def runtime_opinion(self, _call: ToolCall) -> RuntimeOpinion:
+        """See ``CallHost.runtime_opinion``."""
+        return NO_RUNTIME
+
+    # --- into the log ------------------------------------------------------------------------
+
+    def decide(self, decided: Sequence[Event]) -> Ticket:
+        """See ``LiveCallHost.decide``."""
+        ticket = self.live.decide(decided, artifacts=self._take_kept(), follow=self._follow)
+        self._last_ticket = ticket
+        return ticket
+
+    def _follow(self, decided: Sequence[Event], _logged: Sequence[Event]) -> None:
+        for event in decided:
+            self.ledger.note(event)
+        quiet_until = max(self._quiet_until, trio.current_time())
+        self._scope.deadline = quiet_until + self._services.stale_seconds
+
+
+class ClientCalls:
+    """All calls of clients that are under way.
+
+    Args:
+        nursery: where their tasks live.
+        runs: what calls and runs share.
+        runner: the gate.
+        tools: as they are at the moment, by name.
+    """
+
+    def __init__(
+        self, *, nursery: trio.Nursery, runs: Runs, runner: CallRunner, tools: Mapping[str, Tool]
+    ) -> None:
+        self._nursery = nursery
+        self._runs = runs
+        self._runner = runner
+        self._tools = tools
+        self._active: dict[str, ClientCall] = {}
+        self._acknowledged: OrderedDict[tuple[str, str], Deferred] = OrderedDict()
+
+    async def acknowledged(
+        self, live: LiveSession, client_call_id: str | None
+    ) -> Deferred | Accepted | None:
+        """Returns the first acknowledgement of a call that is sent again, else None.
+
+        Memory is asked last, and holds more calls than can have come since the log was asked: so the
+        same call cannot slip in a second time.
+        """
+        if client_call_id is None:
+            return None
+        row = await self._runs.store.tool_call_by_client_id(live.session_id, client_call_id)
+        known = self._acknowledged.get((live.session_id, client_call_id))
+        if known is not None or row is None:
+            return known
+        return _accepted(live, row.tool_call_id)
+
+    def require_room(self) -> None:
+        """Makes sure that one more call may be under way.
+
+        Raises:
+            CommandRejected: ``too_many_calls``.
+        """
+        if len(self._active) >= CLIENT_CALLS_MAX:
+            raise CommandRejected("too_many_calls", details={"limit": CLIENT_CALLS_MAX})
+
+    def start(
+        self,
+        live: LiveSession,
+        tool: str,
+        args: dict[str, Any],
+        client_call_id: str | None,
+        workspace: Workspace,
+    ) -> Deferred:
+        """Starts the task of a call, for which there must be room, and returns its acknowledgement.
+
+        Args:
+            workspace: that of the session, as it is now.
+        """
+        call_id = self._runs.clock.new_id("call")
+        call = ToolCall(tool_call_id=call_id, runtime_tool_call_id="", name=tool, args=args)
+        driver = ClientCall(live, call, self._runs, workspace)
+        ticket = driver.begin(hash_of_request(self._tools, call), client_call_id)
+        self._active[call_id] = driver
+        live.calls.add(driver)
+        self._nursery.start_soon(self._drive, driver)
+        reply = Deferred(ticket, _accepted(live, call_id))
+        if client_call_id is not None:
+            self._remember((live.session_id, client_call_id), reply)
+        return reply
+
+    async def _drive(self, driver: ClientCall) -> None:
+        # Only ``stop`` ends a call early: so its end is written, whatever cancels the daemon.
+        with trio.CancelScope(shield=True):
+            await driver.drive(self._runner)
+        del self._active[driver.call.tool_call_id]
+        driver.live.calls.discard(driver)
+        driver.ended.set()
+        if driver.live.lost and driver.live.is_idle:
+            # Read again, the session gets the ends that it is owed.
+            reread = partial(self._runs.sessions.get, driver.live.session_id)
+            await boundary.contained(reread, "closing a lost call")
+
+    def find(self, tool_call_id: str) -> ClientCall | None:
+        """Returns a call that is under way."""
+        return self._active.get(tool_call_id)
+
+    def stop(self, reason: CutOff, wanted: Callable[[ClientCall], bool] = lambda _: True) -> None:
+        """Ends calls early."""
+        for driver in list(self._active.values()):
+            if wanted(driver):
+                driver.stop(reason)
+
+    async def stop_all(self, reason: CutOff) -> None:
+        """Ends every call early and waits until all are over."""
+        drivers = list(self._active.values())
+        self.stop(reason)
+        for driver in drivers:
+            await driver.ended.wait()
+
+    def _remember(self, key: tuple[str, str], reply: Deferred) -> None:
+        self._acknowledged[key] = reply
+        while len(self._acknowledged) > _REMEMBERED:
+            self._acknowledged.popitem(last=False)
+
+        def settled(ticket: Ticket) -> None:
+            if ticket.failure is not None:
+                self._acknowledged.pop(key, None)
+
+        reply.ticket.when_settled(settled)
+
+
+def _accepted(live: LiveSession, tool_call_id: str) -> Accepted:
+    return Accepted(command="call_tool", tool_call_id=tool_call_id, session_id=live.session_id)

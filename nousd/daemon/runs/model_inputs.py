@@ -1,0 +1,142 @@
+"""Where the next model input of each session goes on from, so that none is stored or hashed anew.
+
+What the last one left behind is kept for the sessions used last. Of the others, and after a restart, the
+log has it: the newest ``model_input`` of the session's last runs names the end of the chain.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.daemon.eventlog.log_walk import for_each_event
+from nousd.errors import InputNotWhole
+from nousd.machine.context.compiler import Compiled
+from nousd.machine.context.input_chunks import Chain, Rest, Stored, resumed_chain, store_input
+from nousd.machine.context.model_input import ModelMessage
+from nousd.store.artifacts import Artifact
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter, StoredEvent
+from nousd.wire import events
+from nousd.wire.codec.envelope import decode_event
+from nousd.wire.codec.input_chunks import MEDIA_TYPE, decode_node
+
+KEPT_SESSIONS_MAX: Final = 32
+KEPT_CHARS_MAX: Final = 8 * 1024 * 1024
+"""Of the messages that are kept in all; they are mostly those of the contexts that are kept anyway."""
+
+_RUNS_LOOKED_AT: Final = 3
+
+
+def artifacts_of(stored: Stored) -> list[Artifact]:
+    """Returns what is to be committed together with the event that tells of the input."""
+    return [Artifact(artifact_id, MEDIA_TYPE, data) for artifact_id, data in stored.artifacts]
+
+
+class ModelInputs:
+    """The newest chain of each session. ``last_rest`` is that of the newest input of all: most runs
+    have the same tools and instructions.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.last_rest: Rest | None = None
+        self._kept: OrderedDict[str, tuple[Chain, int]] = OrderedDict()
+        self._chars = 0
+
+    async def chain(self, session_id: str, messages: Sequence[ModelMessage]) -> Chain | None:
+        """Returns where an input with these messages may go on from; it is kept no longer."""
+        kept = self.forget(session_id)
+        if kept is not None or len(messages) <= 1:
+            return kept
+        return await self._logged(session_id, messages)
+
+    def keep(self, session_id: str, chain: Chain) -> None:
+        """Remembers a chain. Should one of its commits fail, it is to be forgotten."""
+        self.forget(session_id)
+        chars = sum(len(message.text) for message in chain.messages)
+        self._kept[session_id] = (chain, chars)
+        self._chars += chars
+        while len(self._kept) > KEPT_SESSIONS_MAX or self._chars > KEPT_CHARS_MAX:
+            self.forget(next(iter(self._kept)))
+
+    def forget(self, session_id: str) -> Chain | None:
+        """Lets go of what is kept of a session, and returns it."""
+        chain, chars = self._kept.pop(session_id, (None, 0))
+        self._chars -= chars
+        return chain
+
+    async def _logged(self, session_id: str, messages: Sequence[ModelMessage]) -> Chain | None:
+        for record in await self._store.runs(session_id, limit=_RUNS_LOOKED_AT, before=None):
+            node_ref = await self._newest_input(record.run_id)
+            if node_ref is not None:
+                return await self._resumed(node_ref, messages)
+        return None
+
+    async def _newest_input(self, run_id: str) -> str | None:
+        """Returns the id of the node that the run's last answer was asked for with."""
+        wanted = EventFilter(run_id=run_id, types=frozenset({"model_input"}))
+        newest: str | None = None
+
+        def take(stored: StoredEvent) -> None:
+            nonlocal newest
+            told = _decoder.decode(decode_event(stored.line).payload)
+            if told.purpose == "answer" and told.input_ref is not UNSET:
+                newest = told.input_ref
+
+        await for_each_event(self._store, wanted, take)
+        return newest
+
+    async def _resumed(self, node_ref: str, messages: Sequence[ModelMessage]) -> Chain | None:
+        artifact = await self._store.artifact(node_ref)
+        if artifact is None:
+            return None
+        try:
+            node = decode_node(artifact.data)
+        except InputNotWhole:
+            return None
+        return resumed_chain(node, node_ref, messages)
+
+
+class InputsOfRun:
+    """The inputs of one run, each of which goes on from the one before."""
+
+    def __init__(self, inputs: ModelInputs, session_id: str) -> None:
+        self._inputs = inputs
+        self._session_id = session_id
+        self._chain: Chain | None = None
+
+    async def store(self, compiled: Compiled) -> Stored:
+        """Returns what is to be stored of an input. A summary's has nothing in common with others."""
+        request = compiled.request
+        if request.purpose == "summary":
+            return store_input(None, request, omitted=compiled.omitted)
+        if self._chain is None:
+            self._chain = await self._inputs.chain(self._session_id, request.messages)
+        stored = store_input(
+            self._chain,
+            request,
+            closing=compiled.closing,
+            omitted=compiled.omitted,
+            likely=self._inputs.last_rest,
+        )
+        self._chain = stored.chain
+        self._inputs.last_rest = stored.chain.rest
+        return stored
+
+    def leave(self) -> None:
+        """Leaves the chain to the session's next run."""
+        if self._chain is not None:
+            self._inputs.keep(self._session_id, self._chain)
+
+    def forget(self) -> None:
+        """A commit failed: whatever goes on from here would miss it."""
+        self._chain = None
+        self._inputs.forget(self._session_id)
+
+
+_decoder: Final = msgspec.json.Decoder(events.ModelInput)

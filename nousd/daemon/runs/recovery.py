@@ -1,0 +1,107 @@
+"""The first thing after the locks: whatever a killed process left open gets its balanced ends.
+
+The events of such a run, or of a call that a client made itself, are walked by the same ledger that
+watched them when they were made, and closed by the same ``owed_ends``; a model call that nobody has
+counted is counted. Nothing runs again by itself; what was not consumed is still pending.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from nousd.daemon.clock import Clock
+from nousd.daemon.eventlog.log import Log
+from nousd.daemon.eventlog.log_walk import event_of, for_each_event
+from nousd.daemon.runs.call_records import ledger_of
+from nousd.errors import StoreError
+from nousd.machine.session.appending import joined, leaf_after
+from nousd.machine.session.closing_events import owed_ends
+from nousd.machine.session.lifecycle import LOGGED, Ledger
+from nousd.machine.session.state import SessionState, queue_fields
+from nousd.machine.session.usage import owed_usage
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter
+from nousd.store.rows import ToolCallRow
+from nousd.wire.events import Event
+from nousd.wire.responses.runs import RunRecord
+
+_log = logging.getLogger(__name__)
+
+
+Ends = Callable[[], Awaitable[tuple[Event, ...]]]
+"""Finds out which ends something is owed."""
+
+
+async def close_what_is_open(
+    store: Store, log: Log, clock: Clock, *, session_id: str | None = None
+) -> int:
+    """Ends every run and every client's own call that has no end; returns how many there were.
+
+    Args:
+        session_id: only what is this session's. None: all, as at a start.
+
+    Raises:
+        StoreError: the ends of one could not be written; those of the others were, if they could be.
+    """
+
+    async def left_open() -> dict[str, Ends]:
+        runs = {run.run_id: (run.session_id, run) for run in await store.open_runs()}
+        calls = {row.tool_call_id: (row.session_id, row) for row in await store.open_client_calls()}
+        ends: dict[str, Ends] = {}
+        for name, (of, run) in runs.items():
+            if session_id in (None, of):
+                ends[f"run {name}"] = partial(_ends_of_run, run, store, clock)
+        for name, (of, row) in calls.items():
+            if session_id in (None, of):
+                ends[f"tool call {name}"] = partial(_ends_of_call, row, store)
+        return ends
+
+    if not await left_open():
+        return 0
+    # Ends that are on their way already must not be written twice.
+    await store.flush()
+    failures = []
+    owing = await left_open()
+    for what, find_ends in owing.items():
+        try:
+            await log.submit(log.encode(await find_ends()), owed=True).wait_committed()
+            _log.info("%s was interrupted and is now closed", what)
+        except StoreError as failure:
+            failures.append(failure)
+    if failures:
+        raise failures[0]
+    return len(owing)
+
+
+async def close_what_can_be(store: Store, log: Log, clock: Clock) -> None:
+    """Closes what is open at a start. A disk in trouble does not keep the daemon from answering reads:
+    what cannot be closed now is closed when its session is next used.
+    """
+    try:
+        await close_what_is_open(store, log, clock)
+    except StoreError as failure:
+        _log.error("not everything that was interrupted could be closed: %s", failure)
+
+
+async def _ends_of_run(run: RunRecord, store: Store, clock: Clock) -> tuple[Event, ...]:
+    ledger = await _walk(store, run)
+    row = await store.session(run.session_id)
+    leaf_id = None if row is None else row.leaf_id
+    *ends, end = owed_ends(ledger, "interrupted", leaf_id=leaf_id, now=clock.now())
+    pending = await store.pending_inputs(run.session_id)
+    left = SessionState(session_id=run.session_id, **queue_fields(pending))
+    appended = joined(left, run_id=run.run_id, leaf_id=leaf_after(ends, leaf_id))
+    return (*owed_usage(ledger), *ends, *appended, end)
+
+
+async def _ends_of_call(row: ToolCallRow, store: Store) -> tuple[Event, ...]:
+    return (await ledger_of(store, row.tool_call_id)).owed_ends("interrupted")
+
+
+async def _walk(store: Store, run: RunRecord) -> Ledger:
+    ledger = Ledger(run.session_id, run.run_id, LOGGED)
+    events = EventFilter(run_id=run.run_id)
+    await for_each_event(store, events, lambda stored: ledger.note(event_of(stored)))
+    return ledger

@@ -1,0 +1,117 @@
+"""The ``result`` of a waited-for run, read from the log: the same for whoever asks.
+
+Asked for again after the run's deltas were pruned it has the same texts under fewer ids.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.daemon.eventlog.log_walk import for_each_event
+from nousd.store.interface import Store
+from nousd.store.records import EventFilter, StoredEvent
+from nousd.wire.codec.envelope import decode_event
+from nousd.wire.commands.subscribe import cursor_seq
+from nousd.wire.events import DELTA_EVENTS, FROZEN_EVENTS
+from nousd.wire.limits import RESULT_EVENTS_MAX
+from nousd.wire.responses import Accepted, Result
+from nousd.wire.responses.runs import FlatEvent
+
+_FLAT_FIELDS: Final = frozenset(FlatEvent.__struct_fields__) - {"type", "id", "ts", "turn"}
+
+
+async def run_result(store: Store, accepted: Accepted) -> Result:
+    """Returns the result of a run that has ended (or is still going: then of what it did so far)."""
+    assert isinstance(accepted.run_id, str)
+    assert isinstance(accepted.session_id, str)
+    while (summary := await _summarised(store, accepted.run_id)) is None:
+        pass  # no run is pruned more often than it has deltas
+    return Result(
+        output=summary.output,
+        events=tuple(summary.events),
+        session_id=accepted.session_id,
+        run_id=accepted.run_id,
+        status=summary.status,
+        leaf_id=accepted.leaf_id,
+        events_truncated=summary.truncated or UNSET,
+    )
+
+
+async def _summarised(store: Store, run_id: str) -> _Summary | None:
+    """Reads a run page by page; None if it was pruned between two of them, and a text came twice."""
+    summary = _Summary()
+    wanted = EventFilter(run_id=run_id, types=frozenset(FROZEN_EVENTS))
+    await for_each_event(store, wanted, summary.add)
+    summary.join_deltas()
+    return None if summary.repeats else summary
+
+
+class _Summary:
+    """Collects a run's events, with neighbouring deltas joined, up to the bound."""
+
+    def __init__(self) -> None:
+        self.events: list[FlatEvent] = []
+        self.output = ""
+        self.status: Any = "running"
+        self.truncated = False
+        self.repeats = False
+        self._last_deltas: dict[tuple[str, Any], int] = {}
+        self._assistants: set[str] = set()
+        self._deltas: list[str] = []
+
+    def add(self, stored: StoredEvent) -> None:
+        event = decode_event(stored.line)
+        payload = msgspec.json.decode(event.payload)
+        self._look_for_outcome(event.type, payload)
+        self._look_for_repetition(stored, payload)
+        flat = _flattened(event.type, event.id, event.ts, payload)
+        if self.events and _continues(self.events[-1], flat):
+            self._deltas.append(str(flat.delta))
+        elif len(self.events) < RESULT_EVENTS_MAX:
+            self.join_deltas()
+            self.events.append(flat)
+        else:
+            self.truncated = True
+
+    def join_deltas(self) -> None:
+        """Gives the last event the deltas that followed it; all at once, however many there are."""
+        if self._deltas:
+            last = self.events[-1]
+            delta = "".join([str(last.delta), *self._deltas])
+            self.events[-1] = msgspec.structs.replace(last, delta=delta)
+            self._deltas.clear()
+
+    def _look_for_repetition(self, stored: StoredEvent, payload: dict[str, Any]) -> None:
+        if stored.type not in DELTA_EVENTS:
+            return
+        told = (stored.type, payload.get("message_id", payload.get("tool_call_id")))
+        if "joined_from" in payload:
+            first = cursor_seq(payload["joined_from"])
+            self.repeats |= first <= self._last_deltas.get(told, -1)
+        self._last_deltas[told] = stored.seq
+
+    def _look_for_outcome(self, type_: str, payload: dict[str, Any]) -> None:
+        if type_ == "message_start" and payload["role"] == "assistant":
+            self._assistants.add(payload["message_id"])
+        elif type_ == "message_end" and payload["message_id"] in self._assistants:
+            self.output = payload["text"]
+        elif type_ == "agent_end":
+            self.status = payload["status"]
+
+
+def _flattened(type_: str, event_id: str, ts: str, payload: dict[str, Any]) -> FlatEvent:
+    fields = {key: value for key, value in payload.items() if key in _FLAT_FIELDS}
+    turn = int(payload["turn_id"]) if "turn_id" in payload else UNSET
+    return FlatEvent(type=type_, id=event_id, ts=ts, turn=turn, **fields)
+
+
+def _continues(first: FlatEvent, second: FlatEvent) -> bool:
+    return (
+        first.type == second.type
+        and first.delta is not UNSET
+        and first.message_id == second.message_id
+        and first.tool_call_id == second.tool_call_id
+    )

@@ -1,0 +1,366 @@
+"""One active run, as its runtime, its tools and other runs see it.
+
+``RunHost`` is the ``TurnHost`` of a runtime: it puts into the log what is decided, keeps what models are
+given, and says what the run may use. What tool calls need of it is ``call_host``'s; how a run goes from
+turn to turn, and how it ends, ``run_driver``'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import trio
+from msgspec import UNSET, UnsetType
+
+from nousd.daemon.eventlog.log import Ticket
+from nousd.daemon.policy.approvers import Place
+from nousd.daemon.runs.call_host import LiveCallHost
+from nousd.daemon.runs.model_inputs import InputsOfRun, artifacts_of
+from nousd.daemon.runs.task_tree import TaskTree
+from nousd.daemon.runs.tasks import TasksOfCall
+from nousd.daemon.sessions.history import ContextOfRun
+from nousd.daemon.sessions.live_session import LiveSession
+from nousd.errors import CommandRejected, RunFailed
+from nousd.machine.context import text_offload as long_texts
+from nousd.machine.context.compiler import Compiled
+from nousd.machine.context.input_chunks import Stored
+from nousd.machine.context.model_input import ModelChoice, ToolSpec
+from nousd.machine.context.prompt_sections import SourceText, agent_prompt, agents_source
+from nousd.machine.session import queue
+from nousd.machine.session.lifecycle import Ledger, Phase
+from nousd.machine.session.state import options_of
+from nousd.runtimes.calls.attempts import Earlier
+from nousd.runtimes.calls.runtime_policy import RuntimeOpinion
+from nousd.store.artifacts import Artifact
+from nousd.tools.builtin.task import TASK
+from nousd.tools.interface import Emit, ToolContext
+from nousd.wire import events
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.events import Event
+from nousd.wire.events.base import EndStatus, TurnKey
+from nousd.wire.objects.entries import Entry, MessageEntry, ToolCall
+from nousd.wire.objects.run_options import RunOptions, ToolChoice
+
+if TYPE_CHECKING:
+    from nousd.daemon.runs.registry import Runs
+    from nousd.daemon.workspace.workspaces import Workspace
+
+
+_CONFLICT_SECONDS: Final = 1.0
+"""How often it is told of a run that another one was refused because of it, at most."""
+
+
+class RunHost(LiveCallHost):
+    """One active run. It keeps the interface ``TurnHost`` for its runtime.
+
+    Args:
+        parent: the run whose call of ``task`` it carries out.
+
+    ``scope``: what the run is carried out in; ``stop`` cancels it.
+    """
+
+    def __init__(
+        self, live: LiveSession, run_id: str, services: Runs, *, parent: RunHost | None = None
+    ) -> None:
+        super().__init__(live, services)
+        self.run_id = run_id
+        self.tree = TaskTree(self, parent)
+        self.ledger = Ledger(live.session_id, run_id)
+        self.shown = Ledger(live.session_id, run_id)
+        self.ended = trio.Event()
+        self.scope = trio.CancelScope()
+        self.last_ticket = Ticket()
+        self.calls_of: str | None = None
+        """The message whose calls it carries out, from the message's end to the next model call."""
+        self.end: events.AgentEnd | None = None
+        """The end of the run, once it is durable."""
+        self._stopped_as: EndStatus = "cancelled"
+        self._seen = trio.current_time()
+        self._quiet_until = 0.0
+        self._conflict_told = -math.inf
+        self._context = ContextOfRun(services.contexts, live)
+        self._inputs = InputsOfRun(services.inputs, live.session_id)
+        self._workspace: Workspace | None = None
+        self._instructions: Sequence[SourceText] | None = None
+        self._model_calls = 0
+        self._has_answered = False
+
+    # --- its place among runs ----------------------------------------------------------------
+
+    def begin(self, decided: Sequence[Event], artifacts: Sequence[Artifact]) -> Ticket:
+        """Puts the events that start the run into the log."""
+        self._kept += artifacts
+        ticket = self.decide(decided)
+        self.live.run = self
+        return ticket
+
+    async def enter_workspace(self) -> Workspace:
+        """Looks for the folder that the run works in; it keeps that, whatever comes.
+
+        Raises:
+            RunFailed: it may not work there, or cannot.
+        """
+        if self._workspace is None:
+            try:
+                self._workspace = await self._services.workspaces.of(self.live.state)
+            except CommandRejected as refused:
+                raise RunFailed(
+                    refused.message, "the session's folder cannot be used", refused.cause or ""
+                ) from refused
+        return self._workspace
+
+    def leave(self) -> None:
+        """Leaves to later runs of the session what they need not read again."""
+        self._context.leave()
+        self._inputs.leave()
+
+    def stop(self, status: EndStatus) -> None:
+        """Ends the run early: its task is cancelled and closes what is open. The first stop counts."""
+        if not self.scope.cancel_called:
+            self._stopped_as = status
+            self.scope.cancel()
+            if self.ledger.tool is not None:
+                self._services.withdraw(self.ledger.tool.tool_call_id)
+
+    @property
+    def stale_at(self) -> float:
+        """When the run is to be given up if nothing is seen of it before; trio's time."""
+        if self.tree.is_waiting:
+            return math.inf
+        return max(self._seen, self._quiet_until) + self._services.stale_seconds
+
+    @property
+    def quiet_seconds(self) -> float:
+        """For how long nothing was seen of the run, where it does not wait within a limit of its own."""
+        if self.tree.is_waiting:
+            return 0.0
+        return max(0.0, trio.current_time() - max(self._seen, self._quiet_until))
+
+    def tell_conflict(self, client_id: str | None) -> None:
+        """Tells that another run was asked for while this one goes on; once a second at most, so that
+        whoever hammers does not fill the log.
+        """
+        now = trio.current_time()
+        if now - self._conflict_told < _CONFLICT_SECONDS or self.live.lost:
+            return
+        self._conflict_told = now
+        conflict = events.RunConflict(
+            session_id=self.live.session_id, run_id=self.run_id, client_id=or_unset(client_id)
+        )
+        self.live.decide((conflict,))
+
+    @property
+    def stopped_as(self) -> EndStatus:
+        """How the run ends if it is stopped, and how its tasks then end."""
+        return self._stopped_as
+
+    @property
+    def last_answer(self) -> str:
+        """What the model said last in this run."""
+        return self._context.last_answer(self.run_id)
+
+    @property
+    def remark_where(self) -> dict[str, Any]:
+        """The keys of a remark: those of the turn that is open, else those of the run."""
+        where: dict[str, Any] = {**self.ledger.where}
+        if self.ledger.phase is Phase.RUN:
+            del where["turn_id"]
+        return where
+
+    # --- the runtime's side (TurnHost) -------------------------------------------------------
+
+    @property
+    def turn(self) -> RunHost:
+        """See ``CallHost.turn``."""
+        return self
+
+    @property
+    def where(self) -> TurnKey:
+        """See ``CallHost.where``."""
+        return self.ledger.where
+
+    @property
+    def call_keys(self) -> Mapping[str, Any]:
+        """See ``LiveCallHost.call_keys``."""
+        assert self.ledger.tool is not None
+        return {**self.where, **self.ledger.tool.keys}
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """See ``LiveCallHost.places``."""
+        return self.tree.places
+
+    def tool_context(self, tool_call_id: str, emit: Emit) -> ToolContext:
+        """See ``CallHost.tool_context``."""
+        assert self._workspace is not None
+        context = self._context_in(self._workspace, tool_call_id, emit)
+        tasks = TasksOfCall(self._services, self, tool_call_id)
+        return msgspec.structs.replace(context, tasks=tasks)
+
+    async def runtime_opinion(self, call: ToolCall) -> RuntimeOpinion:
+        """See ``CallHost.runtime_opinion``."""
+        return await self._services.runtime.opinion_of(call)
+
+    @property
+    def choice(self) -> ModelChoice:
+        """See ``TurnHost.choice``."""
+        return self._services.choice_of(self.live.state, self._options)
+
+    @property
+    def tool_choice(self) -> ToolChoice | None:
+        """See ``TurnHost.tool_choice``."""
+        choice = self._options.tool_choice
+        if choice is UNSET or (choice == "required" and self._has_answered):
+            return None
+        return None if choice == "auto" else choice
+
+    @property
+    def leaf_id(self) -> str | None:
+        """See ``TurnHost.leaf_id``."""
+        return self.live.state.leaf_id
+
+    async def keep_input(self, compiled: Compiled) -> Stored:
+        """See ``TurnHost.keep_input``."""
+        stored = await self._inputs.store(compiled)
+        self._kept += artifacts_of(stored)
+        return stored
+
+    async def instructions(self) -> Sequence[SourceText]:
+        """See ``TurnHost.instructions``."""
+        if self._instructions is None:
+            workspace = await self.enter_workspace()
+            instructions = await workspace.instructions.of(self.live.session_id)
+            agents = await self._services.agents_of(self.live)
+            told = agents_source(agents.described) if self.tool_is_active(TASK.name) else ()
+            self._instructions = (*instructions, *told)
+        return self._instructions
+
+    async def add_instructions(self, added: Sequence[SourceText]) -> None:
+        """Adds to what the models of this run are told."""
+        self._instructions = (*await self.instructions(), *added)
+
+    @property
+    def own_prompt(self) -> SourceText | None:
+        """See ``TurnHost.own_prompt``."""
+        worker = self.live.state.worker
+        if worker is not None and worker.prompt:
+            return agent_prompt(worker.prompt)
+        return None if self._workspace is None else self._workspace.system_prompt
+
+    @property
+    def correlation_id(self) -> str | UnsetType:
+        """See ``TurnHost.correlation_id``."""
+        run = self.live.state.run
+        return UNSET if run is None else run.request.correlation_id
+
+    @property
+    def model_calls_left(self) -> int | None:
+        """See ``TurnHost.model_calls_left``."""
+        worker = self.live.state.worker
+        if worker is None or worker.max_calls is UNSET:
+            return None
+        return max(0, worker.max_calls - self._model_calls)
+
+    async def artifact(self, artifact_id: str) -> bytes:
+        """See ``TurnHost.artifact``."""
+        store = self._services.store
+        artifact = await store.artifact(artifact_id)
+        if artifact is None:
+            # It may have been accepted a moment ago, and be on its way to the disk.
+            await store.flush()
+            artifact = await store.artifact(artifact_id)
+        if artifact is None:
+            raise RunFailed("artifact_not_found", "an artifact is missing", artifact_id)
+        return artifact.data
+
+    def expect_quiet(self, seconds: float) -> None:
+        """See ``TurnHost.expect_quiet``."""
+        self._seen = trio.current_time()
+        self._quiet_until = self._seen + seconds
+
+    def warn(self, code: str, message: str) -> None:
+        """See ``HookedRun.warn``."""
+        self.decide((events.Warning(**self.remark_where, code=code, message=message),))
+
+    async def earlier(self, call: ToolCall) -> Earlier:
+        """See ``TurnHost.earlier``."""
+        message_id = call.tool_call_id.rpartition(".")[0]
+        self._services.require_alone(self, message_id)
+        self.calls_of = message_id
+        return await self._services.call_records.earlier(self.live.session_id, call)
+
+    def steer_bites(self) -> bool:
+        """See ``TurnHost.steer_bites``."""
+        return queue.steer_bites(self.live.state.queue, self.run_id)
+
+    def tool_is_active(self, name: str) -> bool:
+        """See ``TurnHost.tool_is_active``."""
+        return self._options.tool_choice != "none" and self._is_offered(name)
+
+    def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+        """See ``TurnHost.offered``."""
+        return tuple(tool for tool in tools if self._is_offered(tool.name))
+
+    def _is_offered(self, name: str) -> bool:
+        allowed = self._options.tools
+        is_allowed = allowed is UNSET or name in allowed
+        return is_allowed and self._services.tool_is_active(self.live.state, name)
+
+    @property
+    def _options(self) -> RunOptions:
+        return options_of(self.live.state)
+
+    async def context(self) -> Sequence[Entry]:
+        """See ``TurnHost.context``."""
+        return await self._context.read()
+
+    def new_id(self, prefix: str) -> str:
+        """See ``TurnHost.new_id``."""
+        return self._services.clock.new_id(prefix)
+
+    # --- into the log ------------------------------------------------------------------------
+
+    def decide(self, decided: Sequence[Event]) -> Ticket:
+        """See ``LiveCallHost.decide``."""
+        ticket = self.live.decide(decided, artifacts=self._take_kept(), follow=self._follow)
+
+        def settled(ticket: Ticket) -> None:
+            if ticket.failure is None:
+                for event in decided:
+                    self.shown.note(event)
+                    if isinstance(event, events.AgentEnd):
+                        self.end = event
+            else:
+                # Nothing that it does from now on could be written. What is put into the log in its
+                # place may have the same ids, and says something else.
+                self._inputs.forget()
+                self._context.forget()
+                self.scope.cancel()
+
+        ticket.when_settled(settled)
+        self.last_ticket = ticket
+        self.tree.tell_root(decided)
+        return ticket
+
+    def _follow(self, decided: Sequence[Event], logged: Sequence[Event]) -> None:
+        self._seen = trio.current_time()
+        for event, short in zip(decided, logged, strict=True):
+            self.ledger.note(event)
+            if isinstance(event, events.ToolExecutionEnd):
+                self._quiet_until = 0.0
+            if isinstance(event, events.ModelInput) and event.purpose == "answer":
+                self._model_calls += 1
+            if isinstance(event, events.ModelInput | events.AgentEnd):
+                self.calls_of = None
+            if isinstance(event, events.EntryAppended) and isinstance(short, events.EntryAppended):
+                self._append(long_texts.as_logged(short.entry, event.entry))
+
+    def _append(self, entry: Entry) -> None:
+        if isinstance(entry, MessageEntry) and entry.role == "assistant":
+            self._has_answered = True
+        if isinstance(entry, MessageEntry) and entry.tool_calls:
+            self.calls_of = entry.id
+        self._context.append(entry)

@@ -1,0 +1,203 @@
+"""One active run, from its start in the log to its one end.
+
+``RunDriver`` takes turns off the session's queue, hands each to the runtime, and ends the run. However a
+run ends (done, failed, aborted, stopped), what it has open is closed by the machine's ``owed_ends`` and
+nothing else. What the runtime sees of the run is ``run_host``'s. Of other runs it knows nothing.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import trio
+from msgspec import UNSET
+
+from nousd.daemon import error_boundary as boundary
+from nousd.daemon.runs.run_hooks import RunHooks
+from nousd.daemon.sessions.history import wholes_of
+from nousd.errors import NousdError, RunFailed
+from nousd.machine.context import text_offload as long_texts
+from nousd.machine.session import decisions, queue
+from nousd.machine.session.appending import joined, leaf_after
+from nousd.machine.session.closing_events import owed_ends
+from nousd.machine.session.lifecycle import Phase
+from nousd.machine.session.queue import Turn
+from nousd.wire import events
+from nousd.wire.events import Event
+from nousd.wire.events.base import EndStatus
+
+if TYPE_CHECKING:
+    from nousd.daemon.runs.registry import Runs
+    from nousd.daemon.runs.run_host import RunHost
+
+CLOSING_SECONDS: Final = 3.0
+"""How long a stopped run waits for its ends to reach the disk; the log has them either way, or the
+next start writes them."""
+
+
+class RunDriver:
+    """Carries out one run.
+
+    Args:
+        own_prompt: the id of the input that started it; None for a run that resumes.
+    """
+
+    def __init__(self, host: RunHost, services: Runs, *, own_prompt: str | None) -> None:
+        self._host = host
+        self._services = services
+        self._own_prompt = own_prompt
+        self._hooks = RunHooks(services.hooks, host)
+
+    async def drive(self) -> None:
+        """Carries the run out to its end, unless the session is lost meanwhile. Never raises."""
+        host, live = self._host, self._host.live
+        outcome = await boundary.contained(self._turns_until_stopped, f"run {host.run_id}")
+        if host.scope.cancel_called:
+            outcome = None  # what fails while the run is being stopped comes of that
+        if not live.lost and host.ledger.phase is not Phase.ENDED:
+            ended = await boundary.contained(partial(self._end_early, outcome), "the end of a run")
+            if ended is not None:
+                # Ends that fail here are owed to the log, like those of a killed process.
+                live.lost = True
+        if not live.lost:
+            host.leave()
+        with trio.move_on_after(CLOSING_SECONDS):
+            await boundary.contained(host.last_ticket.wait_committed, f"end of {host.run_id}")
+        # The next run may have been accepted while this one's end was on its way to the disk.
+        if live.run is host:
+            live.run = None
+
+    async def _turns_until_stopped(self) -> None:
+        # An error that meets the cancelling comes out of the scope, as a group without it.
+        with self._host.scope:
+            await self._turns()
+
+    async def _turns(self) -> None:
+        started = self._host.last_ticket
+        # Read while the start is on its way to the disk.
+        await self._host.context()
+        workspace = await self._host.enter_workspace()
+        await self._host.instructions()
+        remark = await workspace.project.remark(self._host.live.session_id)
+        await started.wait_committed()
+        # Aborted before it began, it has no turn: the abort has given its prompt back.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if remark is not None:
+            self._host.warn("project_config_ignored", long_texts.beginning(remark))
+        added = await self._hooks.before_run(resumes=self._own_prompt is None)
+        await self._host.add_instructions(added)
+        turn: Turn | None = await self._next_turn() or Turn("resume", ())
+        while turn is not None:
+            self._begin_turn(turn)
+            await self._hooks.turn_start(turn)
+            await self._services.runtime.run_turn(self._host)
+            # A stop that came while this task was already on its way must not look like an end.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            await self._hooks.turn_end()
+            turn = await self._end_turn()
+
+    async def _next_turn(self) -> Turn | None:
+        """Returns what is next, with whole texts; the caller may decide on it without another await."""
+        wholes: dict[str, bytes | None] = {}
+        while True:
+            state = self._host.live.state
+            turn = queue.next_turn(
+                state.queue,
+                own_prompt=self._own_prompt,
+                steering=state.steering_mode,
+                follow_up=state.follow_up_mode,
+            )
+            if turn is None:
+                return None
+            missing = long_texts.refs_in(turn.inputs).keys() - wholes
+            if not missing:
+                return Turn(turn.kind, long_texts.whole_inputs(turn.inputs, wholes))
+            # What was accepted a moment ago may still be on its way to the disk.
+            await self._services.store.flush()
+            wholes |= await wholes_of(self._services.store, missing)
+
+    def _begin_turn(self, turn: Turn) -> None:
+        """Puts the turn's beginning on its way into the log. The model is asked meanwhile: what it
+        says comes behind this in the log, and a tool call waits for both. What a runtime says before
+        it first waits is there in time for the same commit.
+        """
+        clock = self._services.clock
+        self._host.decide(
+            decisions.begin_turn(
+                self._host.live.state,
+                turn,
+                run_id=self._host.run_id,
+                turn_id=str(self._host.ledger.turns + 1),
+                message_id=clock.new_id("msg"),
+                created_at=clock.now(),
+            )
+        )
+
+    async def _end_turn(self) -> Turn | None:
+        """Ends the turn, and the run with it if nothing waits; in one step, so that an input is
+        either seen here or refused because there is no run any more.
+        """
+        turn = await self._next_turn()
+        ends: list[Event] = [events.TurnEnd(**self._host.ledger.where)]
+        if turn is None:
+            ends += joined(self._host.live.state, run_id=self._host.run_id)
+            ends.append(self._agent_end("completed"))
+        self._host.decide(ends)
+        return turn
+
+    async def _end_early(self, failure: NousdError | None) -> None:
+        status: EndStatus = self._host.stopped_as
+        remarks: list[Event] = []
+        cause: str | None = None
+        if failure is not None:
+            status = "error"
+            failed = boundary.run_failure(failure)
+            cause = long_texts.beginning(failed.cause or failed.message)
+            remarks.append(self._error_event(failed))
+        elif status == "timeout":
+            cause = f"nothing happened for {self._services.stale_seconds * 1000:.0f} ms"
+            remarks.append(
+                events.Warning(**self._host.remark_where, code="run_stale", message=cause)
+            )
+        elif self._host.ledger.phase in (Phase.TURN, Phase.MESSAGE):
+            remarks.append(
+                events.Warning(
+                    **self._host.ledger.where, code="provider_aborted", message="request_aborted"
+                )
+            )
+        ends = owed_ends(
+            self._host.ledger,
+            status,
+            leaf_id=self._host.leaf_id,
+            now=self._services.clock.now(),
+            error=cause,
+        )
+        *first, end = ends
+        leaf_id = leaf_after(first, self._host.leaf_id)
+        appended = joined(self._host.live.state, run_id=self._host.run_id, leaf_id=leaf_id)
+        self._host.decide([*remarks, *first, *appended, end])
+
+    def _agent_end(self, status: EndStatus) -> events.AgentEnd:
+        return events.AgentEnd(
+            session_id=self._host.live.session_id, run_id=self._host.run_id, status=status
+        )
+
+    def _error_event(self, failure: RunFailed) -> events.Error:
+        """Tells a failure; what its server said is kept where the cause does not tell all of it."""
+        cause = long_texts.beginning(failure.cause)
+        raw = failure.raw or failure.cause.encode(errors="replace")
+        is_told = raw.decode(errors="replace").strip() in cause
+        return events.Error(
+            **self._host.remark_where,
+            code=failure.code,
+            message=failure.message,
+            cause=cause,
+            hint=failure.hint or UNSET,
+            raw_ref=UNSET if is_told else self._host.keep_bytes(raw, _raw_type(raw)),
+        )
+
+
+def _raw_type(raw: bytes) -> str:
+    """Returns the media type of what a server answered."""
+    return "application/json" if raw.lstrip()[:1] in (b"{", b"[") else long_texts.TEXT_MEDIA_TYPE

@@ -1,0 +1,86 @@
+"""A run among the runs that it is carried out for, and those that are carried out for it.
+
+The runs of tasks make a tree. Its root is the run that a user started: people look at that one, so what
+is asked below is told there, too. How a task starts and ends is ``tasks``'s.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from nousd.daemon.policy.approvers import Place
+from nousd.daemon.runs.subtask_approvals import ASKS, ENDS, at_root, id_of
+from nousd.machine.session.lifecycle import Phase
+from nousd.wire.events import Event
+
+if TYPE_CHECKING:
+    from nousd.daemon.runs.run_host import RunHost
+
+
+class TaskTree:
+    """One run's place in the tree.
+
+    Args:
+        parent: the run whose call of ``task`` it carries out; None for a root.
+    """
+
+    def __init__(self, run: RunHost, parent: RunHost | None) -> None:
+        self.started = 0
+        """Tasks of this run, those of its tasks included; counted at a root alone."""
+        # Weak, as the run holds its place: so a run that is over goes with all that it has read, and
+        # need not be found among cycles, which are looked for seldom.
+        self._place_of = weakref.ref(run)
+        self._root_above = None if parent is None else parent.tree.root
+        self._tasks: set[RunHost] = set()
+        self._asked_at_root: set[str] = set()
+
+    @property
+    def root(self) -> RunHost:
+        """The run that a user started."""
+        return self._run if self._root_above is None else self._root_above
+
+    @property
+    def _run(self) -> RunHost:
+        run = self._place_of()
+        assert run is not None
+        return run
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether tasks are being carried out for the run, each with a limit of its own."""
+        return bool(self._tasks)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where what the run asks is seen."""
+        runs = (self._run,) if self.root is self._run else (self._run, self.root)
+        return tuple(Place(run.live.session_id, run.run_id) for run in runs)
+
+    @contextmanager
+    def waiting_for(self, task: RunHost) -> Iterator[None]:
+        """While the block lasts, the run is as alive as the tasks that it waits for."""
+        self._tasks.add(task)
+        try:
+            yield
+        finally:
+            self._tasks.discard(task)
+            self._run.expect_quiet(0.0)
+
+    def tell_root(self, decided: Sequence[Event]) -> None:
+        """Tells at the root what the run asks, and what becomes of that."""
+        root = self.root
+        if root is self._run or root.live.lost or root.ledger.phase is Phase.ENDED:
+            return
+        told: list[Event] = []
+        for event in decided:
+            if isinstance(event, ASKS):
+                self._asked_at_root.add(id_of(event))
+                told += at_root(event, root.where)
+            elif isinstance(event, ENDS) and id_of(event) in self._asked_at_root:
+                self._asked_at_root.discard(id_of(event))
+                told += at_root(event, root.where)
+        if told:
+            root.decide(told)

@@ -1,0 +1,214 @@
+"""Tasks: sessions that calls of the tool ``task`` make, and the runs in them.
+
+A task is an ordinary session with an ordinary run, which is on the log, can be watched, steered and
+aborted by its id, and is closed by the next start if the process dies. What is particular: it is bound
+to the call that made it, and ends when that is cancelled. That what it asks is also told on the run at
+the top is ``task_tree``'s; that its parents' bounds hold for it, ``cut_permissions``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import trio
+from msgspec import UNSET, UnsetType
+
+from nousd.errors import ConfigError, ModelUnknown, RuleInvalid, ToolError
+from nousd.machine.policy.workers import check_rules, of_parent
+from nousd.machine.session import decisions
+from nousd.machine.session.state import options_of
+from nousd.tools.task_runner import Task, TaskResult
+from nousd.wire.codec.unset import or_unset
+from nousd.wire.events.base import EndStatus
+from nousd.wire.limits import NAME_CHARS_MAX, TASK_DEPTH_MAX, TASKS_PARALLEL_MAX, TASKS_PER_ROOT_MAX
+from nousd.wire.objects.inputs import QueuedInput
+from nousd.wire.objects.run_options import NOTHING_ASKED, RunOptions, RunRequest
+from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
+
+if TYPE_CHECKING:
+    from nousd.daemon.runs.registry import Runs
+    from nousd.daemon.runs.run_host import RunHost
+
+Emit = Callable[[str], Awaitable[None]]
+
+
+class TasksOfCall:
+    """Keeps the interface ``TaskRunner`` for one call of a run.
+
+    Args:
+        parent: the run that makes the call.
+    """
+
+    def __init__(self, runs: Runs, parent: RunHost, tool_call_id: str) -> None:
+        self._runs = runs
+        self._parent = parent
+        self._tool_call_id = tool_call_id
+
+    async def run(self, tasks: Sequence[Task], emit: Emit) -> Sequence[TaskResult]:
+        """See ``TaskRunner.run``."""
+        self._take_places(len(tasks))
+        results: dict[int, TaskResult] = {}
+        room = trio.CapacityLimiter(TASKS_PARALLEL_MAX)
+
+        async def carry_out(index: int, task: Task) -> None:
+            async with room:
+                results[index] = await self._result_of(task, emit)
+
+        async with trio.open_nursery() as nursery:
+            for index, task in enumerate(tasks):
+                nursery.start_soon(carry_out, index, task)
+        return [results[index] for index in range(len(tasks))]
+
+    def _take_places(self, count: int) -> None:
+        depth = self._depth
+        if depth > TASK_DEPTH_MAX:
+            raise ToolError(
+                f"task_depth_max: tasks can be {TASK_DEPTH_MAX} deep, this one is {depth}"
+            )
+        root = self._parent.tree.root
+        if root.tree.started + count > TASKS_PER_ROOT_MAX:
+            raise ToolError(
+                f"tasks_per_root_max: a run can start {TASKS_PER_ROOT_MAX} tasks in all,"
+                f" {root.tree.started} were"
+            )
+        root.tree.started += count
+
+    @property
+    def _depth(self) -> int:
+        origin = self._parent.live.state.origin
+        return 1 if origin is None else origin.depth + 1
+
+    async def _result_of(self, task: Task, emit: Emit) -> TaskResult:
+        try:
+            worker = await self._worker(task)
+            chosen = self._model(worker)
+        except ToolError as error:
+            name = task.agent or (task.worker.name if task.worker else WorkerSpec().name)
+            return TaskResult(name=name, status="refused", error=f"task_error: {error}")
+        # From here to the start nothing may be waited for: who stops runs has to find this one.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        run = self._start(task, worker, chosen)
+        what = f"{worker.name} (session {run.live.session_id}, run {run.run_id})"
+        await self._end_of(run, emit, what)
+        end = run.end
+        # One whose end could not be written gets it at the next start.
+        status: EndStatus = "interrupted" if end is None else end.status
+        await emit(f"{what}: {status}\n")
+        return TaskResult(
+            name=worker.name,
+            status=status,
+            text=run.last_answer,
+            error=f"task_error: {end.error}" if end is not None and end.error else "",
+            session_id=run.live.session_id,
+            run_id=run.run_id,
+        )
+
+    async def _end_of(self, run: RunHost, emit: Emit, what: str) -> None:
+        """Waits for the end of a task, and ends it if the call is cancelled meanwhile."""
+        try:
+            with self._parent.tree.waiting_for(run):
+                await emit(f"{what}: started\n")
+                await run.ended.wait()
+        finally:
+            if not run.ended.is_set():
+                run.stop(self._parent.stopped_as)
+                with trio.CancelScope(shield=True):
+                    await run.ended.wait()
+
+    async def _worker(self, task: Task) -> WorkerSpec:
+        """Returns who carries a task out, with no tool that the parent does not have.
+
+        Raises:
+            ToolError: there is no such agent.
+        """
+        worker = task.worker or WorkerSpec()
+        if task.agent is not None:
+            catalogue = await self._runs.agents_of(self._parent.live)
+            found = catalogue.find(task.agent)
+            if found is None:
+                raise ToolError(_no_agent(task.agent, catalogue.names))
+            worker = found
+        try:
+            check_rules(worker)
+        except RuleInvalid as error:
+            raise ToolError(f"worker.permissions: {error}") from error
+        return of_parent(worker, self._parent.live.state.worker)
+
+    def _model(self, worker: WorkerSpec) -> dict[str, Any]:
+        """Returns the model that a worker names, as settings of a session.
+
+        Raises:
+            ToolError: it cannot be asked.
+        """
+        if worker.model is UNSET:
+            return {}
+        models = self._runs.models
+        try:
+            choice = models.named(worker.model, self._runs.choice_of(self._parent.live.state))
+            models.provider(choice.provider)
+        except (ModelUnknown, ConfigError) as error:
+            raise ToolError(f"model_unknown: {worker.model}: {error}") from error
+        return {"provider": choice.provider, "model": choice.model}
+
+    def _start(self, task: Task, worker: WorkerSpec, chosen: dict[str, Any]) -> RunHost:
+        runs, parent = self._runs, self._parent
+        mode = worker.permissions.mode
+        origin = TaskOrigin(
+            session_id=parent.live.session_id,
+            run_id=parent.run_id,
+            tool_call_id=self._tool_call_id,
+            root_session_id=parent.tree.root.live.session_id,
+            root_run_id=parent.tree.root.run_id,
+            depth=self._depth,
+        )
+        if mode is not UNSET:
+            chosen = {**chosen, "permission_mode": mode}
+        name = worker.name if task.description is None else f"{worker.name}: {task.description}"
+        name = name[:NAME_CHARS_MAX]
+        live = runs.sessions.create_for_task(parent.live, origin, worker, name=name, **chosen)
+        live.agents = parent.live.agents
+        prompt = QueuedInput(
+            input_id=runs.clock.new_id("in"),
+            kind="prompt",
+            text=task.prompt,
+            run_id=runs.clock.new_id("run"),
+            leaf_id=or_unset(live.state.leaf_id),
+            accepted_at=runs.clock.now(),
+        )
+        assert not isinstance(prompt.run_id, UnsetType)
+        options = self._options(chosen)
+        decided = decisions.start_run(
+            live.state,
+            prompt,
+            runtime=runs.runtime.name,
+            model=runs.choice_of(live.state, options).model,
+            leaf_id=None,
+            request=NOTHING_ASKED if options == RunOptions() else RunRequest(options=options),
+        )
+        run, _ = runs.start(live, prompt.run_id, decided, own_prompt=prompt.input_id, parent=parent)
+        return run
+
+    def _options(self, chosen: dict[str, Any]) -> RunOptions:
+        """Returns what holds for the parent's run alone as far as it holds for its tasks: no tool that
+        it does not have, and its model where the worker names none.
+        """
+        options = options_of(self._parent.live.state)
+        if "model" in chosen:
+            options = msgspec.structs.replace(options, provider=UNSET, model=UNSET)
+        return msgspec.structs.replace(options, tool_choice=UNSET)
+
+
+_NAMED_MAX: Final = 20
+
+
+def _no_agent(name: str, known: Sequence[str]) -> str:
+    if not known:
+        return f"agent_not_found: {name}; there are no agents"
+    import difflib
+
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+    return (
+        f"agent_not_found: {name}; nearest: {nearest}; there are: {', '.join(known[:_NAMED_MAX])}"
+    )

@@ -1,0 +1,1 @@
+"""Sessions in memory: the registry, live sessions, history, transcripts."""

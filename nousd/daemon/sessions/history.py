@@ -1,0 +1,194 @@
+"""What counts of a session's transcript: read from the leaf backwards, as much as is needed and no more.
+
+What was read last is kept, because the next run mostly goes on from where the last one ended. Entries
+never change, so what is kept for a leaf is right for as long as the session has that leaf.
+
+Whatever is read here has its texts whole: those that are too long for the log are fetched from their
+artifacts (``machine.long_texts``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from nousd.daemon.sessions.live_session import LiveSession
+from nousd.machine.context import text_offload as long_texts
+from nousd.machine.context import transcript
+from nousd.machine.context.tokens import estimate_tokens
+from nousd.store.interface import Store
+from nousd.store.rows import Path
+from nousd.wire.codec.envelope import encode_json
+from nousd.wire.objects.entries import CompactionEntry, Entry, MessageEntry, parent_of
+from nousd.wire.objects.inputs import QueuedInput
+
+_log = logging.getLogger(__name__)
+
+_FIRST_PAGE_ENTRIES: Final = 32
+"""Doubled with each further page, so that what is read is little more than what is needed."""
+
+_PAGE_BYTES: Final = 4 * 1024 * 1024
+
+KEPT_SESSIONS_MAX: Final = 32
+KEPT_TOKENS_MAX: Final = 1_000_000
+"""What is kept at most, in all: some 4 MB of text."""
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    leaf_id: str | None
+    entries: Sequence[Entry]
+    tokens: int
+
+
+class Contexts:
+    """Gives contexts: what counts of the path root -> leaf, the last compaction first if there is one.
+
+    Args:
+        tokens_max: past which reading stops: what lies behind could not be sent to a model anyway.
+    """
+
+    def __init__(self, store: Store, *, tokens_max: int) -> None:
+        self._store = store
+        self._tokens_max = tokens_max
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._tokens = 0
+
+    async def at_leaf(self, live: LiveSession) -> Sequence[Entry]:
+        """Returns the context that the session's next work goes on from, oldest first."""
+        leaf_id = live.state.leaf_id
+        kept = self._kept.get(live.session_id)
+        if kept is not None and kept.leaf_id == leaf_id:
+            self._kept.move_to_end(live.session_id)
+            return kept.entries
+        if live.committed.leaf_id != leaf_id:
+            # The store shows what is committed, and the leaf is still on its way.
+            await self._store.flush()
+        return await self.read(live.session_id, leaf_id)
+
+    async def read(self, session_id: str, leaf_id: str | None) -> list[Entry]:
+        """Reads the context of any committed leaf, oldest first."""
+        path: list[Entry] = []
+        tokens = 0
+        cursor = leaf_id
+        limit = _FIRST_PAGE_ENTRIES
+        while cursor is not None:
+            page = await whole_path(
+                self._store, session_id, cursor, limit=limit, bytes_max=_PAGE_BYTES
+            )
+            path[:0] = page.entries
+            tokens += estimate_tokens(page.entries)
+            if not page.has_more or _reaches_kept_entry(path) or tokens > self._tokens_max:
+                break
+            cursor = parent_of(page.entries[0])
+            limit *= 2
+        return transcript.in_context(path)
+
+    def keep(self, session_id: str, leaf_id: str | None, entries: Sequence[Entry]) -> None:
+        """Remembers the context of a leaf, and forgets the oldest past the bounds."""
+        self.forget(session_id)
+        kept = _Kept(leaf_id, entries, estimate_tokens(entries))
+        self._kept[session_id] = kept
+        self._tokens += kept.tokens
+        while len(self._kept) > KEPT_SESSIONS_MAX or self._tokens > KEPT_TOKENS_MAX:
+            self.forget(next(iter(self._kept)))
+
+    def forget(self, session_id: str) -> None:
+        """Lets go of what is kept of a session."""
+        kept = self._kept.pop(session_id, None)
+        if kept is not None:
+            self._tokens -= kept.tokens
+
+
+class ContextOfRun:
+    """The context of one run: read when it is first asked for, and then carried on."""
+
+    def __init__(self, contexts: Contexts, live: LiveSession) -> None:
+        self._contexts = contexts
+        self._live = live
+        self._entries: Sequence[Entry] | None = None
+        self._leaf_id: str | None = None
+
+    async def read(self) -> Sequence[Entry]:
+        """Returns what counts of the transcript, oldest first."""
+        if self._entries is None:
+            self._leaf_id = self._live.state.leaf_id
+            self._entries = await self._contexts.at_leaf(self._live)
+        return self._entries
+
+    def append(self, entry: Entry) -> None:
+        """Carries it on with an entry at the session's leaf."""
+        if not long_texts.is_whole(entry):
+            # It was cut when it was accepted: its text is read with the others.
+            self._entries = None
+        if self._entries is not None:
+            self._entries = transcript.with_entry(self._entries, entry)
+            self._leaf_id = entry.id
+
+    def last_answer(self, run_id: str) -> str:
+        """Returns what the model said last, if it said that in this run."""
+        for entry in reversed(self._entries or ()):
+            if isinstance(entry, MessageEntry) and entry.role == "assistant" and entry.text:
+                return entry.text if entry.run_id == run_id else ""
+        return ""
+
+    def leave(self) -> None:
+        """Leaves it to the session's next run."""
+        if self._entries is not None:
+            self._contexts.keep(self._live.session_id, self._leaf_id, self._entries)
+
+    def forget(self) -> None:
+        """A commit failed: whatever goes on from here would be told what never came to be."""
+        self._contexts.forget(self._live.session_id)
+
+
+def _reaches_kept_entry(path: Sequence[Entry]) -> bool:
+    for entry in reversed(path):
+        if isinstance(entry, CompactionEntry):
+            return any(kept.id == entry.first_kept_entry_id for kept in path)
+    return False
+
+
+# --- whole texts -----------------------------------------------------------------------------
+
+
+async def wholes_of(store: Store, refs: Iterable[str]) -> dict[str, bytes | None]:
+    """Reads the artifacts of texts; None for one that is not there."""
+    wholes: dict[str, bytes | None] = {}
+    for ref in refs:
+        artifact = await store.artifact(ref)
+        if artifact is None:
+            _log.error("the artifact %s of a text is missing", ref)
+        wholes[ref] = None if artifact is None else artifact.data
+    return wholes
+
+
+async def whole_inputs(store: Store, inputs: Sequence[QueuedInput]) -> tuple[QueuedInput, ...]:
+    """Returns committed inputs with their whole texts."""
+    return long_texts.whole_inputs(inputs, await wholes_of(store, long_texts.refs_in(inputs)))
+
+
+async def whole_path(
+    store: Store, session_id: str, leaf_id: str, *, limit: int, bytes_max: int
+) -> Path:
+    """Like ``Store.path``, with whole texts, which count for ``bytes_max`` as well."""
+    path = await store.path(session_id, leaf_id, limit=limit, bytes_max=bytes_max)
+    if not long_texts.refs_in(path.entries):
+        return path
+    newest_first: list[Entry] = []
+    size = 0
+    for entry in reversed(path.entries):
+        refs = long_texts.refs_in((entry,))
+        # What a page has no room for is not even read.
+        if newest_first and size + sum(refs.values()) > bytes_max:
+            break
+        whole = long_texts.whole_entry(entry, await wholes_of(store, refs))
+        size += len(encode_json(whole))
+        if newest_first and size > bytes_max:
+            break
+        newest_first.append(whole)
+    has_more = path.has_more or len(newest_first) < len(path.entries)
+    return Path(tuple(reversed(newest_first)), has_more)

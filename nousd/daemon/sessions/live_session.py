@@ -1,0 +1,184 @@
+"""One session in memory: the state decided on, the state committed, and how one becomes the other.
+
+A decision is made in one step of the event loop on ``state``, folded into it at once, and sent to the
+log; when it is committed the same value becomes ``committed``, which is what clients are shown. So any
+number of decisions can be on their way together (they share one fsync), each sees those before it, and
+nobody is told of one that is not durable. Should a commit fail, everything decided after it is void
+and the session is read from the log again. Which sessions are in memory is ``sessions``'s.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nousd.config.agents import Catalogue
+from nousd.daemon.eventlog.log import Log, Ticket
+from nousd.errors import SessionNotFound, StoreError, StoreFull, WriteFailed
+from nousd.machine.session import state as machine
+from nousd.machine.session.state import SessionState
+from nousd.store.artifacts import Artifact
+from nousd.wire import events
+from nousd.wire.responses import Accepted
+
+if TYPE_CHECKING:
+    from nousd.daemon.runs.client_calls import ClientCall
+    from nousd.daemon.runs.run_host import RunHost
+    from nousd.daemon.services import Deferred
+
+_REMEMBERED_INPUTS: Final = 1024
+"""Client message ids remembered per session, at least as many as can be on their way at once."""
+
+
+Follow = Callable[[Sequence[events.Event], Sequence[events.Event]], None]
+"""Takes events as they were decided, and as they stand in the log."""
+
+
+class Acknowledged(NamedTuple):
+    """How an input was acknowledged, and the hash of what the client sent."""
+
+    reply: Deferred | Accepted
+    request_hash: str
+
+
+class LiveSession:
+    """One session in memory.
+
+    Invariants: ``committed`` is a state that ``state`` was at some earlier time; the two are equal
+    when ``in_flight`` is 0; ``updated_at`` is what the session's row says, the time of its newest
+    committed event that is no delta, and "" before the first one; ``run`` is set from the decision to
+    start a run until its end is committed; ``calls`` are those that clients make and that are under
+    way. ``agents`` are those that there were when the session first asked for them. While ``lost``
+    nothing can be decided; ``failure`` says why it is, if a commit did.
+    """
+
+    def __init__(self, state: SessionState, log: Log, updated_at: str = "") -> None:
+        self.state = state
+        self.committed = state
+        self.updated_at = updated_at
+        self.run: RunHost | None = None
+        self.calls: set[ClientCall] = set()
+        self.in_flight = 0
+        self.lost = False
+        self.failure: StoreError | None = None
+        self.accepted: OrderedDict[str, Acknowledged] = OrderedDict()
+        self.agents: Catalogue | None = None
+        self._lookups = 0
+        self._log = log
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self.state.session_id
+
+    def decide(
+        self,
+        decided: Sequence[events.Event],
+        *,
+        artifacts: Sequence[Artifact] = (),
+        follow: Follow | None = None,
+    ) -> Ticket:
+        """Makes events happen to this session. Returns at once; the ticket tells of the commit.
+
+        Should anything be raised, nothing has happened.
+
+        Args:
+            artifacts: to which the events refer, beside those that the log itself makes of them.
+            follow: called when the events are certain to be submitted, unless it raises.
+
+        Raises:
+            StoreFull, WriteFailed: an earlier commit failed, so that this was decided on what never
+                came to be.
+            SessionNotFound: it was deleted meanwhile.
+        """
+        if self.lost:
+            raise _earlier(self.failure)
+        if self.state.deleted:
+            raise not_found(self.session_id)
+        encoded = self._log.encode(decided)
+        after = self.state
+        updated_at = None
+        for record in encoded.records:
+            after = machine.apply(after, record.event, record.ts)
+            if record.type not in events.DELTA_EVENTS:
+                updated_at = record.ts
+        if follow is not None:
+            follow(decided, [record.event for record in encoded.records])
+        ticket = self._log.submit(encoded, artifacts=artifacts)
+        self.state = after
+        self.in_flight += 1
+
+        def settled(ticket: Ticket) -> None:
+            self.in_flight -= 1
+            if ticket.failure is None:
+                self.committed = after
+                self.updated_at = updated_at or self.updated_at
+            else:
+                self._lose(ticket.failure)
+
+        ticket.when_settled(settled)
+        return ticket
+
+    def _lose(self, failure: StoreError) -> None:
+        """Nothing can be decided any more; so a run has nothing to go on for."""
+        self.lost = True
+        self.failure = failure
+        if self.run is not None:
+            self.run.stop("interrupted")
+        for call in self.calls:
+            call.stop("interrupted")
+
+    def remember(
+        self, client_message_id: str, acknowledgement: Deferred, request_hash: str
+    ) -> None:
+        """Keeps the acknowledgement of an input for when the client sends it again.
+
+        Once it is committed the log has it, for every lookup that begins after that.
+        """
+        said = acknowledgement.payload
+        assert isinstance(said, Accepted)
+        self.accepted[client_message_id] = Acknowledged(acknowledgement, request_hash)
+
+        def settled(ticket: Ticket) -> None:
+            if ticket.failure is None and client_message_id in self.accepted:
+                self.accepted[client_message_id] = Acknowledged(said, request_hash)
+                self._forget_committed()
+
+        acknowledgement.ticket.when_settled(settled)
+        while len(self.accepted) > _REMEMBERED_INPUTS:
+            self.accepted.popitem(last=False)
+
+    @contextmanager
+    def looking_up(self) -> Iterator[None]:
+        """While the block lasts, what the log may have got since it began stays in ``accepted``."""
+        self._lookups += 1
+        try:
+            yield
+        finally:
+            self._lookups -= 1
+            self._forget_committed()
+
+    def _forget_committed(self) -> None:
+        if self._lookups:
+            return
+        for client_message_id, known in list(self.accepted.items()):
+            if isinstance(known.reply, Accepted):
+                del self.accepted[client_message_id]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way that knows this object."""
+        return self.run is None and not self.calls and self.in_flight == 0
+
+
+def _earlier(failure: StoreError | None) -> WriteFailed:
+    """Returns what is raised instead of a decision that comes after a failed commit."""
+    kind = StoreFull if isinstance(failure, StoreFull) else WriteFailed
+    return kind(f"an earlier commit of the session failed: {failure}")
+
+
+def not_found(session_id: str) -> SessionNotFound:
+    """Returns what is raised where there is no such session."""
+    return SessionNotFound(f"no session has the id {session_id}")

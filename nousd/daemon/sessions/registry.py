@@ -1,0 +1,369 @@
+"""All sessions: those in memory, which of them is active, and how another is read from the log.
+
+A session that is not in memory has no run in this process. So if the log shows one without an end, it
+is owed that, and gets it before anything else is decided. While the disk does not allow it, the session
+can be read and nothing else. How decisions are made in one is ``live_session``'s.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+import msgspec
+import trio
+
+from nousd.daemon.clock import Clock
+from nousd.daemon.eventlog.log import Log, Ticket
+from nousd.daemon.sessions.live_session import LiveSession, not_found
+from nousd.errors import CommandRejected, InvalidPayload, SessionNotFound, StoreError
+from nousd.machine.projection.row_changes import LASTING
+from nousd.machine.session.state import SessionState, queue_fields
+from nousd.store.interface import Store
+from nousd.store.rows import Defaults, SessionRow
+from nousd.wire import events
+from nousd.wire.events import sessions as session_events
+from nousd.wire.objects.inputs import QueuedInput
+from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
+
+_IDLE_SESSIONS_MAX: Final = 512
+"""Idle sessions kept in memory; more are read from the log when they are wanted."""
+
+_STOPPING_SECONDS: Final = 5.0
+"""How long a session whose commit failed is waited for until its run is over."""
+
+
+class Recover(Protocol):
+    """Closes what a session that nobody carries on left open in the log, or raises StoreError."""
+
+    async def __call__(self, *, session_id: str) -> int: ...
+
+
+class Sessions:
+    """All sessions of the daemon, of which some are in memory; and which one is active.
+
+    Args:
+        recover: called for a session before it is read from the log.
+        workdir: the folder of sessions that name none.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        log: Log,
+        clock: Clock,
+        defaults: Defaults,
+        *,
+        recover: Recover,
+        workdir: str,
+    ) -> None:
+        self.active_id = defaults.active_session_id
+        self.committed_active_id = defaults.active_session_id
+        self.defaults = defaults
+        self._committed_defaults = defaults
+        self._store = store
+        self._log = log
+        self._clock = clock
+        self._live: OrderedDict[str, LiveSession] = OrderedDict()
+        self._recover = recover
+        self._workdir = workdir
+        self._loading = trio.Lock()
+
+    # --- finding -----------------------------------------------------------------------------
+
+    async def get(self, session_id: str) -> LiveSession:
+        """Returns the session with that id.
+
+        Raises:
+            SessionNotFound: there is none, or it was deleted.
+        """
+        known = self._known(session_id)
+        if known is not None and not known.lost:
+            return known
+        if known is not None and known.run is not None:
+            # Its run is being stopped and closed: what is asked now is not to meet the rest of it.
+            with trio.move_on_after(_STOPPING_SECONDS):
+                await known.run.ended.wait()
+            known = self._known(session_id)
+        if known is not None:
+            return known
+        async with self._loading:
+            known = self._known(session_id)
+            if known is not None:
+                return known
+            failure = await self._close_run(session_id)
+            self._live.pop(session_id, None)
+            row = await self._store.session(session_id)
+            if row is None:
+                raise not_found(session_id)
+            pending = await self._store.pending_inputs(session_id)
+            live = LiveSession(_state_of(row, pending), self._log, updated_at=row.updated_at)
+            live.lost, live.failure = failure is not None, failure
+            self._keep(live)
+        if row.origin is not None:
+            # What a task may do depends on its parents: they come with it.
+            with suppress(SessionNotFound):
+                await self.get(row.origin.session_id)
+        return live
+
+    async def _close_run(self, session_id: str) -> StoreError | None:
+        """Ends a run that nobody carries on; returns why it could not be."""
+        try:
+            await self._recover(session_id=session_id)
+        except StoreError as failure:
+            return failure
+        return None
+
+    def _known(self, session_id: str) -> LiveSession | None:
+        live = self._live.get(session_id)
+        if live is None:
+            return None
+        if live.lost and live.is_idle:
+            return None
+        if live.state.deleted:
+            raise not_found(session_id)
+        self._live.move_to_end(session_id)
+        return live
+
+    def _keep(self, live: LiveSession) -> LiveSession:
+        self._live[live.session_id] = live
+        if len(self._live) > _IDLE_SESSIONS_MAX:
+            for session_id, candidate in list(self._live.items()):
+                if candidate.is_idle and candidate is not live:
+                    del self._live[session_id]
+                if len(self._live) <= _IDLE_SESSIONS_MAX:
+                    break
+        return live
+
+    async def active(self) -> LiveSession | None:
+        """Returns the active session, if there is one."""
+        return None if self.active_id is None else await self.get(self.active_id)
+
+    async def target(self, session_id: str | None) -> LiveSession | None:
+        """Returns the named session, else the active one, else None."""
+        return await self.active() if session_id is None else await self.get(session_id)
+
+    async def require(self, session_id: str | None) -> LiveSession:
+        """Like ``target``, for a command that cannot do without.
+
+        Raises:
+            InvalidPayload: none is named and none is active.
+        """
+        live = await self.target(session_id)
+        if live is None:
+            raise InvalidPayload("session_id is required")
+        return live
+
+    async def below(self, live: LiveSession) -> list[LiveSession]:
+        """Returns the sessions that the tasks of a session have made, the deepest first."""
+        below: list[LiveSession] = []
+        for session_id in await self._store.children(live.session_id):
+            child = await self.get(session_id)
+            below += [*await self.below(child), child]
+        return below
+
+    @property
+    def count(self) -> int:
+        """How many are in memory."""
+        return len(self._live)
+
+    def running(self) -> list[LiveSession]:
+        """Returns the sessions with a run that takes commands, oldest run first."""
+        running = [live for live in self._live.values() if live.state.run is not None]
+        return sorted(running, key=lambda live: _started(live.state))
+
+    def shown_running(self) -> list[SessionState]:
+        """Returns the committed states that have a run, oldest run first."""
+        states = [live.committed for live in self._live.values() if live.committed.run is not None]
+        return sorted(states, key=_started)
+
+    def shown(self, session_id: str) -> SessionState | None:
+        """Returns the committed state of a session if it is in memory."""
+        live = self._live.get(session_id)
+        return None if live is None else live.committed
+
+    def in_memory(self, session_id: str) -> SessionState | None:
+        """Returns the state of a session as it was last decided on, if it is in memory."""
+        live = self._live.get(session_id)
+        return None if live is None else live.state
+
+    def without_session(self) -> SessionState:
+        """Returns what a client is shown while no session is active: what a new one would have."""
+        defaults = self.defaults
+        return SessionState(
+            session_id="",
+            steering_mode=defaults.steering_mode or "one-at-a-time",
+            follow_up_mode=defaults.follow_up_mode or "one-at-a-time",
+            active_tools=defaults.active_tools,
+            provider=defaults.provider,
+            model=defaults.model,
+            thinking=defaults.thinking,
+        )
+
+    async def run_target(self, session_id: str | None, expected_run_id: str | None) -> LiveSession:
+        """Returns the session whose run a steer, follow-up or abort means.
+
+        Raises:
+            CommandRejected: ``no_active_run``, ``run_mismatch`` or ``ambiguous_run``.
+        """
+        if session_id is not None:
+            return await self.get(session_id)
+        running = self.running()
+        if expected_run_id is not None:
+            for live in running:
+                if live.state.run is not None and live.state.run.run_id == expected_run_id:
+                    return live
+            raise CommandRejected("run_mismatch" if running else "no_active_run")
+        # Whoever names none does not mean one of the tasks of a run.
+        running = [live for live in running if live.state.origin is None]
+        for live in running:
+            if live.session_id == self.active_id:
+                return live
+        if len(running) > 1:
+            runs = [live.state.run.run_id for live in running if live.state.run is not None]
+            raise CommandRejected("ambiguous_run", details={"run_ids": runs})
+        if not running:
+            raise CommandRejected("no_active_run")
+        return running[0]
+
+    # --- changing ----------------------------------------------------------------------------
+
+    def create(
+        self, *, parent: LiveSession | None = None, activate: bool = True, **chosen: Any
+    ) -> tuple[LiveSession, Ticket]:
+        """Creates a session, a branch if it has a parent.
+
+        Args:
+            activate: whether it becomes the active one.
+            chosen: what its ``session_created`` says beside what it has of its parent, or what new
+                sessions have; None says nothing.
+        """
+        created = self._created(self._clock.new_id("sess"), parent, chosen)
+        live = self._keep(LiveSession(SessionState(session_id=created.session_id), self._log))
+        if not activate:
+            return live, live.decide((created,))
+        ticket = live.decide((created, events.SessionActivated(session_id=live.session_id)))
+        self._now_active(live.session_id, ticket)
+        return live, ticket
+
+    def create_for_task(
+        self, parent: LiveSession, origin: TaskOrigin, worker: WorkerSpec, **chosen: Any
+    ) -> LiveSession:
+        """Creates the session of a task, with its parent's settings where nothing else was chosen. The
+        active session stays what it is.
+        """
+        settings = {name: getattr(parent.state, name) for name in LASTING} | chosen
+        if "model" not in chosen:
+            settings["sampling"] = parent.state.sampling
+        settings["workspace"] = parent.state.workspace or self._workdir
+        created = events.SessionCreated(
+            session_id=self._clock.new_id("sess"),
+            created_at=self._clock.now(),
+            contract_version=session_events.CONTRACT_VERSION,
+            origin=origin,
+            worker=worker,
+            **{name: value for name, value in settings.items() if value is not None},
+        )
+        live = self._keep(LiveSession(SessionState(session_id=created.session_id), self._log))
+        live.decide((created,))
+        return live
+
+    def activate(self, live: LiveSession) -> Ticket:
+        """Makes a session the active one."""
+        ticket = live.decide((events.SessionActivated(session_id=live.session_id),))
+        self._now_active(live.session_id, ticket)
+        return ticket
+
+    def delete(self, live: LiveSession) -> Ticket:
+        """Deletes a session's content; an active one leaves none active."""
+        ticket = live.decide((events.SessionDeleted(session_id=live.session_id),))
+        if self.active_id == live.session_id:
+            self._now_active(None, ticket)
+        return ticket
+
+    def note(self, live: LiveSession | None, event: events.Event) -> Ticket:
+        """Makes an event happen to a session, or to none."""
+        if live is not None:
+            return live.decide((event,))
+        return self._log.submit(self._log.encode((event,)))
+
+    def update(self, live: LiveSession | None, **settings: Any) -> Ticket:
+        """Changes settings of a session and of those created after; without a session, only those."""
+        session_id = "" if live is None else live.session_id
+        event = events.SessionUpdated(session_id=session_id, **settings)
+        if live is None:
+            ticket = self._log.submit(self._log.encode((event,)))
+        else:
+            ticket = live.decide((event,))
+        names = (*LASTING, "granted", "mcp_servers") if live is None else LASTING
+        known = {key: value for key, value in settings.items() if key in names}
+        self.defaults = msgspec.structs.replace(self.defaults, **known)
+
+        def settled(ticket: Ticket) -> None:
+            if ticket.failure is None:
+                committed = msgspec.structs.replace(self._committed_defaults, **known)
+                self._committed_defaults = committed
+            else:
+                self.defaults = self._committed_defaults
+
+        ticket.when_settled(settled)
+        return ticket
+
+    def _created(
+        self, session_id: str, parent: LiveSession | None, chosen: Mapping[str, Any]
+    ) -> events.SessionCreated:
+        if parent is None:
+            settings = {name: getattr(self.defaults, name) for name in LASTING}
+        else:
+            settings = {name: getattr(parent.state, name) for name in _OF_BRANCHES}
+            settings["parent_id"] = parent.session_id
+            settings["todos"] = parent.state.todos or None
+        settings |= {name: value for name, value in chosen.items() if value is not None}
+        settings["workspace"] = settings.get("workspace") or self._workdir
+        return events.SessionCreated(
+            session_id=session_id,
+            created_at=self._clock.now(),
+            contract_version=session_events.CONTRACT_VERSION,
+            **{name: value for name, value in settings.items() if value is not None},
+        )
+
+    def _now_active(self, session_id: str | None, ticket: Ticket) -> None:
+        self.active_id = session_id
+
+        def settled(ticket: Ticket) -> None:
+            if ticket.failure is None:
+                self.committed_active_id = session_id
+            elif self.active_id == session_id:
+                self.active_id = self.committed_active_id
+
+        ticket.when_settled(settled)
+
+
+_OF_BRANCHES: Final = (
+    *LASTING,
+    "leaf_id",
+    "permission_mode",
+    "worker",
+    "workspace",
+    "source",
+    "source_metadata",
+    "sampling",
+    "rules",
+)
+"""What a branch has of its parent. Its name, and whether it is archived, are its own."""
+
+
+def _started(state: SessionState) -> str:
+    return "" if state.run is None else state.run.started_at
+
+
+def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:
+    """Returns the state that a session's projections describe. No run survives a restart."""
+    known = {name: value for name in _OF_ROWS if (value := getattr(row, name)) is not None}
+    return SessionState(**known, **queue_fields(tuple(pending)))
+
+
+_OF_ROWS: Final = tuple(name for name in SessionRow.__struct_fields__ if name != "updated_at")
+"""What a row and a state both have, under one name; None in a row is what a state has by default."""

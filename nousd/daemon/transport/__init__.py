@@ -1,0 +1,1 @@
+"""Sockets and connections: lines in, responses and events out."""

@@ -1,0 +1,152 @@
+"""One connection to the command socket: lines in, one answer for each, in order.
+
+Commands of a connection are handled one after the other; its answers are written by a second task, so
+that a client that sends much before it reads does not lock itself up. A client that never reads stops
+its own commands and nothing else.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from functools import partial
+from typing import Final
+
+import msgspec
+import trio
+
+from nousd.daemon import error_boundary as boundary
+from nousd.daemon.commands import HANDLERS
+from nousd.daemon.eventlog.log import SETTLED, Ticket
+from nousd.daemon.services import Core, Deferred, Plain
+from nousd.daemon.transport.outbox import Outbox
+from nousd.errors import CommandRejected, InvalidCommand, NousdError, ShuttingDown
+from nousd.net.streams import DirectStream, WritesNow
+from nousd.wire.codec.envelope import (
+    Request,
+    decode_payload,
+    decode_request,
+    encode_error,
+    encode_plain_response,
+    encode_response,
+)
+from nousd.wire.codec.framing import LineSplitter, LineTooLong, NoRoomForLine
+from nousd.wire.commands.subscribe import cursor
+
+READ_BYTES: Final = 64 * 1024
+
+_UNREAD: Final = Request("", "a line", msgspec.Raw(b"{}"))
+"""Stands for a request of which nothing could be read yet."""
+
+
+async def serve_commands(core: Core, stream: trio.abc.Stream) -> None:
+    """Serves one client until it leaves or the daemon closes."""
+    if isinstance(stream, trio.SocketStream):
+        stream = DirectStream(stream)
+    outbox = Outbox(stream.write_now) if isinstance(stream, WritesNow) else Outbox()
+    with core.meters.commanding():
+        await _Connection(core, stream, outbox).serve()
+
+
+class _Connection:
+    def __init__(self, core: Core, stream: trio.abc.Stream, outbox: Outbox) -> None:
+        self._core = core
+        self._stream = stream
+        self._outbox = outbox
+        self._answer = outbox.put
+        self._request = _UNREAD
+        self._last = SETTLED
+        self._reading = trio.CancelScope()
+        self._is_receiving = False
+
+    async def serve(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._stop_receiving_at_close)
+            nursery.start_soon(self._read)
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await self._outbox.run(self._stream)
+            nursery.cancel_scope.cancel()
+
+    async def _stop_receiving_at_close(self) -> None:
+        await self._core.closing.wait()
+        # A command that is being handled is answered first.
+        if self._is_receiving:
+            self._reading.cancel()
+
+    async def _read(self) -> None:
+        """Handles what the client sends until it has said all or the daemon closes."""
+        splitter = LineSplitter(self._core.line_bytes_max, self._core.line_budget)
+        with (
+            self._reading,
+            closing(splitter),
+            suppress(trio.BrokenResourceError, trio.ClosedResourceError),
+        ):
+            while not self._core.closing.is_set():
+                self._is_receiving = True
+                chunk = await self._stream.receive_some(READ_BYTES)
+                self._is_receiving = False
+                await self._handle_each(splitter.feed(chunk) if chunk else splitter.end())
+                if not chunk:
+                    break
+        await self._last.wait_settled()
+        self._outbox.close()
+
+    async def _handle_each(self, lines: list[bytes | LineTooLong]) -> None:
+        """Handles lines that came together. Nothing holds them when it returns: they may be large, and
+        what they took of the budget is given back with the next bytes.
+        """
+        # Who waits for one answer gets it now; several are written together.
+        self._answer = self._outbox.put_now if len(lines) == 1 else self._outbox.put
+        for line in lines:
+            if self._outbox.is_full:
+                await self._outbox.wait_room()
+            # Who waits for each answer sends a command when the one before is settled.
+            if not self._last.is_settled:
+                await self._last.wait_settled()
+            await self._handle(line)
+
+    async def _handle(self, line: bytes | LineTooLong) -> None:
+        failure = await boundary.contained(partial(self._carry_out, line), self._what)
+        if failure is not None:
+            self._answer(self._refusal(self._request.id, failure))
+        self._request = _UNREAD
+
+    def _what(self) -> str:
+        return self._request.type[:40]
+
+    async def _carry_out(self, line: bytes | LineTooLong) -> None:
+        request = self._request = self._decoded(line)
+        command = decode_payload(request)
+        if self._core.stopping:
+            raise ShuttingDown("the daemon is stopping")
+        reply = await HANDLERS[request.type](self._core, command)
+        if isinstance(reply, Deferred):
+            self._answer_when_committed(request.id, reply)
+        elif isinstance(reply, Plain):
+            self._answer(encode_plain_response(request.id, reply.type, reply.payload))
+        else:
+            self._answer(encode_response(request.id, reply))
+
+    def _decoded(self, line: bytes | LineTooLong) -> Request:
+        if isinstance(line, bytes):
+            return decode_request(line)
+        if isinstance(line, NoRoomForLine):
+            raise CommandRejected("no_room_for_line")
+        limit = self._core.line_bytes_max
+        raise InvalidCommand(f"line_too_long: a line has at most {limit} bytes")
+
+    def _answer_when_committed(self, request_id: str, reply: Deferred) -> None:
+        """Answers in the moment of the commit, before the events go out."""
+        answer = encode_response(request_id, reply.payload)
+
+        def settled(ticket: Ticket) -> None:
+            failure = ticket.failure
+            self._outbox.put_now(answer if failure is None else self._refusal(request_id, failure))
+
+        reply.ticket.when_settled(settled)
+        self._last = reply.ticket
+
+    def _refusal(self, request_id: str, error: NousdError) -> bytes:
+        if isinstance(error, InvalidCommand):
+            request_id = error.request_id or request_id
+        head = cursor(self._core.hub.head)
+        return encode_error(request_id, boundary.wire_error(error, head=head))

@@ -1,0 +1,238 @@
+"""One connection to the event socket: a cursor that follows the log.
+
+A client that says nothing gets the frozen event types from the moment it connected. One ``subscribe``
+line chooses others, and from where; a second one replaces the first. Whatever else a client writes
+here is ignored, as v1 has it, unless it is so long that a subscription may have been meant.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+import trio
+from msgspec import UNSET
+
+from nousd.daemon import error_boundary as boundary
+from nousd.daemon.eventlog.event_filters import FROZEN, event_filter, position, pruned
+from nousd.daemon.eventlog.hub import Bell
+from nousd.daemon.services import Core
+from nousd.errors import InvalidCommand, NousdError
+from nousd.net.streams import DirectStream
+from nousd.store.records import EventFilter
+from nousd.wire.codec.envelope import convert_payload, decode_request, encode_error, encode_response
+from nousd.wire.codec.framing import LineSplitter, LineTooLong
+from nousd.wire.commands.subscribe import Subscribe, cursor
+from nousd.wire.limits import SUBSCRIBE_BYTES_MAX
+from nousd.wire.responses import Keepalive, Subscribed
+
+READ_BYTES: Final = 16 * 1024
+
+_HANG_UP_POLL_SECONDS: Final = 1.0
+
+
+class _Subscription(msgspec.Struct, frozen=True):
+    """Where to go on, and what for. ``request_id`` is of the line that asked for it, ``confirms``
+    whether the client answers what is asked there.
+    """
+
+    after: int
+    wanted: EventFilter
+    request_id: str = ""
+    confirms: bool = False
+    keepalive_seconds: float = math.inf
+
+
+class _Heard(msgspec.Struct, frozen=True):
+    """What to answer a line with, and the subscription it brings if it was a good one."""
+
+    answer: bytes
+    subscription: _Subscription | None = None
+
+
+async def serve_events(core: Core, stream: trio.abc.Stream) -> None:
+    """Follows the log for one client until it leaves or the daemon closes."""
+    with core.meters.subscribing():
+        await _Feed(core, stream).serve()
+
+
+class _Feed:
+    """Two tasks: one writes, the other listens and hands over one answer at a time. So a client that
+    talks and never reads is not listened to any further, and what is held for it stays one page.
+    """
+
+    def __init__(self, core: Core, stream: trio.abc.Stream) -> None:
+        self._core = core
+        self._stream = stream
+        self._direct = DirectStream(stream) if isinstance(stream, trio.SocketStream) else None
+        self._current = _Subscription(core.hub.head, EventFilter(types=FROZEN))
+        self._heard: _Heard | None = None
+        self._answered = trio.Event()
+        self._bell = Bell()
+        self._written_at = trio.current_time()
+
+    async def serve(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._listen, nursery.cancel_scope)
+            nursery.start_soon(self._stop_waiting_at_close)
+            try:
+                with (
+                    self._core.hub.following(self._bell),
+                    suppress(trio.BrokenResourceError, trio.ClosedResourceError),
+                ):
+                    await self._follow()
+            finally:
+                self._core.confirmers.leave(self)
+            nursery.cancel_scope.cancel()
+
+    # --- what the client is told -------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Writes what the subscription wants; returns when the daemon closes and all is written."""
+        hub = self._core.hub
+        position = self._current.after
+        while True:
+            position = await self._answer_what_was_heard(position)
+            lines, position = await hub.page_after(position, self._current.wanted)
+            if lines:
+                await self._write(lines)
+                if position < hub.head:
+                    # What the kernel takes at once is written without a wait: others have their turn.
+                    await trio.lowlevel.checkpoint()
+            elif trio.current_time() >= self._keepalive_at:
+                await self._write(self._keepalive(position))
+            elif position < hub.head:
+                # A long stretch without a match must not hold up the others.
+                await trio.lowlevel.checkpoint()
+            elif self._heard is None:
+                if self._core.closing.is_set():
+                    return
+                await self._wait()
+
+    async def _wait(self) -> None:
+        """Waits for events, for what is heard, for the close, or until a keep-alive is due."""
+        if self._current.keepalive_seconds == math.inf:
+            await self._bell.wait()
+        else:
+            with trio.move_on_at(self._keepalive_at):
+                await self._bell.wait()
+
+    async def _answer_what_was_heard(self, position: int) -> int:
+        while self._heard is not None:
+            heard, self._heard = self._heard, None
+            self._answered.set()
+            if heard.subscription is not None:
+                self._take(heard.subscription)
+                position = heard.subscription.after
+            await self._write(heard.answer)
+        return position
+
+    def _take(self, subscription: _Subscription) -> None:
+        self._current = subscription
+        if subscription.confirms:
+            self._core.confirmers.declare(self, subscription.wanted)
+        else:
+            self._core.confirmers.leave(self)
+
+    async def _write(self, lines: bytes) -> None:
+        sent = 0 if self._direct is None else self._direct.write_now(lines)
+        if sent < len(lines):
+            await self._stream.send_all(memoryview(lines)[sent:])
+        # A reader that stalls is owed nothing for the time in which it did: keep-alives do not pile up.
+        self._written_at = trio.current_time()
+
+    @property
+    def _keepalive_at(self) -> float:
+        return self._written_at + self._current.keepalive_seconds
+
+    def _keepalive(self, position: int) -> bytes:
+        told = Keepalive(cursor=cursor(position), head=cursor(self._core.hub.head))
+        return encode_response(self._current.request_id, told)
+
+    async def _stop_waiting_at_close(self) -> None:
+        await self._core.closing.wait()
+        self._bell.ring()
+
+    # --- what the client says ----------------------------------------------------------------
+
+    async def _listen(self, connection: trio.CancelScope) -> None:
+        splitter = LineSplitter(SUBSCRIBE_BYTES_MAX)
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while chunk := await self._stream.receive_some(READ_BYTES):
+                for line in splitter.feed(chunk):
+                    await self._hear(line)
+            for line in splitter.end():
+                await self._hear(line)
+            # Who has nothing more to say may still listen; who has hung up does not.
+            await _wait_hung_up(self._stream)
+        connection.cancel()
+
+    async def _hear(self, line: bytes | LineTooLong) -> None:
+        heard = _too_long() if isinstance(line, LineTooLong) else await self._understood(line)
+        if heard is None:
+            return
+        while self._heard is not None:
+            self._answered = trio.Event()
+            await self._answered.wait()
+        self._heard = heard
+        self._bell.ring()
+
+    async def _understood(self, line: bytes) -> _Heard | None:
+        """Returns what becomes of a line; None if it is no subscription."""
+        if b"subscribe" not in line and b"\\" not in line:
+            return None  # a flood of noise must not cost others a decoder's time for each line
+        request_id = ""
+
+        async def subscribed() -> _Heard | None:
+            nonlocal request_id
+            request = decode_request(line)
+            if request.type != "subscribe":
+                return None
+            request_id = request.id
+            return await self._subscribed(request_id, convert_payload(request.payload, Subscribe))
+
+        heard = await boundary.contained(subscribed, "subscribe")
+        if isinstance(heard, InvalidCommand):
+            return None
+        if isinstance(heard, NousdError):
+            head = cursor(self._core.hub.head)
+            return _Heard(encode_error(request_id, boundary.wire_error(heard, head=head)))
+        return heard
+
+    async def _subscribed(self, request_id: str, command: Subscribe) -> _Heard:
+        head = self._core.hub.head
+        after = head if command.after is None else position(command.after, head=head)
+        wanted = event_filter(command)
+        answer = Subscribed(
+            cursor=cursor(after),
+            head=cursor(head),
+            pruned=await pruned(self._core.store, after, wanted, head=head),
+            confirms=command.confirms or UNSET,
+        )
+        keepalive_seconds = command.keepalive_seconds or math.inf
+        return _Heard(
+            encode_response(request_id, answer),
+            _Subscription(after, wanted, request_id, command.confirms, keepalive_seconds),
+        )
+
+
+def _too_long() -> _Heard:
+    words = f"line_too_long: a line on this socket has at most {SUBSCRIBE_BYTES_MAX} bytes"
+    return _Heard(encode_error("", InvalidCommand(words)))
+
+
+async def _wait_hung_up(stream: trio.abc.Stream) -> None:
+    """Returns once the peer of a half-closed stream has closed the other half too.
+
+    The kernel has no wakeable event for it that trio offers, so it is looked at now and then.
+    """
+    if not isinstance(stream, trio.SocketStream):
+        return
+    poll = select.poll()
+    poll.register(stream.socket.fileno(), 0)
+    gone = select.POLLHUP | select.POLLERR
+    while not any(happened & gone for _, happened in poll.poll(0)):  # noqa: ASYNC110
+        await trio.sleep(_HANG_UP_POLL_SECONDS)

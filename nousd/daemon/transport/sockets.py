@@ -1,0 +1,91 @@
+"""The two Unix sockets of a daemon. How such files come and go is ``nousd.net.unix_sockets``'s.
+
+- The event socket comes first: a client that finds the command socket finds both.
+- Sockets that systemd passed to us are used as they are and never removed.
+
+It does not know what is said on the sockets.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from nousd.daemon.ops.systemd import PassedSockets
+from nousd.net.unix_sockets import check_length, listen, remove_stale
+from nousd.runtime_paths.locations import events_socket
+
+
+class SocketPaths(NamedTuple):
+    command: Path
+    events: Path
+
+
+class Listeners(NamedTuple):
+    command: trio.SocketListener
+    events: trio.SocketListener
+
+
+def socket_paths(path: Path) -> SocketPaths:
+    """Returns ``PATH`` and ``PATH.events``, absolute.
+
+    Raises:
+        ConfigError: the longer of the two does not fit into a socket address.
+    """
+    command = path.absolute()
+    events = events_socket(command)
+    check_length(events)
+    return SocketPaths(command, events)
+
+
+@asynccontextmanager
+async def open_listeners(
+    path: Path, passed: PassedSockets | None = None
+) -> AsyncIterator[Listeners]:
+    """Listens on ``PATH`` and ``PATH.events`` for as long as the block lasts.
+
+    Leaving the block removes the sockets and closes the listeners; a task that waits in ``accept``
+    gets ``trio.ClosedResourceError``.
+
+    Args:
+        path: of the command socket; its lock must be held (``lock_socket``).
+        passed: sockets to use instead (``systemd.take_passed_sockets``); ``path`` is then ignored.
+
+    Raises:
+        ConfigError: a path is too long, taken by a living socket or by something that is no socket
+            of ours, or cannot be written to. What stood there still stands.
+    """
+    with ExitStack() as stack:
+        if passed is None:
+            paths = socket_paths(path)
+            remove_stale(paths)
+            events = stack.enter_context(_bound(paths.events))
+            command = stack.enter_context(_bound(paths.command))
+        else:
+            events = stack.enter_context(_listening(passed.events))
+            command = stack.enter_context(_listening(passed.command))
+        yield Listeners(command, events)
+
+
+@contextmanager
+def _bound(path: Path) -> Iterator[trio.SocketListener]:
+    listening = listen(path)
+    with _listening(listening.socket) as listener:
+        try:
+            yield listener
+        finally:
+            listening.remove_file()
+
+
+@contextmanager
+def _listening(sock: socket.socket) -> Iterator[trio.SocketListener]:
+    listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
+    try:
+        yield listener
+    finally:
+        listener.socket.close()

@@ -1,0 +1,1 @@
+"""Workspaces: roots, settings of projects, instructions, agents, trust."""

@@ -1,0 +1,130 @@
+"""Reads the agents that there are: the user's own, beside the settings, and those of the project.
+
+What lies in a project was perhaps written by somebody else, as with instructions: only regular files
+that really lie inside count. What of them is in force is not decided here. A file that cannot be used
+is listed with the reason, and stops nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from nousd.config.agents import Agent, AgentSource, Catalogue, parse_agent
+from nousd.daemon.workspace.folder_threads import in_folder_thread
+from nousd.errors import ConfigError, RuleInvalid, ToolError
+from nousd.machine.policy.workers import check_rules
+from nousd.runtime_paths.filesystems import is_local
+from nousd.tools.fs.path_errors import shown
+from nousd.tools.fs.path_sandbox import Confinement
+from nousd.wire.codec.canonical_json import digest
+from nousd.wire.limits import AGENT_FILE_BYTES_MAX, AGENTS_MAX
+
+ReadAgents = Callable[[], Awaitable[Catalogue]]
+"""Gives the agents as they are now."""
+
+
+class AgentPlaces(NamedTuple):
+    """Where agents lie.
+
+    Args:
+        user_folder: the user's own; None if they are not wanted.
+        project_root: in whose ``.nousd/agents`` the project's are; None if they are not wanted.
+        hidden: what is never read, also where it lies inside.
+        trusts: whether the user trusts a file of the project with that path and hash.
+    """
+
+    user_folder: Path | None
+    project_root: Path | None
+    hidden: tuple[Path, ...] = ()
+    trusts: Callable[[Path, str], bool] = lambda _path, _hash: False
+
+
+async def no_agents() -> Catalogue:
+    """Gives none."""
+    return Catalogue()
+
+
+def reader(places: AgentPlaces) -> ReadAgents:
+    """Returns what reads them, in a thread: a folder may be far away, and not answer. Blocks a moment
+    itself, to see whether one is.
+    """
+    folders = _folders(places)
+    are_near = all(map(is_local, folders))
+
+    async def read() -> Catalogue:
+        # Mostly there are none, and asking costs less than a thread.
+        if are_near and not any(map(os.path.isdir, folders)):
+            return Catalogue()
+        return await in_folder_thread(read_agents, places)
+
+    return read
+
+
+def _folders(places: AgentPlaces) -> tuple[Path, ...]:
+    users = () if places.user_folder is None else (places.user_folder,)
+    root = places.project_root
+    return users if root is None else (*users, _project_folder(root))
+
+
+def _project_folder(root: Path) -> Path:
+    return root / ".nousd" / "agents"
+
+
+def read_agents(places: AgentPlaces) -> Catalogue:
+    """Returns the user's own and then the project's, each by file name; of a name the first counts."""
+    found: list[Agent] = []
+    if places.user_folder is not None:
+        found += _in_folder("user", places.user_folder, places.user_folder, ())
+    if places.project_root is not None:
+        folder = _project_folder(places.project_root)
+        found += _in_folder("project", places.project_root, folder, places.hidden)
+    return Catalogue(tuple(_without_doubles(found)))
+
+
+def _without_doubles(agents: list[Agent]) -> Iterator[Agent]:
+    first: dict[str, Agent] = {}
+    for agent in agents:
+        if agent.worker is None or first.setdefault(agent.name, agent) is agent:
+            yield agent
+        else:
+            taken = f"the name {agent.name} is that of {first[agent.name].path}"
+            yield agent._replace(worker=None, problems=(taken, *agent.problems))
+
+
+def _in_folder(
+    source: AgentSource, root: Path, folder: Path, hidden: tuple[Path, ...]
+) -> Iterator[Agent]:
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".md"))  # noqa: PTH208
+    except OSError:
+        return
+    for name in names[:AGENTS_MAX]:
+        yield _agent(source, root, folder / name, hidden)
+    if further := names[AGENTS_MAX:]:
+        # One for all of them: there may be any number.
+        what = f"the folder has {len(names)} files, of which the first {AGENTS_MAX} count"
+        yield _unusable(source, folder / further[0], what)
+
+
+def _agent(source: AgentSource, root: Path, path: Path, hidden: tuple[Path, ...]) -> Agent:
+    try:
+        with Confinement(root, hidden).locate(str(path)) as place, place.open_file() as file:
+            data = file.read(AGENT_FILE_BYTES_MAX + 1)
+        if len(data) > AGENT_FILE_BYTES_MAX:
+            return _unusable(source, path, f"longer than {AGENT_FILE_BYTES_MAX} bytes")
+        worker = parse_agent(data.decode("utf-8-sig"), path.stem)
+        check_rules(worker)
+    except (ToolError, ConfigError, RuleInvalid) as error:
+        return _unusable(source, path, str(error))
+    except OSError as error:
+        return _unusable(source, path, error.strerror or "it cannot be read")
+    except UnicodeDecodeError:
+        return _unusable(source, path, "not UTF-8")
+    return Agent(worker.name, source, str(path), worker, digest(data))
+
+
+def _unusable(source: AgentSource, path: Path, problem: str) -> Agent:
+    return Agent(path.stem, source, str(path), None, problems=(shown(" ".join(problem.split())),))

@@ -1,0 +1,229 @@
+"""Reads the instructions that lie in files: the project's ``AGENTS.md``, and the user's own.
+
+The project's are looked for in every folder from the root of the repository down to the workdir, in the
+workdir alone where there is no repository; the user's lie beside the settings. What lies in a
+repository was perhaps written by somebody else. So only regular files count that really lie inside of
+that root, however they are spelled (``tools.confine``), never more than a bound, and a FIFO or device
+is not waited for. What cannot be used is told with the reason, and is no error.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import os
+import stat
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from nousd.daemon.workspace.folder_threads import in_folder_thread
+from nousd.errors import ConfigError, ToolError
+from nousd.machine.context.prompt_sections import SourceText, of_file, unused
+from nousd.runtime_paths.filesystems import is_local
+from nousd.tools.fs.path_sandbox import Confinement
+from nousd.tools.fs.path_walk import DEPTH_MAX
+from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX, INSTRUCTIONS_FILE_BYTES_MAX
+
+FILE_NAME: Final = "AGENTS.md"
+
+_UNSETTLED_NS: Final = 100_000_000
+"""Within this time a file may change twice and have the same times: a tick of the system's clock."""
+
+_USER: Final = "user_instructions"
+_PROJECT: Final = "project_instructions"
+
+
+class Places(NamedTuple):
+    """Where instructions lie.
+
+    Args:
+        user_file: the user's own; None if they are not wanted.
+        project: whether the project's are wanted.
+        hidden: what is never read, also where it lies inside.
+    """
+
+    workdir: Path
+    user_file: Path | None
+    project: bool
+    hidden: tuple[Path, ...] = ()
+
+
+ReadInstructions = Callable[[], Awaitable[Sequence[SourceText]]]
+"""Gives the instructions as they are now, the most particular last."""
+
+
+async def no_instructions() -> Sequence[SourceText]:
+    """Gives none."""
+    return (unused(_USER, "off"), unused(_PROJECT, "off"))
+
+
+def reader(places: Places) -> ReadInstructions:
+    """Returns what reads them, in a thread: a folder may be far away, and not answer.
+
+    Where all of it is on this machine, what was read is good until one of the files has other times:
+    a thread on the way to each model call would be felt.
+    """
+    return _Remembered(places).read
+
+
+_Stamp = tuple[int, ...]
+
+
+class _Remembered:
+    """What was read last, and the stamps that the files had before."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._watched = _watched(places)
+        self._stamps: tuple[_Stamp, ...] | None = None
+        self._sources: Sequence[SourceText] = ()
+
+    async def read(self) -> Sequence[SourceText]:
+        stamps = self._stamps_now()
+        if stamps is None or stamps != self._stamps:
+            self._sources = await in_folder_thread(read_instructions, self._places)
+            # Those from before the reading: what changed meanwhile has others the next time.
+            self._stamps = stamps
+        return self._sources
+
+    def _stamps_now(self) -> tuple[_Stamp, ...] | None:
+        """Returns the stamps; None if they cannot tell whether anything has changed."""
+        settled_ns = time.time_ns() - _UNSETTLED_NS
+        stamps = tuple(map(_stamp, self._watched))
+        is_certain = stamps and all(_is_plain(stamp, settled_ns) for stamp in stamps)
+        return stamps if is_certain else None
+
+
+def _watched(places: Places) -> tuple[Path, ...]:
+    """Returns every path that says something; none where the system could be slow to tell."""
+    workdir = places.workdir.resolve()
+    folders = [workdir, *workdir.parents][:DEPTH_MAX] if places.project else []
+    users = [] if places.user_file is None else [places.user_file]
+    if not all(map(is_local, [*folders, *users])):
+        return ()
+    names = (".git", FILE_NAME)
+    return (*users, *(folder / name for folder in folders for name in names))
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Returns what changes with a file; nothing where there is none."""
+    try:
+        told = os.lstat(path)
+    except OSError:
+        return ()
+    return (
+        told.st_mode,
+        told.st_dev,
+        told.st_ino,
+        told.st_size,
+        told.st_mtime_ns,
+        told.st_ctime_ns,
+    )
+
+
+def _is_plain(stamp: _Stamp, settled_ns: int) -> bool:
+    """Whether a stamp tells of any change: not of what a link leads to, nor within one tick."""
+    return not stamp or (not stat.S_ISLNK(stamp[0]) and max(stamp[-2:]) < settled_ns)
+
+
+def read_instructions(places: Places) -> tuple[SourceText, ...]:
+    """Returns the user's own, and then the project's with the most particular last."""
+    users = _users(places)
+    room = INSTRUCTIONS_BYTES_MAX - len(users.text.encode())
+    return (users, *_projects(places, room))
+
+
+def _users(places: Places) -> SourceText:
+    path = places.user_file
+    if path is None:
+        return unused(_USER, "off")
+    found = _found(_USER, path.parent, path, places.hidden, INSTRUCTIONS_FILE_BYTES_MAX)
+    return found or unused(_USER, "not_found", str(path))
+
+
+def _projects(places: Places, room: int) -> Sequence[SourceText]:
+    if not places.project:
+        return (unused(_PROJECT, "off"),)
+    root, folders = _folders(places.workdir.resolve())
+    found: list[SourceText] = []
+    # The most particular has the first right to the room.
+    for folder in reversed(folders):
+        bytes_max = min(room, INSTRUCTIONS_FILE_BYTES_MAX)
+        source = _found(_PROJECT, root, folder / FILE_NAME, places.hidden, bytes_max)
+        if source is not None:
+            found.append(source)
+            room -= len(source.text.encode())
+    return found[::-1] or (unused(_PROJECT, "not_found"),)
+
+
+def project_root(workdir: Path) -> Path:
+    """Returns the folder that a project begins with: the repository's, or the workdir itself."""
+    return _folders(workdir.resolve())[0]
+
+
+def _folders(workdir: Path) -> tuple[Path, list[Path]]:
+    """Returns the root, and the folders from there to the workdir."""
+    above = [workdir, *workdir.parents][:DEPTH_MAX]
+    for index, folder in enumerate(above):
+        if _is_repository(folder):
+            return folder, above[index::-1]
+    return workdir, [workdir]
+
+
+def _is_repository(folder: Path) -> bool:
+    try:
+        return (folder / ".git").exists()
+    except OSError:
+        return False
+
+
+def _found(
+    kind: str, root: Path, path: Path, hidden: tuple[Path, ...], bytes_max: int
+) -> SourceText | None:
+    """Returns what a file says, or why it cannot be used; None if there is none."""
+    try:
+        # Mostly there is none, and then no folder on the way has to be opened.
+        if not (os.path.lexists(path) and root.is_dir()):
+            return None
+        with Confinement(root, hidden).locate(str(path)) as place, place.open_file() as file:
+            data = file.read(bytes_max + 1)
+    except (ToolError, ConfigError):
+        return unused(kind, "outside", str(path))
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0, "unreadable")
+        return None if reason == "not_found" else unused(kind, reason, str(path))
+    if not bytes_max:
+        return unused(kind, "no_room", str(path))
+    return of_file(kind, str(path), *_text_of(data, bytes_max))
+
+
+_REASONS: Final = {
+    errno.ENOENT: "not_found",
+    errno.ENOTDIR: "not_found",
+    errno.EISDIR: "not_a_file",
+    errno.EINVAL: "not_a_file",
+    errno.ENXIO: "not_a_file",
+    errno.ENODEV: "not_a_file",
+}
+
+
+def _text_of(data: bytes, bytes_max: int) -> tuple[str, str]:
+    """Returns the text, and why it is not all of the file or not as it is."""
+    is_cut = len(data) > bytes_max
+    reasons = ["cut"] if is_cut else []
+    kept = data[:bytes_max].removeprefix(codecs.BOM_UTF8)
+    try:
+        # A character that the bound splits is left out, and no fault.
+        text = _Utf8("strict").decode(kept, final=not is_cut)
+    except UnicodeDecodeError:
+        # Each bad byte becomes three.
+        repaired = _Utf8("replace").decode(kept, final=not is_cut).encode()
+        text = repaired[:bytes_max].decode(errors="ignore")
+        reasons = ["cut"] if is_cut or len(repaired) > bytes_max else []
+        reasons.append("not_utf8")
+    return text, ",".join(reasons)
+
+
+_Utf8: Final = codecs.getincrementaldecoder("utf-8")

@@ -1,0 +1,137 @@
+"""What the settings make of a folder: the workspace that its sessions work in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from nousd.config.settings import Settings
+from nousd.daemon.workspace import agents
+from nousd.daemon.workspace.instructions import Places, project_root
+from nousd.daemon.workspace.instructions import reader as instructions_reader
+from nousd.daemon.workspace.project import Project
+from nousd.daemon.workspace.project import reader as settings_reader
+from nousd.daemon.workspace.roots import Roots
+from nousd.daemon.workspace.session_memo import OncePerSession
+from nousd.daemon.workspace.trust import Trust
+from nousd.daemon.workspace.workspaces import Workspace, Workspaces
+from nousd.errors import ConfigError
+from nousd.machine.context.prompt_sections import SourceText, system_prompt
+from nousd.runtime_paths import locations
+from nousd.runtime_paths.filesystems import is_local
+from nousd.runtime_paths.locks import socket_lock_file
+from nousd.tools.fs.path_sandbox import Confinement
+
+_SYSTEM_PROMPT: Final = (
+    "You are an agent that helps with work on the user's computer. Use the tools to look before you "
+    "answer, make the changes that were asked for, and say briefly what you did. The working folder "
+    "is {workdir}; relative paths start there."
+)
+"""Used where ``--system-prompt`` names no file."""
+
+
+def workspaces_of_settings(settings: Settings, extensions: tuple[Path, ...] = ()) -> Workspaces:
+    """Returns the workspaces that the settings allow, with that of the workdir made.
+
+    Args:
+        extensions: where the code of extensions lies.
+
+    Raises:
+        ConfigError: the workdir is none that can be worked in.
+    """
+    maker = _Maker(settings, (*_out_of_reach(settings), *extensions))
+    roots = Roots((settings.workdir, *settings.workspaces), maker.hidden)
+    return Workspaces(maker.made(settings.workdir), roots, maker.made)
+
+
+class _Maker:
+    """Makes workspaces, whose projects share what the user trusts."""
+
+    def __init__(self, settings: Settings, hidden: tuple[Path, ...]) -> None:
+        self.hidden = hidden
+        self._settings = settings
+        self._trust = Trust()
+
+    def made(self, folder: Path) -> Workspace:
+        settings, not_read = self._settings, _out_of_reach(self._settings)
+        root = project_root(folder)
+        agents_root = root if settings.project_instructions else None
+        return Workspace(
+            confinement=Confinement(folder, self.hidden, hard_links=settings.hard_links),
+            project=Project(root, settings_reader(root, not_read), self._trust),
+            instructions=OncePerSession(
+                instructions_reader(_instruction_places(settings, folder, not_read))
+            ),
+            read_agents=agents.reader(
+                agents.AgentPlaces(locations.user_agents_folder(), agents_root, not_read)
+            ),
+            system_prompt=_own_prompt(settings, folder),
+            is_local=is_local(folder),
+        )
+
+
+def _own_prompt(settings: Settings, folder: Path) -> SourceText | None:
+    """Returns the built-in prompt where it names another folder than that of the workdir does."""
+    if settings.system_prompt is not None or folder == settings.workdir:
+        return None
+    return system_prompt(built_in_prompt(folder))
+
+
+def built_in_prompt(folder: Path) -> str:
+    """Returns what models are told that work in a folder, where the user says nothing else."""
+    return _SYSTEM_PROMPT.format(workdir=folder)
+
+
+def default_prompt(settings: Settings) -> str:
+    """Returns what models are told in the workdir.
+
+    Raises:
+        ConfigError: the user's own prompt cannot be read.
+    """
+    path = settings.system_prompt
+    if path is None:
+        return built_in_prompt(settings.workdir)
+    if not isinstance(path, Path):
+        return ""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"system_prompt: {path} cannot be read: {error}") from error
+
+
+def _instruction_places(settings: Settings, folder: Path, not_read: tuple[Path, ...]) -> Places:
+    user_file = locations.user_instructions_file()
+    return Places(
+        workdir=folder,
+        user_file=user_file if settings.user_instructions else None,
+        project=settings.project_instructions,
+        hidden=tuple(path for path in not_read if path != user_file),
+    )
+
+
+def _out_of_reach(settings: Settings) -> tuple[Path, ...]:
+    """Returns what no file tool may see or make, also where it lies inside of a workspace.
+
+    A lock file that is replaced guards nothing. A settings file counts although it is not there: one
+    that a model wrote would be obeyed by the next start. So would the user's own instructions, a system
+    prompt, an extension, and a program that prints a key.
+    """
+    http_socket = settings.http_socket
+    places = (
+        settings.state_dir,
+        settings.socket,
+        settings.events_socket,
+        socket_lock_file(settings.socket),
+        http_socket,
+        None if http_socket is None else socket_lock_file(http_socket),
+        settings.config_file,
+        locations.default_config_file(),
+        locations.user_instructions_file(),
+        locations.user_agents_folder(),
+        settings.log_file,
+        settings.record,
+        settings.system_prompt if isinstance(settings.system_prompt, Path) else None,
+        *settings.extension,
+        *settings.key_programs,
+    )
+    return tuple(path for path in places if path is not None)

@@ -1,0 +1,55 @@
+"""The files of projects that the user trusts: each by its path, as long as it has the hash it had.
+
+What a file says, and what counts of it, is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from nousd.daemon.eventlog.log import Log, Ticket
+from nousd.errors import CommandRejected
+from nousd.wire.events import TrustUpdated
+from nousd.wire.limits import TRUSTED_FILES_MAX
+
+
+class Trust:
+    """What the log says of trust. It exists before the log is open, and trusts nothing until then."""
+
+    def __init__(self) -> None:
+        self._trusted: dict[str, str] = {}
+
+    def remember(self, trusted: Mapping[str, str]) -> None:
+        """Takes what stands in the log."""
+        self._trusted = dict(trusted)
+
+    def trusts(self, path: Path | str, file_hash: str) -> bool:
+        """Whether the user trusts the file at that path if it has that hash."""
+        return bool(file_hash) and self._trusted.get(str(path)) == file_hash
+
+    def paths(self) -> tuple[str, ...]:
+        """Returns the files that were trusted once and are so until they change."""
+        return tuple(self._trusted)
+
+    def update(self, log: Log, path: str, file_hash: str | None) -> Ticket:
+        """Trusts a file with that hash, or with None no more; it counts when that is durable.
+
+        Raises:
+            CommandRejected: ``too_many_trusted_files``.
+        """
+        is_new = file_hash is not None and path not in self._trusted
+        if is_new and len(self._trusted) >= TRUSTED_FILES_MAX:
+            raise CommandRejected("too_many_trusted_files")
+        ticket = log.submit(log.encode((TrustUpdated(session_id="", path=path, hash=file_hash),)))
+
+        def settled(ticket: Ticket) -> None:
+            if ticket.failure is not None:
+                return
+            if file_hash is None:
+                self._trusted.pop(path, None)
+            else:
+                self._trusted[path] = file_hash
+
+        ticket.when_settled(settled)
+        return ticket

@@ -1,0 +1,218 @@
+"""The folders that sessions work in: which one a session has, and all that depends on it.
+
+A session names its folder in the log; one of an older log names none and works in the daemon's own, the
+workdir. A folder that was allowed once is looked at again each time something is to happen in it: it may
+be gone by now, be a link, or lie where this daemon has no business. What a workspace is made of is
+``workspace_settings``'s; what is done in one is not known here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from nousd.daemon.workspace.agents import ReadAgents, no_agents
+from nousd.daemon.workspace.folder_threads import in_folder_thread
+from nousd.daemon.workspace.instructions import no_instructions
+from nousd.daemon.workspace.project import Project
+from nousd.daemon.workspace.roots import Roots
+from nousd.daemon.workspace.session_memo import OncePerSession
+from nousd.daemon.workspace.trust import Trust
+from nousd.errors import CommandRejected, ConfigError, InvalidPayload
+from nousd.machine.context.prompt_sections import SourceText
+from nousd.machine.session.state import SessionState
+from nousd.runtime_paths.filesystems import is_local
+from nousd.runtime_paths.names import is_utf8
+from nousd.tools.fs.path_sandbox import Confinement
+
+WORKSPACES_MAX: Final = 256
+"""Workspaces that are remembered while nobody is in them; the one that was not used for longest goes."""
+
+_IS_LINK: Final = "a folder on the way there is a link now"
+
+
+class Workspace(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
+    """A folder with all that depends on which one it is.
+
+    Args:
+        confinement: what of the file system its sessions may touch.
+        project: whose settings, rules and agents hold there.
+        instructions: the user's and the project's, as each session found them.
+        read_agents: gives the user's and the project's as they are now.
+        system_prompt: what stands in the place of the daemon's own; None leaves that.
+        is_local: whether looking at the folder cannot take long.
+    """
+
+    confinement: Confinement
+    project: Project = msgspec.field(default_factory=Project)
+    instructions: OncePerSession[Sequence[SourceText]] = msgspec.field(
+        default_factory=lambda: OncePerSession(no_instructions)
+    )
+    read_agents: ReadAgents = no_agents
+    system_prompt: SourceText | None = None
+    is_local: bool = True
+
+    @property
+    def path(self) -> str:
+        """The folder, absolute, with its links resolved."""
+        return str(self.confinement.workdir)
+
+    def forget(self, session_id: str) -> None:
+        """Lets a session begin here anew, with what the folder says then."""
+        self.project.forget(session_id)
+        self.instructions.forget(session_id)
+
+
+Make = Callable[[Path], Workspace]
+"""Makes the workspace of a folder, which is real; blocks."""
+
+
+class Workspaces:
+    """All workspaces of one daemon.
+
+    Args:
+        default: that of the workdir, which is always allowed.
+        roots: which other folders may be one; None: no others.
+        make: makes those.
+    """
+
+    def __init__(
+        self, default: Workspace, roots: Roots | None = None, make: Make | None = None
+    ) -> None:
+        self.default = default
+        self.roots = Roots((default.confinement.workdir,)) if roots is None else roots
+        self._make = _plain if make is None else make
+        # One that is in use is kept by whoever uses it, and is found here as long as it is.
+        self._known: WeakValueDictionary[str, Workspace] = WeakValueDictionary()
+        self._recent: OrderedDict[str, Workspace] = OrderedDict()
+
+    @property
+    def trust(self) -> Trust:
+        """The files that the user trusts, of whichever project they are."""
+        return self.default.project.trust
+
+    def path_of(self, state: SessionState) -> str:
+        """Returns the folder that a session belongs to, whether it is there or not."""
+        return self.default.path if state.workspace is None else state.workspace
+
+    def known(self, state: SessionState) -> Workspace | None:
+        """Returns the workspace of a session if it is in memory, without looking at the folder."""
+        return self._in_memory(self.path_of(state))
+
+    async def of(self, state: SessionState) -> Workspace:
+        """Returns the workspace of a session, in which something is to happen now.
+
+        Raises:
+            CommandRejected: ``workspace_not_found``, ``workspace_not_allowed`` or
+                ``folders_do_not_answer``.
+        """
+        path = self.path_of(state)
+        known = self._in_memory(path)
+        if known is not None and known.is_local:
+            self._require(path, path)
+            return known
+        return await self._opened(path, path)
+
+    async def looked_up(self, state: SessionState) -> Workspace | CommandRejected:
+        """Returns the workspace of a session, or why nothing can happen in it."""
+        try:
+            return await self.of(state)
+        except CommandRejected as refused:
+            return refused
+
+    async def named(self, given: str | None) -> Workspace:
+        """Returns the workspace that a client names; the default one if it names none.
+
+        Raises:
+            InvalidPayload: that is no absolute path.
+            CommandRejected: ``workspace_not_found``, ``workspace_not_allowed`` or
+                ``folders_do_not_answer``.
+        """
+        return (
+            self.default
+            if given is None
+            else await self._opened(await self.normalized(given), given)
+        )
+
+    async def normalized(self, given: str) -> str:
+        """Returns how the log spells a folder that a client names, whether it is there, and allowed, or
+        not.
+
+        Raises:
+            InvalidPayload: that is no absolute path, or leads to a name that no log can hold.
+        """
+        _check_path(given)
+        real = await in_folder_thread(os.path.realpath, given)
+        if not is_utf8(real):
+            raise InvalidPayload("workspace leads to a folder whose path is not UTF-8")
+        return real
+
+    async def _opened(self, real: str, given: str) -> Workspace:
+        made = await in_folder_thread(self._looked_at, real, given, self._in_memory(real))
+        return self._kept(made)
+
+    # --- blocking ------------------------------------------------------------------------------
+
+    def _looked_at(self, real: str, given: str, known: Workspace | None) -> Workspace:
+        self._require(real, given)
+        return self._made(real, given) if known is None else known
+
+    def _made(self, real: str, given: str) -> Workspace:
+        try:
+            made = self._make(Path(real))
+        except ConfigError as error:
+            raise _not_found(given, str(error)) from None
+        if made.path != real:
+            raise _not_found(given, _IS_LINK)
+        return made
+
+    def _require(self, real: str, given: str) -> None:
+        """Raises CommandRejected unless a folder of that real path is there and may be a workspace."""
+        fault = None if real == self.default.path else self.roots.fault(Path(real))
+        if fault is not None:
+            raise CommandRejected(
+                "workspace_not_allowed", cause=fault, details={"workspace": given}
+            )
+        if os.path.realpath(real) != real:
+            raise _not_found(given, _IS_LINK)
+        if not os.path.isdir(real):  # noqa: PTH112
+            raise _not_found(given, "there is no such folder")
+
+    # --- in memory -----------------------------------------------------------------------------
+
+    def _in_memory(self, path: str) -> Workspace | None:
+        if path == self.default.path:
+            return self.default
+        if path in self._recent:
+            self._recent.move_to_end(path)
+        return self._known.get(path)
+
+    def _kept(self, made: Workspace) -> Workspace:
+        """Remembers a workspace. Somebody else may have made the same meanwhile: the first counts."""
+        if made is self.default:
+            return made
+        kept = self._known.setdefault(made.path, made)
+        self._recent[made.path] = kept
+        self._recent.move_to_end(made.path)
+        if len(self._recent) > WORKSPACES_MAX:
+            self._recent.popitem(last=False)
+        return kept
+
+
+def _plain(folder: Path) -> Workspace:
+    return Workspace(confinement=Confinement(folder), is_local=is_local(folder))
+
+
+def _check_path(given: str) -> None:
+    if not given.startswith("/") or "\0" in given:
+        raise InvalidPayload("workspace must be an absolute path")
+
+
+def _not_found(given: str, cause: str) -> CommandRejected:
+    return CommandRejected("workspace_not_found", cause=cause, details={"workspace": given})
