@@ -46,7 +46,7 @@ ROOMS: dict[str, Room] = {
     "runtime_paths": room("errors", "platformdirs trio"),
     "net": room("errors", "trio"),
     "config": room(
-        "errors net runtime_paths redaction wire.access wire.limits wire.entries wire.workers",
+        "errors net runtime_paths redaction wire.objects wire.limits",
         "msgspec yaml",
     ),
     "wire": room("errors", "msgspec", WORLD),
@@ -54,11 +54,12 @@ ROOMS: dict[str, Room] = {
     "views": room("wire", "msgspec"),
     "store": room("wire machine errors", "apsw psycopg msgspec trio"),
     "tools": room("wire errors", "trio msgspec mcp mcp_types anyio httpx2 justhtml pydantic"),
-    "providers": room("wire machine.model_input errors redaction", "msgspec httpx2 trio"),
+    "providers": room("wire machine.context.model_input errors redaction", "msgspec httpx2 trio"),
     "runtimes": room("wire machine tools providers errors", "msgspec trio"),
     "extensions": room("wire tools errors", "msgspec trio"),
     "daemon": room(
-        "wire machine views store tools providers runtimes extensions errors redaction net runtime_paths config",
+        "wire machine views store tools providers runtimes extensions errors redaction net"
+        " runtime_paths config",
         "msgspec apsw httpx2 trio",
     ),
     "replay": room(
@@ -196,7 +197,7 @@ def test_a_module_imports_only_what_its_room_may(path: Path) -> None:
 
 
 def test_there_are_modules_to_check() -> None:
-    assert ROOT / "nousd" / "wire" / "codec.py" in MODULES
+    assert ROOT / "nousd" / "wire" / "codec" / "framing.py" in MODULES
 
 
 # --- what is installed is used ----------------------------------------------------------------

@@ -91,8 +91,10 @@ nousd.tools.sandbox.landlock nousd.tools.sandbox.bubblewrap
 
 NOT_FOR_A_FIRST_ANSWER = """
 typer click nousd.cli.nousd.app nousd.cli.nousd.serve_flags nousd.config.report
-nousd.extensions.api nousd.extensions.demo nousd.tools.builtin.bash nousd.tools.builtin.catalog nousd.tools.builtin.edit
-nousd.tools.builtin.git nousd.tools.builtin.grep nousd.tools.builtin.patch nousd.tools.builtin.read nousd.tools.builtin.web_fetch
+nousd.extensions.api nousd.extensions.demo nousd.tools.builtin.bash
+nousd.tools.builtin.catalog nousd.tools.builtin.edit
+nousd.tools.builtin.git nousd.tools.builtin.grep nousd.tools.builtin.patch
+nousd.tools.builtin.read nousd.tools.builtin.web_fetch
 """
 """What comes after the first answer, if at all: whoever starts a daemon waits for each import before."""
 
