@@ -7,21 +7,26 @@ wire language and the machine decide, they do not look at clocks, dice or files.
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from nousd.wire.commands import COMMANDS
 from nousd.wire.events import EVENTS
 from nousd.wire.responses import RESPONSES
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.import_graph import (
+    MODULES,
+    ROOT,
+    Import,
+    circles,
+    graph,
+    imports_by_module,
+    imports_of,
+)
 
 
 @dataclass(frozen=True)
@@ -97,45 +102,16 @@ LAZY = frozenset({"admin", "daemon", "mcp_server", "bridge", "config", "replay"}
 """Rooms that ``cli`` may only import inside of functions, so that ``nousctl ping`` starts fast."""
 
 
-@dataclass(frozen=True)
-class Import:
-    """``name`` is dotted and absolute; ``lazy`` if importing the module does not import it."""
-
-    name: str
-    line: int
-    lazy: bool
-
-
-def imports_of(source: str, module: str, *, is_package: bool = False) -> Iterator[Import]:
-    """Yields every import of a module, wherever in the file it stands."""
-    package = module.split(".") if is_package else module.split(".")[:-1]
-    yield from _imports(ast.parse(source), package, lazy=False)
-
-
-def _imports(node: ast.AST, package: list[str], *, lazy: bool) -> Iterator[Import]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import):
-            for alias in child.names:
-                yield Import(alias.name, child.lineno, lazy)
-        elif isinstance(child, ast.ImportFrom):
-            base = package[: len(package) - child.level + 1] if child.level else []
-            start = ".".join([*base, *([child.module] if child.module else [])])
-            for alias in child.names:
-                yield Import(f"{start}.{alias.name}", child.lineno, lazy)
-        yield from _imports(child, package, lazy=lazy or _runs_later(child))
-
-
-def _runs_later(node: ast.AST) -> bool:
-    if isinstance(node, ast.If):
-        return ast.unparse(node.test) == "TYPE_CHECKING"
-    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-
-
 def faults_of(source: str, module: str, *, is_package: bool = False) -> list[str]:
-    """Returns a line for each import of ``module`` that its room may not have."""
+    """Return a line for each import in ``source`` that the room of ``module`` may not have."""
+    return faults_among(imports_of(source, module, is_package=is_package), module)
+
+
+def faults_among(imports: Iterable[Import], module: str) -> list[str]:
+    """Return a line for each of the imports that the room of ``module`` may not have."""
     return [
         f"{module}:{imported.line}: {imported.name}: {reason}"
-        for imported in imports_of(source, module, is_package=is_package)
+        for imported in imports
         if (reason := _fault(imported, module))
     ]
 
@@ -181,23 +157,107 @@ def _is_inside(name: str, module: str) -> bool:
     return name == module or name.startswith(module + ".")
 
 
-MODULES = sorted((ROOT / "nousd").rglob("*.py"))
+def test_modules_import_only_what_their_room_may() -> None:
+    """The table of rooms is complete, and every import of every module fits it."""
+    assert len(MODULES) > 300
+    assert [
+        fault
+        for module, imports in imports_by_module().items()
+        for fault in faults_among(imports, module)
+    ] == []
 
 
-def module_name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+# --- folders of a room have one direction --------------------------------------------------------
+
+LAYERS: dict[str, str] = {
+    "wire": "limits limit_table objects events responses commands codec",
+    "machine": "context session policy projection",
+    "store": """artifacts rows records session_list interface pending pruning write_stats schema
+        sqlite memory""",
+    "tools": """environment anonymous_file secret_filter task_runner fs output sandbox interface process
+        arguments registry function_tool search diff web mcp builtin""",
+    "providers": """interface models encoding http retry mock openai openai_responses anthropic gemini
+        setup""",
+    "bridge": "access stream http metrics routing openapi routes app mcp run embedded standalone",
+    "cli": "arguments output render chat nousctl nousd demo",
+    "admin": "reading check salvage doctor backup vacuum bundle",
+    "daemon": """clock error_boundary eventlog sessions workspace policy blobs mcp ops runs services
+        commands transport app composition serve""",
+}
+"""room -> its folders and modules, from the ground up: each may import those before it only."""
+
+AGAINST: frozenset[str] = frozenset(
+    {
+        "tools: output -> interface",
+        "providers: encoding -> openai",
+        "bridge: access -> routing",
+        "bridge: stream -> routing",
+        "bridge: http -> routing",
+        "cli: chat -> nousctl",
+        "admin: check -> salvage",
+        "daemon: sessions -> runs",
+        "daemon: sessions -> services",
+        "daemon: blobs -> services",
+        "daemon: runs -> services",
+    }
+)
+"""The arrows that still point upwards. Nothing may be added."""
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_a_module_imports_only_what_its_room_may(path: Path) -> None:
-    source = path.read_text(encoding="utf-8")
-    is_package = path.name == "__init__.py"
-    assert faults_of(source, module_name(path), is_package=is_package) == []
+def upward_arrows(edges: Mapping[str, frozenset[str]]) -> set[str]:
+    """Return a line for each import of a folder from one that its room has above it."""
+    found = set()
+    for module, targets in edges.items():
+        room_name, folder = _folder_of(module)
+        order = LAYERS.get(room_name, "").split()
+        for target in targets:
+            other_room, other = _folder_of(target)
+            if other_room != room_name or room_name not in LAYERS or other == folder:
+                continue
+            if folder and other and order.index(other) > order.index(folder):
+                found.add(f"{room_name}: {folder} -> {other}")
+    return found
 
 
-def test_there_are_modules_to_check() -> None:
-    assert ROOT / "nousd" / "wire" / "codec" / "framing.py" in MODULES
+def _folder_of(module: str) -> tuple[str, str]:
+    """Return the room of a module, and the folder or file in it; "" for the room itself."""
+    parts = [*module.split(".")[1:3], "", ""]
+    return parts[0], parts[1]
+
+
+def test_every_folder_of_a_room_has_its_place_in_the_order() -> None:
+    found: dict[str, set[str]] = {name: set() for name in LAYERS}
+    for module in graph():
+        room_name, folder = _folder_of(module)
+        if room_name in LAYERS and folder:
+            found[room_name].add(folder)
+    assert found == {name: set(order.split()) for name, order in LAYERS.items()}
+
+
+def test_folders_import_only_folders_below_them() -> None:
+    assert upward_arrows(graph()) == AGAINST
+
+
+def test_an_upward_arrow_is_found() -> None:
+    edges = {"nousd.store.rows": frozenset({"nousd.store.sqlite.queries", "nousd.store.artifacts"})}
+    assert upward_arrows(edges) == {"store: rows -> sqlite"}
+
+
+# --- no circles, TYPE_CHECKING included -----------------------------------------------------------
+
+KNOTS: frozenset[str] = frozenset({"bridge", "cli", "daemon", "runtimes", "tools"})
+"""The rooms that still have a circle. Nothing may be added."""
+
+
+def test_no_module_is_imported_by_what_it_imports() -> None:
+    """A reader can start anywhere and go down: types alone do not excuse a circle."""
+    knots = circles(graph())
+    assert {knot[0].split(".")[1] for knot in knots} == KNOTS, knots
+
+
+def test_a_circle_is_found() -> None:
+    edges = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("ad"), "d": frozenset[str]()}
+    assert circles(edges) == [["a", "b", "c"]]
 
 
 # --- what is installed is used ----------------------------------------------------------------
@@ -228,8 +288,8 @@ def unused(packages: list[str], used: frozenset[str]) -> list[str]:
 def used_libraries() -> frozenset[str]:
     return frozenset(
         imported.name.split(".")[0]
-        for path in MODULES
-        for imported in imports_of(path.read_text(encoding="utf-8"), module_name(path))
+        for imports in imports_by_module().values()
+        for imported in imports
     )
 
 
@@ -261,9 +321,9 @@ FACES: dict[str, dict[str, type]] = {
 """The modules that list all of a kind, which is where each of that kind is imported from."""
 
 
-def detours_of(source: str, module: str) -> list[str]:
-    """Returns a line for each command, response or event that is imported from elsewhere."""
-    imported = {each.name for each in imports_of(source, module)}
+def detours_of(imports: Iterable[Import], module: str) -> list[str]:
+    """Return a line for each command, response or event that is imported from elsewhere."""
+    imported = {each.name for each in imports}
     return [
         f"{module}: {struct.__name__} is imported from {face}"
         for face, table in FACES.items()
@@ -272,18 +332,21 @@ def detours_of(source: str, module: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_commands_responses_and_events_are_imported_from_where_all_are_listed(path: Path) -> None:
-    module = module_name(path)
-    if _room_of(module) != "wire":
-        assert detours_of(path.read_text(encoding="utf-8"), module) == []
+def test_commands_responses_and_events_are_imported_from_where_all_are_listed() -> None:
+    assert [
+        detour
+        for module, imports in imports_by_module().items()
+        if _room_of(module) != "wire"
+        for detour in detours_of(imports, module)
+    ] == []
 
 
 def test_a_detour_is_found() -> None:
-    (detour,) = detours_of(
+    imports = imports_of(
         "from nousd.wire.events.tools import ToolCallStarted", "nousd.daemon.eventlog.log"
     )
-    assert detour == "nousd.daemon.eventlog.log: ToolCallStarted is imported from nousd.wire.events"
+    (detour,) = detours_of(imports, "nousd.daemon.log")
+    assert detour == "nousd.daemon.log: ToolCallStarted is imported from nousd.wire.events"
 
 
 # --- the check finds what it is for ----------------------------------------------------------
@@ -303,7 +366,11 @@ def test_a_detour_is_found() -> None:
             "from nousd.store.interface import Store",
             "wire may not import store",
         ),
-        ("nousd.wire.codec.envelope", "from ..machine import queue", "wire may not import machine"),
+        (
+            "nousd.wire.codec.envelope",
+            "from ...machine import queue",
+            "wire may not import machine",
+        ),
         ("nousd.wire.codec.envelope", "from nousd import store", "wire may not import store"),
         ("nousd.errors", "from nousd.wire import codec", "errors may not import wire"),
         ("nousd.client.protocol", "import nousd.daemon.server", "client may not import daemon"),
@@ -342,7 +409,7 @@ def test_a_planted_fault_is_found(module: str, source: str, found: str) -> None:
             "nousd.providers.mock.provider",
             "from nousd.machine.context.model_input import ModelInput",
         ),
-        ("nousd.providers.mock.provider", "from nousd.machine import model_input"),
+        ("nousd.providers.mock.provider", "from nousd.machine.context import model_input"),
         (
             "nousd.cli.nousd.serve",
             "def serve():\n from nousd.daemon import server\n import nousd.bridge",

@@ -1,8 +1,8 @@
 """Joining all old deltas at once and giving the space back, on a log that no daemon has open.
 
-What a daemon does with the deltas of a week ago (``nousd.daemon.eventlog.retention``) is done here with those of
-everything that has ended. That alone makes room in the file for what comes; to make the file shorter,
-SQLite writes it anew.
+What a daemon does with the deltas of a week ago (``nousd.daemon.eventlog.retention``) is done here with
+those of everything that has ended. That alone makes room in the file for what comes; to make the file
+shorter, SQLite writes it anew.
 """
 
 from __future__ import annotations

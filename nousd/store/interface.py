@@ -1,8 +1,8 @@
 """What the rest of the daemon knows of the log: append a batch, read after a cursor, look things up.
 
 Two implementations keep it: ``sqlite`` and ``memory``. The projections (sessions, entries, runs,
-inputs) are folds over the events, made by ``nousd.machine.projection.row_projection`` and written in the same
-transaction as the events they come from; no caller ever writes one directly.
+inputs) are folds over the events, made by ``nousd.machine.projection.row_projection`` and written in
+the same transaction as the events they come from; no caller ever writes one directly.
 
 Commit order is submission order. Callbacks run in the event loop, in that order, one batch after the
 other, so that what they do (fold, answer, publish) happens in the order of the log. A callback must

@@ -1,7 +1,7 @@
 """The rows that events are projected to, as reads return them.
 
-How they follow from events is in ``nousd.machine.projection.row_projection``, how they are kept in ``_rows_sqlite`` and
-``_rows_memory``.
+How they follow from events is in ``nousd.machine.projection.row_projection``, how they are kept in
+``_rows_sqlite`` and ``memory.rows``.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 An index that begins with the session keeps a page for each session, and a group of commits by many of
 them writes all of these pages. Behind the number of a block, what is written at about the same time lies
-together, whoever it belongs to; who reads looks once into each block (``nousd.store.sqlite.blocks``). Inputs
-have their own ids, which sort by time, before the session's for the same reason.
+together, whoever it belongs to; who reads looks once into each block (``nousd.store.sqlite.blocks``).
+Inputs have their own ids, which sort by time, before the session's for the same reason.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The tool ``bash``: a shell command in the workdir.
 
-It is held by a supervisor (``nousd.tools.process.supervisor``), so nothing of it outlives the call, and by the
-sandbox of this machine, if there is one that works. A model may ask for a network, or for no sandbox at
-all; that is said in the arguments, so it is what is judged, asked about and approved. Without a
-sandbox a command has the rights of the user.
+It is held by a supervisor (``nousd.tools.process.supervisor``), so nothing of it outlives the call, and
+by the sandbox of this machine, if there is one that works. A model may ask for a network, or for no
+sandbox at all; that is said in the arguments, so it is what is judged, asked about and approved.
+Without a sandbox a command has the rights of the user.
 """
 
 from __future__ import annotations

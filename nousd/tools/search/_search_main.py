@@ -1,9 +1,9 @@
 """The search process: carries out one ``find`` or ``grep`` and prints its result.
 
 Started as ``python -I -S _search_main.py PIECE...``, where the pieces are the JSON that
-``nousd.tools.search.process`` makes. A program of its own because matching computes: a regular expression can
-take forever, and in a thread it would hold up the event loop. Standard library only, so that it starts
-quickly.
+``nousd.tools.search.process`` makes. A program of its own because matching computes: a regular
+expression can take forever, and in a thread it would hold up the event loop. Standard library only, so
+that it starts quickly.
 
 Exit codes: 0 with the result printed; 2 with the reason why the search is impossible.
 """
