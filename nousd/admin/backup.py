@@ -20,7 +20,7 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from nousd.admin.reading import complaints, open_log
+from nousd.admin.reading.log_files import complaints, open_log
 from nousd.errors import StoreError
 from nousd.store.sqlite.database import flush_to_disk, inspect
 

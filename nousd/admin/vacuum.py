@@ -16,7 +16,7 @@ from typing import Final
 import apsw
 import msgspec
 
-from nousd.admin.reading import size_of
+from nousd.admin.reading.log_files import size_of
 from nousd.errors import ConfigError, StoreError, StoreFull
 from nousd.runtime_paths.locations import database_file
 from nousd.runtime_paths.locks import lock_state_folder

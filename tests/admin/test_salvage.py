@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nousd.admin.check.check import check
-from nousd.admin.check.lines import StoredLine
-from nousd.admin.salvage.pages import PageReader
+from nousd.admin.reading.lines import StoredLine
+from nousd.admin.reading.pages import PageReader
 from nousd.admin.salvage.salvage import SalvageReport, salvage
 from nousd.admin.vacuum import vacuum
 from nousd.daemon.clock import SystemClock

@@ -25,7 +25,7 @@ from nousd import __version__
 from nousd.admin.bundle import log as bundle_log
 from nousd.admin.bundle.archive import Archive
 from nousd.admin.doctor.doctor import doctor
-from nousd.admin.reading import open_log
+from nousd.admin.reading.log_files import open_log
 from nousd.client.blocking import Connection
 from nousd.config.report import report
 from nousd.config.resolve import Resolved

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import apsw
 
 from nousd.admin.check.findings import Finding
-from nousd.admin.salvage.damaged_tables import RowReader
-from nousd.admin.salvage.pages import RawArtifact, RawChunk, RawInfo
+from nousd.admin.reading.damaged_tables import RowReader
+from nousd.admin.reading.pages import RawArtifact, RawChunk, RawInfo
 from nousd.store.artifacts import Artifact, ArtifactInfo
 from nousd.store.sqlite.artifacts import finish, put_whole
 

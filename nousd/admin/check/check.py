@@ -22,10 +22,10 @@ import msgspec
 from nousd.admin.check import artifacts
 from nousd.admin.check.compare import TABLES, Table, differences
 from nousd.admin.check.findings import PROGRESS_EVENTS, Finding, Findings, Progress, no_progress
-from nousd.admin.check.lines import STORED_LINE, StoredLine, read_line
 from nousd.admin.check.refold import Refold
 from nousd.admin.check.run_audit import RunWalker
-from nousd.admin.reading import complaints, open_log_beside, require_finished, size_of
+from nousd.admin.reading.lines import STORED_LINE, StoredLine, read_line
+from nousd.admin.reading.log_files import complaints, open_log_beside, require_finished, size_of
 from nousd.errors import StoreError
 from nousd.store.sqlite.database import inspect
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import apsw
 
-from nousd.admin.check.lines import LoggedEvent
+from nousd.admin.reading.lines import LoggedEvent
 from nousd.machine.projection.row_changes import CopyEntries, ForgetSession
 from nousd.machine.projection.row_projection import row_changes
 from nousd.store.sqlite import rows as _rows_sqlite

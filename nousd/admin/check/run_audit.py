@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nousd.admin.check.lines import LoggedEvent
+from nousd.admin.reading.lines import LoggedEvent
 from nousd.machine.session.lifecycle import LOGGED, Ledger
 from nousd.wire.events import AgentEnd
 

@@ -10,7 +10,7 @@ from typing import Final
 import apsw
 
 from nousd.admin.doctor.examination import Check, World
-from nousd.admin.reading import open_log
+from nousd.admin.reading.log_files import open_log
 from nousd.client.blocking import Connection
 from nousd.errors import ClientError, ConfigError, DaemonUnreachable, StoreError
 from nousd.runtime_paths import locations

@@ -18,9 +18,9 @@ import apsw
 import msgspec
 from msgspec import UNSET
 
-from nousd.admin.check.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
 from nousd.admin.check.run_audit import RunWalker
-from nousd.admin.salvage.damaged_tables import RowReader
+from nousd.admin.reading.damaged_tables import RowReader
+from nousd.admin.reading.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
 from nousd.machine.projection.row_changes import SETTINGS, Settings
 from nousd.machine.session.lifecycle import Phase
 from nousd.store.sqlite.blocks import EVENTS_OF_SESSION, all_of_session

@@ -37,12 +37,12 @@ from nousd.admin.check.findings import (
     Progress,
     no_progress,
 )
-from nousd.admin.check.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
 from nousd.admin.check.refold import Refold
 from nousd.admin.check.run_audit import RunWalker
-from nousd.admin.reading import complaints, open_damaged, size_of, wal_of
-from nousd.admin.salvage.damaged_tables import SEQ_MAX, EventReader, RowReader, Stretch
-from nousd.admin.salvage.pages import PageReader
+from nousd.admin.reading.damaged_tables import SEQ_MAX, EventReader, RowReader, Stretch
+from nousd.admin.reading.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
+from nousd.admin.reading.log_files import complaints, open_damaged, size_of, wal_of
+from nousd.admin.reading.pages import PageReader
 from nousd.admin.salvage.repair import adopt, logged_event, mending_events, restored_events
 from nousd.errors import StoreError, StoreTooNew
 from nousd.runtime_paths import locations

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from nousd.cli.chat.open_requests import OpenRequests
-from nousd.cli.nousctl.verb_base import DONE, FAILED, Options, shown
+from nousd.cli.client_options import DONE, FAILED, Options, shown
 from nousd.cli.nousctl.watch import RunPrinter
 from nousd.cli.render.answers import as_text
 from nousd.client.answers import Answer, ReceivedEvent

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from nousd.cli.arguments import Argument
+from nousd.cli.client_options import DONE, FAILED, Options, print_answer, say
 from nousd.cli.nousctl.input_arguments import SESSION
-from nousd.cli.nousctl.verb_base import DONE, FAILED, Options, print_answer, say
 from nousd.cli.nousctl.verbs import Watch
 from nousd.cli.render.request_lines import NoAnswer, answers_to, question_lines, request_lines
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from nousd.cli.arguments import Argument
-from nousd.cli.nousctl.verb_base import Options, print_answer
+from nousd.cli.client_options import Options, print_answer
 
 _COMMANDS: Final = {
     "list": "list_mcp",

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from nousd.cli.arguments import Argument
+from nousd.cli.client_options import DONE, FAILED, Options, print_line, say, shown
 from nousd.cli.nousctl.input_arguments import SESSION, json_object
-from nousd.cli.nousctl.verb_base import DONE, FAILED, Options, print_line, say, shown
 from nousd.cli.nousctl.verbs import Watch
 from nousd.client.answers import ReceivedEvent
 from nousd.client.blocking import Subscription

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from nousd.cli.arguments import Argument
-from nousd.cli.nousctl.verb_base import DONE, FAILED, Options, print_answer, say, shown
+from nousd.cli.client_options import DONE, FAILED, Options, print_answer, say, shown
 from nousd.cli.nousctl.verbs import WORKSPACE, Watch
 from nousd.cli.render.project_files import file_lines
 from nousd.client.blocking import Connection

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from nousd.cli.nousctl.verb_base import DONE, Options, shown
+from nousd.cli.client_options import DONE, Options, shown
 from nousd.cli.nousctl.watch import up_to_now
 
 Call = Mapping[str, Any]

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import typer
 
 from nousd.cli.arguments import Argument, option, required
+from nousd.cli.client_options import Options
 from nousd.cli.nousctl import session_arguments
 from nousd.cli.nousctl.input_arguments import (
     APPEND,
@@ -23,7 +24,6 @@ from nousd.cli.nousctl.input_arguments import (
     flag,
     json_value,
 )
-from nousd.cli.nousctl.verb_base import Options
 
 
 class Verb(NamedTuple):

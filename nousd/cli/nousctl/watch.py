@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from nousd.cli.nousctl.verb_base import DONE, FAILED, Options, print_line, say, shown
+from nousd.cli.client_options import DONE, FAILED, Options, print_line, say, shown
 from nousd.cli.render.answers import harmless, snippet
 from nousd.cli.render.request_lines import waiting_lines
 from nousd.client.answers import ReceivedEvent, decode_answer

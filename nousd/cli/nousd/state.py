@@ -208,7 +208,7 @@ def _vacuum(settings: Settings, _values: dict[str, Any]) -> Told:
 
 
 def _replay(settings: Settings, values: dict[str, Any]) -> Told:
-    from nousd.admin.reading import open_log
+    from nousd.admin.reading.log_files import open_log
     from nousd.replay.replay import replay
 
     with open_log(_log_of(settings)) as connection:
@@ -217,7 +217,7 @@ def _replay(settings: Settings, values: dict[str, Any]) -> Told:
 
 
 def _record(settings: Settings, values: dict[str, Any]) -> Told:
-    from nousd.admin.reading import open_log
+    from nousd.admin.reading.log_files import open_log
     from nousd.replay.fixture import record
 
     with open_log(_log_of(settings)) as connection:

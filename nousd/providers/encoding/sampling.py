@@ -12,8 +12,8 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from nousd.machine.context.model_input import ModelInput
+from nousd.providers.models.effort import reasons
 from nousd.providers.models.names import plain_name
-from nousd.providers.openai.effort import reasons
 from nousd.wire.objects.entries import Sampling, Thinking
 
 PICKING: Final[Mapping[str, str]] = {"temperature": "temperature", "top_p": "top_p"}

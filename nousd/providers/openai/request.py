@@ -19,7 +19,7 @@ from nousd.providers.encoding.sampling import chat_limit, openai_fields
 from nousd.providers.encoding.tool_names import CallIds, ToolNames
 from nousd.providers.http.request_body import json_text
 from nousd.providers.interface import NO_BLOBS, Blobs
-from nousd.providers.openai.effort import effort_for, reasons
+from nousd.providers.models.effort import effort_for, reasons
 from nousd.wire.objects.entries import Attachment
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import apsw
 
-from nousd.admin.check.lines import STORED_LINE, StoredLine
+from nousd.admin.reading.lines import STORED_LINE, StoredLine
 
 PROBES_MAX: Final = 100_000
 """Failed reads after which what is left counts as unreadable; about a second's worth."""

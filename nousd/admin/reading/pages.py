@@ -28,7 +28,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from nousd.admin.check.lines import StoredLine
+from nousd.admin.reading.lines import StoredLine
 
 _LEAF: Final = 0x0D
 _PAGE_SIZES: Final = frozenset(2**power for power in range(9, 17))
