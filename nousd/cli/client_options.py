@@ -6,17 +6,14 @@ Which verbs there are, and what they ask, is not known here.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from nousd.cli.render.answers import as_text, harmless
+from nousd.cli.output import DONE, shown
+from nousd.cli.render.answers import as_text
 from nousd.client.answers import REQUEST_TIMEOUT_SECONDS, Answer
 from nousd.client.blocking import Connection, Subscription
-
-DONE: Final = 0
-FAILED: Final = 1
 
 
 class Options(NamedTuple):
@@ -43,22 +40,6 @@ class Options(NamedTuple):
     def subscribe(self, wanted: Mapping[str, Any]) -> Subscription:
         """Returns a subscription to the events that are ``wanted``, as ``subscribe`` takes it."""
         return Subscription(self.socket_path, wanted, timeout_seconds=self.answer_seconds)
-
-
-def shown(text: str) -> str:
-    """Returns text of a model or a tool as it may be printed: on a terminal it controls nothing."""
-    return harmless(text) if sys.stdout.isatty() else text
-
-
-def say(text: str) -> None:
-    """Prints what is about the work rather than its result."""
-    print(harmless(text), file=sys.stderr, flush=True)
-
-
-def print_line(line: bytes) -> None:
-    """Prints a line of the wire as its bytes are."""
-    sys.stdout.buffer.write(line + b"\n")
-    sys.stdout.buffer.flush()
 
 
 def print_answer(options: Options, answer: Answer) -> int:

@@ -21,7 +21,8 @@ from typing import Annotated, Final
 
 import typer
 
-from nousd.cli.client_options import DONE, FAILED, Options, print_line, shown
+from nousd.cli.client_options import Options
+from nousd.cli.output import DONE, FAILED, print_line, shown
 from nousd.client.blocking import Connection, Subscription
 from nousd.errors import ClientError, DaemonUnreachable
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from nousd.bridge.http.listen_address import place_of
-from nousd.cli.nousd import bridge as command
+from nousd.cli.nousd import http_settings
 from nousd.errors import ConfigError
 
 WAIT_SECONDS = 60
@@ -297,4 +297,4 @@ def test_without_the_libraries_there_is_one_line(monkeypatch: pytest.MonkeyPatch
                 lambda name, missing=missing: None if name == missing else find(name),
             )
             with pytest.raises(ConfigError, match=r"pip install 'nousd\[http\]'"):
-                command.check_installed()
+                http_settings.check_installed()

@@ -11,7 +11,8 @@ import pytest
 
 from nousd.cli.nousctl.main import WATCHES
 from nousd.cli.nousctl.verbs import VERBS
-from nousd.cli.render.answers import as_text, harmless
+from nousd.cli.output import harmless
+from nousd.cli.render.answers import as_text
 from nousd.client.answers import Answer
 from nousd.wire.codec.envelope import decode_payload, decode_request
 from nousd.wire.commands import COMMANDS

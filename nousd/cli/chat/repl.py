@@ -16,9 +16,10 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from nousd.cli.chat.open_requests import OpenRequests
-from nousd.cli.client_options import DONE, FAILED, Options, shown
-from nousd.cli.nousctl.watch import RunPrinter
+from nousd.cli.client_options import Options
+from nousd.cli.output import DONE, FAILED, shown
 from nousd.cli.render.answers import as_text
+from nousd.cli.render.run_printer import RunPrinter
 from nousd.client.answers import Answer, ReceivedEvent
 from nousd.client.blocking import Connection, Subscription
 from nousd.errors import ClientError, Refused

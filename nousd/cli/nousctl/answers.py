@@ -12,9 +12,10 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from nousd.cli.arguments import Argument
-from nousd.cli.client_options import DONE, FAILED, Options, print_answer, say
+from nousd.cli.client_options import Options, print_answer
 from nousd.cli.nousctl.input_arguments import SESSION
 from nousd.cli.nousctl.verbs import Watch
+from nousd.cli.output import DONE, FAILED, say
 from nousd.cli.render.request_lines import NoAnswer, answers_to, question_lines, request_lines
 
 Payload = Mapping[str, Any]

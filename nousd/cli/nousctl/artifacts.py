@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from nousd.cli.client_options import DONE, Options
+from nousd.cli.client_options import Options
+from nousd.cli.output import DONE
 from nousd.client.artifacts import artifact_pieces
 from nousd.client.blocking import Connection
 from nousd.client.files import PUT_SECONDS, attachments_of, put_file

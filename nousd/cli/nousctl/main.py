@@ -19,14 +19,14 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from nousd.cli.arguments import Argument, function_of, given_values
-from nousd.cli.client_options import DONE, FAILED, Options, print_answer
+from nousd.cli.client_options import Options, print_answer
 from nousd.cli.nousctl import mcp_servers, watch
 from nousd.cli.nousctl.answers import ASKING
 from nousd.cli.nousctl.input_arguments import PROMPT, SESSION
 from nousd.cli.nousctl.tool_calls import CALLING
 from nousd.cli.nousctl.trust import TRUSTING
 from nousd.cli.nousctl.verbs import VERBS, Verb, Watch
-from nousd.cli.output import ending_in_order
+from nousd.cli.output import DONE, FAILED, ending_in_order
 from nousd.errors import ClientError, ConfigError, DaemonUnreachable, NousdError
 from nousd.runtime_paths import locations
 

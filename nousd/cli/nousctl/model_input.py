@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
-from nousd.cli.client_options import DONE, FAILED, Options, print_line, say
+from nousd.cli.client_options import Options
+from nousd.cli.output import DONE, FAILED, print_line, say
 from nousd.client.artifacts import model_input
 from nousd.client.blocking import Connection
 from nousd.errors import ClientError, InputNotWhole

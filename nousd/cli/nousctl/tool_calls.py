@@ -7,9 +7,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from nousd.cli.arguments import Argument
-from nousd.cli.client_options import DONE, FAILED, Options, print_line, say, shown
+from nousd.cli.client_options import Options
 from nousd.cli.nousctl.input_arguments import SESSION, json_object
 from nousd.cli.nousctl.verbs import Watch
+from nousd.cli.output import DONE, FAILED, print_line, say, shown
 from nousd.client.answers import ReceivedEvent
 from nousd.client.blocking import Subscription
 

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from nousd.cli.arguments import Argument
-from nousd.cli.client_options import DONE, FAILED, Options, print_answer, say, shown
+from nousd.cli.client_options import Options, print_answer
 from nousd.cli.nousctl.verbs import WORKSPACE, Watch
+from nousd.cli.output import DONE, FAILED, say, shown
 from nousd.cli.render.project_files import file_lines
 from nousd.client.blocking import Connection
 

@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from nousd.cli.client_options import DONE, Options, shown
+from nousd.cli.client_options import Options
 from nousd.cli.nousctl.watch import up_to_now
+from nousd.cli.output import DONE, shown
 
 Call = Mapping[str, Any]
 """The payload of an event."""

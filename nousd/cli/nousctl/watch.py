@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from nousd.cli.client_options import DONE, FAILED, Options, print_line, say, shown
-from nousd.cli.render.answers import harmless, snippet
-from nousd.cli.render.request_lines import waiting_lines
+from nousd.cli.client_options import Options
+from nousd.cli.output import DONE, FAILED, harmless, print_line, say
+from nousd.cli.render.run_printer import RunPrinter
 from nousd.client.answers import ReceivedEvent, decode_answer
 from nousd.client.blocking import Connection
 
@@ -77,55 +77,6 @@ def _shown_to_the_end(events: Iterable[ReceivedEvent], options: Options) -> int:
         if event.type == "agent_end":
             status = event.payload.get("status", "")
     return DONE if status == "completed" else FAILED
-
-
-class RunPrinter:
-    """Prints what a person wants to see of runs: answers on output, the rest on error.
-
-    Each remark begins on a line of its own, also in the middle of an answer.
-
-    Args:
-        tells_requests: say what waits for the user, and how he answers it from another terminal.
-    """
-
-    def __init__(self, *, tells_requests: bool = False) -> None:
-        self._tells_requests = tells_requests
-        self._in_line = False
-
-    def show(self, event: ReceivedEvent) -> None:
-        """Prints one event."""
-        payload = event.payload
-        match event.type:
-            case "message_update":
-                print(shown(payload["delta"]), end="", flush=True)
-                self._in_line = not payload["delta"].endswith("\n")
-            case "message_end":
-                self._end_line()
-            case "tool_execution_start":
-                self._remark(f"[{payload['tool_name']}] {snippet(str(payload.get('args', '')))}")
-            case "tool_execution_end":
-                outcome = "failed" if payload.get("is_error") else "done"
-                result = snippet(payload.get("result", ""))
-                self._remark(f"[{payload['tool_name']}] {outcome}: {result}")
-            case "status" if self._tells_requests:
-                for line in waiting_lines(payload["message"]):
-                    self._remark(line)
-            case "warning":
-                self._remark(f"warning: {payload['code']}: {payload['message']}")
-            case "error":
-                cause = payload["cause"]
-                self._remark(f"error: {payload['code']}: {payload['message']} ({cause})")
-            case "agent_end" if payload.get("status") != "completed":
-                self._remark(f"the run ended: {payload.get('status')}")
-
-    def _remark(self, text: str) -> None:
-        self._end_line()
-        say(text)
-
-    def _end_line(self) -> None:
-        if self._in_line:
-            print(flush=True)
-            self._in_line = False
 
 
 # --- trace and events ------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def _http_door(settings: Settings) -> Door | None:
     """Returns what opens the HTTP server of the settings; None if they name none."""
     if settings.http is None:
         return None
-    from nousd.cli.nousd.bridge import bridge_settings, check_installed
+    from nousd.cli.nousd.http_settings import bridge_settings, check_installed
 
     check_installed()
     from nousd.bridge.embedded import embedded

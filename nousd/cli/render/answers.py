@@ -10,18 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from nousd.cli.output import snippet
 from nousd.cli.render import call_lines, metric_lines, request_lines, session_lines
 from nousd.cli.render.project_files import project_files
 from nousd.client.answers import Answer
-
-_SNIPPET_CHARS_MAX: Final = 80
-
-_CONTROLS: Final = {
-    code: "\N{REPLACEMENT CHARACTER}"
-    for code in [*range(0x20), *range(0x7F, 0xA0)]
-    if code not in (9, 10)
-}
-"""Characters that move the cursor or change the terminal, which a model's text must not do."""
 
 Payload = Mapping[str, Any]
 
@@ -34,17 +26,6 @@ def as_text(answer: Answer) -> list[str]:
         return list(_SHOWN.get(answer.type, _json)(answer.payload))
     except KeyError:
         return list(_json(answer.payload))
-
-
-def harmless(text: str) -> str:
-    """Returns the text without the characters that would control a terminal."""
-    return text.translate(_CONTROLS)
-
-
-def snippet(text: str) -> str:
-    """Returns the text as one line that is not long."""
-    line = " ".join(text.split())
-    return line if len(line) <= _SNIPPET_CHARS_MAX else line[: _SNIPPET_CHARS_MAX - 3] + "..."
 
 
 def _json(payload: Payload) -> Iterator[str]:

@@ -1,0 +1,44 @@
+"""From the settings of HTTP to those of the bridge, for ``nousd serve`` and ``nousd bridge``."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+from nousd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nousd.bridge.run import BridgeSettings
+    from nousd.config.settings import Settings
+
+
+def check_installed() -> None:
+    """Makes sure that the libraries of the extra ``http`` are there.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    needed = ("hypercorn", "prometheus_client", "starlette")
+    if any(importlib.util.find_spec(name) is None for name in needed):
+        raise ConfigError("http needs the extra http: pip install 'nousd[http]'")
+
+
+def bridge_settings(settings: Settings) -> BridgeSettings:
+    """Returns what the settings say of HTTP; the token is made if there is none yet.
+
+    Raises:
+        ConfigError: a setting does not fit, the token cannot be had, or the libraries are missing.
+    """
+    check_installed()
+    from nousd.bridge.http.listen_address import place_of
+    from nousd.bridge.run import BridgeSettings
+    from nousd.runtime_paths.locations import http_token_file
+    from nousd.runtime_paths.tokens import http_token
+
+    assert settings.http is not None
+    return BridgeSettings(
+        place=place_of(settings.http, remote=settings.http_remote),
+        token=http_token(http_token_file(settings.state_dir)),
+        hosts=settings.http_hosts,
+        origins=settings.http_origins,
+    )
