@@ -129,7 +129,7 @@ def test_an_interrupt_before_there_is_a_daemon_ends_the_program_quietly() -> Non
 
 _INTERRUPTED = """
 import signal, sys
-from nousd.cli import daemon_main, serve
+from nousd.cli.nousd import main as daemon_main, serve
 serve.serve = lambda values: signal.raise_signal(signal.SIGINT)
 sys.argv = ["nousd", "serve"]
 daemon_main.main()

@@ -56,7 +56,7 @@ def test_the_tools_are_among_it() -> None:
 
 _AMONG = """
 import sys
-from nousd.daemon import first_run
+from nousd.daemon.ops import first_run
 before = "nousd.tools.builtin.catalog" in sys.modules
 first_run._import()
 print(before, "nousd.tools.builtin.catalog" in sys.modules)

@@ -366,7 +366,7 @@ def test_a_pipe_that_nobody_reads_holds_nobody_up_and_what_was_dropped_is_counte
 
 LOG_AND_END = """
 import logging, sys
-from nousd.daemon import logs
+from nousd.daemon.ops import logs
 logs._DRAIN_SECONDS = 0.01
 with logs.configure_logging(None):
     logging.getLogger("nousd").warning("a line")
