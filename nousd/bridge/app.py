@@ -14,16 +14,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from nousd.bridge.access.callers import ClosingConnections
 from nousd.bridge.access.gate import Gate, Safety
 from nousd.bridge.metrics.requests import ROUTE, Measured
-from nousd.bridge.routes import ROWS
-from nousd.bridge.routing.dispatch import answered
-from nousd.bridge.routing.paths import Paths
-from nousd.bridge.routing.replies import (
+from nousd.bridge.replies import (
     INTERNAL,
     METHOD_NOT_ALLOWED,
     NOT_FOUND,
     HttpError,
     error_reply,
 )
+from nousd.bridge.routes import ROWS
+from nousd.bridge.routing.dispatch import answered
+from nousd.bridge.routing.paths import Paths
 from nousd.bridge.routing.route import Row, Services
 
 _NO_APPS: Final[Mapping[str, ASGIApp]] = MappingProxyType({})

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nousd.bridge.http.bodies import Bodies
-from nousd.bridge.routing.replies import NOT_IMPLEMENTED, UNAVAILABLE, HttpError, error_reply
+from nousd.bridge.replies import NOT_IMPLEMENTED, UNAVAILABLE, HttpError, error_reply
 from nousd.client.dial import Where
 
 PATH: Final = "/mcp"

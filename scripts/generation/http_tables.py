@@ -12,8 +12,8 @@ import msgspec
 
 from nousd.bridge.access.callers import CALLERS, Caller
 from nousd.bridge.openapi.refusals import ANY, WITH_COMMAND, WITH_TOKEN, refusals
+from nousd.bridge.replies import FAILURES
 from nousd.bridge.routes import ROWS
-from nousd.bridge.routing.replies import FAILURES
 from nousd.bridge.routing.route import Exposed, Row
 from nousd.views.tandem.events import TELLING, frames, seen
 from nousd.views.tandem.view_types import Seen

@@ -16,8 +16,8 @@ from starlette.types import Message
 from trio.testing import MockClock
 
 from nousd.bridge.http import bodies, server
+from nousd.bridge.replies import HttpError
 from nousd.bridge.routes import prompts
-from nousd.bridge.routing.replies import HttpError
 from nousd.bridge.stream.sse import pages
 from nousd.bridge.stream.window import Page, Wanted, Window
 from nousd.views.tandem.frames import Place

@@ -20,7 +20,7 @@ from nousd.bridge.access.gate import Gate, Safety
 from nousd.bridge.http import server
 from nousd.bridge.http.bodies import read_body
 from nousd.bridge.http.listen_address import HttpPlace
-from nousd.bridge.routing.replies import HttpError, error_reply
+from nousd.bridge.replies import HttpError, error_reply
 from nousd.bridge.stream.sse import event_stream
 from tests.bridge.raw_http import Address, Answer, answer_in, request, said
 from tests.daemon_harness import WAIT_SECONDS

@@ -9,7 +9,7 @@ from starlette.types import Message
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from nousd.bridge.http.bodies import LARGE_BODIES_MAX, LARGE_BYTES, Bodies
-from nousd.bridge.routing.replies import HttpError
+from nousd.bridge.replies import HttpError
 from nousd.wire.limits import HTTP_BODY_SECONDS
 
 

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nousd.bridge.access.cors import is_preflight, preflight_reply, shown_to
-from nousd.bridge.routing.replies import (
+from nousd.bridge.replies import (
     BAD_REQUEST,
     BODY_TOO_LARGE,
     FORBIDDEN,

@@ -14,7 +14,7 @@ import anyio
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
-from nousd.bridge.routing.replies import BAD_REQUEST, TOO_SLOW, UNAVAILABLE, HttpError
+from nousd.bridge.replies import BAD_REQUEST, TOO_SLOW, UNAVAILABLE, HttpError
 from nousd.wire.limits import HTTP_BODY_SECONDS
 
 LARGE_BYTES: Final = 256 * 1024

@@ -32,7 +32,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState, H11SendableEvent, LifespanState
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nousd.bridge.routing.replies import (
+from nousd.bridge.replies import (
     BAD_REQUEST,
     HEADERS_TOO_LARGE,
     NOT_IMPLEMENTED,

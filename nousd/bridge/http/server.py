@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 
 from nousd.bridge.http.http11 import Connection
 from nousd.bridge.http.listen_address import HttpPlace
-from nousd.bridge.routing.replies import TOO_MANY_CONNECTIONS, envelope
+from nousd.bridge.replies import TOO_MANY_CONNECTIONS, envelope
 from nousd.errors import ConfigError
 from nousd.net.accept import serve_connections
 from nousd.net.peers import is_own_or_root

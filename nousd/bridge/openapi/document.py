@@ -12,7 +12,7 @@ import msgspec
 
 from nousd.bridge.openapi.examples import EXAMPLES
 from nousd.bridge.openapi.refusals import refusals
-from nousd.bridge.routing.replies import FAILURES, ErrorBody
+from nousd.bridge.replies import FAILURES, ErrorBody
 from nousd.bridge.routing.route import Exposed, Row
 from nousd.wire.codec.schema_descriptions import first_paragraph, tidied
 

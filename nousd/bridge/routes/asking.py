@@ -8,8 +8,8 @@ import msgspec
 from msgspec import UNSET
 from starlette.responses import Response
 
+from nousd.bridge.replies import UNPROCESSABLE, Failure, HttpError, json_reply
 from nousd.bridge.routes.bodies import Given
-from nousd.bridge.routing.replies import UNPROCESSABLE, Failure, HttpError, json_reply
 from nousd.bridge.routing.route import Call, Row
 from nousd.errors import Refused
 from nousd.views.tandem.asking import (

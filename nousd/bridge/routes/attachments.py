@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from nousd.bridge.replies import UNPROCESSABLE, HttpError
 from nousd.bridge.routes.bodies import PartGiven
-from nousd.bridge.routing.replies import UNPROCESSABLE, HttpError
 from nousd.client.client import Client
 from nousd.client.files import IN_LINE_BYTES_MAX, PIECE_BYTES
 from nousd.wire.commands import PutArtifact

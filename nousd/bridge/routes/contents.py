@@ -7,9 +7,9 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
+from nousd.bridge.replies import ErrorBody, json_reply
 from nousd.bridge.routes.runs import told_as_conflict
 from nousd.bridge.routes.transcripts import read_session
-from nousd.bridge.routing.replies import ErrorBody, json_reply
 from nousd.bridge.routing.route import Call, Row
 from nousd.views.tandem.asking import TodoItem, todo_items
 from nousd.views.tandem.runs import Conflict

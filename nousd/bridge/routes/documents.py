@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 
 import nousd
 from nousd.bridge.openapi.document import openapi
-from nousd.bridge.routing.replies import json_reply
+from nousd.bridge.replies import json_reply
 from nousd.bridge.routing.route import Call, Row
 
 _PAGE: Final = """<!doctype html>

@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 import nousd
-from nousd.bridge.routing.replies import json_reply
+from nousd.bridge.replies import json_reply
 from nousd.bridge.routing.route import Call, Row
 
 

@@ -8,10 +8,10 @@ from typing import Any, Final, Literal
 from msgspec import UNSET
 from starlette.responses import Response
 
+from nousd.bridge.replies import Failure, HttpError, json_reply
 from nousd.bridge.routes.attachments import handed_in
 from nousd.bridge.routes.bodies import ModelGiven, PartGiven, SampledGiven
 from nousd.bridge.routes.transcripts import message_of, read_session
-from nousd.bridge.routing.replies import Failure, HttpError, json_reply
 from nousd.bridge.routing.route import Call, Row
 from nousd.views.tandem.messages import Message
 from nousd.views.tandem.sessions import DEFAULT_TITLE

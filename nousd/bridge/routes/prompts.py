@@ -8,12 +8,7 @@ import anyio
 import msgspec
 from starlette.responses import Response
 
-from nousd.bridge.routes.attachments import handed_in
-from nousd.bridge.routes.bodies import ModelGiven
-from nousd.bridge.routes.messages import SPELLS, SendMessage, require_not_handled
-from nousd.bridge.routes.runs import told_as_conflict
-from nousd.bridge.routes.transcripts import read_session
-from nousd.bridge.routing.replies import (
+from nousd.bridge.replies import (
     BAD_REQUEST,
     RUN_CONFLICT,
     TIMED_OUT,
@@ -22,6 +17,11 @@ from nousd.bridge.routing.replies import (
     empty_reply,
     json_reply,
 )
+from nousd.bridge.routes.attachments import handed_in
+from nousd.bridge.routes.bodies import ModelGiven
+from nousd.bridge.routes.messages import SPELLS, SendMessage, require_not_handled
+from nousd.bridge.routes.runs import told_as_conflict
+from nousd.bridge.routes.transcripts import read_session
 from nousd.bridge.routing.route import Call, Row
 from nousd.bridge.stream.sse import event_stream, pages, told
 from nousd.bridge.stream.window import Wanted

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from nousd.bridge.routing.replies import json_reply
+from nousd.bridge.replies import json_reply
 from nousd.bridge.routing.route import Call, Row
 from nousd.views.tandem.providers import Catalog, catalog
 from nousd.wire.commands import ListModels

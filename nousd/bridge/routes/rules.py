@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal
 
+from nousd.bridge.replies import UNPROCESSABLE, HttpError
 from nousd.bridge.routes.bodies import Given
-from nousd.bridge.routing.replies import UNPROCESSABLE, HttpError
 from nousd.views.tandem.tools import is_same_tool, tools_ruled
 from nousd.wire.objects.session_settings import SessionRules
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from nousd.bridge.routing.replies import RUN_CONFLICT, HttpError, json_reply
+from nousd.bridge.replies import RUN_CONFLICT, HttpError, json_reply
 from nousd.bridge.routing.route import Call, Row
 from nousd.client.client import Client
 from nousd.errors import Refused

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from nousd.bridge.replies import json_reply
 from nousd.bridge.routes.sessions import record_of
-from nousd.bridge.routing.replies import json_reply
 from nousd.bridge.routing.route import Call, Row
 from nousd.client.client import Client
 from nousd.views.tandem.sessions import Session, session

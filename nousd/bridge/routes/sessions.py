@@ -9,10 +9,10 @@ import msgspec
 from msgspec import UNSET
 from starlette.responses import Response
 
+from nousd.bridge.replies import UNPROCESSABLE, HttpError, json_reply
 from nousd.bridge.routes.bodies import Given, ModelGiven, SampledGiven
 from nousd.bridge.routes.rules import RuleGiven, session_rules
 from nousd.bridge.routes.transcripts import read_session
-from nousd.bridge.routing.replies import UNPROCESSABLE, HttpError, json_reply
 from nousd.bridge.routing.route import Call, Row
 from nousd.views.tandem.runs import DEFERRED, RunFacts, run_facts
 from nousd.views.tandem.sessions import (

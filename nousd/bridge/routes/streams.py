@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
-from nousd.bridge.routing.replies import NOT_FOUND, HttpError, json_reply
+from nousd.bridge.replies import NOT_FOUND, HttpError, json_reply
 from nousd.bridge.routing.route import Call, Row
 from nousd.bridge.stream.sse import event_stream, events_in, greeting, only, place_asked_for, told
 from nousd.bridge.stream.window import Wanted

@@ -8,10 +8,10 @@ import msgspec
 from msgspec import UNSET, Meta
 from starlette.responses import Response
 
+from nousd.bridge.replies import INTERNAL, NOT_FOUND, ErrorBody, HttpError, json_reply
 from nousd.bridge.routes.bodies import Given
 from nousd.bridge.routes.runs import told_as_conflict
 from nousd.bridge.routes.transcripts import read_session
-from nousd.bridge.routing.replies import INTERNAL, NOT_FOUND, ErrorBody, HttpError, json_reply
 from nousd.bridge.routing.route import Call, Row
 from nousd.views.tandem.key_case import Body
 from nousd.views.tandem.runs import Conflict

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from nousd.bridge.access.callers import caller_of
 from nousd.bridge.http.bodies import Bodies
-from nousd.bridge.routing.replies import (
+from nousd.bridge.replies import (
     BAD_REQUEST,
     NOT_FOUND,
     NOT_JSON,

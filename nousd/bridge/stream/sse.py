@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from nousd.bridge.routing.replies import BAD_REQUEST, HttpError
+from nousd.bridge.replies import BAD_REQUEST, HttpError
 from nousd.bridge.routing.route import Services
 from nousd.bridge.stream.window import Wanted, Window
 from nousd.errors import ClientError
