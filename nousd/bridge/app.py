@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -21,7 +21,6 @@ from nousd.bridge.replies import (
     HttpError,
     error_reply,
 )
-from nousd.bridge.routes import ROWS
 from nousd.bridge.routing.dispatch import answered
 from nousd.bridge.routing.paths import Paths
 from nousd.bridge.routing.route import Row, Services
@@ -32,7 +31,6 @@ _NO_APPS: Final[Mapping[str, ASGIApp]] = MappingProxyType({})
 def make_app(
     services: Services,
     safety: Safety,
-    rows: Iterable[Row] = ROWS,
     apps: Mapping[str, ASGIApp] = _NO_APPS,
 ) -> ASGIApp:
     """Returns what ``nousd.bridge.http.server`` serves.
@@ -40,7 +38,7 @@ def make_app(
     Args:
         apps: path -> what answers there in a language of its own.
     """
-    routes = ServerErrorMiddleware(_Routes(services, rows, apps), handler=_fault)
+    routes = ServerErrorMiddleware(_Routes(services, apps), handler=_fault)
     return Measured(ClosingConnections(Gate(routes, safety)), services.meters.requests, apps)
 
 
@@ -51,11 +49,9 @@ class _Routes:
     sent there would have to be sent again.
     """
 
-    def __init__(
-        self, services: Services, rows: Iterable[Row], apps: Mapping[str, ASGIApp]
-    ) -> None:
+    def __init__(self, services: Services, apps: Mapping[str, ASGIApp]) -> None:
         by_path: dict[str, dict[str, Row]] = {}
-        for row in rows:
+        for row in services.rows:
             for path in (row.path, *row.aliases):
                 by_path.setdefault(path, {})[row.method] = row
         self._services = services

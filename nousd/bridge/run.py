@@ -18,6 +18,7 @@ from nousd.bridge.http import server
 from nousd.bridge.http.bodies import Bodies
 from nousd.bridge.http.listen_address import HttpPlace
 from nousd.bridge.metrics.meters import Meters
+from nousd.bridge.routes import ROWS
 from nousd.bridge.routing.route import Services
 from nousd.bridge.stream.responders import Presence
 from nousd.bridge.stream.window import Window
@@ -84,7 +85,8 @@ class OpenBridge(NamedTuple):
             following.start_soon(window.follow)
             following.start_soon(_end_streams, window, closing, 0.0 if is_patient else LAST_SECONDS)
             bodies = Bodies()
-            services = Services(daemon, window, Presence(daemon, following), meters, bodies)
+            presence = Presence(daemon, following)
+            services = Services(daemon, window, presence, meters, bodies, ROWS)
             if not is_patient:
                 await window.begun()
             apps = {mcp.PATH: mcp.McpDoor(where, following, closing, bodies)}

@@ -46,12 +46,12 @@ the token, too. Paths under <code>/api</code> are other names of the same routes
 _HEADERS: Final = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
 
-async def _openapi(_call: Call) -> Response:
-    return json_reply(_document())
+async def _openapi(call: Call) -> Response:
+    return json_reply(_document(call))
 
 
-async def _page(_call: Call) -> Response:
-    document = _document()
+async def _page(call: Call) -> Response:
+    document = _document(call)
     page = _PAGE.format(
         version=escape(nousd.__version__),
         groups="\n".join(_groups(document)),
@@ -133,11 +133,8 @@ def _pretty(value: Any) -> str:
     return escape(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
-def _document() -> dict[str, Any]:
-    # The rows of all routes, those of this file among them.
-    from nousd.bridge.routes import ROWS
-
-    return openapi(ROWS, version=nousd.__version__)
+def _document(call: Call) -> dict[str, Any]:
+    return openapi(call.services.rows, version=nousd.__version__)
 
 
 ROWS: Final = (

@@ -158,7 +158,7 @@ async def _prompt_sync(call: Call) -> Response:
     headers = {_RUN_ID: begun.run_id}
     wanted = Wanted(begun.session_id, begun.run_id)
     if streams:
-        frames = told(call.services, wanted, begun.place, ends_with_run=True)
+        frames = told(call.window, call.services.presence, wanted, begun.place, ends_with_run=True)
         return event_stream(frames, headers)
     with anyio.move_on_after(HTTP_PROMPT_SECONDS) as waiting:
         async for _ in pages(call.window, wanted, begun.place, ends_with_run=True):

@@ -67,7 +67,9 @@ async def _events(call: Call) -> Response:
     ready = {"status": "ready", "transport": "sse", "timestamp_ms": int(time.time() * 1000)}
     hello = (Frame("server.connected", {}), Frame("engine.lifecycle.ready", ready))
     first = greeting(hello, head if place is None else None)
-    return event_stream(told(call.services, wanted, place or Place(head, FRAMES_MAX), first))
+    return event_stream(
+        told(call.window, call.services.presence, wanted, place or Place(head, FRAMES_MAX), first)
+    )
 
 
 class _Owner(msgspec.Struct):
@@ -109,7 +111,9 @@ async def _run_events(call: Call) -> Response:
     if end is not None and end.seq <= place.after:
         # Whoever has the end and comes back, as browsers do by themselves, would wait for ever.
         return event_stream(only(hello))
-    return event_stream(told(call.services, wanted, place, hello, ends_with_run=True))
+    return event_stream(
+        told(call.window, call.services.presence, wanted, place, hello, ends_with_run=True)
+    )
 
 
 async def _listed(call: Call, wanted: Wanted, place: Place) -> list[msgspec.Raw]:

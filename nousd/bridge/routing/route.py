@@ -23,11 +23,12 @@ class Services(NamedTuple):
     """What routes work with.
 
     Args:
-        daemon: whom to ask.
+        daemon: the client through which commands are sent.
         window: the newest events.
-        presence: who is there to answer what is asked.
-        meters: what is counted.
-        bodies: the room for large ones.
+        presence: the clients that may answer an approval or a question.
+        meters: the counters behind ``/metrics``.
+        bodies: the memory budget for large request bodies.
+        rows: the whole table of routes, for those that describe it.
     """
 
     daemon: Client
@@ -35,6 +36,7 @@ class Services(NamedTuple):
     presence: Presence
     meters: Meters
     bodies: Bodies
+    rows: tuple[Row, ...]
 
 
 class Call(NamedTuple):

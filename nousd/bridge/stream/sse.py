@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from nousd.bridge.replies import BAD_REQUEST, HttpError
-from nousd.bridge.routing.route import Services
+from nousd.bridge.stream.responders import Presence
 from nousd.bridge.stream.window import Wanted, Window
 from nousd.errors import ClientError
 from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place, encoded, frame_id, place_of
@@ -107,7 +107,8 @@ async def only(chunk: bytes) -> AsyncGenerator[bytes, None]:
 
 
 async def told(
-    services: Services,
+    window: Window,
+    presence: Presence,
     wanted: Wanted,
     place: Place,
     hello: bytes = b"",
@@ -121,12 +122,12 @@ async def told(
         hello: what is sent before them.
         ends_with_run: whether the end of the run, or of its session, is the end of the stream.
     """
-    async with services.presence.of_reader(wanted.session_id, wanted.run_id):
+    async with presence.of_reader(wanted.session_id, wanted.run_id):
         if hello:
             yield hello
         try:
             async with aclosing(
-                pages(services.window, wanted, place, ends_with_run=ends_with_run)
+                pages(window, wanted, place, ends_with_run=ends_with_run)
             ) as chunks:
                 async for chunk in chunks:
                     yield chunk
