@@ -50,6 +50,7 @@ ROOMS: dict[str, Room] = {
     "redaction": room("errors"),
     "runtime_paths": room("errors", "platformdirs trio"),
     "net": room("errors", "trio"),
+    "event_window": room("", "trio"),
     "config": room(
         "errors net runtime_paths redaction wire.objects wire.limits",
         "msgspec yaml",
@@ -64,7 +65,7 @@ ROOMS: dict[str, Room] = {
     "extensions": room("wire tools errors", "msgspec trio"),
     "daemon": room(
         "wire machine views store tools providers runtimes extensions errors redaction net"
-        " runtime_paths config",
+        " runtime_paths config event_window",
         "msgspec apsw httpx2 trio",
     ),
     "replay": room(
@@ -79,7 +80,7 @@ ROOMS: dict[str, Room] = {
     # Over HTTP it is an ASGI application.
     "mcp_server": room("client wire errors", "mcp mcp_types anyio starlette"),
     "bridge": room(
-        "client views wire errors net runtime_paths",
+        "client views wire errors net runtime_paths event_window",
         "starlette hypercorn h11 anyio trio msgspec prometheus_client",
     ),
     "sdk": room("client views wire errors", "anyio"),

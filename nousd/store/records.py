@@ -42,6 +42,11 @@ class StoredEvent(msgspec.Struct, frozen=True):
     run_id: str | None
     line: bytes
 
+    @property
+    def size(self) -> int:
+        """The bytes of its line."""
+        return len(self.line)
+
 
 class Batch(msgspec.Struct, frozen=True):
     """Records that are committed together or not at all.

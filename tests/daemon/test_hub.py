@@ -11,8 +11,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from nousd.daemon.clock import Clock
 from nousd.daemon.eventlog import hub as hub_module
-from nousd.daemon.eventlog.hub import Bell, Hub, matches
+from nousd.daemon.eventlog.hub import Hub, matches
 from nousd.daemon.eventlog.log import Log
+from nousd.event_window import Notifier
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory
 from nousd.store.records import EventFilter, StoredEvent
@@ -93,14 +94,13 @@ def small_window(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def wait_after(hub: Hub, cursor: int) -> None:
     """Returns once there is an event behind ``cursor``."""
-    bell = Bell()
-    with hub.following(bell):
-        while hub.head <= cursor:
-            await bell.wait()
+    notifier = Notifier()
+    while hub.head <= cursor:
+        await hub.wait(notifier)
 
 
 def window_of(hub: Hub) -> list[int]:
-    return [event.seq for event in hub._events]
+    return [event.seq for event in hub._window.events]
 
 
 async def test_a_reader_at_the_head_gets_what_comes_next(bench: Bench) -> None:
@@ -147,7 +147,7 @@ async def test_the_window_keeps_to_its_bounds_and_drops_the_oldest(
         window = window_of(bench.hub)
         assert len(window) <= 64
         assert window == list(range(window[0], bench.hub.head + 1))
-        assert bench.hub._bytes == sum(len(event.line) for event in bench.hub._events)
+        assert bench.hub.window.bytes == sum(len(event.line) for event in bench.hub._window.events)
     assert len(window) >= 24, "half of the window stays"
 
 
@@ -157,7 +157,7 @@ async def test_the_window_is_bounded_in_bytes_too(
     monkeypatch.setattr(hub_module, "WINDOW_BYTES_MAX", 10_000)
     for _ in range(20):
         await bench.publish_now(1, text="x" * 2000)
-        assert bench.hub._bytes <= 10_000
+        assert bench.hub.window.bytes <= 10_000
     await bench.publish_now(1, text="x" * 20_000)
     assert window_of(bench.hub) == [], "one event that is larger than the window is not kept"
     assert bench.hub.head == 21
@@ -206,7 +206,7 @@ async def test_an_event_that_is_in_the_log_but_not_yet_told_is_told_when_it_is_i
     await bench.publish_now(3)
     # A hub that has not heard of the newest event: the callback that tells it is still to come.
     late = Hub(bench.store)
-    late._before = late._head = 2
+    late._window.restart(2)
     assert await late.page_after(0, ALL) == (
         b"".join(e.line for e in await bench.store.events_after(0, ALL, limit=2, bytes_max=10_000)),
         2,

@@ -193,7 +193,7 @@ async def test_a_long_stretch_without_a_match_is_looked_through_in_pieces(
     assert [event["type"] for event in page["events"]] == ["session_created"]
     assert max(asked) == 10
     assert len(asked) >= 10
-    stored.core.hub._before = head  # as if the window had moved on
+    stored.core.hub._window.restart(head)  # as if the window had moved on
     wanted = EventFilter(types=frozenset({"error"}))
     assert await stored.core.hub.page_after(0, wanted) == (b"", 10)
     assert await stored.core.hub.page_after(head - 3, wanted) == (b"", head)

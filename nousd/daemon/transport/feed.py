@@ -18,9 +18,9 @@ from msgspec import UNSET
 
 from nousd.daemon import error_boundary as boundary
 from nousd.daemon.eventlog.event_filters import FROZEN, event_filter, position, pruned
-from nousd.daemon.eventlog.hub import Bell
 from nousd.daemon.services import Core
 from nousd.errors import InvalidCommand, NousdError
+from nousd.event_window import Notifier
 from nousd.net.streams import DirectStream
 from nousd.store.records import EventFilter
 from nousd.wire.codec.envelope import convert_payload, decode_request, encode_error, encode_response
@@ -71,7 +71,7 @@ class _Feed:
         self._current = _Subscription(core.hub.head, EventFilter(types=FROZEN))
         self._heard: _Heard | None = None
         self._answered = trio.Event()
-        self._bell = Bell()
+        self._notifier = Notifier()
         self._written_at = trio.current_time()
 
     async def serve(self) -> None:
@@ -79,10 +79,7 @@ class _Feed:
             nursery.start_soon(self._listen, nursery.cancel_scope)
             nursery.start_soon(self._stop_waiting_at_close)
             try:
-                with (
-                    self._core.hub.following(self._bell),
-                    suppress(trio.BrokenResourceError, trio.ClosedResourceError),
-                ):
+                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                     await self._follow()
             finally:
                 self._core.confirmers.leave(self)
@@ -115,10 +112,10 @@ class _Feed:
     async def _wait(self) -> None:
         """Waits for events, for what is heard, for the close, or until a keep-alive is due."""
         if self._current.keepalive_seconds == math.inf:
-            await self._bell.wait()
+            await self._core.hub.wait(self._notifier)
         else:
             with trio.move_on_at(self._keepalive_at):
-                await self._bell.wait()
+                await self._core.hub.wait(self._notifier)
 
     async def _answer_what_was_heard(self, position: int) -> int:
         while self._heard is not None:
@@ -154,7 +151,7 @@ class _Feed:
 
     async def _stop_waiting_at_close(self) -> None:
         await self._core.closing.wait()
-        self._bell.ring()
+        self._notifier.notify()
 
     # --- what the client says ----------------------------------------------------------------
 
@@ -178,7 +175,7 @@ class _Feed:
             self._answered = trio.Event()
             await self._answered.wait()
         self._heard = heard
-        self._bell.ring()
+        self._notifier.notify()
 
     async def _understood(self, line: bytes) -> _Heard | None:
         """Returns what becomes of a line; None if it is no subscription."""
