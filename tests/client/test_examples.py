@@ -36,7 +36,7 @@ def test_the_readme_shows_every_example_and_its_own_lines_work(folder: Path) -> 
     readme = (EXAMPLES.parents[1] / "README.md").read_text()
     for example in EXAMPLES.glob("*.py"):
         assert f"(fixtures/examples/{example.name})" in readme
-    (lines,) = re.findall(r"## From Python\n.*?```python\n(.*?)```", readme, re.DOTALL)
+    (lines,) = re.findall(r"\*\*Python.\*\* .*?```python\n(.*?)```", readme, re.DOTALL)
     with FakeDaemon(folder) as daemon:
         answer = {"output": "files", "events": [], "session_id": "s", "run_id": "r"}
         daemon.on["prompt"] = ok("result", {**answer, "status": "completed"})
