@@ -50,7 +50,7 @@ def main() -> None:
 
 def _demo(
     text: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]", help="A prompt; else from input.")
+        list[str] | None, typer.Argument(metavar="[TEXT]", help="Prompt. [default: interactive]")
     ] = None,
 ) -> None:
     _leave_in_order_when_told_to()

@@ -71,7 +71,7 @@ def _found(waiting: list[Payload], key: str, id: str) -> Payload | None:
 
 ASKING: Final[dict[str, Watch]] = {
     "mode": Watch(
-        "Show which calls of a session need a word of yours, or choose it.",
+        "Show or set a session's permission mode.",
         (
             Argument(
                 "mode",
@@ -79,7 +79,8 @@ ASKING: Final[dict[str, Watch]] = {
                     Literal["ask", "auto", "yolo"] | None,
                     typer.Argument(
                         metavar="[ask|auto|yolo]",
-                        help="Ask for all, for those that leave workdir or sandbox, or for none.",
+                        help="Ask about every call, about those that leave workspace or sandbox, "
+                        "or about none.",
                     ),
                 ],
             ),
@@ -88,11 +89,11 @@ ASKING: Final[dict[str, Watch]] = {
         _mode,
     ),
     "confirm": Watch(
-        "Allow or deny a call that waits, and show which one.",
+        "Approve or deny a pending tool call.",
         (
             Argument(
                 "tool_call_id",
-                Annotated[str, typer.Argument(metavar="CALL", help="As permissions shows it.")],
+                Annotated[str, typer.Argument(metavar="CALL", help="As listed by permissions.")],
                 ...,
             ),
             Argument(
@@ -101,19 +102,22 @@ ASKING: Final[dict[str, Watch]] = {
                     Literal["once", "session", "always", "deny"],
                     typer.Argument(
                         metavar="once|session|always|deny",
-                        help="This call; calls like it in its session, or everywhere; not at all.",
+                        help="Allow this call, calls like it in the session, or everywhere; or deny.",
                     ),
                 ],
                 ...,
             ),
             Argument(
-                "reason", Annotated[str | None, typer.Option("--reason", help="A model is told.")]
+                "reason",
+                Annotated[
+                    str | None, typer.Option("--reason", help="Reason; the model receives it.")
+                ],
             ),
             Argument(
                 "rule",
                 Annotated[
                     str | None,
-                    typer.Option("--rule", help="Allow this from then on, not what is offered."),
+                    typer.Option("--rule", help="Rule to save instead of the offered one."),
                 ],
             ),
         ),
@@ -124,7 +128,7 @@ ASKING: Final[dict[str, Watch]] = {
         (
             Argument(
                 "question_id",
-                Annotated[str, typer.Argument(metavar="QUESTION", help="As questions shows it.")],
+                Annotated[str, typer.Argument(metavar="QUESTION", help="As listed by questions.")],
                 ...,
             ),
             Argument(
@@ -133,8 +137,8 @@ ASKING: Final[dict[str, Watch]] = {
                     list[str],
                     typer.Argument(
                         metavar="ANSWER...",
-                        help="For each question the number of an option, several with commas, or "
-                        "own words.",
+                        help="For each question: an option's number, several separated by commas, or "
+                        "free text.",
                     ),
                 ],
                 ...,

@@ -47,55 +47,57 @@ def _tools(words: str) -> list[str]:
 
 TEXT: Final = Argument(
     "text",
-    Annotated[list[str], typer.Argument(metavar="TEXT", help="The text; - reads it from input.")],
+    Annotated[list[str], typer.Argument(metavar="TEXT", help="Text; - reads standard input.")],
     ...,
     words_or_stdin,
 )
-SESSION: Final = option("session_id", "--session", "Session, if not the active one.")
+SESSION: Final = option("session_id", "--session", "Session id. [default: the active session]")
 LEAF: Final = option("leaf_id", "--leaf", "Entry to continue from.")
-EXPECTED_RUN: Final = option("expected_run_id", "--expected-run", "Only if this run is the one.")
-CLIENT_MESSAGE: Final = option(
-    "client_message_id", "--client-message-id", "Id of yours: sending it again does nothing twice."
+EXPECTED_RUN: Final = option(
+    "expected_run_id", "--expected-run", "Refuse unless this run is the active one."
 )
+CLIENT_MESSAGE: Final = option("client_message_id", "--client-message-id", "Idempotency key.")
 ATTACH: Final = Argument(
     "attachments",
     Annotated[
         list[Path] | None,
-        typer.Option(
-            "--attach", metavar="FILE", help="A file that goes with it; as often as needed."
-        ),
+        typer.Option("--attach", metavar="FILE", help="File to attach; repeatable."),
     ],
     convert=list,
 )
 
 
 _OF_THIS_RUN: Final = (
-    option("model", "--model", "The model of this run alone."),
-    option("provider", "--provider", "Whose model; alone: the provider's own default."),
-    option("tools", "--tools", "Only these in this run, as read,ls; or none.")._replace(
+    option("model", "--model", "Model for this run only."),
+    option("provider", "--provider", "Provider of the model; alone: its default model."),
+    option("tools", "--tools", "Tools for this run only, such as read,ls; or none.")._replace(
         convert=_tools
     ),
     Argument(
         "tool_choice",
         Annotated[
             Literal["auto", "none", "required"] | None,
-            typer.Option("--tool-choice", help="Whether tools may, must not or have to be called."),
+            typer.Option(
+                "--tool-choice", help="Whether the model may, must or must not call tools."
+            ),
         ],
     ),
-    option("sampling", "--sampling", 'In this run, as {"temperature":0}.')._replace(
-        convert=json_object
-    ),
-    option("client_id", "--client-id", "Shown with the run."),
-    option("agent_id", "--agent-id", "Shown with the run."),
-    option("agent_profile", "--agent-profile", "Shown with the run."),
-    option("correlation_id", "--correlation-id", "Shown with the run and what it used."),
+    option(
+        "sampling", "--sampling", 'Sampling for this run only, such as {"temperature":0}.'
+    )._replace(convert=json_object),
+    option("client_id", "--client-id", "Stored with the run."),
+    option("agent_id", "--agent-id", "Stored with the run."),
+    option("agent_profile", "--agent-profile", "Stored with the run."),
+    option("correlation_id", "--correlation-id", "Stored with the run and its usage."),
 )
 
 _STRICT: Final = flag(
-    "strict_resend", "--strict-resend", "Refuse another text under the same --client-message-id."
+    "strict_resend",
+    "--strict-resend",
+    "Refuse a different text under the same --client-message-id.",
 )
 _REUSE: Final = flag(
-    "reuse_appended", "--reuse-appended", "Do not say again what was appended last."
+    "reuse_appended", "--reuse-appended", "Reuse the last appended message as the prompt."
 )
 
 APPEND: Final = (TEXT, SESSION, CLIENT_MESSAGE, ATTACH)

@@ -50,9 +50,7 @@ _COMMON: Final = (
             typer.Option("--socket", help="The daemon's socket. [env: NOUSD_SOCKET]"),
         ],
     ),
-    Argument(
-        "json", Annotated[bool | None, typer.Option("--json", help="Print what the daemon sent.")]
-    ),
+    Argument("json", Annotated[bool | None, typer.Option("--json", help="Print JSON.")]),
     Argument(
         "timeout_seconds",
         Annotated[
@@ -62,7 +60,7 @@ _COMMON: Final = (
                 min=0.001,
                 max=1_000_000,
                 metavar="SECONDS",
-                help="How long an answer may take.",
+                help="Time-out for each response, in seconds.",
             ),
         ],
     ),
@@ -127,32 +125,35 @@ def _input(options: Options, values: dict[str, Any]) -> int:
 
 
 WATCHES: Final[dict[str, Watch]] = {
-    "prompt_stream": Watch("Start a run and show it until its end.", PROMPT, _prompt_stream),
+    "prompt_stream": Watch("Start a run and stream it until its end.", PROMPT, _prompt_stream),
     "trace": Watch(
         "Print every event of a run as JSON lines.",
-        (Argument("run_id", Annotated[str, typer.Argument(metavar="RUN", help="Its id.")], ...),),
+        (Argument("run_id", Annotated[str, typer.Argument(metavar="RUN", help="Run id.")], ...),),
         _trace,
     ),
     "events": Watch(
-        "Print events as JSON lines, from the beginning up to now.",
+        "Print events as JSON lines, from the first to the newest.",
         (
             Argument(
                 "after",
-                Annotated[str | None, typer.Option("--after", help="Begin after this event's id.")],
+                Annotated[str | None, typer.Option("--after", help="Start after this event id.")],
             ),
             SESSION._replace(
                 annotation=Annotated[
-                    str | None, typer.Option("--session", help="Only of this session.")
+                    str | None, typer.Option("--session", help="Only events of this session.")
                 ]
             ),
             Argument(
-                "run_id", Annotated[str | None, typer.Option("--run", help="Only of this run.")]
+                "run_id",
+                Annotated[str | None, typer.Option("--run", help="Only events of this run.")],
             ),
             Argument(
                 "types",
                 Annotated[
                     str | None,
-                    typer.Option("--types", help="v1, all, or names with commas. [default: v1]"),
+                    typer.Option(
+                        "--types", help="v1, all, or comma-separated event types. [default: v1]"
+                    ),
                 ],
                 convert=_types,
             ),
@@ -160,41 +161,41 @@ WATCHES: Final[dict[str, Watch]] = {
                 "follow",
                 Annotated[
                     bool | None,
-                    typer.Option("--follow", "-f", help="Go on; from now on without --after."),
+                    typer.Option(
+                        "--follow", "-f", help="Keep following; without --after from now on."
+                    ),
                 ],
             ),
         ),
         _events,
     ),
     "usage": Watch(
-        "Show what model calls took and cost.",
+        "Show tokens, time and cost of model calls.",
         (
             SESSION._replace(
                 annotation=Annotated[
-                    str | None, typer.Option("--session", help="Only of this session.")
+                    str | None, typer.Option("--session", help="Only events of this session.")
                 ]
             ),
             Argument(
                 "by",
                 Annotated[
                     Literal["session", "run", "model"] | None,
-                    typer.Option(
-                        "--by", help="What makes a row. [default: session; run with --session]"
-                    ),
+                    typer.Option("--by", help="Group by. [default: session; run with --session]"),
                 ],
             ),
         ),
         _usage,
     ),
     "input": Watch(
-        "Print exactly what a model was given, put together from its parts and checked.",
+        "Print the exact input of a model call, with its hash checked.",
         (
             Argument(
                 "wanted",
                 Annotated[
                     str,
                     typer.Argument(
-                        metavar="EVENT|RUN", help="A model_input event, or a run: its last one."
+                        metavar="EVENT|RUN", help="A model_input event, or a run (its last call)."
                     ),
                 ],
                 ...,
@@ -203,23 +204,30 @@ WATCHES: Final[dict[str, Watch]] = {
                 "verify",
                 Annotated[
                     bool | None,
-                    typer.Option("--verify", help="Only check it; of a run, each of its calls."),
+                    typer.Option("--verify", help="Only verify the hash; for a run, of each call."),
                 ],
             ),
         ),
         _input,
     ),
     "artifact": Watch(
-        "Write the bytes of an artifact, and check them.",
+        "Write the bytes of an artifact, with its hash checked.",
         (
             Argument(
-                "artifact_id", Annotated[str, typer.Argument(metavar="ID", help="Its id.")], ...
+                "artifact_id",
+                Annotated[str, typer.Argument(metavar="ID", help="Artifact id.")],
+                ...,
             ),
             Argument(
                 "output",
                 Annotated[
                     Path | None,
-                    typer.Option("--output", "-o", metavar="FILE", help="Into this file."),
+                    typer.Option(
+                        "--output",
+                        "-o",
+                        metavar="FILE",
+                        help="Output file. [default: standard output]",
+                    ),
                 ],
             ),
         ),
@@ -229,25 +237,28 @@ WATCHES: Final[dict[str, Watch]] = {
         "Store a file as an artifact and print its id.",
         (
             Argument(
-                "path", Annotated[Path, typer.Argument(metavar="FILE", help="Which file.")], ...
+                "path", Annotated[Path, typer.Argument(metavar="FILE", help="File to store.")], ...
             ),
             Argument(
                 "media_type",
                 Annotated[
                     str | None,
-                    typer.Option("--media-type", help="What it is. [default: as its name says]"),
+                    typer.Option("--media-type", help="Media type. [default: from the file name]"),
                 ],
             ),
         ),
         _put,
     ),
     "raw": Watch(
-        "Send lines as they are and print the answers.",
+        "Send lines unchanged and print the responses.",
         (
             Argument(
                 "line",
                 Annotated[
-                    str | None, typer.Argument(metavar="[LINE]", help="The line; else from input.")
+                    str | None,
+                    typer.Argument(
+                        metavar="[LINE]", help="Line to send. [default: standard input]"
+                    ),
                 ],
             ),
         ),
@@ -256,7 +267,7 @@ WATCHES: Final[dict[str, Watch]] = {
     "mcp": Watch(
         "List MCP servers, or add, remove or restart one.", mcp_servers.ARGUMENTS, mcp_servers.run
     ),
-    "chat": Watch("Talk to the daemon line by line.", (), _chat),
+    "chat": Watch("Start an interactive client.", (), _chat),
     **ASKING,
     **CALLING,
     **TRUSTING,

@@ -44,24 +44,24 @@ ARGUMENTS: Final = (
         "action",
         Annotated[
             Literal["list", "add", "remove", "restart"],
-            typer.Argument(metavar="[list|add|remove|restart]", help="What to do."),
+            typer.Argument(metavar="[list|add|remove|restart]", help="Action."),
         ],
         "list",
     ),
-    Argument("name", Annotated[str | None, typer.Argument(metavar="[NAME]", help="The server.")]),
+    Argument("name", Annotated[str | None, typer.Argument(metavar="[NAME]", help="Server name.")]),
     Argument(
         "command",
         Annotated[
             list[str] | None,
             typer.Argument(
-                metavar="[-- COMMAND...]", help="The program to add, and its arguments."
+                metavar="[-- COMMAND...]", help="Command of the server, with its arguments."
             ),
         ],
         convert=list,
     ),
-    _option("url", "--url", "Where it answers, instead of a program."),
+    _option("url", "--url", "URL of the server, instead of a command."),
     _options(
-        "env", "--env", "Variable of the program, such as KEY='${MY_KEY}'.", "NAME=VALUE", _table
+        "env", "--env", "Environment variable, such as KEY='${MY_KEY}'.", "NAME=VALUE", _table
     ),
     _options(
         "headers",
@@ -72,14 +72,16 @@ ARGUMENTS: Final = (
     ),
     Argument(
         "cwd",
-        Annotated[Path | None, typer.Option("--cwd", help="Where the program starts.")],
+        Annotated[Path | None, typer.Option("--cwd", help="Working directory of the command.")],
         convert=lambda path: str(path.absolute()),
     ),
     _options("classes", "--class", "What its tools may do; as often as needed.", "CLASS", _classes),
     _options("tools", "--tool", "Only this tool; as often as needed.", "TOOL"),
     Argument(
         "timeout_ms",
-        Annotated[int | None, typer.Option("--timeout-ms", help="How long a call may take.")],
+        Annotated[
+            int | None, typer.Option("--timeout-ms", help="Time-out of a call, in milliseconds.")
+        ],
     ),
 )
 

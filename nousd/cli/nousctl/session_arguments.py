@@ -30,31 +30,33 @@ def _switch(key: str, flags: str, help: str) -> Argument:
     return Argument(key, Annotated[bool | None, typer.Option(flags, help=help)])
 
 
-NAME: Final = option("name", "--name", "A name for people.")
-THE_SESSION: Final = required("session_id", "SESSION", "Its id.")
+NAME: Final = option("name", "--name", "Display name.")
+THE_SESSION: Final = required("session_id", "SESSION", "Session id.")
 ASIDE: Final = Argument(
     "activate",
-    Annotated[bool | None, typer.Option("--aside", help="Leave the active session what it is.")],
+    Annotated[bool | None, typer.Option("--aside", help="Do not make it the active session.")],
     convert=lambda is_aside: not is_aside,
 )
-SOURCE: Final = option("source", "--source", "A word that says where it comes from, like chat.")
+SOURCE: Final = option("source", "--source", "Origin of the session, such as chat.")
 
-_METADATA: Final = _json_option("source_metadata", "--metadata", "What to keep with it.")
+_METADATA: Final = _json_option("source_metadata", "--metadata", "Metadata, as a JSON object.")
 _SAMPLING: Final = _json_option(
-    "sampling", "--sampling", 'How words are picked: {"temperature", "top_p", "max_tokens"}.'
+    "sampling", "--sampling", 'Sampling: {"temperature", "top_p", "max_tokens"}.'
 )
 _RULES: Final = _json_option(
-    "rules", "--rules", 'Rules for it alone: {"allow": [...], "ask": [...], "deny": [...]}.'
+    "rules",
+    "--rules",
+    'Rules for this session only: {"allow": [...], "ask": [...], "deny": [...]}.',
 )
 
 NEW_SESSION: Final = (
     NAME,
-    option("parent_id", "--parent", "The session whose child it is in lists."),
+    option("parent_id", "--parent", "Parent session."),
     ASIDE,
     SOURCE,
     _METADATA,
-    option("model", "--model", "As provider/model, an alias, or as its provider calls it."),
-    option("provider", "--provider", "Whose model; alone: the provider's own default."),
+    option("model", "--model", "Model as provider/model, as an alias, or by its provider's name."),
+    option("provider", "--provider", "Provider of the model; alone: its default model."),
     _SAMPLING,
     _RULES,
 )
@@ -71,19 +73,19 @@ UPDATE_SESSION: Final = (
 
 LISTED: Final = (
     Argument(
-        "offset", Annotated[int | None, typer.Option("--offset", help="How many to pass over.")]
+        "offset", Annotated[int | None, typer.Option("--offset", help="Number of rows to skip.")]
     ),
-    _switch("children", "--children", "Those of tasks, too."),
+    _switch("children", "--children", "Include sessions of tasks."),
     Argument(
         "workspace",
         Annotated[
             Path | None,
-            typer.Option("--workspace", metavar="FOLDER", help="Only those that work there."),
+            typer.Option("--workspace", metavar="FOLDER", help="Only sessions of this workspace."),
         ],
         convert=lambda path: str(path.absolute()),
     ),
-    option("q", "--find", "Only those with this text in their name or folder."),
-    _switch("archived", "--archived/--not-archived", "Only those put away, or not."),
-    option("source", "--source", "Only those that come from there."),
+    option("q", "--find", "Only sessions with this text in their name or workspace."),
+    _switch("archived", "--archived/--not-archived", "Only archived sessions, or only others."),
+    option("source", "--source", "Only sessions from this source."),
     option("parent_id", "--parent", "Only branches of this session."),
 )

@@ -64,14 +64,16 @@ def _show(event: ReceivedEvent, *, is_streamed: bool) -> None:
 
 CALLING: Final[dict[str, Watch]] = {
     "call": Watch(
-        "Run one tool without a model, and show what comes of it.",
+        "Call one tool without a model and print its result.",
         (
-            Argument("tool", Annotated[str, typer.Argument(metavar="TOOL", help="Its name.")], ...),
+            Argument(
+                "tool", Annotated[str, typer.Argument(metavar="TOOL", help="Tool name.")], ...
+            ),
             Argument(
                 "args",
                 Annotated[
                     str | None,
-                    typer.Argument(metavar="[JSON]", help="Its arguments, as a JSON object."),
+                    typer.Argument(metavar="[JSON]", help="Arguments, as a JSON object."),
                 ],
                 convert=json_object,
             ),
@@ -80,7 +82,7 @@ CALLING: Final[dict[str, Watch]] = {
                 "client_call_id",
                 Annotated[
                     str | None,
-                    typer.Option("--id", help="Your own id: sent again, it runs nothing."),
+                    typer.Option("--id", help="Idempotency key."),
                 ],
             ),
         ),

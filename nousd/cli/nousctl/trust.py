@@ -102,25 +102,29 @@ _PATH: Final = Argument(
     "path",
     Annotated[
         str | None,
-        typer.Argument(metavar="[PATH]", help="A file in .nousd; else the project's settings."),
+        typer.Argument(metavar="[PATH]", help="File in .nousd. [default: the project's settings]"),
     ],
 )
 
 TRUSTING: Final[dict[str, Watch]] = {
     "trust": Watch(
-        "Show what a project's file adds, and let it count as long as it is as it is.",
+        "Show what a project's file adds, and trust it until it changes.",
         (
             _PATH,
             WORKSPACE,
             Argument(
-                "yes", Annotated[bool | None, typer.Option("--yes", "-y", help="Do not ask.")]
+                "yes",
+                Annotated[bool | None, typer.Option("--yes", "-y", help="Skip the confirmation.")],
             ),
             Argument(
-                "list", Annotated[bool | None, typer.Option("--list", help="Only list, and stop.")]
+                "list",
+                Annotated[
+                    bool | None, typer.Option("--list", help="List the project's files and exit.")
+                ],
             ),
         ),
         _trust,
     ),
-    "untrust": Watch("Let a project's file count no more.", (_PATH, WORKSPACE), _untrust),
+    "untrust": Watch("Stop trusting a project's file.", (_PATH, WORKSPACE), _untrust),
 }
 """name on the command line -> what it does."""

@@ -62,32 +62,33 @@ MODE: Final = Argument(
     Annotated[
         Literal["one-at-a-time", "all"],
         typer.Argument(
-            metavar="one-at-a-time|all", help="One queued text per turn, or all of them in one."
+            metavar="one-at-a-time|all",
+            help="One queued input per turn, or all of them in one turn.",
         ),
     ],
     ...,
 )
 MODEL: Final = required(
-    "model", "MODEL", "As provider/model, an alias, or as its provider calls it."
+    "model", "MODEL", "Model as provider/model, as an alias, or by its provider's name."
 )
 LIMIT: Final = Argument(
-    "limit", Annotated[int | None, typer.Option("--limit", help="Rows, at most.")]
+    "limit", Annotated[int | None, typer.Option("--limit", help="Maximum number of rows.")]
 )
 WORKSPACE: Final = Argument(
     "workspace",
     Annotated[
         Path | None,
         typer.Option(
-            "--workspace", metavar="FOLDER", help="Its folder, if not the daemon's workdir."
+            "--workspace", metavar="FOLDER", help="Workspace folder. [default: the daemon's]"
         ),
     ],
     convert=lambda path: str(path.absolute()),
 )
 FOLDER: Final = WORKSPACE._replace(
-    annotation=Annotated[Path, typer.Argument(metavar="FOLDER", help="Where it is to work.")],
+    annotation=Annotated[Path, typer.Argument(metavar="FOLDER", help="New workspace.")],
     default=...,
 )
-BEFORE: Final = option("before", "--before", "Go on before this id, where a page said so.")
+BEFORE: Final = option("before", "--before", "Continue a page before this id.")
 
 
 _RUN_SECONDS: Final = 24 * 3600.0
@@ -102,7 +103,7 @@ _LISTING_SECONDS: Final = 60.0
 # --- the table -------------------------------------------------------------------------------
 
 VERBS: Final[dict[str, Verb]] = {
-    "ping": Verb("ping", "Ask whether the daemon answers."),
+    "ping": Verb("ping", "Check that the daemon answers."),
     "prompt": Verb(
         "prompt",
         "Start a run, wait for its end and print the answer.",
@@ -113,35 +114,37 @@ VERBS: Final[dict[str, Verb]] = {
     "prompt_async": Verb(
         "prompt", "Start a run and print its id at once.", PROMPT, fixed={"wait": False}
     ),
-    "append": Verb("append_message", "Store a message of yours without a run.", APPEND),
-    "steer": Verb("steer", "Hand the running run a text that goes first.", QUEUED),
-    "follow_up": Verb("follow_up", "Hand the running run a text for when it is done.", QUEUED),
+    "append": Verb("append_message", "Append a message without starting a run.", APPEND),
+    "steer": Verb("steer", "Steer the active run: deliver a message before its next step.", QUEUED),
+    "follow_up": Verb(
+        "follow_up", "Queue a follow-up: deliver a message once the active run is done.", QUEUED
+    ),
     "abort": Verb(
         "abort",
-        "Stop the run and take back what is queued.",
-        (SESSION, EXPECTED_RUN, flag("keep_queue", "--keep-queue", "Leave queued what is.")),
+        "Abort the run and clear its queue.",
+        (SESSION, EXPECTED_RUN, flag("keep_queue", "--keep-queue", "Keep the queued inputs.")),
     ),
-    "resume": Verb("resume", "Start a run on what is pending.", (SESSION,)),
-    "queue": Verb("get_queue", "Show the texts that wait.", (SESSION,)),
-    "todos": Verb("get_todos", "Show what the session's model means to do.", (SESSION,)),
+    "resume": Verb("resume", "Start a run on the pending inputs.", (SESSION,)),
+    "queue": Verb("get_queue", "List the queued inputs.", (SESSION,)),
+    "todos": Verb("get_todos", "Show the session's todo list.", (SESSION,)),
     "clear_queue": Verb(
         "clear_queue",
-        "Take back the texts that wait.",
+        "Clear the queue and print its inputs.",
         (
             SESSION,
             Argument(
                 "kind",
                 Annotated[
                     Literal["steer", "follow_up"] | None,
-                    typer.Option("--kind", help="Only those of this kind."),
+                    typer.Option("--kind", help="Only inputs of this kind."),
                 ],
             ),
         ),
     ),
     "promote": Verb(
         "promote",
-        "Turn a waiting follow-up into a steer.",
-        (required("input_id", "INPUT", "Its id, as queue shows it."), SESSION),
+        "Turn a queued follow-up into a steer.",
+        (required("input_id", "INPUT", "Input id, as listed by queue."), SESSION),
     ),
     "new": Verb(
         "new_session",
@@ -151,45 +154,43 @@ VERBS: Final[dict[str, Verb]] = {
     "switch": Verb(
         "switch_session",
         "Make a session the active one.",
-        (required("session_id", "SESSION", "Its id."),),
+        (required("session_id", "SESSION", "Session id."),),
     ),
     "branch": Verb(
         "branch_session",
-        "Copy a session into a new one.",
+        "Branch a session into a new one.",
         (
-            required("session_id", "SESSION", "The one to copy."),
+            required("session_id", "SESSION", "Id of the session to branch."),
             session_arguments.NAME,
             session_arguments.ASIDE,
         ),
     ),
     "sessions": Verb(
         "list_sessions",
-        "List sessions, latest first.",
+        "List sessions, most recently used first.",
         (LIMIT, BEFORE, *session_arguments.LISTED),
     ),
-    "session": Verb(
-        "get_session", "Show what is known of a session.", (session_arguments.THE_SESSION,)
-    ),
+    "session": Verb("get_session", "Show one session.", (session_arguments.THE_SESSION,)),
     "update": Verb(
         "update_session",
-        "Change what is said of a session; null takes it back.",
+        "Update session metadata; null unsets a field.",
         session_arguments.UPDATE_SESSION,
     ),
     "attach": Verb(
         "attach_session",
-        "Move a session to another folder.",
-        (FOLDER, SESSION, option("reason", "--reason", "Why, for people and programs.")),
+        "Move a session to another workspace.",
+        (FOLDER, SESSION, option("reason", "--reason", "Reason, stored with the event.")),
     ),
     "override": Verb(
         "override_workspace",
-        "Let a session ask for a while about what lies outside of its folder.",
+        "Temporarily allow approval requests for paths outside the workspace.",
         (
             Argument(
                 "ttl_seconds",
                 Annotated[
                     int | None,
                     typer.Argument(
-                        metavar="[SECONDS]", help="How long, 900 if left out; 0 ends it."
+                        metavar="[SECONDS]", help="Duration in seconds (default 900); 0 ends it."
                     ),
                 ],
             ),
@@ -199,93 +200,103 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "rename": Verb(
         "rename_session",
-        "Give a session a name.",
-        (required("name", "NAME", "The name."), SESSION),
+        "Rename a session.",
+        (required("name", "NAME", "New name."), SESSION),
     ),
     "delete": Verb(
         "delete_session",
-        "Delete a session and its content for good.",
-        (required("session_id", "SESSION", "Its id."),),
+        "Delete a session and its content permanently.",
+        (required("session_id", "SESSION", "Session id."),),
     ),
-    "get_state": Verb("get_state", "Show what the daemon is doing.", (SESSION,)),
+    "get_state": Verb(
+        "get_state", "Show the state of the daemon and its active session.", (SESSION,)
+    ),
     "get_messages": Verb(
         "get_messages",
-        "Show the conversation.",
+        "Print the conversation.",
         (
             SESSION,
-            option("leaf_id", "--leaf", "Up to this entry."),
+            option("leaf_id", "--leaf", "Print the path to this entry."),
             BEFORE,
             LIMIT,
             Argument(
                 "compacted",
                 Annotated[
-                    bool | None, typer.Option("--compacted", help="As a model would get it.")
+                    bool | None,
+                    typer.Option(
+                        "--compacted", help="With compactions applied, as a model receives it."
+                    ),
                 ],
             ),
         ),
     ),
     "get_tree": Verb(
         "get_tree",
-        "Show the tree of a session.",
-        (SESSION, option("after", "--after", "Go on after this entry."), LIMIT),
+        "Print a session's tree of entries.",
+        (SESSION, option("after", "--after", "Continue after this entry."), LIMIT),
     ),
     "set_leaf": Verb(
         "set_leaf",
-        "Choose the entry that new work continues from.",
-        (required("leaf_id", "ENTRY", "Its id, as get_tree shows it."), SESSION),
+        "Set the entry that new work continues from.",
+        (required("leaf_id", "ENTRY", "Entry id, as listed by get_tree."), SESSION),
     ),
     "compact": Verb(
         "compact_session",
-        "Replace the older part of what models see by a summary.",
-        (SESSION, option("instruction", "--instruction", "What the summary must keep.")),
+        "Compact the context: replace older messages by a summary.",
+        (SESSION, option("instruction", "--instruction", "Instruction for the summary.")),
         timeout_seconds=_MODEL_CALL_SECONDS,
     ),
-    "runs": Verb("list_runs", "List runs, latest first.", (SESSION, LIMIT, BEFORE)),
-    "run": Verb("get_run", "Show one run.", (required("run_id", "RUN", "Its id."),)),
+    "runs": Verb("list_runs", "List runs, newest first.", (SESSION, LIMIT, BEFORE)),
+    "run": Verb("get_run", "Show one run.", (required("run_id", "RUN", "Run id."),)),
     "tool_calls": Verb(
         "list_tool_calls",
-        "List tool calls, latest first.",
+        "List tool calls, newest first.",
         (
             SESSION._replace(
                 annotation=Annotated[
-                    str | None, typer.Option("--session", help="Only in this session.")
+                    str | None, typer.Option("--session", help="Only calls of this session.")
                 ]
             ),
-            option("run_id", "--run", "Only of this run."),
+            option("run_id", "--run", "Only events of this run."),
             LIMIT,
             BEFORE,
         ),
     ),
     "tool_call": Verb(
         "get_tool_call",
-        "Show one tool call: who allowed it, where it ran, what it gave.",
+        "Show one tool call: decision, execution and result.",
         (
-            required("tool_call_id", "CALL", "Its id."),
+            required("tool_call_id", "CALL", "Tool call id."),
             Argument(
                 "attempt",
-                Annotated[int | None, typer.Option("--attempt", min=1, help="Which attempt.")],
+                Annotated[
+                    int | None,
+                    typer.Option(
+                        "--attempt", min=1, help="Number of the attempt. [default: the last]"
+                    ),
+                ],
             ),
         ),
     ),
     "cancel_call": Verb(
         "cancel_tool_call",
-        "Stop a tool call that was made without a model.",
-        (required("tool_call_id", "CALL", "Its id."),),
+        "Cancel a tool call that a client made.",
+        (required("tool_call_id", "CALL", "Tool call id."),),
     ),
-    "tools": Verb("list_tools", "List tools and which are active.", (SESSION,)),
+    "tools": Verb("list_tools", "List tools, with the active ones marked.", (SESSION,)),
     "agents": Verb(
         "list_agents",
-        "List the agents that tasks can name, and what is wrong with any.",
+        "List the agents that tasks can use, and problems in their files.",
         (SESSION,),
     ),
     "set_active_tools": Verb(
         "set_active_tools",
-        "Name the tools a model is offered; none to offer none.",
+        "Set the tools offered to the model; none disables all.",
         (
             Argument(
                 "tools",
                 Annotated[
-                    list[str] | None, typer.Argument(metavar="[TOOL]...", help="Their names.")
+                    list[str] | None, typer.Argument(metavar="[TOOL]...", help="Tool names.")
                 ],
                 convert=list,
             ),
@@ -293,28 +304,33 @@ VERBS: Final[dict[str, Verb]] = {
         ),
         fixed={"tools": []},
     ),
-    "set_steering_mode": Verb("set_steering_mode", "How steers become turns.", (MODE, SESSION)),
+    "set_steering_mode": Verb(
+        "set_steering_mode", "Set how queued steers become turns.", (MODE, SESSION)
+    ),
     "set_follow_up_mode": Verb(
-        "set_follow_up_mode", "How follow-ups become turns.", (MODE, SESSION)
+        "set_follow_up_mode", "Set how queued follow-ups become turns.", (MODE, SESSION)
     ),
     "models": Verb(
         "list_models",
-        "List the models there are.",
+        "List the models of all providers.",
         (
-            option("provider", "--provider", "Only those of this provider."),
+            option("provider", "--provider", "Only models of this provider."),
             Argument(
                 "refresh",
                 Annotated[
-                    bool | None, typer.Option("--refresh", help="Ask the servers again, now.")
+                    bool | None,
+                    typer.Option(
+                        "--refresh", help="Ask the servers again instead of using the cached list."
+                    ),
                 ],
             ),
         ),
         timeout_seconds=_LISTING_SECONDS,
     ),
-    "model": Verb("set_model", "Choose the model of a session.", (MODEL, SESSION)),
+    "model": Verb("set_model", "Set the model of a session.", (MODEL, SESSION)),
     "thinking": Verb(
         "set_thinking",
-        "Choose how much a session's model reasons before it answers.",
+        "Set how much the session's model reasons before it answers.",
         (
             Argument(
                 "level",
@@ -322,7 +338,7 @@ VERBS: Final[dict[str, Verb]] = {
                     Literal["off", "low", "medium", "high", "default"],
                     typer.Argument(
                         metavar="off|low|medium|high|default",
-                        help="How much; default leaves it to the model.",
+                        help="Level; default leaves it to the model.",
                     ),
                 ],
                 ...,
@@ -332,35 +348,37 @@ VERBS: Final[dict[str, Verb]] = {
         ),
     ),
     "permissions": Verb(
-        "list_permissions", "List the calls that wait for you, and what is permitted.", (SESSION,)
+        "list_permissions", "List pending approvals and the rules in force.", (SESSION,)
     ),
     "revoke": Verb(
         "revoke_permission",
-        "Take back a rule that you granted.",
+        "Revoke a rule that you granted.",
         (
-            required("rule", "RULE", "As permissions shows it."),
-            option("session_id", "--session", "Granted in this session, not everywhere."),
+            required("rule", "RULE", "As listed by permissions."),
+            option(
+                "session_id", "--session", "Session in which the rule was granted; else everywhere."
+            ),
         ),
     ),
-    "questions": Verb("list_questions", "List the questions of tools that wait.", (SESSION,)),
+    "questions": Verb("list_questions", "List pending questions of tools.", (SESSION,)),
     "reject": Verb(
         "reject_question",
-        "Leave a question of a tool without an answer.",
+        "Reject a question of a tool.",
         (
-            required("question_id", "QUESTION", "Its id, as questions shows it."),
-            option("reason", "--reason", "Why; a model is told."),
+            required("question_id", "QUESTION", "Question id, as listed by questions."),
+            option("reason", "--reason", "Reason; the model receives it."),
         ),
     ),
-    "capabilities": Verb("get_capabilities", "Show what this daemon speaks."),
-    "metrics": Verb("get_metrics", "Show how much is open, waits and was written."),
+    "capabilities": Verb("get_capabilities", "Show the capabilities of this daemon."),
+    "metrics": Verb("get_metrics", "Show metrics of the daemon's process."),
     "ext": Verb(
         "extension_command",
-        "Call a command of an extension.",
+        "Call an extension's command.",
         (
-            required("name", "NAME", "Its name."),
+            required("name", "NAME", "Command name."),
             Argument(
                 "payload",
-                Annotated[str | None, typer.Argument(metavar="[JSON]", help="What to hand over.")],
+                Annotated[str | None, typer.Argument(metavar="[JSON]", help="Payload.")],
                 convert=json_value,
             ),
         ),

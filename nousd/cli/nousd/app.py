@@ -21,9 +21,11 @@ def build_app() -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )
-    app.command("serve", help="Run the daemon until it is told to stop.")(serve_flags.command())
-    app.command("bridge", help="Serve HTTP before a daemon that runs already.")(bridge.command())
-    app.command("mcp", help="Serve our tools to an MCP client, over standard input and output.")(
+    app.command("serve", help="Run the daemon in the foreground.")(serve_flags.command())
+    app.command("bridge", help="Serve HTTP in front of a daemon of another process.")(
+        bridge.command()
+    )
+    app.command("mcp", help="Serve the tools to an MCP client over standard input and output.")(
         mcp_host.mcp
     )
     for name, help, function in state.commands():
@@ -51,7 +53,7 @@ def _service() -> None:
 def _print_unit(
     *,
     socket: Annotated[
-        bool, typer.Option("--socket", help="Print the .socket unit that starts it on demand.")
+        bool, typer.Option("--socket", help="Print the .socket unit for socket activation.")
     ] = False,
 ) -> None:
     from nousd.cli.nousd import units

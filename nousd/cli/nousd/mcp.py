@@ -18,16 +18,16 @@ def mcp(
         Path | None, typer.Option("--socket", help="The daemon's socket. [env: NOUSD_SOCKET]")
     ] = None,
     session: Annotated[
-        str | None, typer.Option("--session", help="Where calls are made. [default: a new one]")
+        str | None, typer.Option("--session", help="Session for the calls. [default: a new one]")
     ] = None,
     tools: Annotated[
-        str | None, typer.Option("--tools", help="Only these tools, with commas between them.")
+        str | None, typer.Option("--tools", help="Serve only these tools, comma-separated.")
     ] = None,
     serve_options: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[-- SERVE_OPTIONS...]",
-            help="For nousd serve, if no daemon answers: one is started, and ends with this.",
+            help="Options for nousd serve, which is started if no daemon answers.",
         ),
     ] = None,
 ) -> None:

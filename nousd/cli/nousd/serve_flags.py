@@ -23,7 +23,7 @@ CONFIG: Final = Argument(
 _PRINT_CONFIG: Final = Argument(
     "print_config",
     Annotated[
-        bool, typer.Option("--print-config", help="Print every setting and its origin, and stop.")
+        bool, typer.Option("--print-config", help="Print every setting with its origin, and exit.")
     ],
     default=False,
 )

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 _FINE: Final = 0
 _WRONG: Final = 1
 
-_JSON: Final = Argument(
-    "json", Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")], False
-)
+_JSON: Final = Argument("json", Annotated[bool, typer.Option("--json", help="Print JSON.")], False)
 _SALVAGE: Final = Argument(
     "salvage",
     Annotated[
@@ -37,30 +35,26 @@ _SALVAGE: Final = Argument(
         typer.Option(
             "--salvage",
             metavar="OUT",
-            help="Save what can be read into OUT, a new state folder. The log itself stays as it is.",
+            help="Write what can be read into OUT, a new state folder; the log is unchanged.",
         ),
     ],
 )
 _FILE: Final = Argument(
     "file",
-    Annotated[Path, typer.Argument(metavar="FILE", help="The copy; must not exist.")],
+    Annotated[Path, typer.Argument(metavar="FILE", help="File to create.")],
     ...,
 )
 _FROM: Final = Argument(
     "recordings",
-    Annotated[Path, typer.Option("--from", metavar="DIR", help="The folder that --record named.")],
+    Annotated[Path, typer.Option("--from", metavar="DIR", help="Folder named by --record.")],
     ...,
 )
 _OUTPUT: Final = Argument(
     "output",
-    Annotated[
-        Path, typer.Option("--output", metavar="FOLDER", help="The fixture; must not exist.")
-    ],
+    Annotated[Path, typer.Option("--output", metavar="FOLDER", help="Fixture folder to create.")],
     ...,
 )
-_RUN: Final = Argument(
-    "run", Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")], ...
-)
+_RUN: Final = Argument("run", Annotated[str, typer.Argument(metavar="RUN", help="Run id.")], ...)
 
 
 _STDOUT: Final = "-"
@@ -86,14 +80,15 @@ def _limit(name: str, help: str) -> Argument:
 _BUNDLE: Final = (
     Argument(
         "session_id",
-        Annotated[
-            str | None, typer.Argument(metavar="[SESSION]", help="Only this session; else all.")
-        ],
+        Annotated[str | None, typer.Argument(metavar="[SESSION]", help="Session. [default: all]")],
     ),
     Argument(
         "output",
         Annotated[
-            str, typer.Option("--output", "-o", metavar="FILE", help="The bundle; - for output.")
+            str,
+            typer.Option(
+                "--output", "-o", metavar="FILE", help="Bundle to create; - for standard output."
+            ),
         ],
         ...,
     ),
@@ -288,9 +283,9 @@ def _bundle(values: dict[str, Any]) -> None:
         tell(Told(report, [report.summary], _FINE), wants_json=wants_json)
 
 
-_BUNDLE_HELP: Final = "Pack what is needed to find out what went wrong, without secrets."
+_BUNDLE_HELP: Final = "Collect what a bug report needs, without secrets."
 
-_DOCTOR_HELP: Final = "Look at everything a daemon needs, and say what to do about what is wrong."
+_DOCTOR_HELP: Final = "Check paths, rights, database, model servers and sandbox; say what to do."
 
 _DOCTORS_SETTINGS: Final = (
     "socket",
@@ -327,14 +322,12 @@ _OF_A_PLAY: Final = ("compact_at", "keep_recent_tokens")
 
 STATE_COMMANDS: Final[dict[str, StateCommand]] = {
     "check": StateCommand(
-        "Check a whole log without changing it, or save what can be read of a damaged one.",
+        "Verify a whole log without changing it, or salvage a damaged one.",
         (_SALVAGE,),
         _check,
     ),
-    "backup": StateCommand(
-        "Copy a log to a file, also while a daemon is at work.", (_FILE,), _backup
-    ),
-    "vacuum": StateCommand("Prune old deltas now and give the space back.", (), _vacuum),
+    "backup": StateCommand("Copy a log to a file, also while a daemon writes.", (_FILE,), _backup),
+    "vacuum": StateCommand("Join old deltas now and return the space.", (), _vacuum),
     "replay": StateCommand(
         "Play a stored run again without model or tools, also while a daemon is at work, and say "
         "whether its events are the same.",
