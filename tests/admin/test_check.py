@@ -75,7 +75,7 @@ async def test_a_log_that_is_in_use_is_in_order_and_is_not_changed(folder: Path)
 
 _KILLED = """
 import os, sys, pathlib, trio
-from nousd.store import sqlite
+from nousd.store.sqlite import store as sqlite
 from tests.admin.logs import a_run
 from tests.store.helpers import append, created
 async def main():

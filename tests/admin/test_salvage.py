@@ -220,7 +220,7 @@ def test_lines_keep_the_version_they_were_written_in(recorded: Path, folder: Pat
 
 _KILLED = """
 import os, pathlib, sys, trio
-from nousd.store import sqlite
+from nousd.store.sqlite import store as sqlite
 from tests.admin.logs import a_run
 from tests.store.helpers import append, created, deleted
 async def main():

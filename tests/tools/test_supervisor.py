@@ -52,7 +52,7 @@ async def test_a_program_that_is_not_there_is_exit_code_127(tmp_path: Path) -> N
 async def test_nothing_begins_once_the_daemon_is_gone(tmp_path: Path) -> None:
     daemon, control = socket.socketpair()
     daemon.close()
-    program = REPOSITORY / "nousd" / "tools" / "_supervisor_main.py"
+    program = REPOSITORY / "nousd" / "tools" / "process" / "_supervisor_main.py"
     with control, trio.fail_after(20):
         await trio.run_process(
             [
