@@ -20,8 +20,8 @@ from nousd.bridge.http.listen_address import HttpPlace
 from nousd.bridge.metrics.meters import Meters
 from nousd.bridge.routes import ROWS
 from nousd.bridge.routing.route import Services
+from nousd.bridge.stream.hub import Hub
 from nousd.bridge.stream.responders import Presence
-from nousd.bridge.stream.window import Window
 from nousd.client.client import Client
 from nousd.client.dial import Where
 from nousd.client.resuming import Retry
@@ -81,26 +81,26 @@ class OpenBridge(NamedTuple):
             anyio.create_task_group() as following,
         ):
             meters = Meters()
-            window = Window(daemon, retry, meters.happened.see)
-            following.start_soon(window.follow)
-            following.start_soon(_end_streams, window, closing, 0.0 if is_patient else LAST_SECONDS)
+            hub = Hub(daemon, {row.view for row in ROWS}, retry, meters.happened.see)
+            following.start_soon(hub.follow)
+            following.start_soon(_end_streams, hub, closing, 0.0 if is_patient else LAST_SECONDS)
             bodies = Bodies()
             presence = Presence(daemon, following)
-            services = Services(daemon, window, presence, meters, bodies, ROWS)
+            services = Services(daemon, hub, presence, meters, bodies, ROWS)
             if not is_patient:
-                await window.begun()
+                await hub.wait_begun()
             apps = {mcp.PATH: mcp.McpDoor(where, following, closing, bodies)}
             app = make_app(services, self.settings.safety, apps=apps)
             await server.serve(app, self.listeners, closing)
             following.cancel_scope.cancel()
 
 
-async def _end_streams(window: Window, closing: trio.Event, seconds: float) -> None:
+async def _end_streams(hub: Hub, closing: trio.Event, seconds: float) -> None:
     """Lets streams come to an end of their own once the bridge closes, rather than be cut."""
     await closing.wait()
     with anyio.move_on_after(seconds):
-        await window.ended()
-    window.end()
+        await hub.wait_ended()
+    hub.end()
 
 
 @asynccontextmanager

@@ -15,8 +15,8 @@ from nousd.bridge.openapi.refusals import ANY, WITH_COMMAND, WITH_TOKEN, refusal
 from nousd.bridge.replies import FAILURES
 from nousd.bridge.routes import ROWS
 from nousd.bridge.routing.route import Exposed, Row
-from nousd.views.tandem.events import TELLING, frames, seen
-from nousd.views.tandem.view_types import Seen
+from nousd.views.tandem.events import TANDEM, decode_line, frames_of
+from nousd.views.tandem.view_types import LoggedEvent
 from nousd.wire.events import EVENT_TYPES, ToolCallApproved, ToolCallDenied
 
 from .markdown import PROTOCOL, code_list, table
@@ -77,9 +77,9 @@ def frames_table() -> str:
     for line in examples:
         for event in told_in(line):
             becomes = told.setdefault(EVENT_TYPES[type(event.event)], {})
-            for frame in frames(event):
+            for frame in frames_of(event):
                 becomes[f"`{frame.type}`: {code_list(frame.properties)}"] = None
-    if missing := {EVENT_TYPES[struct] for struct in TELLING} - {k for k, v in told.items() if v}:
+    if missing := TANDEM.types - {k for k, v in told.items() if v}:
         raise SystemExit(f"protocol/v1.md: no example of {missing} that becomes a frame")
     return table(
         ("event of ours", "what it becomes, and its properties"),
@@ -87,9 +87,9 @@ def frames_table() -> str:
     )
 
 
-def told_in(line: str) -> Iterator[Seen]:
+def told_in(line: str) -> Iterator[LoggedEvent]:
     """Yields an event of v1.md that can be told; a decision about a call as made by anybody."""
-    event = seen(line.encode()) if '"id":"evt-' in line[:30] else None
+    event = decode_line(line.encode()) if '"id":"evt-' in line[:30] else None
     if event is None:
         return
     yield event

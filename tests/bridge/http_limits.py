@@ -18,9 +18,11 @@ from trio.testing import MockClock
 from nousd.bridge.http import bodies, server
 from nousd.bridge.replies import HttpError
 from nousd.bridge.routes import prompts
-from nousd.bridge.stream.sse import pages
-from nousd.bridge.stream.window import Page, Wanted, Window
-from nousd.views.tandem.frames import Place
+from nousd.bridge.stream.hub import Hub, Page
+from nousd.bridge.stream.rendered_event import StreamQuery
+from nousd.bridge.stream.sse import stream_pages
+from nousd.views.stream_position import StreamPosition
+from nousd.views.tandem.events import TANDEM
 from nousd.wire.limit_table import LIMITS
 from tests.bridge.harness import bridge_to, text
 from tests.bridge.raw_http import answer_in, connected, request, said
@@ -117,8 +119,8 @@ async def idle_seconds(_kit: Kit, offset: int) -> None:
     await in_its_own_time(play)
 
 
-class _QuietWindow:
-    """A window to which something happens once."""
+class _QuietHub:
+    """A hub to which something happens once."""
 
     head = 0
     has_ended = False
@@ -126,19 +128,24 @@ class _QuietWindow:
     def __init__(self, at: float) -> None:
         self._at = trio.current_time() + at
 
-    async def page_behind(self, place: Place, _wanted: Wanted) -> Page:
+    async def page_after(self, position: StreamPosition, _query: StreamQuery) -> Page:
         data = b"data: {}\n\n" if trio.current_time() >= self._at else b""
-        return Page(data, place, has_end=False)
+        return Page(data, position, has_end=False)
 
-    async def wait_behind(self, place: Place, _wanted: Wanted, seconds: float) -> Place:
+    async def wait_after(
+        self, position: StreamPosition, _query: StreamQuery, seconds: float
+    ) -> StreamPosition:
         await trio.sleep(min(seconds, self._at - trio.current_time()))
-        return place
+        return position
 
 
 async def keepalive_seconds(_kit: Kit, offset: int) -> None:
     async def play() -> None:
-        window = cast("Window", _QuietWindow(moment("http_keepalive_seconds", offset)))
-        async with aclosing(pages(window, Wanted(), Place(0, 0), ends_with_run=False)) as told:
+        hub = cast("Hub", _QuietHub(moment("http_keepalive_seconds", offset)))
+        start = StreamPosition(0, 0)
+        async with aclosing(
+            stream_pages(hub, StreamQuery(TANDEM), start, ends_with_run=False)
+        ) as told:
             assert (await anext(told)).startswith(b":" if offset > 0 else b"data")
 
     await in_its_own_time(play)

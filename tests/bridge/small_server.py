@@ -21,7 +21,7 @@ from nousd.bridge.http import server
 from nousd.bridge.http.bodies import read_body
 from nousd.bridge.http.listen_address import HttpPlace
 from nousd.bridge.replies import HttpError, error_reply
-from nousd.bridge.stream.sse import event_stream
+from nousd.bridge.stream.sse import stream_response
 from tests.bridge.raw_http import Address, Answer, answer_in, request, said
 from tests.daemon_harness import WAIT_SECONDS
 
@@ -81,7 +81,7 @@ class SmallServer:
             finally:
                 self.streams -= 1
 
-        return event_stream(chunks())
+        return stream_response(chunks())
 
     def app(self) -> Starlette:
         """Returns the application."""

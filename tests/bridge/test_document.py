@@ -218,7 +218,7 @@ def test_every_code_of_a_refusal_is_told() -> None:
 
 
 def test_ids_of_frames_are_computed_as_the_prose_says() -> None:
-    from nousd.views.tandem.frames import FRAMES_MAX, frame_id
+    from nousd.views.stream_position import FRAMES_MAX, frame_id
 
     ids = [frame_id(n, i) for n in range(1, 4) for i in range(FRAMES_MAX)]
     assert all(earlier < later for earlier, later in pairwise(ids))

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nousd.bridge.stream.window import told_of
-from nousd.views.tandem.events import TELLING, frames, seen
-from nousd.views.tandem.frames import FRAMES_MAX, Frame, Place, encoded, frame_id, place_of
+from nousd.bridge.stream.rendered_event import RenderedEvent, encode_frame
+from nousd.client.answers import ReceivedEvent, decode_subscription_line
+from nousd.views.event_view import RenderedFrame
+from nousd.views.stream_position import FRAMES_MAX, StreamPosition, frame_id, position_after_id
+from nousd.views.tandem import events as tandem
+from nousd.views.tandem.events import TANDEM
 from nousd.views.tandem.runs import as_of_run
 from nousd.wire import events
 from nousd.wire.codec.envelope import encode_event_tail
@@ -31,12 +34,20 @@ def line_of(event: Event, seq: int = 7) -> bytes:
     return b'{"v":"1","id":"evt-%d%b' % (seq, encode_event_tail(event, TS)[:-1])
 
 
+def rendered_of(line: bytes) -> RenderedEvent:
+    received = decode_subscription_line(line)
+    assert isinstance(received, ReceivedEvent)
+    return RenderedEvent(received)
+
+
+def frames_of(event: RenderedEvent, *, of_run: bool = False) -> list[bytes]:
+    return event.frames(TANDEM, of_run=of_run)
+
+
 def told(event: Event, seq: int = 7) -> list[dict[str, Any]]:
     """Returns what clients of a stream of everything get of an event."""
-    made = told_of(line_of(event, seq))
-    if made is None:
-        return []
-    found = [frame_of(text.removesuffix(b"\n\n")) for text in made.lines(of_run=False)]
+    lines = frames_of(rendered_of(line_of(event, seq)))
+    found = [frame_of(text.removesuffix(b"\n\n")) for text in lines]
     return [{"type": frame.type, **frame.properties} for frame in found if frame]
 
 
@@ -45,14 +56,14 @@ def told(event: Event, seq: int = 7) -> list[dict[str, Any]]:
 
 @given(seq=seqs, index=st.integers(0, FRAMES_MAX - 1))
 def test_from_an_id_follow_the_event_and_the_frame_within_it(seq: int, index: int) -> None:
-    assert place_of(str(frame_id(seq, index))) == Place(seq, index + 1)
+    assert position_after_id(str(frame_id(seq, index))) == StreamPosition(seq, index + 1)
 
 
 @given(seq=st.integers(1, 2**50), index=st.integers(0, FRAMES_MAX - 1))
 def test_a_place_within_an_event_is_read_from_before_it_and_one_behind_it_after_it(
     seq: int, index: int
 ) -> None:
-    after = Place(seq, index + 1).after
+    after = StreamPosition(seq, index + 1).after
     assert after == (seq if index == FRAMES_MAX - 1 else seq - 1)
 
 
@@ -65,13 +76,13 @@ def test_ids_are_ordered_as_their_frames_are(
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "evt-3", "\u0663", "1" * 19, " 1", "1e3", "0x1"])
 def test_what_is_no_id_of_ours_is_no_place(text: str) -> None:
-    assert place_of(text) is None
+    assert position_after_id(text) is None
 
 
 @given(st.text())
 def test_any_text_is_a_place_or_none(text: str) -> None:
-    place = place_of(text)
-    assert place is None or frame_id(place.seq, place.seen - 1) == int(text)
+    place = position_after_id(text)
+    assert place is None or frame_id(place.seq, place.frames - 1) == int(text)
 
 
 # --- frames ----------------------------------------------------------------------------------
@@ -83,14 +94,13 @@ def test_any_text_is_a_place_or_none(text: str) -> None:
 )
 def test_any_event_becomes_whole_frames_of_valid_json_or_none(event: Event, seq: int) -> None:
     try:
-        line = line_of(event, seq)
-        made = told_of(line)
+        made = rendered_of(line_of(event, seq))
+        if not frames_of(made):
+            return
     except (ValueError, UnicodeEncodeError):
         return  # a time that is none, or a text that cannot be in the log
-    if made is None:
-        return
     for of_run in (False, True):
-        lines = made.lines(of_run=of_run)
+        lines = frames_of(made, of_run=of_run)
         assert 1 <= len(lines) <= FRAMES_MAX
         for index, text in enumerate(lines):
             assert text.endswith(b"\n\n")
@@ -142,7 +152,7 @@ NOT_TOLD = {
 
 @pytest.mark.parametrize("name", sorted(EVENTS))
 def test_each_type_is_told_or_is_known_to_have_no_counterpart(name: str) -> None:
-    assert (EVENTS[name] in TELLING) == (name not in NOT_TOLD)
+    assert (name in TANDEM.types) == (name not in NOT_TOLD)
 
 
 TOLD: list[tuple[Event, list[str]]] = [
@@ -252,9 +262,9 @@ def test_nothing_but_the_end_of_a_run_is_told_as_one() -> None:
 
 
 def test_a_frame_of_a_run_says_session_run_and_channel() -> None:
-    event = seen(line_of(events.MessageUpdate(**TURN, message_id="m", delta="d")))
+    event = tandem.decode_line(line_of(events.MessageUpdate(**TURN, message_id="m", delta="d")))
     assert event is not None
-    (frame,) = map(as_of_run, frames(event))
+    (frame,) = map(as_of_run, tandem.frames_of(event))
     assert frame.properties["sessionID"] == "sess-1"
     assert frame.properties["runID"] == "run-1"
     assert frame.properties["channel"] == "assistant"
@@ -264,11 +274,9 @@ def test_a_frame_of_a_run_says_session_run_and_channel() -> None:
 
 def test_joined_deltas_are_a_piece_for_who_has_none_of_them_and_the_text_for_who_has_some() -> None:
     event = events.MessageUpdate(**TURN, message_id="m", delta="abc", joined_from="evt-5")
-    made = told_of(line_of(event, 7))
-    assert made is not None
-    assert made.joined_from == 5
-    (piece,) = made.lines(of_run=False)
-    (again,) = made.lines_again(of_run=True)
+    made = rendered_of(line_of(event, 7))
+    piece = made.data_after(StreamPosition(4, FRAMES_MAX), TANDEM, of_run=False)
+    again = made.data_after(StreamPosition(5, FRAMES_MAX), TANDEM, of_run=True)
     assert b'"delta":"abc"' in piece
     whole = json.loads(again.partition(b"data: ")[2])["properties"]
     assert "delta" not in whole
@@ -277,6 +285,8 @@ def test_joined_deltas_are_a_piece_for_who_has_none_of_them_and_the_text_for_who
 
 
 def test_a_frame_without_an_id_has_no_id_line() -> None:
-    assert encoded(Frame("server.connected", {})) == (
+    assert encode_frame(RenderedFrame(b'{"type":"server.connected","properties":{}}')) == (
         b'data: {"type":"server.connected","properties":{}}\n\n'
     )
+    hello = [frame.data for frame in TANDEM.hello(0)]
+    assert hello[0] == b'{"type":"server.connected","properties":{}}'

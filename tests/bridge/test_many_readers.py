@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from nousd.bridge.http import server
-from nousd.bridge.stream.window import PAGE_BYTES
+from nousd.bridge.stream.hub import PAGE_BYTES
 from nousd.providers.mock.provider import MockProvider
 from tests.bridge.harness import TOKEN, Bridge, bridge_to, text
 from tests.daemon_harness import socket_daemon

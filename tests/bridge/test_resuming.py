@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 
+from nousd.bridge.stream import hub
 from nousd.bridge.stream import sse as streams
-from nousd.bridge.stream import window
 from nousd.machine.context.model_input import ModelInput
 from nousd.providers.interface import NO_BLOBS, Blobs, Piece, Receive, TextDelta
 from nousd.providers.mock.provider import MockProvider
@@ -105,7 +105,7 @@ async def test_a_reader_that_is_cut_500_times_in_a_fast_run_has_every_event_once
     """Near the model it finds all in the window; far behind it reads the log until it has caught up."""
     monkeypatch.setattr(streams, "PACE_SECONDS", 0.0)
     if is_far_behind:
-        monkeypatch.setattr(window, "WINDOW_EVENTS_MAX", 100)
+        monkeypatch.setattr(hub, "WINDOW_EVENTS_MAX", 100)
     model = _PacedProvider()
     async with (
         socket_daemon(short_folder, provider=model) as daemon,

@@ -22,7 +22,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 async def _health(call: Call) -> Response:
-    ready = call.window.has_begun
+    ready = call.hub.has_begun
     return json_reply(Health(ready, ready, nousd.__version__, "nousd"))
 
 

@@ -23,10 +23,10 @@ from nousd.bridge.routes.messages import SPELLS, SendMessage, require_not_handle
 from nousd.bridge.routes.runs import told_as_conflict
 from nousd.bridge.routes.transcripts import read_session
 from nousd.bridge.routing.route import Call, Row
-from nousd.bridge.stream.sse import event_stream, pages, told
-from nousd.bridge.stream.window import Wanted
+from nousd.bridge.stream.rendered_event import StreamQuery
+from nousd.bridge.stream.sse import answering_stream, stream_pages, stream_response
 from nousd.errors import Refused
-from nousd.views.tandem.frames import FRAMES_MAX, Place
+from nousd.views.stream_position import StreamPosition, position_after_event
 from nousd.views.tandem.messages import Message, reply
 from nousd.views.tandem.runs import Conflict, Started, started
 from nousd.views.tandem.tools import ANY, allowed_tools
@@ -57,11 +57,11 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class _Begun(NamedTuple):
-    """A run that was asked for; ``place`` lies before all that is told of it."""
+    """A run that was requested; ``position`` is before all of its frames."""
 
     session_id: str
     run_id: str
-    place: Place
+    position: StreamPosition
     is_repeated: bool
 
 
@@ -72,7 +72,7 @@ async def _begin(call: Call) -> _Begun:
         HttpError: another one goes on, or the key was used for another body.
         Refused: it cannot be started.
     """
-    place = Place(call.window.head, FRAMES_MAX)
+    position = position_after_event(call.hub.head)
     prompt = await _prompt(call)
     try:
         async with told_as_conflict(call):
@@ -84,7 +84,7 @@ async def _begin(call: Call) -> _Begun:
         raise
     require_not_handled(accepted)
     run_id = or_none(accepted.run_id) or ""
-    return _Begun(call.path["id"], run_id, place, accepted.repeated is True)
+    return _Begun(call.path["id"], run_id, position, accepted.repeated is True)
 
 
 async def _prompt(call: Call) -> Prompt:
@@ -156,12 +156,13 @@ async def _prompt_sync(call: Call) -> Response:
         # Its end may be long over: whoever comes back attaches to the run.
         return _answer_of(begun)
     headers = {_RUN_ID: begun.run_id}
-    wanted = Wanted(begun.session_id, begun.run_id)
+    query = StreamQuery(call.view, begun.session_id, begun.run_id)
     if streams:
-        frames = told(call.window, call.services.presence, wanted, begun.place, ends_with_run=True)
-        return event_stream(frames, headers)
+        presence = call.services.presence
+        frames = answering_stream(call.hub, presence, query, begun.position, ends_with_run=True)
+        return stream_response(frames, headers)
     with anyio.move_on_after(HTTP_PROMPT_SECONDS) as waiting:
-        async for _ in pages(call.window, wanted, begun.place, ends_with_run=True):
+        async for _ in stream_pages(call.hub, query, begun.position, ends_with_run=True):
             pass
     if waiting.cancelled_caught:
         words = "the run goes on, but is not waited for any longer"

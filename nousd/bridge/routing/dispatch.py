@@ -36,7 +36,7 @@ async def answered(row: Row, services: Services, request: Request) -> Response:
     """Answers one request."""
     caller = caller_of(request.headers.get("user-agent", ""))
     try:
-        if not (services.window.has_begun or row.is_public):
+        if not (services.hub.has_begun or row.is_public):
             raise HttpError(STARTING, "the daemon cannot be reached yet")
         call = Call(
             services=services,
@@ -45,6 +45,7 @@ async def answered(row: Row, services: Services, request: Request) -> Response:
             body=await _body(row, services.bodies, request),
             caller=caller,
             request=request,
+            view=row.view,
         )
         reply = await row.handler(call)
     except Refused as refused:

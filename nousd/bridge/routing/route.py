@@ -12,9 +12,11 @@ from starlette.responses import Response
 from nousd.bridge.access.callers import Caller
 from nousd.bridge.http.bodies import Bodies
 from nousd.bridge.metrics.meters import Meters
+from nousd.bridge.stream.hub import Hub
 from nousd.bridge.stream.responders import Presence
-from nousd.bridge.stream.window import Window
 from nousd.client.client import Client
+from nousd.views.event_view import EventView
+from nousd.views.tandem.events import TANDEM
 
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
 
@@ -24,7 +26,7 @@ class Services(NamedTuple):
 
     Args:
         daemon: the client through which commands are sent.
-        window: the newest events.
+        hub: the daemon's events, for streams.
         presence: the clients that may answer an approval or a question.
         meters: the counters behind ``/metrics``.
         bodies: the memory budget for large request bodies.
@@ -32,7 +34,7 @@ class Services(NamedTuple):
     """
 
     daemon: Client
-    window: Window
+    hub: Hub
     presence: Presence
     meters: Meters
     bodies: Bodies
@@ -48,6 +50,7 @@ class Call(NamedTuple):
         body: an instance of the row's ``body``.
         caller: which of the known clients asks.
         request: for what is none of the above; headers above all.
+        view: the row's ``view``.
     """
 
     services: Services
@@ -56,6 +59,7 @@ class Call(NamedTuple):
     body: Any
     caller: Caller
     request: Request
+    view: EventView
 
     @property
     def daemon(self) -> Client:
@@ -63,9 +67,9 @@ class Call(NamedTuple):
         return self.services.daemon
 
     @property
-    def window(self) -> Window:
-        """The newest events."""
-        return self.services.window
+    def hub(self) -> Hub:
+        """The daemon's events."""
+        return self.services.hub
 
     def header(self, name: str) -> str | None:
         """Returns a header's value; None if it is missing or empty."""
@@ -94,6 +98,7 @@ class Row(NamedTuple):
         aliases: further paths of the same route.
         is_public: no token is needed.
         streams: the reply is a stream of events where the client accepts one.
+        view: renders the events of its streams.
         spells: field of a command -> how it is called in a request; "" where its parts stand alone.
     """
 
@@ -109,4 +114,5 @@ class Row(NamedTuple):
     aliases: tuple[str, ...] = ()
     is_public: bool = False
     streams: bool = False
+    view: EventView = TANDEM
     spells: Mapping[str, str] = _AS_WE_DO

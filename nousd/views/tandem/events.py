@@ -1,7 +1,7 @@
-"""Events of the log as the events of Tandem's stream.
+"""Events of the log as the frames of Tandem's event stream.
 
-Each type that has a counterpart has one function (``session_events``, ``message_events``); the others
-are not told.
+Each type of event that has a counterpart has one function (``session_events``, ``message_events``); the
+others become no frame.
 """
 
 from __future__ import annotations
@@ -11,58 +11,92 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
+from nousd.views.event_view import EventView, RenderedFrame
+from nousd.views.stream_position import FRAMES_MAX, frame_id
 from nousd.views.tandem import message_events, session_events
-from nousd.views.tandem.frames import FRAMES_MAX, Envelope, Frame
+from nousd.views.tandem.frames import Envelope, Frame
+from nousd.views.tandem.runs import as_of_run
 from nousd.views.tandem.values import milliseconds
-from nousd.views.tandem.view_types import Seen, Views
+from nousd.views.tandem.view_types import LoggedEvent, Renderers
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.commands.subscribe import cursor_seq
 from nousd.wire.events import EVENT_TYPES
 
-_VIEWS: Final[Views] = {**session_events.VIEWS, **message_events.VIEWS}
+_RENDERERS: Final[Renderers] = {**session_events.RENDERERS, **message_events.RENDERERS}
 
-_DECODERS: Final = {EVENT_TYPES[struct]: msgspec.json.Decoder(struct) for struct in _VIEWS}
-
-TELLING: Final = frozenset(_VIEWS)
-"""The events that can become frames."""
+_DECODERS: Final = {EVENT_TYPES[struct]: msgspec.json.Decoder(struct) for struct in _RENDERERS}
 
 
-def frames(seen: Seen) -> list[Frame]:
-    """Returns what an event becomes, in order; at most ``FRAMES_MAX`` frames, mostly one."""
-    view = _VIEWS.get(type(seen.event))
-    if view is None:
+class _TandemView:
+    """Tandem's words for a stream of events."""
+
+    types = frozenset(_DECODERS)
+    keepalive = None
+
+    def hello(self, now_ms: int, run_id: str | None = None) -> list[RenderedFrame]:
+        """Return the frames by which Tandem's clients know that a stream has begun."""
+        if run_id is not None:
+            return _encode([Frame("run.stream.connected", {"runID": run_id})])
+        ready = {"status": "ready", "transport": "sse", "timestamp_ms": now_ms}
+        return _encode([Frame("server.connected", {}), Frame("engine.lifecycle.ready", ready)])
+
+    def render(
+        self, line: bytes, *, of_run: bool = False, is_repeat: bool = False
+    ) -> list[RenderedFrame]:
+        """Return the frames of an event."""
+        logged = decode_line(line)
+        frames = [] if logged is None else frames_of(logged)
+        if is_repeat:
+            frames = [_without_delta(frame) for frame in frames]
+        if of_run:
+            frames = [as_of_run(frame) for frame in frames]
+        return _encode(frames)
+
+
+TANDEM: Final[EventView] = _TandemView()
+
+
+def decode_line(line: bytes) -> LoggedEvent | None:
+    """Return the event of a line; None if its type becomes no frame."""
+    logged = decode_event(line)
+    decoder = _DECODERS.get(logged.type)
+    if decoder is None:
+        return None
+    return LoggedEvent(cursor_seq(logged.id), logged.ts, decoder.decode(logged.payload))
+
+
+def frames_of(logged: LoggedEvent) -> list[Frame]:
+    """Return the frames of an event, in order."""
+    render = _RENDERERS.get(type(logged.event))
+    if render is None:
         return []
-    told = list(view(seen, seen.event))
-    assert len(told) <= FRAMES_MAX
+    bodies = list(render(logged, logged.event))
+    assert len(bodies) <= FRAMES_MAX
     return [
-        Frame(type_, properties, _envelope(seen, index))
-        for index, (type_, properties) in enumerate(told)
+        Frame(type_, properties, _envelope(logged, index))
+        for index, (type_, properties) in enumerate(bodies)
     ]
 
 
-def told_again(frame: Frame) -> Frame:
-    """Returns the frame of joined deltas for a reader that had some of them: not as one more piece of
-    the text, but as the text.
+def _without_delta(frame: Frame) -> Frame:
+    """Return a frame of joined deltas for a reader that has some of them: the text without ``delta``
+    replaces what the reader has, where a delta would be appended to it.
     """
     properties = {key: value for key, value in frame.properties.items() if key != "delta"}
     return Frame(frame.type, properties, frame.envelope)
 
 
-def _envelope(seen: Seen, index: int) -> Envelope:
-    run_id = getattr(seen.event, "run_id", UNSET)
+def _envelope(logged: LoggedEvent, index: int) -> Envelope:
+    run_id = getattr(logged.event, "run_id", UNSET)
     return Envelope(
-        event_id=f"evt-{seen.seq}.{index}",
-        seq=seen.seq * FRAMES_MAX + index,
-        occurred_at_ms=milliseconds(seen.ts),
-        session_id=seen.event.session_id or None,
+        event_id=f"evt-{logged.seq}.{index}",
+        seq=frame_id(logged.seq, index),
+        occurred_at_ms=milliseconds(logged.ts),
+        session_id=logged.event.session_id or None,
         run_id=None if run_id is UNSET else run_id,
     )
 
 
-def seen(line: bytes) -> Seen | None:
-    """Returns an event line as what can be told of it; None if nothing of its type is."""
-    logged = decode_event(line)
-    decoder = _DECODERS.get(logged.type)
-    if decoder is None:
-        return None
-    return Seen(cursor_seq(logged.id), logged.ts, decoder.decode(logged.payload))
+def _encode(frames: list[Frame]) -> list[RenderedFrame]:
+    # The type stands in the JSON, where Tandem's clients look for it.
+    return [RenderedFrame(msgspec.json.encode(frame)) for frame in frames]

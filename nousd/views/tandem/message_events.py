@@ -17,37 +17,37 @@ from nousd.views.tandem.asking import (
 )
 from nousd.views.tandem.runs import TENANT
 from nousd.views.tandem.values import milliseconds, or_none
-from nousd.views.tandem.view_types import Seen, Told, Views, run_of
+from nousd.views.tandem.view_types import FrameBody, LoggedEvent, Renderers, run_of
 from nousd.wire import events
 from nousd.wire.events.tools import ToolCallEvent, ToolExecutionEvent
 
 # --- messages --------------------------------------------------------------------------------
 
 
-def _message_start(seen: Seen, event: events.MessageStart) -> Iterator[Told]:
+def _message_start(logged: LoggedEvent, event: events.MessageStart) -> Iterator[FrameBody]:
     """The user's own text comes whole; an assistant's message shows with its first piece."""
     if event.role == "user" and event.text is not UNSET:
-        yield _text_part(seen, event, event.text, delta=event.text, agent="user")
+        yield _text_part(logged, event, event.text, delta=event.text, agent="user")
 
 
-def _message_update(seen: Seen, event: events.MessageUpdate) -> Iterator[Told]:
-    yield _text_part(seen, event, event.delta, delta=event.delta)
+def _message_update(logged: LoggedEvent, event: events.MessageUpdate) -> Iterator[FrameBody]:
+    yield _text_part(logged, event, event.delta, delta=event.delta)
 
 
-def _message_end(seen: Seen, event: events.MessageEnd) -> Iterator[Told]:
+def _message_end(logged: LoggedEvent, event: events.MessageEnd) -> Iterator[FrameBody]:
     """A part without ``delta`` is the whole text. Only an answer has a reason why it ended; of one that
     is an artifact the event has not the whole, but its deltas were told.
     """
     if event.stop_reason is not UNSET and event.text and event.text_ref is UNSET:
-        yield _text_part(seen, event, event.text)
+        yield _text_part(logged, event, event.text)
 
 
 _MessageEvent = events.MessageStart | events.MessageUpdate | events.MessageEnd
 
 
-def _text_part(seen: Seen, event: _MessageEvent, text: str, **more: Any) -> Told:
+def _text_part(logged: LoggedEvent, event: _MessageEvent, text: str, **more: Any) -> FrameBody:
     part = {
-        "id": f"part-{seen.seq}",
+        "id": f"part-{logged.seq}",
         "sessionID": event.session_id,
         "messageID": event.message_id,
         "type": "text",
@@ -60,18 +60,20 @@ def _text_part(seen: Seen, event: _MessageEvent, text: str, **more: Any) -> Told
 # --- tools -----------------------------------------------------------------------------------
 
 
-def _tool_start(_seen: Seen, event: events.ToolExecutionStart) -> Iterator[Told]:
+def _tool_start(_logged: LoggedEvent, event: events.ToolExecutionStart) -> Iterator[FrameBody]:
     yield _tool_part(event, state="running", args=event.args)
 
 
-def _tool_end(_seen: Seen, event: events.ToolExecutionEnd) -> Iterator[Told]:
+def _tool_end(_logged: LoggedEvent, event: events.ToolExecutionEnd) -> Iterator[FrameBody]:
     if event.is_error:
         yield _tool_part(event, state="failed", error=event.result)
     else:
         yield _tool_part(event, state="completed", result=event.result)
 
 
-def _permission_requested(seen: Seen, event: events.PermissionRequested) -> Iterator[Told]:
+def _permission_requested(
+    logged: LoggedEvent, event: events.PermissionRequested
+) -> Iterator[FrameBody]:
     yield (
         "permission.asked",
         {
@@ -83,7 +85,7 @@ def _permission_requested(seen: Seen, event: events.PermissionRequested) -> Iter
             "argsSource": "model",
             "argsIntegrity": "verified",
             "query": event.reason,
-            "requestedAtMs": milliseconds(or_none(event.requested_at) or seen.ts),
+            "requestedAtMs": milliseconds(or_none(event.requested_at) or logged.ts),
             "expiresAtMs": milliseconds(event.expires_at),
             "actionDigest": event.input_hash,
             "tenantContext": TENANT,
@@ -93,8 +95,10 @@ def _permission_requested(seen: Seen, event: events.PermissionRequested) -> Iter
         yield _tool_part(event, state="pending", args=event.args)
 
 
-def _decided(seen: Seen, event: events.ToolCallApproved | events.ToolCallDenied) -> Iterator[Told]:
-    """Tells what became of a request; a call that nobody was asked about is not told."""
+def _decided(
+    logged: LoggedEvent, event: events.ToolCallApproved | events.ToolCallDenied
+) -> Iterator[FrameBody]:
+    """Render the decision on a request; a call that nobody was asked about has no frame."""
     where: dict[str, Any] = {"sessionID": event.session_id, "requestID": request_id(event)}
     if event.by == "timeout":
         message_id = call_ref(event).message_id
@@ -107,7 +111,7 @@ def _decided(seen: Seen, event: events.ToolCallApproved | events.ToolCallDenied)
             {
                 **where,
                 "reply": reply_given(event),
-                "decidedAtMs": milliseconds(seen.ts),
+                "decidedAtMs": milliseconds(logged.ts),
                 "decidedBy": "user",
                 "standingRuleID": rule,
                 "standingRulePersisted": rule is not None,
@@ -117,7 +121,7 @@ def _decided(seen: Seen, event: events.ToolCallApproved | events.ToolCallDenied)
         )
 
 
-def _tool_part(event: ToolCallEvent | ToolExecutionEvent, **more: Any) -> Told:
+def _tool_part(event: ToolCallEvent | ToolExecutionEvent, **more: Any) -> FrameBody:
     part = {
         "id": event.tool_call_id,
         "sessionID": event.session_id,
@@ -133,7 +137,7 @@ def _tool_part(event: ToolCallEvent | ToolExecutionEvent, **more: Any) -> Told:
 # --- questions -------------------------------------------------------------------------------
 
 
-def _question_asked(_seen: Seen, event: events.QuestionAsked) -> Iterator[Told]:
+def _question_asked(_logged: LoggedEvent, event: events.QuestionAsked) -> Iterator[FrameBody]:
     tool = call_ref(event)
     yield (
         "question.asked",
@@ -150,7 +154,7 @@ def _question_asked(_seen: Seen, event: events.QuestionAsked) -> Iterator[Told]:
     )
 
 
-def _question_answered(_seen: Seen, event: events.QuestionAnswered) -> Iterator[Told]:
+def _question_answered(_logged: LoggedEvent, event: events.QuestionAnswered) -> Iterator[FrameBody]:
     yield (
         "question.replied",
         {
@@ -162,14 +166,14 @@ def _question_answered(_seen: Seen, event: events.QuestionAnswered) -> Iterator[
     )
 
 
-def _question_rejected(_seen: Seen, event: events.QuestionRejected) -> Iterator[Told]:
+def _question_rejected(_logged: LoggedEvent, event: events.QuestionRejected) -> Iterator[FrameBody]:
     yield (
         "question.replied",
         {"id": event.question_id, "sessionID": event.session_id, "ok": False},
     )
 
 
-VIEWS: Final[Views] = {
+RENDERERS: Final[Renderers] = {
     events.MessageStart: _message_start,
     events.MessageUpdate: _message_update,
     events.MessageEnd: _message_end,

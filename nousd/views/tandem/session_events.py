@@ -12,7 +12,7 @@ from nousd.views.tandem.failures import engine_code, run_error
 from nousd.views.tandem.runs import DEFERRED, RETRY_AFTER_MS, TENANT, attach_path
 from nousd.views.tandem.sessions import ENVIRONMENT, project_id
 from nousd.views.tandem.values import milliseconds, or_none
-from nousd.views.tandem.view_types import Seen, Told, Views, run_of
+from nousd.views.tandem.view_types import FrameBody, LoggedEvent, Renderers, run_of
 from nousd.wire import events
 from nousd.wire.events import SessionAttached, WorkspaceOverrideExpired, WorkspaceOverrideGranted
 from nousd.wire.events.base import EndStatus
@@ -38,7 +38,7 @@ _ENDS: Final[dict[EndStatus, _End]] = {
 # --- sessions --------------------------------------------------------------------------------
 
 
-def _session_created(_seen: Seen, event: events.SessionCreated) -> Iterator[Told]:
+def _session_created(_logged: LoggedEvent, event: events.SessionCreated) -> Iterator[FrameBody]:
     properties: dict[str, Any] = {"sessionID": event.session_id}
     if event.workspace is not UNSET:
         properties["projectID"] = project_id(event.workspace)
@@ -46,22 +46,24 @@ def _session_created(_seen: Seen, event: events.SessionCreated) -> Iterator[Told
     yield "session.created", {**properties, "tenantContext": TENANT}
 
 
-def _session_updated(_seen: Seen, event: events.SessionUpdated) -> Iterator[Told]:
+def _session_updated(_logged: LoggedEvent, event: events.SessionUpdated) -> Iterator[FrameBody]:
     if event.session_id:
         title = {} if event.name is UNSET else {"title": event.name}
         yield "session.updated", {"sessionID": event.session_id, **title}
 
 
-def _session_deleted(_seen: Seen, event: events.SessionDeleted) -> Iterator[Told]:
+def _session_deleted(_logged: LoggedEvent, event: events.SessionDeleted) -> Iterator[FrameBody]:
     yield "session.deleted", {"sessionID": event.session_id}
 
 
-def _delete_deferred(_seen: Seen, event: events.SessionDeleteDeferred) -> Iterator[Told]:
+def _delete_deferred(
+    _logged: LoggedEvent, event: events.SessionDeleteDeferred
+) -> Iterator[FrameBody]:
     where = {"sessionID": event.session_id, "runID": event.run_id}
     yield "session.delete.deferred", {**where, "reason": DEFERRED, "tenantContext": TENANT}
 
 
-def _session_attached(_seen: Seen, event: SessionAttached) -> Iterator[Told]:
+def _session_attached(_logged: LoggedEvent, event: SessionAttached) -> Iterator[FrameBody]:
     yield (
         "session.attached",
         {
@@ -75,7 +77,7 @@ def _session_attached(_seen: Seen, event: SessionAttached) -> Iterator[Told]:
     )
 
 
-def _override_granted(_seen: Seen, event: WorkspaceOverrideGranted) -> Iterator[Told]:
+def _override_granted(_logged: LoggedEvent, event: WorkspaceOverrideGranted) -> Iterator[FrameBody]:
     where = {"sessionID": event.session_id}
     expires = milliseconds(event.expires_at)
     yield (
@@ -93,11 +95,11 @@ def _override_granted(_seen: Seen, event: WorkspaceOverrideGranted) -> Iterator[
     )
 
 
-def _override_expired(_seen: Seen, event: WorkspaceOverrideExpired) -> Iterator[Told]:
+def _override_expired(_logged: LoggedEvent, event: WorkspaceOverrideExpired) -> Iterator[FrameBody]:
     yield "workspace.override.expired", {"sessionID": event.session_id, "reason": event.reason}
 
 
-def _todo_updated(_seen: Seen, event: events.TodoUpdated) -> Iterator[Told]:
+def _todo_updated(_logged: LoggedEvent, event: events.TodoUpdated) -> Iterator[FrameBody]:
     properties: dict[str, Any] = {"sessionID": event.session_id, "todos": todo_items(event.todos)}
     yield "todo.updated", {**properties, **run_of(event)}
 
@@ -105,13 +107,13 @@ def _todo_updated(_seen: Seen, event: events.TodoUpdated) -> Iterator[Told]:
 # --- runs ------------------------------------------------------------------------------------
 
 
-def _agent_start(seen: Seen, event: events.AgentStart) -> Iterator[Told]:
+def _agent_start(logged: LoggedEvent, event: events.AgentStart) -> Iterator[FrameBody]:
     yield (
         "session.run.started",
         {
             "sessionID": event.session_id,
             "runID": event.run_id,
-            "startedAtMs": milliseconds(seen.ts),
+            "startedAtMs": milliseconds(logged.ts),
             "clientID": or_none(event.client_id),
             "agentID": or_none(event.agent_id),
             "agentProfile": or_none(event.agent_profile),
@@ -122,7 +124,7 @@ def _agent_start(seen: Seen, event: events.AgentStart) -> Iterator[Told]:
     yield "session.status", {"sessionID": event.session_id, "status": "running"}
 
 
-def _agent_end(seen: Seen, event: events.AgentEnd) -> Iterator[Told]:
+def _agent_end(logged: LoggedEvent, event: events.AgentEnd) -> Iterator[FrameBody]:
     ended = _ENDS[event.status]
     where = {"sessionID": event.session_id}
     error = run_error(event.status, event.error)
@@ -135,7 +137,7 @@ def _agent_end(seen: Seen, event: events.AgentEnd) -> Iterator[Told]:
         {
             **where,
             "runID": event.run_id,
-            "finishedAtMs": milliseconds(seen.ts),
+            "finishedAtMs": milliseconds(logged.ts),
             "status": ended.status,
             "error": error,
             "failureCategory": ended.category,
@@ -144,7 +146,7 @@ def _agent_end(seen: Seen, event: events.AgentEnd) -> Iterator[Told]:
     )
 
 
-def _run_conflict(_seen: Seen, event: events.RunConflict) -> Iterator[Told]:
+def _run_conflict(_logged: LoggedEvent, event: events.RunConflict) -> Iterator[FrameBody]:
     yield (
         "session.run.conflict",
         {
@@ -157,7 +159,7 @@ def _run_conflict(_seen: Seen, event: events.RunConflict) -> Iterator[Told]:
     )
 
 
-def _error(_seen: Seen, event: events.Error) -> Iterator[Told]:
+def _error(_logged: LoggedEvent, event: events.Error) -> Iterator[FrameBody]:
     error = {"code": engine_code(event.code), "message": event.message}
     yield (
         "session.error",
@@ -165,7 +167,7 @@ def _error(_seen: Seen, event: events.Error) -> Iterator[Told]:
     )
 
 
-def _usage(_seen: Seen, event: events.UsageReported) -> Iterator[Told]:
+def _usage(_logged: LoggedEvent, event: events.UsageReported) -> Iterator[FrameBody]:
     if event.usage is UNSET or event.run_id is UNSET:
         return
     yield (
@@ -185,7 +187,7 @@ def _usage(_seen: Seen, event: events.UsageReported) -> Iterator[Told]:
     )
 
 
-VIEWS: Final[Views] = {
+RENDERERS: Final[Renderers] = {
     events.SessionCreated: _session_created,
     events.SessionUpdated: _session_updated,
     events.SessionDeleted: _session_deleted,

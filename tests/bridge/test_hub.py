@@ -1,9 +1,10 @@
-"""The window that readers share, before a daemon of which the test writes the log."""
+"""The hub that readers share, before a daemon of which the test writes the log."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -13,24 +14,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nousd.bridge.stream import window as window_module
-from nousd.bridge.stream.sse import pages
-from nousd.bridge.stream.window import Wanted, Window, told_of
+from nousd.bridge.stream import hub as hub_module
+from nousd.bridge.stream.hub import Hub
+from nousd.bridge.stream.rendered_event import StreamQuery
+from nousd.bridge.stream.sse import stream_pages
 from nousd.client.answers import ReceivedEvent, decode_subscription_line
 from nousd.client.client import Client
 from nousd.client.resuming import Retry
 from nousd.errors import ConnectionLost, Refused
-from nousd.views.tandem.frames import FRAMES_MAX, Place, place_of
+from nousd.views.stream_position import FRAMES_MAX, StreamPosition, position_after_id
+from nousd.views.tandem.events import TANDEM
 from nousd.wire import events
 from nousd.wire.commands import GetEvents
 from nousd.wire.commands.subscribe import Subscribe, cursor, cursor_seq
 from nousd.wire.events import Event, thread_of
 from nousd.wire.responses import Events
 from tests.bridge.harness import Frame, frames_in
-from tests.bridge.test_frames import line_of
+from tests.bridge.test_frames import frames_of, line_of, rendered_of
 
 FOREVER = Retry(give_up=0.0)
-ALL = Wanted()
+Query = partial(StreamQuery, TANDEM)
+ALL = Query()
 
 
 class Log:
@@ -101,12 +105,12 @@ class _Following:
 
 
 @asynccontextmanager
-async def following(log: Log) -> AsyncIterator[Window]:
-    window = Window(cast("Client", log), FOREVER)
+async def following(log: Log) -> AsyncIterator[Hub]:
+    hub = Hub(cast("Client", log), [TANDEM], FOREVER)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(window.follow)
-        await window.begun()
-        yield window
+        nursery.start_soon(hub.follow)
+        await hub.wait_begun()
+        yield hub
         nursery.cancel_scope.cancel()
 
 
@@ -129,20 +133,22 @@ def quiet(session: str = "sess-1", run: str = "run-1") -> Event:
     return events.RunAborting(session_id=session, run_id=run)
 
 
-async def read(window: Window, place: Place, wanted: Wanted = ALL) -> tuple[list[Frame], Place]:
+async def read(
+    hub: Hub, position: StreamPosition, wanted: StreamQuery = ALL
+) -> tuple[list[Frame], StreamPosition]:
     """Reads up to the newest event."""
     frames: list[Frame] = []
-    while place.after < window.head:
-        page = await window.page_behind(place, wanted)
+    while position.after < hub.head:
+        page = await hub.page_after(position, wanted)
         frames += frames_in(page.data)
-        place = page.place
-    return frames, place
+        position = page.position
+    return frames, position
 
 
-def told(log: Log, wanted: Wanted = ALL) -> list[str]:
+def told(log: Log, wanted: StreamQuery = ALL) -> list[str]:
     """Returns the ids of all the frames that the log becomes."""
-    made = [event for _, _, line in log.lines if (event := told_of(line))]
-    lines = [line for event in made if wanted.takes(event) for line in event.lines(of_run=False)]
+    made = [rendered_of(line) for _, _, line in log.lines]
+    lines = [line for event in made if wanted.matches(event) for line in frames_of(event)]
     return [frame.id for frame in frames_in(b"".join(lines))]
 
 
@@ -156,17 +162,17 @@ renamings = st.builds(lambda session: events.SessionUpdated(session_id=session, 
 wishes = st.sampled_from(
     [
         ALL,
-        Wanted("sess-1"),
-        Wanted(None, "sess-1-run-1"),
-        Wanted("sess-1", "sess-1-run-1"),
-        Wanted("sess-1", "sess-1-run-1", only_run=True),
+        Query("sess-1"),
+        Query(None, "sess-1-run-1"),
+        Query("sess-1", "sess-1-run-1"),
+        Query("sess-1", "sess-1-run-1", only_run=True),
     ]
 )
 
 
 @given(data=st.data(), wanted=wishes, first=st.lists(st.tuples(made_events, st.integers(0, 3))))
 def test_a_reader_that_is_cut_anywhere_has_each_frame_once_through_log_and_window(
-    data: st.DataObject, wanted: Wanted, first: list[tuple[Event, int]]
+    data: st.DataObject, wanted: StreamQuery, first: list[tuple[Event, int]]
 ) -> None:
     """Bounds are so small that it changes between them all the time; pages are cut after any frame."""
 
@@ -174,29 +180,29 @@ def test_a_reader_that_is_cut_anywhere_has_each_frame_once_through_log_and_windo
         log = Log()
         for event, gap in first:
             log.append(event, gap=gap)
-        async with following(log) as window:
-            place, seen = Place(0, FRAMES_MAX), list[str]()
+        async with following(log) as hub:
+            position, seen = StreamPosition(0, FRAMES_MAX), list[str]()
             for event in data.draw(st.lists(st.one_of(made_events, renamings))):
                 log.append(event)
                 await wait_all_tasks_blocked()
                 if not data.draw(st.booleans()):
                     continue
-                page = await window.page_behind(place, wanted)
+                page = await hub.page_after(position, wanted)
                 got = frames_in(page.data)
                 kept = got[: data.draw(st.integers(0, len(got)))]
                 seen += [frame.id for frame in kept]
                 if len(kept) == len(got):
-                    place = page.place
+                    position = page.position
                 elif kept:
-                    place = place_of(kept[-1].id) or place
-            rest, _ = await read(window, place, wanted)
+                    position = position_after_id(kept[-1].id) or position
+            rest, _ = await read(hub, position, wanted)
             assert seen + [frame.id for frame in rest] == told(log, wanted)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(window_module, "WINDOW_EVENTS_MAX", 6)
-        patch.setattr(window_module, "LOGGED_EVENTS", 2)
-        patch.setattr(window_module, "PAGE_EVENTS", 2)
-        patch.setattr(window_module, "PAGE_BYTES", 900)
+        patch.setattr(hub_module, "WINDOW_EVENTS_MAX", 6)
+        patch.setattr(hub_module, "LOGGED_EVENTS", 2)
+        patch.setattr(hub_module, "PAGE_EVENTS", 2)
+        patch.setattr(hub_module, "PAGE_BYTES", 900)
         trio.run(play, clock=MockClock(autojump_threshold=0))
 
 
@@ -208,46 +214,44 @@ DELETED = events.SessionDeleted(session_id="sess-1")
     ("wanted", "taken"),
     [
         (ALL, [OF_RUN, OF_SESSION, DELETED]),
-        (Wanted("sess-1"), [OF_RUN, OF_SESSION, DELETED]),
-        (Wanted("sess-2"), []),
-        (Wanted(None, "run-1"), [OF_RUN]),
-        (Wanted(None, "run-2"), []),
-        (Wanted("sess-1", "run-1"), [OF_RUN, OF_SESSION, DELETED]),
-        (Wanted("sess-1", "run-2"), [OF_SESSION, DELETED]),
-        (Wanted("sess-2", "run-1"), []),
-        (Wanted("sess-1", "run-1", only_run=True), [OF_RUN, DELETED]),
-        (Wanted("sess-1", "run-2", only_run=True), [DELETED]),
+        (Query("sess-1"), [OF_RUN, OF_SESSION, DELETED]),
+        (Query("sess-2"), []),
+        (Query(None, "run-1"), [OF_RUN]),
+        (Query(None, "run-2"), []),
+        (Query("sess-1", "run-1"), [OF_RUN, OF_SESSION, DELETED]),
+        (Query("sess-1", "run-2"), [OF_SESSION, DELETED]),
+        (Query("sess-2", "run-1"), []),
+        (Query("sess-1", "run-1", only_run=True), [OF_RUN, DELETED]),
+        (Query("sess-1", "run-2", only_run=True), [DELETED]),
     ],
 )
 def test_what_is_of_no_run_passes_for_a_run_whose_session_is_named(
-    wanted: Wanted, taken: list[Event]
+    wanted: StreamQuery, taken: list[Event]
 ) -> None:
     for event in (OF_RUN, OF_SESSION, DELETED):
-        made = told_of(line_of(event))
-        assert made is not None
-        assert wanted.takes(made) == (event in taken)
+        assert wanted.matches(rendered_of(line_of(event))) == (event in taken)
 
 
 async def test_what_is_in_the_window_is_not_asked_of_the_log() -> None:
     log = Log()
-    async with following(log) as window:
+    async with following(log) as hub:
         for _ in range(100):
             log.append(delta())
         await wait_all_tasks_blocked()
         for _ in range(50):
-            frames, _ = await read(window, Place(0, FRAMES_MAX))
+            frames, _ = await read(hub, StreamPosition(0, FRAMES_MAX))
             assert len(frames) == 100
     assert log.reads == 0
 
 
 async def test_of_a_deleted_session_only_that_it_was_deleted_is_told() -> None:
     log = Log()
-    async with following(log) as window:
+    async with following(log) as hub:
         log.append(delta("sess-1"))
         log.append(delta("sess-2"))
         log.append(events.SessionDeleted(session_id="sess-1"))
         await wait_all_tasks_blocked()
-        frames, _ = await read(window, Place(0, FRAMES_MAX))
+        frames, _ = await read(hub, StreamPosition(0, FRAMES_MAX))
     assert [(f.type, f.properties["sessionID"]) for f in frames] == [
         ("message.part.updated", "sess-2"),
         ("session.deleted", "sess-1"),
@@ -255,31 +259,31 @@ async def test_of_a_deleted_session_only_that_it_was_deleted_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "wanted", [Wanted("sess-1", "run-1"), Wanted("sess-1", "run-1", only_run=True)]
+    "wanted", [Query("sess-1", "run-1"), Query("sess-1", "run-1", only_run=True)]
 )
-async def test_a_stream_of_a_run_ends_with_its_session(wanted: Wanted) -> None:
+async def test_a_stream_of_a_run_ends_with_its_session(wanted: StreamQuery) -> None:
     log = Log()
-    async with following(log) as window:
+    async with following(log) as hub:
         log.append(started())
         log.append(events.SessionDeleted(session_id="sess-1"))
         await wait_all_tasks_blocked()
         with trio.fail_after(5):
-            stream = pages(window, wanted, Place(0, FRAMES_MAX), ends_with_run=True)
+            stream = stream_pages(hub, wanted, StreamPosition(0, FRAMES_MAX), ends_with_run=True)
             chunks = [chunk async for chunk in stream]
     assert [frame.type for frame in frames_in(b"".join(chunks))] == ["session.deleted"]
 
 
 async def test_a_reader_is_woken_by_what_is_for_it_alone() -> None:
     log = Log()
-    async with following(log) as window:
+    async with following(log) as hub:
         woken = []
 
-        async def wait(wanted: Wanted) -> None:
-            place = await window.wait_behind(Place(window.head, FRAMES_MAX), wanted, 1e9)
-            woken.append((wanted, place.seq))
+        async def wait(wanted: StreamQuery) -> None:
+            position = await hub.wait_after(StreamPosition(hub.head, FRAMES_MAX), wanted, 1e9)
+            woken.append((wanted, position.seq))
 
         async with trio.open_nursery() as nursery:
-            for wanted in (ALL, Wanted("sess-1"), Wanted("sess-2"), Wanted(None, "run-2")):
+            for wanted in (ALL, Query("sess-1"), Query("sess-2"), Query(None, "run-2")):
                 nursery.start_soon(wait, wanted)
             await wait_all_tasks_blocked()
             log.append(quiet())
@@ -287,30 +291,32 @@ async def test_a_reader_is_woken_by_what_is_for_it_alone() -> None:
             assert woken == []
             log.append(delta("sess-1", "run-1"))
             await wait_all_tasks_blocked()
-            assert {wanted for wanted, _ in woken} == {ALL, Wanted("sess-1")}
+            assert {wanted for wanted, _ in woken} == {ALL, Query("sess-1")}
             log.append(delta("sess-2", "run-2"))
             await wait_all_tasks_blocked()
         # What came before was not for them, and need not be looked through.
         assert woken[2:] in (
-            [(Wanted("sess-2"), 2), (Wanted(None, "run-2"), 2)],
-            [(Wanted(None, "run-2"), 2), (Wanted("sess-2"), 2)],
+            [(Query("sess-2"), 2), (Query(None, "run-2"), 2)],
+            [(Query(None, "run-2"), 2), (Query("sess-2"), 2)],
         )
 
 
 async def test_nothing_is_kept_of_readers_that_have_gone(autojump_clock: MockClock) -> None:
     log = Log()
-    async with following(log) as window:
+    async with following(log) as hub:
         for number in range(50):
-            await window.wait_behind(Place(0, FRAMES_MAX), Wanted(f"sess-{number}"), 1)
-        assert window._waiting == {}
+            await hub.wait_after(StreamPosition(0, FRAMES_MAX), Query(f"sess-{number}"), 1)
+        assert hub._window.topics == frozenset()
 
 
 async def test_a_silent_stream_has_a_keepalive_every_ten_seconds(
     autojump_clock: MockClock,
 ) -> None:
     log = Log()
-    async with following(log) as window:
-        stream = pages(window, Wanted("sess-1"), Place(0, FRAMES_MAX), ends_with_run=False)
+    async with following(log) as hub:
+        stream = stream_pages(
+            hub, Query("sess-1"), StreamPosition(0, FRAMES_MAX), ends_with_run=False
+        )
         start = trio.current_time()
         for count in (1, 2):
             assert await anext(stream) == b":\n\n"
@@ -341,11 +347,11 @@ async def test_what_is_told_in_a_burst_is_few_writes_and_the_first_of_it_does_no
     autojump_clock: MockClock,
 ) -> None:
     log = Log()
-    async with following(log) as window, trio.open_nursery() as nursery:
+    async with following(log) as hub, trio.open_nursery() as nursery:
         written: list[tuple[float, int]] = []
 
         async def read_on() -> None:
-            stream = pages(window, ALL, Place(0, FRAMES_MAX), ends_with_run=True)
+            stream = stream_pages(hub, ALL, StreamPosition(0, FRAMES_MAX), ends_with_run=True)
             async for chunk in stream:
                 frames = len(frames_in(chunk))
                 written.append((trio.current_time(), frames))
@@ -364,12 +370,12 @@ async def test_what_is_told_in_a_burst_is_few_writes_and_the_first_of_it_does_no
 
 async def test_readers_end_when_the_daemon_has(autojump_clock: MockClock) -> None:
     log = Log()
-    async with following(log) as window:
+    async with following(log) as hub:
         log.append(delta())
         await wait_all_tasks_blocked()
         log.end(ConnectionLost("gone"))
         with trio.fail_after(60):
-            stream = pages(window, ALL, Place(0, FRAMES_MAX), ends_with_run=False)
+            stream = stream_pages(hub, ALL, StreamPosition(0, FRAMES_MAX), ends_with_run=False)
             chunks = [chunk async for chunk in stream]
     assert len(frames_in(b"".join(chunks))) == 1
 
@@ -378,11 +384,11 @@ async def test_readers_of_a_log_that_was_replaced_go_on_with_the_new_one(
     autojump_clock: MockClock,
 ) -> None:
     log = Log()
-    async with following(log) as window:
+    async with following(log) as hub:
         for _ in range(10):
             log.append(delta())
         await wait_all_tasks_blocked()
-        stream = pages(window, ALL, Place(10, FRAMES_MAX), ends_with_run=False)
+        stream = stream_pages(hub, ALL, StreamPosition(10, FRAMES_MAX), ends_with_run=False)
         assert await anext(stream) == b":\n\n"
         log.lines, log.head = [], 3
         log.end(Refused("command_rejected", "cursor_beyond_head", None, None))
@@ -395,27 +401,27 @@ async def test_readers_of_a_log_that_was_replaced_go_on_with_the_new_one(
 
 
 async def test_the_window_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window_module, "WINDOW_BYTES_MAX", 100_000)
+    monkeypatch.setattr(hub_module, "WINDOW_BYTES_MAX", 100_000)
     log = Log()
-    async with following(log) as window:
+    async with following(log) as hub:
         for _ in range(100):
             log.append(delta(words="x" * 5000))
             await wait_all_tasks_blocked()
-            assert sum(told.size for told in window._told) == window._bytes <= 120_000
-        frames, _ = await read(window, Place(0, FRAMES_MAX))
+            assert sum(event.size for event in hub._window.events) == hub._window.size <= 120_000
+        frames, _ = await read(hub, StreamPosition(0, FRAMES_MAX))
     assert len(frames) == 100
     assert log.reads > 0
 
 
 async def test_a_page_is_bounded_but_an_event_is_never_cut() -> None:
     log = Log()
-    async with following(log) as window:
+    async with following(log) as hub:
         for size in (10, 200_000, 10):
             log.append(delta(words="x" * size))
         await wait_all_tasks_blocked()
-        place, sizes = Place(0, FRAMES_MAX), []
-        while place.after < window.head:
-            page = await window.page_behind(place, ALL)
+        position, sizes = StreamPosition(0, FRAMES_MAX), []
+        while position.after < hub.head:
+            page = await hub.page_after(position, ALL)
             sizes.append([len(frame.properties["delta"]) for frame in frames_in(page.data)])
-            place = page.place
+            position = page.position
     assert sizes == [[10], [200_000], [10]]
