@@ -22,6 +22,7 @@ from nousd.client.answers import ReceivedEvent, decode_subscription_line
 from nousd.client.client import Client
 from nousd.client.resuming import Retry
 from nousd.errors import ConnectionLost, Refused
+from nousd.views.event_view import EventView
 from nousd.views.stream_position import FRAMES_MAX, StreamPosition, position_after_id
 from nousd.views.tandem.events import TANDEM
 from nousd.wire import events
@@ -105,8 +106,8 @@ class _Following:
 
 
 @asynccontextmanager
-async def following(log: Log) -> AsyncIterator[Hub]:
-    hub = Hub(cast("Client", log), [TANDEM], FOREVER)
+async def following(log: Log, view: EventView = TANDEM) -> AsyncIterator[Hub]:
+    hub = Hub(cast("Client", log), [view], FOREVER)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(hub.follow)
         await hub.wait_begun()

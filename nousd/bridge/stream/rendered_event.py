@@ -62,6 +62,7 @@ class RenderedEvent:
         "_joined_from",
         "_line",
         "_rendered",
+        "_type",
         "is_deletion",
         "is_end",
         "run_id",
@@ -81,6 +82,7 @@ class RenderedEvent:
         joined_from: str | None = payload.get("joined_from")
         self._joined_from = None if joined_from is None else cursor_seq(joined_from)
         self._line = received.line
+        self._type = received.type
         self._rendered: dict[tuple[EventView, bool], bytes] = {}
 
     def data_after(self, position: StreamPosition, view: EventView, *, of_run: bool) -> bytes:
@@ -98,6 +100,9 @@ class RenderedEvent:
         self, view: EventView, *, of_run: bool = False, is_repeat: bool = False
     ) -> list[bytes]:
         """Render the event; the arguments are those of ``EventView.render``."""
+        if self._type not in view.types:
+            # Kept for another view, or because it ends streams.
+            return []
         frames = view.render(self._line, of_run=of_run, is_repeat=is_repeat)
         assert len(frames) <= FRAMES_MAX
         return [
