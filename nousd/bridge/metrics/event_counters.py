@@ -6,20 +6,28 @@ words of which there is a list or which ``labels`` bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final, get_args
 
 import msgspec
-from prometheus_client import CollectorRegistry
+from msgspec import UNSET
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from nousd.bridge.metrics.folds import Fold
-from nousd.bridge.metrics.labels import OTHER
-from nousd.bridge.metrics.models import model_folds
-from nousd.bridge.metrics.runs import run_folds
-from nousd.bridge.metrics.tools import tool_folds
+from nousd.bridge.metrics.labels import OTHER, Names
 from nousd.client.answers import ReceivedEvent
-from nousd.wire.events import EVENT_TYPES, EVENTS, Event
+from nousd.wire import events
+from nousd.wire.events import EVENT_TYPES, EVENTS, Event, UsageReported
+from nousd.wire.events.base import EndStatus
+from nousd.wire.objects.entries import Usage
+
+Fold = Callable[[Any, str], None]
+"""Counts an event of one type, and when it happened (RFC 3339 UTC)."""
+
+Folds = Mapping[type[Event], Fold]
 
 
 class Happened(Collector):
@@ -52,3 +60,260 @@ class Happened(Collector):
         for type_, count in self._events.items():
             family.add_metric([type_], count)
         yield family
+
+
+# --- runs -------------------------------------------------------------------------------------
+
+CODES_MAX: Final = 50
+"""Codes of warnings, and of errors, that are told apart."""
+
+OPEN_RUNS_MAX: Final = 1024
+"""Runs whose start is remembered; further ones push out the oldest, of which no time is told."""
+
+_RUN_SECONDS: Final = (1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+
+
+def run_folds(registry: CollectorRegistry) -> Folds:
+    """Registers the counters, and returns what counts."""
+    return {
+        **_RunTimes(registry).folds,
+        **_remarks(registry),
+        events.SessionCreated: _plain(
+            registry,
+            "nousd_new_sessions",
+            "Sessions that were made, those of tasks among them.",
+        ),
+        events.SessionDeleted: _plain(
+            registry, "nousd_deleted_sessions", "Sessions that were deleted."
+        ),
+        events.TurnStart: _plain(registry, "nousd_turns", "Turns that began."),
+        events.RunConflict: _plain(
+            registry, "nousd_run_conflicts", "Runs that were refused beside another, as told."
+        ),
+        events.QueueUpdate: _inputs(registry),
+    }
+
+
+def _plain(registry: CollectorRegistry, name: str, help: str) -> Fold:
+    counter = Counter(name, help, registry=registry)
+    return lambda _event, _ts: counter.inc()
+
+
+def _inputs(registry: CollectorRegistry) -> Fold:
+    inputs = Counter(
+        "nousd_inputs", "Inputs that were accepted, by kind.", ("kind",), registry=registry
+    )
+
+    def queue_update(event: events.QueueUpdate, _ts: str) -> None:
+        if event.change == "accepted":
+            for accepted in event.inputs:
+                inputs.labels(accepted.kind).inc()
+
+    return queue_update
+
+
+def _remarks(registry: CollectorRegistry) -> Folds:
+    warnings = Counter("nousd_warnings", "Warnings in runs, by code.", ("code",), registry=registry)
+    errors = Counter("nousd_errors", "Errors in runs, by code.", ("code",), registry=registry)
+    warned, failed = Names(CODES_MAX), Names(CODES_MAX)
+    return {
+        events.Warning: lambda event, _ts: warnings.labels(*warned.of(event.code)).inc(),
+        events.Error: lambda event, _ts: errors.labels(*failed.of(event.code)).inc(),
+    }
+
+
+class _RunTimes:
+    """Runs by how they ended, and how long they took, of those whose start was seen."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._started: OrderedDict[str, datetime] = OrderedDict()
+        self._begun = Counter("nousd_runs_started", "Runs that began.", registry=registry)
+        self._ended = Counter(
+            "nousd_runs", "Runs that ended, by how.", ("status",), registry=registry
+        )
+        self._seconds = Histogram(
+            "nousd_run_seconds",
+            "From a run's beginning to its end, by how it ended.",
+            ("status",),
+            buckets=_RUN_SECONDS,
+            registry=registry,
+        )
+        for status in get_args(EndStatus):
+            self._ended.labels(status)
+        self.folds: Folds = {events.AgentStart: self._start, events.AgentEnd: self._end}
+
+    def _start(self, event: events.AgentStart, ts: str) -> None:
+        self._begun.inc()
+        self._started[event.run_id] = datetime.fromisoformat(ts)
+        if len(self._started) > OPEN_RUNS_MAX:
+            self._started.popitem(last=False)
+
+    def _end(self, event: events.AgentEnd, ts: str) -> None:
+        self._ended.labels(event.status).inc()
+        started = self._started.pop(event.run_id, None)
+        if started is not None:
+            seconds = (datetime.fromisoformat(ts) - started).total_seconds()
+            # The clock of the machine may have been set back.
+            self._seconds.labels(event.status).observe(max(0.0, seconds))
+
+
+# --- model calls ------------------------------------------------------------------------------
+
+MODELS_MAX: Final = 50
+"""Models that are told apart."""
+
+_MODEL_SECONDS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
+
+_MODEL: Final = ("provider", "model")
+
+
+def model_folds(registry: CollectorRegistry) -> Folds:
+    """Registers the counters, and returns what counts."""
+    return {UsageReported: _ModelCalls(registry).ended}
+
+
+class _ModelCalls:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._models = Names(MODELS_MAX)
+        self._calls = Counter(
+            "nousd_model_calls",
+            "Calls that a provider answered, if only in part, by what they were for.",
+            (*_MODEL, "purpose"),
+            registry=registry,
+        )
+        self._first_token_seconds = Histogram(
+            "nousd_model_first_token_seconds",
+            "From a call of a model to the first thing that it said.",
+            _MODEL,
+            buckets=_MODEL_SECONDS,
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "nousd_model_call_seconds",
+            "From a call of a model to the end of its answer.",
+            _MODEL,
+            buckets=_MODEL_SECONDS,
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "nousd_model_tokens",
+            "Tokens by kind. No kind is part of another: input has what was not cached, output what"
+            " was not reasoning.",
+            (*_MODEL, "kind"),
+            registry=registry,
+        )
+        self._dollars = Counter(
+            "nousd_model_cost_dollars",
+            "What calls cost, where the price is known.",
+            _MODEL,
+            registry=registry,
+        )
+
+    def ended(self, event: UsageReported, _ts: str) -> None:
+        """Counts a call."""
+        provider = OTHER if event.provider is UNSET else event.provider
+        purpose = "answer" if event.purpose is UNSET else event.purpose
+        model = self._models.of(provider, event.model)
+        self._calls.labels(*model, purpose).inc()
+        if event.first_token_ms is not UNSET:
+            self._first_token_seconds.labels(*model).observe(event.first_token_ms / 1000)
+        if event.duration_ms is not UNSET:
+            self._seconds.labels(*model).observe(event.duration_ms / 1000)
+        if event.cost_usd is not UNSET:
+            self._dollars.labels(*model).inc(event.cost_usd)
+        if event.usage is not UNSET:
+            for kind, tokens in _apart(event.usage).items():
+                self._tokens.labels(*model, kind).inc(tokens)
+
+
+def _apart(usage: Usage) -> dict[str, int]:
+    """Returns the tokens of a call by kinds of which none is part of another."""
+    cached = usage.cache_read + usage.cache_write
+    tokens = {
+        "input": usage.input - cached,
+        "cache_read": usage.cache_read,
+        "cache_write": usage.cache_write,
+        "output": usage.output - usage.reasoning,
+        "reasoning": usage.reasoning,
+    }
+    # A counter never falls, whatever a server reports.
+    return {kind: max(0, count) for kind, count in tokens.items()}
+
+
+# --- tool calls -------------------------------------------------------------------------------
+
+TOOLS_MAX: Final = 100
+"""Tools that are told apart."""
+
+DECIDERS_MAX: Final = 20
+"""Those who decide that are told apart."""
+
+_TOOL_SECONDS: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
+
+
+def tool_folds(registry: CollectorRegistry) -> Folds:
+    """Registers the counters, and returns what counts."""
+    return {**_ToolCalls(registry).folds, **_requests(registry)}
+
+
+class _ToolCalls:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._tools = Names(TOOLS_MAX)
+        self._deciders = Names(DECIDERS_MAX)
+        self._calls = Counter(
+            "nousd_tool_calls",
+            "Calls of tools, by how they ended. The name of a tool that never ran is told as other.",
+            ("tool", "outcome"),
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "nousd_tool_call_seconds",
+            "From a call's start to its own end, by how it ended; of those that were not cut off.",
+            ("tool", "outcome"),
+            buckets=_TOOL_SECONDS,
+            registry=registry,
+        )
+        self._decisions = Counter(
+            "nousd_tool_decisions",
+            "Decisions whether a call may run, by who decided.",
+            ("decision", "by"),
+            registry=registry,
+        )
+        self.folds: Folds = {
+            events.ToolCallApproved: self._approved,
+            events.ToolCallDenied: self._denied,
+            events.ToolCallCompleted: self._completed,
+        }
+
+    def _approved(self, event: events.ToolCallApproved, _ts: str) -> None:
+        self._decisions.labels("approved", *self._deciders.of(event.by)).inc()
+
+    def _denied(self, event: events.ToolCallDenied, _ts: str) -> None:
+        self._decisions.labels("denied", *self._deciders.of(event.by)).inc()
+        self._calls.labels(*self._tools.known(event.tool_name), "denied").inc()
+
+    def _completed(self, event: events.ToolCallCompleted, _ts: str) -> None:
+        tool = self._tools.of(event.tool_name)
+        ended = "error" if event.is_error else "ok"
+        outcome = ended if event.stop_reason is UNSET else f"stopped_{event.stop_reason}"
+        self._calls.labels(*tool, outcome).inc()
+        if event.duration_ms is not UNSET:
+            self._seconds.labels(*tool, outcome).observe(event.duration_ms / 1000)
+
+
+def _requests(registry: CollectorRegistry) -> Folds:
+    asked = Counter(
+        "nousd_permission_requests",
+        "How often somebody was asked whether a call may run.",
+        registry=registry,
+    )
+    questions = Counter(
+        "nousd_questions", "Questions of tools, by step.", ("step",), registry=registry
+    )
+    steps = {step: questions.labels(step) for step in ("asked", "answered", "rejected")}
+    return {
+        events.PermissionRequested: lambda _event, _ts: asked.inc(),
+        events.QuestionAsked: lambda _event, _ts: steps["asked"].inc(),
+        events.QuestionAnswered: lambda _event, _ts: steps["answered"].inc(),
+        events.QuestionRejected: lambda _event, _ts: steps["rejected"].inc(),
+    }

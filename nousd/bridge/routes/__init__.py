@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from nousd.bridge.routes import (
-    asking,
     contents,
     documents,
     health,
     messages,
     metrics,
+    permissions,
     prompts,
     providers,
+    questions,
     runs,
-    session_lists,
     sessions,
     streams,
     workspaces,
@@ -26,14 +26,14 @@ ROWS: Final[tuple[Row, ...]] = (
     *documents.ROWS,
     *metrics.ROWS,
     *sessions.ROWS,
-    *session_lists.ROWS,
     *contents.ROWS,
     *messages.ROWS,
     *prompts.ROWS,
     *runs.ROWS,
     *streams.ROWS,
     *workspaces.ROWS,
-    *asking.ROWS,
+    *permissions.ROWS,
+    *questions.ROWS,
     *providers.ROWS,
 )
 """Every route there is."""

@@ -66,3 +66,21 @@ class PartGiven(Given, frozen=True, kw_only=True):
     mime: str | None = None
     filename: str | None = None
     url: str | None = None
+
+
+class AskingQuery(msgspec.Struct, frozen=True, rename={"session_id": "sessionID"}):
+    """Of which session; without one what waits is listed of all, and the rules are the active one's."""
+
+    session_id: str | None = None
+
+
+class ReasonGiven(Given, frozen=True, kw_only=True):
+    """Why, in own words."""
+
+    reason: str | None = None
+
+
+class Ok(msgspec.Struct, frozen=True):
+    """It is done."""
+
+    ok: bool

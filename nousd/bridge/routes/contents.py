@@ -11,9 +11,8 @@ from nousd.bridge.replies import ErrorBody, json_reply
 from nousd.bridge.routes.runs import told_as_conflict
 from nousd.bridge.routes.transcripts import read_session
 from nousd.bridge.routing.route import Call, Row
-from nousd.views.tandem.asking import TodoItem, todo_items
 from nousd.views.tandem.runs import Conflict
-from nousd.views.tandem.sessions import Session, session
+from nousd.views.tandem.sessions import Session, TodoItem, session, todo_items
 from nousd.wire.commands import BranchSession, CompactSession, GetTodos
 from nousd.wire.limits import HTTP_PROMPT_SECONDS
 

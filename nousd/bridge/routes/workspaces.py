@@ -13,10 +13,9 @@ from nousd.bridge.routes.bodies import Given
 from nousd.bridge.routes.runs import told_as_conflict
 from nousd.bridge.routes.transcripts import read_session
 from nousd.bridge.routing.route import Call, Row
-from nousd.views.tandem.key_case import Body
 from nousd.views.tandem.runs import Conflict
 from nousd.views.tandem.sessions import Session, session
-from nousd.views.tandem.values import milliseconds
+from nousd.views.tandem.values import Body, milliseconds
 from nousd.wire.commands import AttachSession, OverrideWorkspace
 from nousd.wire.limits import OVERRIDE_SECONDS_MAX, OVERRIDE_SECONDS_MIN
 

@@ -7,14 +7,8 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from nousd.views.tandem.asking import (
-    answer_text,
-    call_ref,
-    decided_rule,
-    question,
-    reply_given,
-    request_id,
-)
+from nousd.views.tandem.permissions import decided_rule, reply_given, request_id
+from nousd.views.tandem.questions import answer_text, call_ref, question
 from nousd.views.tandem.runs import TENANT
 from nousd.views.tandem.values import milliseconds, or_none
 from nousd.views.tandem.view_types import FrameBody, LoggedEvent, Renderers, run_of

@@ -13,8 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.views.tandem.failures import Failure, engine_code, error_text
-from nousd.views.tandem.key_case import Body
-from nousd.views.tandem.values import or_none, seconds
+from nousd.views.tandem.values import Body, or_none, seconds
 from nousd.wire.objects.entries import Attachment, Entry, MessageEntry, ToolCall
 
 

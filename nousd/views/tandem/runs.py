@@ -10,8 +10,7 @@ import msgspec
 from msgspec import UnsetType
 
 from nousd.views.tandem.frames import Frame
-from nousd.views.tandem.key_case import Body
-from nousd.views.tandem.values import milliseconds, or_none
+from nousd.views.tandem.values import Body, milliseconds, or_none
 from nousd.wire.responses.runs import ActiveRun
 
 TENANT: Final = {"org_id": "local", "workspace_id": "local", "source": "local_implicit"}

@@ -7,10 +7,9 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
 
-from nousd.views.tandem.asking import todo_items
 from nousd.views.tandem.failures import engine_code, run_error
 from nousd.views.tandem.runs import DEFERRED, RETRY_AFTER_MS, TENANT, attach_path
-from nousd.views.tandem.sessions import ENVIRONMENT, project_id
+from nousd.views.tandem.sessions import ENVIRONMENT, project_id, todo_items
 from nousd.views.tandem.values import milliseconds, or_none
 from nousd.views.tandem.view_types import FrameBody, LoggedEvent, Renderers, run_of
 from nousd.wire import events

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
-from nousd.views.tandem.key_case import Body
 from nousd.views.tandem.messages import Message
-from nousd.views.tandem.values import milliseconds, or_none, seconds
+from nousd.views.tandem.values import Body, milliseconds, or_none, seconds
+from nousd.wire.objects.todos import Todo
 from nousd.wire.responses.sessions import SessionRecord, SessionSummary
 
 DEFAULT_TITLE: Final = "New session"
@@ -161,3 +161,17 @@ def project_id(workspace: str) -> str:
 
 ENVIRONMENT: Final = Environment(platform.system().lower(), platform.machine().lower())
 """This machine."""
+
+
+class TodoItem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing to do."""
+
+    id: str
+    content: str
+    status: str
+    priority: str | None = None
+
+
+def todo_items(todos: Iterable[Todo]) -> list[TodoItem]:
+    """Returns a list of things to do."""
+    return [TodoItem(item.id, item.content, item.status, or_none(item.priority)) for item in todos]

@@ -1,10 +1,11 @@
-"""Moments as numbers of the contract, and what is not set as null."""
+"""Keys and values as the contract spells them: camelCase with ids in capitals, times as numbers."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 T = TypeVar("T")
@@ -23,3 +24,13 @@ def seconds(ts: str) -> int:
 def or_none(value: T | UnsetType) -> T | None:
     """Returns the value, or None if it is not set."""
     return None if value is UNSET else value
+
+
+def spelled(name: str) -> str:
+    """Returns ``project_id`` as ``projectID``, ``started_at_ms`` as ``startedAtMs``."""
+    first, *rest = name.split("_")
+    return first + "".join("ID" if word == "id" else word.capitalize() for word in rest)
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=spelled):
+    """Base of the bodies that are spelled so. What has its default is left out."""

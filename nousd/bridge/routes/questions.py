@@ -1,0 +1,142 @@
+"""Questions of tools that wait for the user, and the answers to them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from nousd.bridge.replies import UNPROCESSABLE, Failure, HttpError, json_reply
+from nousd.bridge.routes.bodies import AskingQuery, Given, Ok, ReasonGiven
+from nousd.bridge.routing.route import Call, Row
+from nousd.errors import Refused
+from nousd.views.tandem.questions import AskedQuestion, asked_question, given_answer
+from nousd.wire.commands import (
+    AnswerQuestion,
+    ListQuestions,
+    RejectQuestion,
+)
+from nousd.wire.events import QuestionAsked
+from nousd.wire.objects.questions import UserQuestion
+
+_QUESTION_NOT_FOUND: Final = Failure(404, "QUESTION_NOT_FOUND")
+_QUESTION_NOT_PENDING: Final = Failure(409, "QUESTION_NOT_PENDING")
+
+_NO_ANSWER: Final = "the user replied without an answer"
+
+
+class AnswerGiven(Given, frozen=True, kw_only=True):
+    """The answer to each question, in labels of options or in own words, or one ``answer`` to all.
+    Without any the question is not answered.
+    """
+
+    answer: str | list[str] | None = None
+    answers: list[str | list[str]] | None = None
+
+
+async def _questions(call: Call) -> Response:
+    call.services.presence.looked()
+    asked = await call.daemon.ask(ListQuestions(session_id=call.query.session_id or None))
+    return json_reply([asked_question(question) for question in asked.questions])
+
+
+async def _answer(call: Call) -> Response:
+    question = await _question(call)
+    given = _given(call.body, question.questions)
+    if not given:
+        return await _rejected(call, question, _NO_ANSWER)
+    if len(given) != len(question.questions):
+        words = f"body: answers must have {len(question.questions)} items, one for each question"
+        raise HttpError(UNPROCESSABLE, words)
+    answers = tuple(map(given_answer, question.questions, given))
+    await _settled(call, AnswerQuestion(question_id=question.question_id, answers=answers))
+    return json_reply(Ok(ok=True))
+
+
+def _given(
+    body: AnswerGiven, questions: tuple[UserQuestion, ...]
+) -> list[str] | list[str | list[str]]:
+    """Returns an answer for each question; none at all if none is given."""
+    if body.answers is not None:
+        return body.answers
+    return [body.answer] * len(questions) if body.answer else []
+
+
+async def _reject(call: Call) -> Response:
+    return await _rejected(call, await _question(call), call.body.reason)
+
+
+async def _rejected(call: Call, question: QuestionAsked, reason: str | None) -> Response:
+    await _settled(call, RejectQuestion(question_id=question.question_id, reason=reason))
+    return json_reply(Ok(ok=True))
+
+
+async def _settled(call: Call, command: AnswerQuestion | RejectQuestion) -> None:
+    try:
+        await call.daemon.ask(command)
+    except Refused as refused:
+        if refused.message == "already_answered":
+            raise HttpError(_QUESTION_NOT_PENDING, "the question was answered already") from None
+        if refused.message == "question_not_found":
+            raise HttpError(_QUESTION_NOT_FOUND, "no such question waits") from None
+        raise
+
+
+async def _question(call: Call) -> QuestionAsked:
+    """Returns the question that the path means, which waits.
+
+    Raises:
+        HttpError: it does not, or not any more, or not in the session that is named.
+    """
+    asked = await call.daemon.ask(ListQuestions(session_id=call.path.get("id")))
+    wanted = call.path["question_id"]
+    for question in asked.questions:
+        if question.question_id == wanted:
+            return question
+    if "id" not in call.path:
+        # No answers fit no question, so this does nothing but say whether it was there.
+        await _settled(call, AnswerQuestion(question_id=wanted, answers=()))
+    raise HttpError(_QUESTION_NOT_FOUND, "no such question waits")
+
+
+ROWS: Final = (
+    Row(
+        method="GET",
+        path="/question",
+        handler=_questions,
+        summary="Lists the questions that wait for an answer.",
+        sends=("list_questions",),
+        replies={200: list[AskedQuestion]},
+        query=AskingQuery,
+    ),
+    Row(
+        method="POST",
+        path="/question/{question_id}/reply",
+        handler=_answer,
+        summary="Answers a question.",
+        sends=("list_questions", "answer_question", "reject_question"),
+        replies={200: Ok},
+        body=AnswerGiven,
+        is_body_optional=True,
+    ),
+    Row(
+        method="POST",
+        path="/question/{question_id}/reject",
+        handler=_reject,
+        summary="Says that a question will not be answered.",
+        sends=("list_questions", "reject_question"),
+        replies={200: Ok},
+        body=ReasonGiven,
+        is_body_optional=True,
+    ),
+    Row(
+        method="POST",
+        path="/sessions/{id}/questions/{question_id}/answer",
+        handler=_answer,
+        summary="Answers a question.",
+        sends=("list_questions", "answer_question", "reject_question"),
+        replies={200: Ok},
+        body=AnswerGiven,
+        is_body_optional=True,
+    ),
+)
