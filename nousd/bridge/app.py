@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nousd.bridge.access.callers import ClosingConnections
-from nousd.bridge.access.gate import Gate, Safety
-from nousd.bridge.metrics.requests import ROUTE, Measured
+from nousd.bridge.access.callers import ConnectionCloser
+from nousd.bridge.access.gate import AccessPolicy, Gate
+from nousd.bridge.metrics.requests import ROUTE, MeteredApp
 from nousd.bridge.replies import (
     INTERNAL,
     METHOD_NOT_ALLOWED,
@@ -21,8 +21,8 @@ from nousd.bridge.replies import (
     HttpError,
     error_reply,
 )
-from nousd.bridge.routing.dispatch import answered
-from nousd.bridge.routing.paths import Paths
+from nousd.bridge.routing.dispatch import answer_request
+from nousd.bridge.routing.paths import PathTable
 from nousd.bridge.routing.route import Row, Services
 
 _NO_APPS: Final[Mapping[str, ASGIApp]] = MappingProxyType({})
@@ -30,7 +30,7 @@ _NO_APPS: Final[Mapping[str, ASGIApp]] = MappingProxyType({})
 
 def make_app(
     services: Services,
-    safety: Safety,
+    safety: AccessPolicy,
     apps: Mapping[str, ASGIApp] = _NO_APPS,
 ) -> ASGIApp:
     """Returns what ``nousd.bridge.http.server`` serves.
@@ -39,7 +39,7 @@ def make_app(
         apps: path -> what answers there in a language of its own.
     """
     routes = ServerErrorMiddleware(_Routes(services, apps), handler=_fault)
-    return Measured(ClosingConnections(Gate(routes, safety)), services.meters.requests, apps)
+    return MeteredApp(ConnectionCloser(Gate(routes, safety)), services.meters.requests, apps)
 
 
 class _Routes:
@@ -55,7 +55,7 @@ class _Routes:
             for path in (row.path, *row.aliases):
                 by_path.setdefault(path, {})[row.method] = row
         self._services = services
-        self._rows = Paths(by_path)
+        self._rows = PathTable(by_path)
         self._apps = apps
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,7 +73,7 @@ class _Routes:
             return error_reply(_not_allowed(found.value))
         request.scope[ROUTE] = row.path
         request.scope["path_params"] = found.named
-        return await answered(row, self._services, request)
+        return await answer_request(row, self._services, request)
 
 
 def _not_allowed(by_method: Mapping[str, Row]) -> HttpError:

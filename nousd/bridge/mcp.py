@@ -27,7 +27,7 @@ PATH: Final = "/mcp"
 _OpenHost = Callable[[Where], AbstractAsyncContextManager[ASGIApp]]
 
 
-class McpDoor:
+class LazyMcpApp:
     """The ASGI application at ``PATH``.
 
     Args:
@@ -54,7 +54,7 @@ class McpDoor:
         except HttpError as error:
             await error_reply(error)(scope, receive, send)
             return
-        await host(scope, _again(whole, receive), send)
+        await host(scope, _replay_body(whole, receive), send)
 
     async def _opened(self) -> ASGIApp:
         """Returns the host. Raises HttpError if there is none, or none any more."""
@@ -82,7 +82,7 @@ def _load() -> _OpenHost:
     return open_host
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     """Returns what gives a body that was read already, and then whatever comes."""
     read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 

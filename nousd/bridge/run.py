@@ -12,7 +12,7 @@ import anyio
 import trio
 
 from nousd.bridge import mcp
-from nousd.bridge.access.gate import LOCAL_HOSTS, Safety
+from nousd.bridge.access.gate import LOCAL_HOSTS, AccessPolicy
 from nousd.bridge.app import make_app
 from nousd.bridge.http import server
 from nousd.bridge.http.bodies import Bodies
@@ -21,7 +21,7 @@ from nousd.bridge.metrics.meters import Meters
 from nousd.bridge.routes import ROWS
 from nousd.bridge.routing.route import Services
 from nousd.bridge.stream.hub import Hub
-from nousd.bridge.stream.responders import Presence
+from nousd.bridge.stream.responders import Responders
 from nousd.client.client import Client
 from nousd.client.dial import Where
 from nousd.client.resuming import Retry
@@ -52,13 +52,13 @@ class BridgeSettings(NamedTuple):
     origins: tuple[str, ...] = ()
 
     @property
-    def safety(self) -> Safety:
+    def safety(self) -> AccessPolicy:
         """What the gate asks for."""
         if self.place.path is not None:
             # A page in a browser has no way to a Unix socket.
-            return Safety(self.token, None, frozenset(self.origins))
+            return AccessPolicy(self.token, None, frozenset(self.origins))
         hosts = LOCAL_HOSTS | {host.lower() for host in self.hosts}
-        return Safety(self.token, hosts, frozenset(self.origins))
+        return AccessPolicy(self.token, hosts, frozenset(self.origins))
 
 
 class OpenBridge(NamedTuple):
@@ -81,15 +81,15 @@ class OpenBridge(NamedTuple):
             anyio.create_task_group() as following,
         ):
             meters = Meters()
-            hub = Hub(daemon, {row.view for row in ROWS}, retry, meters.happened.see)
+            hub = Hub(daemon, {row.view for row in ROWS}, retry, meters.events.count)
             following.start_soon(hub.follow)
             following.start_soon(_end_streams, hub, closing, 0.0 if is_patient else LAST_SECONDS)
             bodies = Bodies()
-            presence = Presence(daemon, following)
-            services = Services(daemon, hub, presence, meters, bodies, ROWS)
+            responders = Responders(daemon, following)
+            services = Services(daemon, hub, responders, meters, bodies, ROWS)
             if not is_patient:
                 await hub.wait_begun()
-            apps = {mcp.PATH: mcp.McpDoor(where, following, closing, bodies)}
+            apps = {mcp.PATH: mcp.LazyMcpApp(where, following, closing, bodies)}
             app = make_app(services, self.settings.safety, apps=apps)
             await server.serve(app, self.listeners, closing)
             following.cancel_scope.cancel()

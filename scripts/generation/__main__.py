@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import nousd
-from nousd.bridge.openapi.document import openapi
+from nousd.bridge.openapi.document import make_document
 from nousd.bridge.routes import ROWS
 
 from .http_tables import HTTP_TABLES
@@ -27,7 +27,7 @@ def generated() -> dict[Path, str]:
         + "\n"
         for name, make in SCHEMAS.items()
     }
-    http = openapi(ROWS, version=nousd.__version__)
+    http = make_document(ROWS, version=nousd.__version__)
     files[PROTOCOL / "http.openapi.json"] = json.dumps(http, indent=2, ensure_ascii=False) + "\n"
     for name, tables in (("v1.md", TABLES), ("http.md", HTTP_TABLES)):
         files[PROTOCOL / name] = with_tables(PROTOCOL / name, tables)

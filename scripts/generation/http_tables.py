@@ -14,7 +14,7 @@ from nousd.bridge.access.callers import CALLERS, Caller
 from nousd.bridge.openapi.refusals import ANY, WITH_COMMAND, WITH_TOKEN, refusals
 from nousd.bridge.replies import FAILURES
 from nousd.bridge.routes import ROWS
-from nousd.bridge.routing.route import Exposed, Row
+from nousd.bridge.routing.route import PrometheusText, Row
 from nousd.views.tandem.events import TANDEM, decode_line, frames_of
 from nousd.views.tandem.view_types import LoggedEvent
 from nousd.wire.events import EVENT_TYPES, ToolCallApproved, ToolCallDenied
@@ -46,7 +46,7 @@ def shape_name(shape: Any) -> str:
     """Returns what a reply is called: the name of its object in the OpenAPI document."""
     if shape is None:
         return "nothing"
-    if shape is str or shape is bytes or shape is Exposed:
+    if shape is str or shape is bytes or shape is PrometheusText:
         return "a stream" if shape is str else "text"
     if isinstance(shape, UnionType):
         return " or ".join(map(shape_name, get_args(shape)))

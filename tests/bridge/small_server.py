@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from trio.testing import wait_all_tasks_blocked
 
-from nousd.bridge.access.gate import Gate, Safety
+from nousd.bridge.access.gate import AccessPolicy, Gate
 from nousd.bridge.http import server
 from nousd.bridge.http.bodies import read_body
 from nousd.bridge.http.listen_address import HttpPlace
@@ -95,14 +95,14 @@ class SmallServer:
 
 @asynccontextmanager
 async def small_server(
-    path: Path | None = None, safety: Safety | None = None
+    path: Path | None = None, safety: AccessPolicy | None = None
 ) -> AsyncIterator[SmallServer]:
     """Serves until the block ends, and its grace is over."""
     place = HttpPlace("127.0.0.1", 0) if path is None else HttpPlace(path=path)
     async with server.open_listeners(place) as listeners:
         small = SmallServer(path or listeners[0].socket.getsockname()[1])
-        hosts = None if path else Safety(TOKEN).hosts
-        gate = Gate(small.app(), safety or Safety(TOKEN, hosts))
+        hosts = None if path else AccessPolicy(TOKEN).hosts
+        gate = Gate(small.app(), safety or AccessPolicy(TOKEN, hosts))
 
         async def serve() -> None:
             await server.serve(gate, listeners, small.closing)

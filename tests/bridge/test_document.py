@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import nousd
-from nousd.bridge.openapi.document import openapi
+from nousd.bridge.openapi.document import make_document
 from nousd.bridge.openapi.examples import EXAMPLES
 from nousd.bridge.openapi.refusals import BY_COMMAND
 from nousd.bridge.routes import ROWS
@@ -44,7 +44,7 @@ def operations() -> list[dict[str, Any]]:
 
 
 def test_the_stored_document_is_what_the_rows_say() -> None:
-    assert msgspec.to_builtins(openapi(ROWS, version=nousd.__version__)) == DOCUMENT
+    assert msgspec.to_builtins(make_document(ROWS, version=nousd.__version__)) == DOCUMENT
 
 
 async def test_a_running_server_gives_the_same_document(bridge: Bridge) -> None:

@@ -15,7 +15,7 @@ from nousd.views.event_view import RenderedFrame
 from nousd.views.stream_position import FRAMES_MAX, StreamPosition, frame_id, position_after_id
 from nousd.views.tandem import events as tandem
 from nousd.views.tandem.events import TANDEM
-from nousd.views.tandem.runs import as_of_run
+from nousd.views.tandem.runs import to_run_frame
 from nousd.wire import events
 from nousd.wire.codec.envelope import encode_event_tail
 from nousd.wire.events import EVENTS, AgentEnd, Event
@@ -264,7 +264,7 @@ def test_nothing_but_the_end_of_a_run_is_told_as_one() -> None:
 def test_a_frame_of_a_run_says_session_run_and_channel() -> None:
     event = tandem.decode_line(line_of(events.MessageUpdate(**TURN, message_id="m", delta="d")))
     assert event is not None
-    (frame,) = map(as_of_run, tandem.frames_of(event))
+    (frame,) = map(to_run_frame, tandem.frames_of(event))
     assert frame.properties["sessionID"] == "sess-1"
     assert frame.properties["runID"] == "run-1"
     assert frame.properties["channel"] == "assistant"

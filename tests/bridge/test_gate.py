@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from nousd.bridge.access.gate import LOCAL_HOSTS, Safety
+from nousd.bridge.access.gate import LOCAL_HOSTS, AccessPolicy
 from tests.bridge.raw_http import answer_in, connected, request, said
 from tests.bridge.small_server import TOKEN, small_server
 from tests.daemon_harness import WAIT_SECONDS
@@ -93,7 +93,7 @@ async def test_health_alone_needs_no_token() -> None:
     ],
 )
 async def test_only_our_own_hosts_are_served(host: str, status: int) -> None:
-    safety = Safety(TOKEN, LOCAL_HOSTS | {"mine.example"})
+    safety = AccessPolicy(TOKEN, LOCAL_HOSTS | {"mine.example"})
     async with small_server(safety=safety) as small:
         for path in ("/global/health", "/echo"):
             answer = await small.ask(path, host=host)
@@ -141,7 +141,7 @@ async def test_a_host_that_is_missing_or_said_twice_is_refused() -> None:
 async def test_a_page_of_another_origin_may_not_ask_unless_it_is_named(
     origins: list[str], status: int
 ) -> None:
-    async with small_server(safety=Safety(TOKEN, origins=frozenset({PAGE}))) as small:
+    async with small_server(safety=AccessPolicy(TOKEN, origins=frozenset({PAGE}))) as small:
         lines = [f"origin: {origin}" for origin in origins]
         answer = await small.ask("/echo", *lines, host="localhost:39731")
         assert answer.status == status
@@ -152,7 +152,7 @@ def allowed(headers: dict[str, str], name: str) -> set[str]:
 
 
 async def test_a_named_page_may_ask_for_whatever_our_clients_ask_for() -> None:
-    async with small_server(safety=Safety(TOKEN, origins=frozenset({PAGE}))) as small:
+    async with small_server(safety=AccessPolicy(TOKEN, origins=frozenset({PAGE}))) as small:
         lines = [
             f"origin: {PAGE}",
             "access-control-request-method: POST",
@@ -179,7 +179,7 @@ async def test_a_named_page_may_ask_for_whatever_our_clients_ask_for() -> None:
 
 
 async def test_a_named_page_can_read_answers_refusals_and_streams() -> None:
-    async with small_server(safety=Safety(TOKEN, origins=frozenset({PAGE}))) as small:
+    async with small_server(safety=AccessPolicy(TOKEN, origins=frozenset({PAGE}))) as small:
         own = f"origin: {PAGE}"
         for answer, status in (
             (await small.ask("/echo", own), 200),

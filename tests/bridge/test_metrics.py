@@ -351,11 +351,11 @@ def seen(meters: Meters, *happened: Event) -> None:
     for event in happened:
         payload: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(event))
         ts = "2026-01-01T00:00:00.000Z"
-        meters.happened.see(ReceivedEvent("evt-1", EVENT_TYPES[type(event)], payload, ts, b""))
+        meters.events.count(ReceivedEvent("evt-1", EVENT_TYPES[type(event)], payload, ts, b""))
 
 
 def exposed(meters: Meters) -> Scrape:
-    return Scrape(meters.exposed(None, "").data.decode())
+    return Scrape(meters.expose(None, "").data.decode())
 
 
 def completed(tool: str, **more: Any) -> events.ToolCallCompleted:
@@ -458,7 +458,7 @@ def test_runs_that_never_end_are_remembered_in_a_bounded_number() -> None:
 
 def test_a_type_of_event_that_is_not_known_is_counted_as_other() -> None:
     meters = Meters()
-    meters.happened.see(ReceivedEvent("evt-1", "of_tomorrow", {}, "", b""))
+    meters.events.count(ReceivedEvent("evt-1", "of_tomorrow", {}, "", b""))
     assert exposed(meters).by("nousd_events_total", "type") == {"other": 1}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nousd.bridge.routing.paths import Paths
+from nousd.bridge.routing.paths import PathTable
 
 TEMPLATES = (
     "/",
@@ -16,7 +16,7 @@ TEMPLATES = (
     "/session/status/run/of/all",
     "/api/session/{session_id}",
 )
-PATHS: Paths[str] = Paths({template: template for template in TEMPLATES})
+PATHS: PathTable[str] = PathTable({template: template for template in TEMPLATES})
 
 FOUND = {
     "/": ("/", {}),

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nousd.bridge.access.gate import Gate, Safety
+from nousd.bridge.access.gate import AccessPolicy, Gate
 from nousd.bridge.http import server
 from nousd.bridge.http.http11 import Connection
 from nousd.bridge.http.listen_address import HttpPlace
@@ -380,7 +380,7 @@ async def test_a_gate_that_fails_does_not_keep_the_place(socket_path: Path) -> N
 
     async with server.open_listeners(HttpPlace("127.0.0.1", 0)) as listeners:
         port = listeners[0].socket.getsockname()[1]
-        gate = Gate(SmallServer(port).app(), Safety(TOKEN))
+        gate = Gate(SmallServer(port).app(), AccessPolicy(TOKEN))
         with pytest.RaisesGroup(pytest.RaisesGroup(Fault)):
             await server.serve(gate, listeners, cast("trio.Event", Failing()))
         with pytest.raises(OSError, match="all attempts to connect"):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from nousd.views.tandem.failures import Failure, engine_code
-from nousd.views.tandem.messages import Message, messages, reply
-from nousd.views.tandem.runs import conflict, run_now
-from nousd.views.tandem.sessions import changed_session, session
+from nousd.views.tandem.messages import Message, last_answer_text, render_messages
+from nousd.views.tandem.runs import render_conflict, render_run_state
+from nousd.views.tandem.sessions import render_changed_session, render_session
 from nousd.wire.objects.entries import Attachment, CompactionEntry, Entry, MessageEntry, ToolCall
 from nousd.wire.responses.runs import ActiveRun
 from nousd.wire.responses.sessions import SessionRecord, SessionSummary
@@ -88,7 +88,7 @@ def _json(value: Any) -> Any:
 
 @given(ENTRIES, FAILURES)
 def test_any_transcript_is_told(entries: list[Entry], failures: dict[str, Failure]) -> None:
-    told = messages("s1", entries, failures)
+    told = render_messages("s1", entries, failures)
     for message in _json(told):
         assert message["info"]["sessionID"] == "s1"
         assert message["info"]["role"] in ("user", "assistant")
@@ -98,7 +98,7 @@ def test_any_transcript_is_told(entries: list[Entry], failures: dict[str, Failur
     spoken = [each for each in entries if isinstance(each, MessageEntry) and each.role != "tool"]
     ids = iter([message.info.id for message in told])
     assert all(each.id in ids for each in spoken), "each is there, in its order"
-    assert isinstance(reply(told), str)
+    assert isinstance(last_answer_text(told), str)
 
 
 def _entry(id: str, role: Any, text: str = "", **more: Any) -> MessageEntry:
@@ -119,7 +119,7 @@ def _parts(told: list[Message]) -> list[tuple[str, list[Any]]]:
 
 def test_reasoning_comes_before_the_text_and_calls_behind_it() -> None:
     call = ToolCall(tool_call_id="a.0", runtime_tool_call_id="x", name="read", args={"path": "a"})
-    told = messages(
+    told = render_messages(
         "s1", [_entry("a", "assistant", "words", reasoning="thoughts", tool_calls=(call,))]
     )
     assert _json(told[0].parts) == [
@@ -164,16 +164,16 @@ ERROR = "ENGINE_ERROR: ENGINE_TIMEOUT: too slow"
     ],
 )
 def test_a_failure_is_the_last_text_of_its_run(entries: list[Entry], told: Any) -> None:
-    assert _parts(messages("s1", entries, {"r1": FAILED})) == told
+    assert _parts(render_messages("s1", entries, {"r1": FAILED})) == told
 
 
 def test_the_reply_is_the_text_of_the_last_answer() -> None:
     entries = [_entry("a", "assistant", "old"), _entry("u", "user", "x")]
-    assert reply(messages("s1", [])) == ""
-    assert reply(messages("s1", entries)) == "old"
-    assert reply(messages("s1", [*entries, _entry("b", "assistant", "new", error="cut")])) == (
-        "new\nENGINE_ERROR: ENGINE_DISPATCH_FAILED: cut"
-    )
+    assert last_answer_text(render_messages("s1", [])) == ""
+    assert last_answer_text(render_messages("s1", entries)) == "old"
+    assert last_answer_text(
+        render_messages("s1", [*entries, _entry("b", "assistant", "new", error="cut")])
+    ) == ("new\nENGINE_ERROR: ENGINE_DISPATCH_FAILED: cut")
 
 
 @pytest.mark.parametrize(
@@ -217,12 +217,16 @@ RECORD: dict[str, Any] = SUMMARY | {
 
 @given(st.builds(SessionSummary, **SUMMARY), st.builds(SessionRecord, **RECORD))
 def test_any_session_is_told(summary: SessionSummary, record: SessionRecord) -> None:
-    for told in (session(summary), session(record, ok=True), changed_session(record)):
+    for told in (
+        render_session(summary),
+        render_session(record, ok=True),
+        render_changed_session(record),
+    ):
         body = _json(told)
         assert body.keys() >= {"id", "title", "time", "directory", "workspaceRoot", "messages"}
         assert None not in body.values(), "what is not known is left out"
         assert body["projectID"].startswith("workspace-")
-    assert _json(changed_session(record))["workspace_root"] == record.workspace
+    assert _json(render_changed_session(record))["workspace_root"] == record.workspace
 
 
 @given(
@@ -239,11 +243,11 @@ def test_any_session_is_told(summary: SessionSummary, record: SessionRecord) -> 
     )
 )
 def test_any_run_is_told_and_is_in_the_way(run: ActiveRun) -> None:
-    active = _json(run_now("s 1", run))["active"]
+    active = _json(render_run_state("s 1", run))["active"]
     assert active["runID"] == run.run_id
     assert None not in active.values()
     details = {"last_activity_at": run.started_at, **msgspec.to_builtins(run)}
-    body = _json(conflict(details))
+    body = _json(render_conflict(details))
     assert body["activeRun"].keys() == {
         *("runID", "startedAtMs", "lastActivityAtMs", "clientID", "agentID", "agentProfile")
     }

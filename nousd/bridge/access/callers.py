@@ -43,7 +43,7 @@ def caller_of(user_agent: str) -> Caller:
     return ENGINE
 
 
-class ClosingConnections:
+class ConnectionCloser:
     """The ASGI application around all others: whatever a caller is answered, refusals of the gate
     included, its connection ends with it if that is what it needs.
     """

@@ -36,7 +36,7 @@ def preflight_reply(headers: Headers) -> Response:
     return Response(None, 204, told)
 
 
-def shown_to(origin: str, send: Send) -> Send:
+def allow_origin(origin: str, send: Send) -> Send:
     """Returns a ``send`` whose answers, refusals and streams included, pages of the origin may read."""
 
     async def shown(message: Message) -> None:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nousd.bridge.access.cors import is_preflight, preflight_reply, shown_to
+from nousd.bridge.access.cors import allow_origin, is_preflight, preflight_reply
 from nousd.bridge.replies import (
     BAD_REQUEST,
     BODY_TOO_LARGE,
@@ -33,7 +33,7 @@ _SCHEMES: Final = ("http://", "https://")
 """Of a page that we are the host of: https where something of the user's stands before us."""
 
 
-class Safety(NamedTuple):
+class AccessPolicy(NamedTuple):
     """What the gate asks for.
 
     Args:
@@ -50,7 +50,7 @@ class Safety(NamedTuple):
 class Gate:
     """The ASGI application around the routes."""
 
-    def __init__(self, app: ASGIApp, safety: Safety) -> None:
+    def __init__(self, app: ASGIApp, safety: AccessPolicy) -> None:
         self._app = app
         self._safety = safety
 
@@ -58,7 +58,7 @@ class Gate:
         headers = Headers(scope=scope)
         origin = headers.get("origin", "")
         is_named = origin in self._safety.origins
-        answering = _Answering(shown_to(origin, send) if is_named else send)
+        answering = _ReplyTracker(allow_origin(origin, send) if is_named else send)
         try:
             self._check_host(headers)
             self._check_origin(headers)
@@ -71,7 +71,7 @@ class Gate:
         except HttpError as error:
             await error_reply(error)(scope, receive, answering)
             return
-        await self._app(scope, _Bounded(receive, answering), answering)
+        await self._app(scope, _BoundedBody(receive, answering), answering)
 
     def _check_host(self, headers: Headers) -> None:
         if self._safety.hosts is None:
@@ -101,7 +101,7 @@ class Gate:
             )
 
 
-class _Answering:
+class _ReplyTracker:
     """What is answered, and whether that has begun."""
 
     def __init__(self, send: Send) -> None:
@@ -113,13 +113,13 @@ class _Answering:
         await self._send(message)
 
 
-class _Bounded:
+class _BoundedBody:
     """A request's body, of which no more than the bound is taken.
 
     Past it, who has not been answered is refused, and who is being answered is done with.
     """
 
-    def __init__(self, receive: Receive, answering: _Answering) -> None:
+    def __init__(self, receive: Receive, answering: _ReplyTracker) -> None:
         self._receive = receive
         self._answering = answering
         self._left = HTTP_BODY_BYTES_MAX

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from nousd.bridge.metrics.labels import OTHER, Names
+from nousd.bridge.metrics.labels import OTHER, LabelValues
 from nousd.client.answers import ReceivedEvent
 from nousd.wire import events
 from nousd.wire.events import EVENT_TYPES, EVENTS, Event, UsageReported
@@ -30,20 +30,20 @@ Fold = Callable[[Any, str], None]
 Folds = Mapping[type[Event], Fold]
 
 
-class Happened(Collector):
+class EventCounters(Collector):
     """The counters; ``see`` is called with every event, in order."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         folds: Mapping[type[Event], Fold] = {
-            **run_folds(registry),
-            **model_folds(registry),
-            **tool_folds(registry),
+            **_run_folds(registry),
+            **_model_folds(registry),
+            **_tool_folds(registry),
         }
         self._folds = {EVENT_TYPES[struct]: (struct, fold) for struct, fold in folds.items()}
         self._events = dict.fromkeys((*EVENTS, OTHER), 0)
         registry.register(self)
 
-    def see(self, received: ReceivedEvent) -> None:
+    def count(self, received: ReceivedEvent) -> None:
         """Counts an event."""
         self._events[received.type if received.type in self._events else OTHER] += 1
         # Most events are deltas, of which nothing else is counted.
@@ -73,33 +73,33 @@ OPEN_RUNS_MAX: Final = 1024
 _RUN_SECONDS: Final = (1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
-def run_folds(registry: CollectorRegistry) -> Folds:
+def _run_folds(registry: CollectorRegistry) -> Folds:
     """Registers the counters, and returns what counts."""
     return {
         **_RunTimes(registry).folds,
-        **_remarks(registry),
-        events.SessionCreated: _plain(
+        **_count_problems(registry),
+        events.SessionCreated: _count_events(
             registry,
             "nousd_new_sessions",
             "Sessions that were made, those of tasks among them.",
         ),
-        events.SessionDeleted: _plain(
+        events.SessionDeleted: _count_events(
             registry, "nousd_deleted_sessions", "Sessions that were deleted."
         ),
-        events.TurnStart: _plain(registry, "nousd_turns", "Turns that began."),
-        events.RunConflict: _plain(
+        events.TurnStart: _count_events(registry, "nousd_turns", "Turns that began."),
+        events.RunConflict: _count_events(
             registry, "nousd_run_conflicts", "Runs that were refused beside another, as told."
         ),
-        events.QueueUpdate: _inputs(registry),
+        events.QueueUpdate: _count_inputs(registry),
     }
 
 
-def _plain(registry: CollectorRegistry, name: str, help: str) -> Fold:
+def _count_events(registry: CollectorRegistry, name: str, help: str) -> Fold:
     counter = Counter(name, help, registry=registry)
     return lambda _event, _ts: counter.inc()
 
 
-def _inputs(registry: CollectorRegistry) -> Fold:
+def _count_inputs(registry: CollectorRegistry) -> Fold:
     inputs = Counter(
         "nousd_inputs", "Inputs that were accepted, by kind.", ("kind",), registry=registry
     )
@@ -112,10 +112,10 @@ def _inputs(registry: CollectorRegistry) -> Fold:
     return queue_update
 
 
-def _remarks(registry: CollectorRegistry) -> Folds:
+def _count_problems(registry: CollectorRegistry) -> Folds:
     warnings = Counter("nousd_warnings", "Warnings in runs, by code.", ("code",), registry=registry)
     errors = Counter("nousd_errors", "Errors in runs, by code.", ("code",), registry=registry)
-    warned, failed = Names(CODES_MAX), Names(CODES_MAX)
+    warned, failed = LabelValues(CODES_MAX), LabelValues(CODES_MAX)
     return {
         events.Warning: lambda event, _ts: warnings.labels(*warned.of(event.code)).inc(),
         events.Error: lambda event, _ts: errors.labels(*failed.of(event.code)).inc(),
@@ -167,14 +167,14 @@ _MODEL_SECONDS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
 _MODEL: Final = ("provider", "model")
 
 
-def model_folds(registry: CollectorRegistry) -> Folds:
+def _model_folds(registry: CollectorRegistry) -> Folds:
     """Registers the counters, and returns what counts."""
     return {UsageReported: _ModelCalls(registry).ended}
 
 
 class _ModelCalls:
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._models = Names(MODELS_MAX)
+        self._models = LabelValues(MODELS_MAX)
         self._calls = Counter(
             "nousd_model_calls",
             "Calls that a provider answered, if only in part, by what they were for.",
@@ -222,11 +222,11 @@ class _ModelCalls:
         if event.cost_usd is not UNSET:
             self._dollars.labels(*model).inc(event.cost_usd)
         if event.usage is not UNSET:
-            for kind, tokens in _apart(event.usage).items():
+            for kind, tokens in _disjoint_tokens(event.usage).items():
                 self._tokens.labels(*model, kind).inc(tokens)
 
 
-def _apart(usage: Usage) -> dict[str, int]:
+def _disjoint_tokens(usage: Usage) -> dict[str, int]:
     """Returns the tokens of a call by kinds of which none is part of another."""
     cached = usage.cache_read + usage.cache_write
     tokens = {
@@ -251,15 +251,15 @@ DECIDERS_MAX: Final = 20
 _TOOL_SECONDS: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
 
 
-def tool_folds(registry: CollectorRegistry) -> Folds:
+def _tool_folds(registry: CollectorRegistry) -> Folds:
     """Registers the counters, and returns what counts."""
-    return {**_ToolCalls(registry).folds, **_requests(registry)}
+    return {**_ToolCalls(registry).folds, **_count_requests(registry)}
 
 
 class _ToolCalls:
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._tools = Names(TOOLS_MAX)
-        self._deciders = Names(DECIDERS_MAX)
+        self._tools = LabelValues(TOOLS_MAX)
+        self._deciders = LabelValues(DECIDERS_MAX)
         self._calls = Counter(
             "nousd_tool_calls",
             "Calls of tools, by how they ended. The name of a tool that never ran is told as other.",
@@ -301,7 +301,7 @@ class _ToolCalls:
             self._seconds.labels(*tool, outcome).observe(event.duration_ms / 1000)
 
 
-def _requests(registry: CollectorRegistry) -> Folds:
+def _count_requests(registry: CollectorRegistry) -> Folds:
     asked = Counter(
         "nousd_permission_requests",
         "How often somebody was asked whether a call may run.",

@@ -13,7 +13,7 @@ _NAME: Final = re.compile(rf"{_PART}(?:/{_PART}){{0,3}}")
 _CHARS_MAX: Final = 100
 
 
-class Names:
+class LabelValues:
     """The values that some labels have together, such as provider and model.
 
     Args:

@@ -12,9 +12,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 import nousd
-from nousd.bridge.metrics.event_counters import Happened
-from nousd.bridge.metrics.process import families
-from nousd.bridge.metrics.requests import Requests
+from nousd.bridge.metrics.event_counters import EventCounters
+from nousd.bridge.metrics.process import daemon_families
+from nousd.bridge.metrics.requests import RequestCounters
 from nousd.wire.responses import Metrics
 
 
@@ -39,10 +39,10 @@ class Meters:
             registry=self._registry,
         )
         version.labels(nousd.__version__).set(1)
-        self.happened = Happened(self._registry)
-        self.requests = Requests(self._registry)
+        self.events = EventCounters(self._registry)
+        self.requests = RequestCounters(self._registry)
 
-    def exposed(self, figures: Metrics | None, accept: str) -> Exposition:
+    def expose(self, figures: Metrics | None, accept: str) -> Exposition:
         """Returns all figures as text. It may be called in a thread.
 
         Args:
@@ -53,7 +53,7 @@ class Meters:
             encode, content_type = choose_encoder(accept)
         except TypeError:  # it names a version that is no number
             encode, content_type = choose_encoder("")
-        return Exposition(encode(_All(self._registry, families(figures))), content_type)
+        return Exposition(encode(_All(self._registry, daemon_families(figures))), content_type)
 
 
 class _All(Collector):

@@ -19,17 +19,17 @@ from nousd.wire.objects.metrics import Durations, LogMetrics
 from nousd.wire.responses import Metrics
 
 
-def families(figures: Metrics | None) -> Iterator[Metric]:
+def daemon_families(figures: Metrics | None) -> Iterator[Metric]:
     """Yields all there is to say of a daemon; of one that does not answer, only that."""
     yield _gauge("nousd_up", "Whether the daemon answers.", int(figures is not None))
     if figures is None:
         return
-    yield from _open(figures)
+    yield from _activity(figures)
     yield from _waiting(figures)
-    yield from _written(figures.log)
+    yield from _log_figures(figures.log)
 
 
-def _open(figures: Metrics) -> Iterator[Metric]:
+def _activity(figures: Metrics) -> Iterator[Metric]:
     started = datetime.fromisoformat(figures.started_at).timestamp()
     yield _gauge("nousd_start_time_seconds", "When the daemon started, as Unix time.", started)
     yield _gauge("nousd_uptime_seconds", "For how long it has run.", figures.uptime_seconds)
@@ -74,7 +74,7 @@ def _waiting(figures: Metrics) -> Iterator[Metric]:
     yield _gauge("nousd_log_head", "The number of the newest event.", cursor_seq(figures.cursor))
 
 
-def _written(log: LogMetrics) -> Iterator[Metric]:
+def _log_figures(log: LogMetrics) -> Iterator[Metric]:
     commits = CounterMetricFamily(
         "nousd_log_commits", "Commits, by what they waited for.", labels=["durability"]
     )

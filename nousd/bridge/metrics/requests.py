@@ -23,7 +23,7 @@ _CUT_OFF: Final = "none"
 """The status of a request whose client was gone before there was one."""
 
 
-class Requests:
+class RequestCounters:
     """The counters."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -54,14 +54,14 @@ class Requests:
         )
 
 
-class Measured:
+class MeteredApp:
     """The ASGI application around all others.
 
     Args:
         paths: those that are routes by themselves, beside the ones that say so in ``ROUTE``.
     """
 
-    def __init__(self, app: ASGIApp, requests: Requests, paths: Iterable[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, requests: RequestCounters, paths: Iterable[str] = ()) -> None:
         self._app = app
         self._requests = requests
         self._paths = frozenset(paths)
@@ -82,7 +82,7 @@ class _Request:
 
     def __init__(
         self,
-        requests: Requests,
+        requests: RequestCounters,
         scope: Scope,
         receive: Receive,
         send: Send,

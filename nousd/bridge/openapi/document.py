@@ -13,7 +13,7 @@ import msgspec
 from nousd.bridge.openapi.examples import EXAMPLES
 from nousd.bridge.openapi.refusals import refusals
 from nousd.bridge.replies import FAILURES, ErrorBody
-from nousd.bridge.routing.route import Exposed, Row
+from nousd.bridge.routing.route import PrometheusText, Row
 from nousd.wire.codec.schema_descriptions import first_paragraph, tidied
 
 VERSION: Final = "3.1.0"
@@ -47,7 +47,7 @@ _FIGURES: Final = {
     media_type: {"schema": {"type": "string"}}
     for media_type in ("text/plain", "application/openmetrics-text")
 }
-_TEXTS: Final[Mapping[Any, Json]] = {bytes: _PAGE, str: _TEXT_STREAM, Exposed: _FIGURES}
+_TEXTS: Final[Mapping[Any, Json]] = {bytes: _PAGE, str: _TEXT_STREAM, PrometheusText: _FIGURES}
 """what a row names where a reply is no JSON -> its kinds of content"""
 _RENAMED: Final[Mapping[int, str]] = {
     413: "Content Too Large",
@@ -58,7 +58,7 @@ _RENAMED: Final[Mapping[int, str]] = {
 """status -> what RFC 9110 calls it; Python says so from 3.13 on, and the document is the same on all"""
 
 
-def openapi(rows: Iterable[Row], *, version: str) -> Json:
+def make_document(rows: Iterable[Row], *, version: str) -> Json:
     """Returns the document.
 
     Args:

@@ -25,7 +25,7 @@ _BEGINNING_CHARS: Final = 1024
 """What of a text that was put stands in the line."""
 
 
-class Handed(NamedTuple):
+class MessageContent(NamedTuple):
     """What a message says, and what comes with it.
 
     Args:
@@ -43,7 +43,7 @@ class _File(NamedTuple):
     data: bytes
 
 
-async def handed_in(daemon: Client, parts: Iterable[PartGiven]) -> Handed:
+async def read_parts(daemon: Client, parts: Iterable[PartGiven]) -> MessageContent:
     """Returns the texts of a message, joined with LF, and its files; of files alone the names.
 
     Raises:
@@ -54,7 +54,7 @@ async def handed_in(daemon: Client, parts: Iterable[PartGiven]) -> Handed:
     files: list[_File] = []
     for index, part in enumerate(parts):
         if part.type == "file":
-            files.append(_file(part, f"body: parts[{index}]"))
+            files.append(_parse_file(part, f"body: parts[{index}]"))
         elif part.text is None:
             raise HttpError(UNPROCESSABLE, f"body: parts[{index}].text is required")
         else:
@@ -70,8 +70,8 @@ async def handed_in(daemon: Client, parts: Iterable[PartGiven]) -> Handed:
     for file in files:
         in_line = len(file.data) <= max(left, 0)
         left -= len(file.data) if in_line else 0
-        attachments.append(await _attached(daemon, file, in_line=in_line))
-    return Handed(*said, tuple(attachments))
+        attachments.append(await _attach_file(daemon, file, in_line=in_line))
+    return MessageContent(*said, tuple(attachments))
 
 
 async def _put_text(daemon: Client, text: str, data: bytes) -> tuple[str, str | None]:
@@ -84,7 +84,7 @@ async def _put_text(daemon: Client, text: str, data: bytes) -> tuple[str, str | 
     return beginning, await _put(daemon, _File("text/plain", None, data))
 
 
-async def _attached(daemon: Client, file: _File, *, in_line: bool) -> AttachmentGiven:
+async def _attach_file(daemon: Client, file: _File, *, in_line: bool) -> AttachmentGiven:
     if in_line:
         return AttachmentGiven(media_type=file.media_type, name=file.name, data=file.data)
     return AttachmentGiven(name=file.name, artifact_id=await _put(daemon, file))
@@ -104,7 +104,7 @@ async def _put(daemon: Client, file: _File) -> str:
     raise AssertionError("an empty file stands in its line")
 
 
-def _file(part: PartGiven, where: str) -> _File:
+def _parse_file(part: PartGiven, where: str) -> _File:
     head, comma, body = (part.url or "").partition(",")
     if not (comma and head.lower().startswith("data:")):
         raise HttpError(UNPROCESSABLE, f"{where}.url is to be a data: URL: files come as data only")

@@ -8,11 +8,11 @@ import msgspec
 from starlette.responses import Response
 
 from nousd.bridge.replies import ErrorBody, json_reply
-from nousd.bridge.routes.runs import told_as_conflict
+from nousd.bridge.routes.runs import reporting_conflict
 from nousd.bridge.routes.transcripts import read_session
 from nousd.bridge.routing.route import Call, Row
 from nousd.views.tandem.runs import Conflict
-from nousd.views.tandem.sessions import Session, TodoItem, session, todo_items
+from nousd.views.tandem.sessions import Session, TodoItem, render_session, render_todos
 from nousd.wire.commands import BranchSession, CompactSession, GetTodos
 from nousd.wire.limits import HTTP_PROMPT_SECONDS
 
@@ -32,17 +32,17 @@ class Summarized(msgspec.Struct, frozen=True):
 
 async def _todo(call: Call) -> Response:
     now = await call.daemon.ask(GetTodos(session_id=call.path["id"]))
-    return json_reply(todo_items(now.todos))
+    return json_reply(render_todos(now.todos))
 
 
 async def _fork(call: Call) -> Response:
     made = await call.daemon.ask(BranchSession(session_id=call.path["id"], activate=False))
-    copy = session(*await read_session(call.daemon, made.session_id))
+    copy = render_session(*await read_session(call.daemon, made.session_id))
     return json_reply(Forked(**msgspec.structs.asdict(copy) | {"ok": True}, session=copy))
 
 
 async def _summarize(call: Call) -> Response:
-    async with told_as_conflict(call):
+    async with reporting_conflict(call):
         done = await call.daemon.ask(
             CompactSession(session_id=call.path["id"]), timeout_seconds=HTTP_PROMPT_SECONDS
         )

@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import HTMLResponse, Response
 
 import nousd
-from nousd.bridge.openapi.document import openapi
+from nousd.bridge.openapi.document import make_document
 from nousd.bridge.replies import json_reply
 from nousd.bridge.routing.route import Call, Row
 
@@ -134,7 +134,7 @@ def _pretty(value: Any) -> str:
 
 
 def _document(call: Call) -> dict[str, Any]:
-    return openapi(call.services.rows, version=nousd.__version__)
+    return make_document(call.services.rows, version=nousd.__version__)
 
 
 ROWS: Final = (

@@ -9,9 +9,9 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from nousd.bridge.replies import Failure, HttpError, json_reply
-from nousd.bridge.routes.attachments import handed_in
+from nousd.bridge.routes.attachments import read_parts
 from nousd.bridge.routes.bodies import ModelGiven, PartGiven, SampledGiven
-from nousd.bridge.routes.transcripts import message_of, read_session
+from nousd.bridge.routes.transcripts import read_message, read_session
 from nousd.bridge.routing.route import Call, Row
 from nousd.views.tandem.messages import Message
 from nousd.views.tandem.sessions import DEFAULT_TITLE
@@ -71,7 +71,7 @@ def require_not_handled(accepted: Accepted) -> None:
 async def _append(call: Call) -> Response:
     session_id = call.path["id"]
     body: SendMessage = call.body
-    handed = await handed_in(call.daemon, body.parts)
+    handed = await read_parts(call.daemon, body.parts)
     accepted = await call.daemon.ask(
         AppendMessage(
             session_id=session_id,
@@ -82,7 +82,7 @@ async def _append(call: Call) -> Response:
     )
     require_not_handled(accepted)
     await _name_session(call, handed.text)
-    return json_reply(await message_of(call.daemon, session_id, accepted.entry_id or ""))
+    return json_reply(await read_message(call.daemon, session_id, accepted.entry_id or ""))
 
 
 async def _name_session(call: Call, text: str) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 import anyio
 from starlette.responses import Response
 
-from nousd.bridge.routing.route import Call, Exposed, Row
+from nousd.bridge.routing.route import Call, PrometheusText, Row
 from nousd.client.client import Client
 from nousd.errors import ClientError
 from nousd.wire.commands import GetMetrics
@@ -22,15 +22,15 @@ _logger: Final = logging.getLogger(__name__)
 
 async def _metrics(call: Call) -> Response:
     """The bridge's own figures are told also while the daemon does not answer."""
-    figures = await _of_daemon(call.daemon)
+    figures = await _daemon_figures(call.daemon)
     accept = call.header("accept") or ""
     meters = call.services.meters
     # Writing out thousands of lines takes longer than the event loop is to be held up.
-    told = await anyio.to_thread.run_sync(meters.exposed, figures, accept)
+    told = await anyio.to_thread.run_sync(meters.expose, figures, accept)
     return Response(told.data, headers={"content-type": told.content_type})
 
 
-async def _of_daemon(daemon: Client) -> Metrics | None:
+async def _daemon_figures(daemon: Client) -> Metrics | None:
     try:
         with anyio.fail_after(PATIENCE_SECONDS):
             return await daemon.ask(GetMetrics())
@@ -46,6 +46,6 @@ ROWS: Final = (
         handler=_metrics,
         summary="The figures of the daemon and of this server, for Prometheus.",
         sends=("get_metrics",),
-        replies={200: Exposed},
+        replies={200: PrometheusText},
     ),
 )

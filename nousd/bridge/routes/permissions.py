@@ -15,8 +15,8 @@ from nousd.errors import Refused
 from nousd.views.tandem.permissions import (
     AskedPermissions,
     NamedCall,
-    asked_permissions,
-    call_of,
+    parse_request_id,
+    render_permissions,
     rule_id,
 )
 from nousd.wire.commands import (
@@ -75,9 +75,9 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _permissions(call: Call) -> Response:
-    call.services.presence.looked()
+    call.services.responders.note_listing()
     now = await call.daemon.ask(ListPermissions(session_id=call.query.session_id or None))
-    return json_reply(asked_permissions(now))
+    return json_reply(render_permissions(now))
 
 
 async def _reply(call: Call) -> Response:
@@ -86,7 +86,7 @@ async def _reply(call: Call) -> Response:
         words = ", ".join(_DECISIONS)
         raise HttpError(_REPLY_INVALID, f"reply must be one of {words}")
     decision = _DECISIONS[body.reply]
-    accepted = await _decided(call, decision, body.reason)
+    accepted = await _decide(call, decision, body.reason)
     does = "deny" if decision == "deny_session" else "allow"
     rule = None if accepted.rule is UNSET else rule_id(does, accepted.rule)
     return json_reply(
@@ -102,22 +102,22 @@ async def _reply(call: Call) -> Response:
 
 
 async def _approve(call: Call) -> Response:
-    await _decided(call, "once", call.body.reason)
+    await _decide(call, "once", call.body.reason)
     return json_reply(Ok(ok=True))
 
 
 async def _deny(call: Call) -> Response:
-    await _decided(call, "deny", call.body.reason)
+    await _decide(call, "deny", call.body.reason)
     return json_reply(Ok(ok=True))
 
 
-async def _decided(call: Call, decision: ConfirmDecision, reason: str | None) -> Accepted:
+async def _decide(call: Call, decision: ConfirmDecision, reason: str | None) -> Accepted:
     """Decides about the tool call that the path means.
 
     Raises:
         HttpError: nobody is asked about it, or not any more.
     """
-    record = await _waiting(call, call_of(call.path["request_id"]))
+    record = await _waiting_call(call, parse_request_id(call.path["request_id"]))
     assert isinstance(record.input_hash, str)
     command = ConfirmTool(
         tool_call_id=record.tool_call_id,
@@ -127,14 +127,14 @@ async def _decided(call: Call, decision: ConfirmDecision, reason: str | None) ->
         reason=reason,
     )
     try:
-        return await _confirmed(call, command)
+        return await _confirm(call, command)
     except Refused as refused:
         if refused.code == "command_rejected":
-            raise HttpError(_NOT_PENDING, _over(refused.details.get("by"))) from None
+            raise HttpError(_NOT_PENDING, _not_pending(refused.details.get("by"))) from None
         raise
 
 
-async def _confirmed(call: Call, command: ConfirmTool) -> Accepted:
+async def _confirm(call: Call, command: ConfirmTool) -> Accepted:
     try:
         return await call.daemon.ask(command)
     except Refused as refused:
@@ -144,7 +144,7 @@ async def _confirmed(call: Call, command: ConfirmTool) -> Accepted:
     return await call.daemon.ask(msgspec.structs.replace(command, decision=alone))
 
 
-async def _waiting(call: Call, named: NamedCall) -> ToolCallRecord:
+async def _waiting_call(call: Call, named: NamedCall) -> ToolCallRecord:
     """Returns the call that is meant, about which somebody is asked; see ``_decided``."""
     not_found = HttpError(_REQUEST_NOT_FOUND, "there is no such request")
     try:
@@ -162,7 +162,7 @@ async def _waiting(call: Call, named: NamedCall) -> ToolCallRecord:
         return record
     if record.decision is UNSET or record.decision.by not in _ASKED:
         raise not_found
-    raise HttpError(_NOT_PENDING, _over(record.decision.by))
+    raise HttpError(_NOT_PENDING, _not_pending(record.decision.by))
 
 
 async def _is_seen_in(call: Call, session_id: str, record: ToolCallRecord) -> bool:
@@ -173,7 +173,7 @@ async def _is_seen_in(call: Call, session_id: str, record: ToolCallRecord) -> bo
     return any(request.tool_call_id == record.tool_call_id for request in now.pending)
 
 
-def _over(by: str | None) -> str:
+def _not_pending(by: str | None) -> str:
     words = {"timeout": "it has expired", "stop": "its run was stopped"}
     return f"the request is not pending: {words.get(by or '', 'it was decided already')}"
 

@@ -17,18 +17,18 @@ from nousd.bridge.replies import (
     empty_reply,
     json_reply,
 )
-from nousd.bridge.routes.attachments import handed_in
+from nousd.bridge.routes.attachments import read_parts
 from nousd.bridge.routes.bodies import ModelGiven
 from nousd.bridge.routes.messages import SPELLS, SendMessage, require_not_handled
-from nousd.bridge.routes.runs import told_as_conflict
+from nousd.bridge.routes.runs import reporting_conflict
 from nousd.bridge.routes.transcripts import read_session
 from nousd.bridge.routing.route import Call, Row
 from nousd.bridge.stream.rendered_event import StreamQuery
 from nousd.bridge.stream.sse import answering_stream, stream_pages, stream_response
 from nousd.errors import Refused
 from nousd.views.stream_position import StreamPosition, position_after_event
-from nousd.views.tandem.messages import Message, reply
-from nousd.views.tandem.runs import Conflict, Started, started
+from nousd.views.tandem.messages import Message, last_answer_text
+from nousd.views.tandem.runs import Conflict, Started, render_started
 from nousd.views.tandem.tools import ANY, allowed_tools
 from nousd.views.tandem.values import or_none
 from nousd.wire.commands import ListTools, Prompt
@@ -56,7 +56,7 @@ class Reply(msgspec.Struct, frozen=True):
     reply: str
 
 
-class _Begun(NamedTuple):
+class _StartedRun(NamedTuple):
     """A run that was requested; ``position`` is before all of its frames."""
 
     session_id: str
@@ -65,7 +65,7 @@ class _Begun(NamedTuple):
     is_repeated: bool
 
 
-async def _begin(call: Call) -> _Begun:
+async def _start_run(call: Call) -> _StartedRun:
     """Starts a run, unless one was started with the same idempotency key.
 
     Raises:
@@ -75,7 +75,7 @@ async def _begin(call: Call) -> _Begun:
     position = position_after_event(call.hub.head)
     prompt = await _prompt(call)
     try:
-        async with told_as_conflict(call):
+        async with reporting_conflict(call):
             accepted = await call.daemon.ask(prompt, Accepted)
     except Refused as refused:
         if refused.message == "client_message_id_reused":
@@ -84,12 +84,12 @@ async def _begin(call: Call) -> _Begun:
         raise
     require_not_handled(accepted)
     run_id = or_none(accepted.run_id) or ""
-    return _Begun(call.path["id"], run_id, position, accepted.repeated is True)
+    return _StartedRun(call.path["id"], run_id, position, accepted.repeated is True)
 
 
 async def _prompt(call: Call) -> Prompt:
     body: SendMessage = call.body
-    handed = await handed_in(call.daemon, body.parts)
+    handed = await read_parts(call.daemon, body.parts)
     model = body.model or ModelGiven()
     return Prompt(
         text=handed.text,
@@ -133,33 +133,33 @@ def _message_id(call: Call) -> str | None:
     return f"{_KEY_PREFIX}{key}"
 
 
-def _answer_of(begun: _Begun) -> Response:
+def _reply_with_run(begun: _StartedRun) -> Response:
     """Returns the answer that says which run it is; so is answered whatever was repeated."""
-    body = started(begun.session_id, begun.run_id, is_repeated=begun.is_repeated)
+    body = render_started(begun.session_id, begun.run_id, is_repeated=begun.is_repeated)
     return json_reply(body, 202, {_RUN_ID: begun.run_id})
 
 
 async def _prompt_async(call: Call) -> Response:
-    await call.services.presence.starts_run(call.path["id"])
-    begun = await _begin(call)
+    await call.services.responders.expect_reader(call.path["id"])
+    begun = await _start_run(call)
     if call.query.wanted is None and not begun.is_repeated:
         return empty_reply(204, {_RUN_ID: begun.run_id})
-    return _answer_of(begun)
+    return _reply_with_run(begun)
 
 
 async def _prompt_sync(call: Call) -> Response:
     streams = "text/event-stream" in call.request.headers.get("accept", "").lower()
     if streams:
-        await call.services.presence.starts_run(call.path["id"])
-    begun = await _begin(call)
+        await call.services.responders.expect_reader(call.path["id"])
+    begun = await _start_run(call)
     if begun.is_repeated:
         # Its end may be long over: whoever comes back attaches to the run.
-        return _answer_of(begun)
+        return _reply_with_run(begun)
     headers = {_RUN_ID: begun.run_id}
     query = StreamQuery(call.view, begun.session_id, begun.run_id)
     if streams:
-        presence = call.services.presence
-        frames = answering_stream(call.hub, presence, query, begun.position, ends_with_run=True)
+        responders = call.services.responders
+        frames = answering_stream(call.hub, responders, query, begun.position, ends_with_run=True)
         return stream_response(frames, headers)
     with anyio.move_on_after(HTTP_PROMPT_SECONDS) as waiting:
         async for _ in stream_pages(call.hub, query, begun.position, ends_with_run=True):
@@ -168,7 +168,7 @@ async def _prompt_sync(call: Call) -> Response:
         words = "the run goes on, but is not waited for any longer"
         raise HttpError(TIMED_OUT, words, headers=headers)
     _, messages = await read_session(call.daemon, begun.session_id)
-    answer = Reply(reply(messages)) if call.caller.takes_reply_object else messages
+    answer = Reply(last_answer_text(messages)) if call.caller.takes_reply_object else messages
     return json_reply(answer, headers=headers)
 
 

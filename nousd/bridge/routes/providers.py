@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from nousd.bridge.replies import json_reply
 from nousd.bridge.routing.route import Call, Row
-from nousd.views.tandem.providers import Catalog, catalog
+from nousd.views.tandem.providers import Catalog, render_catalog
 from nousd.wire.commands import ListModels
 
 
@@ -22,7 +22,7 @@ async def _providers(call: Call) -> Response:
         ]
         models = tuple(model for answer in each for model in answer.models)
         listed = msgspec.structs.replace(listed, models=models)
-    return json_reply(catalog(listed))
+    return json_reply(render_catalog(listed))
 
 
 ROWS: Final = (

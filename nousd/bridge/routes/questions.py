@@ -10,7 +10,7 @@ from nousd.bridge.replies import UNPROCESSABLE, Failure, HttpError, json_reply
 from nousd.bridge.routes.bodies import AskingQuery, Given, Ok, ReasonGiven
 from nousd.bridge.routing.route import Call, Row
 from nousd.errors import Refused
-from nousd.views.tandem.questions import AskedQuestion, asked_question, given_answer
+from nousd.views.tandem.questions import AskedQuestion, parse_answer, render_question_request
 from nousd.wire.commands import (
     AnswerQuestion,
     ListQuestions,
@@ -35,25 +35,25 @@ class AnswerGiven(Given, frozen=True, kw_only=True):
 
 
 async def _questions(call: Call) -> Response:
-    call.services.presence.looked()
+    call.services.responders.note_listing()
     asked = await call.daemon.ask(ListQuestions(session_id=call.query.session_id or None))
-    return json_reply([asked_question(question) for question in asked.questions])
+    return json_reply([render_question_request(question) for question in asked.questions])
 
 
 async def _answer(call: Call) -> Response:
-    question = await _question(call)
-    given = _given(call.body, question.questions)
+    question = await _waiting_question(call)
+    given = _given_answers(call.body, question.questions)
     if not given:
-        return await _rejected(call, question, _NO_ANSWER)
+        return await _reject_question(call, question, _NO_ANSWER)
     if len(given) != len(question.questions):
         words = f"body: answers must have {len(question.questions)} items, one for each question"
         raise HttpError(UNPROCESSABLE, words)
-    answers = tuple(map(given_answer, question.questions, given))
-    await _settled(call, AnswerQuestion(question_id=question.question_id, answers=answers))
+    answers = tuple(map(parse_answer, question.questions, given))
+    await _send_outcome(call, AnswerQuestion(question_id=question.question_id, answers=answers))
     return json_reply(Ok(ok=True))
 
 
-def _given(
+def _given_answers(
     body: AnswerGiven, questions: tuple[UserQuestion, ...]
 ) -> list[str] | list[str | list[str]]:
     """Returns an answer for each question; none at all if none is given."""
@@ -63,15 +63,15 @@ def _given(
 
 
 async def _reject(call: Call) -> Response:
-    return await _rejected(call, await _question(call), call.body.reason)
+    return await _reject_question(call, await _waiting_question(call), call.body.reason)
 
 
-async def _rejected(call: Call, question: QuestionAsked, reason: str | None) -> Response:
-    await _settled(call, RejectQuestion(question_id=question.question_id, reason=reason))
+async def _reject_question(call: Call, question: QuestionAsked, reason: str | None) -> Response:
+    await _send_outcome(call, RejectQuestion(question_id=question.question_id, reason=reason))
     return json_reply(Ok(ok=True))
 
 
-async def _settled(call: Call, command: AnswerQuestion | RejectQuestion) -> None:
+async def _send_outcome(call: Call, command: AnswerQuestion | RejectQuestion) -> None:
     try:
         await call.daemon.ask(command)
     except Refused as refused:
@@ -82,7 +82,7 @@ async def _settled(call: Call, command: AnswerQuestion | RejectQuestion) -> None
         raise
 
 
-async def _question(call: Call) -> QuestionAsked:
+async def _waiting_question(call: Call) -> QuestionAsked:
     """Returns the question that the path means, which waits.
 
     Raises:
@@ -95,7 +95,7 @@ async def _question(call: Call) -> QuestionAsked:
             return question
     if "id" not in call.path:
         # No answers fit no question, so this does nothing but say whether it was there.
-        await _settled(call, AnswerQuestion(question_id=wanted, answers=()))
+        await _send_outcome(call, AnswerQuestion(question_id=wanted, answers=()))
     raise HttpError(_QUESTION_NOT_FOUND, "no such question waits")
 
 

@@ -36,7 +36,7 @@ class RuleGiven(Given, frozen=True, kw_only=True):
     pattern: str | None = None
 
 
-def session_rules(given: Sequence[RuleGiven]) -> SessionRules:
+def parse_rules(given: Sequence[RuleGiven]) -> SessionRules:
     """Returns rules of ours.
 
     Raises:
@@ -48,12 +48,12 @@ def session_rules(given: Sequence[RuleGiven]) -> SessionRules:
         if decision is None:
             words = f"body: permission[{index}].action must be one of {', '.join(_DECISIONS)}"
             raise HttpError(UNPROCESSABLE, words)
-        told[decision] += _texts(rule)
+        told[decision] += _rule_texts(rule)
     # Several of the engine's tools may be one of ours.
     return SessionRules(**{decision: tuple(dict.fromkeys(each)) for decision, each in told.items()})
 
 
-def _texts(rule: RuleGiven) -> list[str]:
+def _rule_texts(rule: RuleGiven) -> list[str]:
     """Returns a rule for each tool of ours that is meant; the rule itself where nothing of ours is."""
     pattern = rule.pattern
     says_nothing = pattern is None or pattern in _ANY or is_same_tool(pattern, rule.permission)

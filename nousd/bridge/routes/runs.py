@@ -13,7 +13,7 @@ from nousd.bridge.replies import RUN_CONFLICT, HttpError, json_reply
 from nousd.bridge.routing.route import Call, Row
 from nousd.client.client import Client
 from nousd.errors import Refused
-from nousd.views.tandem.runs import Idle, RunNow, conflict, run_now
+from nousd.views.tandem.runs import Idle, RunNow, render_conflict, render_run_state
 from nousd.wire.commands import Abort, GetState
 from nousd.wire.responses.runs import ActiveRun
 
@@ -28,7 +28,7 @@ class Cancelled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     closedBrowserSessions: int | None = None  # noqa: N815
 
 
-async def active_run(daemon: Client, session_id: str) -> ActiveRun | None:
+async def get_active_run(daemon: Client, session_id: str) -> ActiveRun | None:
     """Returns the run that a session has at the moment.
 
     Raises:
@@ -39,7 +39,7 @@ async def active_run(daemon: Client, session_id: str) -> ActiveRun | None:
 
 
 @asynccontextmanager
-async def told_as_conflict(call: Call) -> AsyncIterator[None]:
+async def reporting_conflict(call: Call) -> AsyncIterator[None]:
     """Words the refusal of what cannot be done during a run as the one of a second run.
 
     Raises:
@@ -54,31 +54,31 @@ async def told_as_conflict(call: Call) -> AsyncIterator[None]:
         session_id = call.path["id"]
         details = refused.details
         if "started_at" not in details:
-            run = await active_run(call.daemon, session_id)
+            run = await get_active_run(call.daemon, session_id)
             if run is None:
                 raise
             details = msgspec.to_builtins(run)
-        body = conflict({"last_activity_at": details["started_at"], **details})
+        body = render_conflict({"last_activity_at": details["started_at"], **details})
         raise HttpError(RUN_CONFLICT, body.error, body=body) from None
 
 
-async def _run(call: Call) -> Response:
+async def _get_run(call: Call) -> Response:
     session_id = call.path["id"]
-    return json_reply(run_now(session_id, await active_run(call.daemon, session_id)))
+    return json_reply(render_run_state(session_id, await get_active_run(call.daemon, session_id)))
 
 
 async def _cancel(call: Call) -> Response:
-    cancelled = await _stopped(call, None)
+    cancelled = await _stop_run(call, None)
     return json_reply(Cancelled(ok=True, cancelled=cancelled, closedBrowserSessions=0))
 
 
 async def _cancel_run(call: Call) -> Response:
-    cancelled = await _stopped(call, call.path["run_id"])
+    cancelled = await _stop_run(call, call.path["run_id"])
     closed = 0 if cancelled else None
     return json_reply(Cancelled(ok=True, cancelled=cancelled, closedBrowserSessions=closed))
 
 
-async def _stopped(call: Call, run_id: str | None) -> bool:
+async def _stop_run(call: Call, run_id: str | None) -> bool:
     """Stops a run, and leaves what waits in the session's queue; returns whether there was one."""
     try:
         await call.daemon.ask(
@@ -95,7 +95,7 @@ ROWS: Final = (
     Row(
         method="GET",
         path="/session/{id}/run",
-        handler=_run,
+        handler=_get_run,
         summary="Reads which run goes on, for who comes back.",
         sends=("get_state",),
         replies={200: RunNow | Idle},

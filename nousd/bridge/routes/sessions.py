@@ -11,17 +11,17 @@ from starlette.responses import Response
 
 from nousd.bridge.replies import UNPROCESSABLE, HttpError, json_reply
 from nousd.bridge.routes.bodies import Given, ModelGiven, SampledGiven
-from nousd.bridge.routes.rules import RuleGiven, session_rules
+from nousd.bridge.routes.rules import RuleGiven, parse_rules
 from nousd.bridge.routes.transcripts import read_session
 from nousd.bridge.routing.route import Call, Row
 from nousd.client.client import Client
-from nousd.views.tandem.runs import DEFERRED, RunFacts, run_facts
+from nousd.views.tandem.runs import DEFERRED, RunFacts, render_run
 from nousd.views.tandem.sessions import (
     DEFAULT_TITLE,
     ChangedSession,
     Session,
-    changed_session,
-    session,
+    render_changed_session,
+    render_session,
 )
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands import (
@@ -90,7 +90,7 @@ class Deleted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str | None = None
 
 
-async def record_of(call: Call) -> SessionRecord:
+async def get_record(call: Call) -> SessionRecord:
     """Returns the session that the path names.
 
     Raises:
@@ -105,18 +105,18 @@ async def _create(call: Call) -> Response:
     wanted = NewSession(
         name=_name(body.title),
         parent_id=body.parent_id or None,
-        workspace=_folder(body),
+        workspace=_requested_workspace(body),
         activate=False,
         source=body.source_kind or body.sourceKind or None,
         source_metadata=body.source_metadata or body.sourceMetadata,
         model=model.model,
         provider=model.provider or body.provider or None,
         sampling=body.sampling,
-        rules=session_rules(body.permission) if body.permission else None,
+        rules=parse_rules(body.permission) if body.permission else None,
     )
     made = await call.daemon.ask(wanted)
     record = await call.daemon.ask(GetSession(session_id=made.session_id))
-    return json_reply(session(record.session))
+    return json_reply(render_session(record.session))
 
 
 def _name(title: str | None) -> str | None:
@@ -124,7 +124,7 @@ def _name(title: str | None) -> str | None:
     return None if title is None or title.strip() in ("", DEFAULT_TITLE) else title
 
 
-def _folder(body: CreateSession) -> str | None:
+def _requested_workspace(body: CreateSession) -> str | None:
     """Returns the folder that is asked for; None for the daemon's own."""
     return next(
         (given for given in (body.workspace_root, body.directory) if given not in _OWN), None
@@ -132,7 +132,7 @@ def _folder(body: CreateSession) -> str | None:
 
 
 async def _get(call: Call) -> Response:
-    return json_reply(session(*await read_session(call.daemon, call.path["id"])))
+    return json_reply(render_session(*await read_session(call.daemon, call.path["id"])))
 
 
 async def _patch(call: Call) -> Response:
@@ -144,10 +144,10 @@ async def _patch(call: Call) -> Response:
             session_id=call.path["id"],
             name=or_unset(body.title),
             archived=or_unset(body.archived),
-            rules=UNSET if body.permission is None else session_rules(body.permission),
+            rules=UNSET if body.permission is None else parse_rules(body.permission),
         )
     )
-    return json_reply(changed_session(await record_of(call)))
+    return json_reply(render_changed_session(await get_record(call)))
 
 
 async def _delete(call: Call) -> Response:
@@ -155,7 +155,7 @@ async def _delete(call: Call) -> Response:
     if done.run is UNSET:
         return json_reply(Deleted(deleted=True))
     stopping = Deleted(
-        deleted=False, cancelRequested=True, activeRun=run_facts(done.run), reason=DEFERRED
+        deleted=False, cancelRequested=True, activeRun=render_run(done.run), reason=DEFERRED
     )
     return json_reply(stopping)
 
@@ -187,7 +187,7 @@ async def _list(call: Call) -> Response:
         archived=query.archived,
         source=query.source or None,
     )
-    return json_reply([session(row) for row in await _rows(call.daemon, wanted)])
+    return json_reply([render_session(row) for row in await _rows(call.daemon, wanted)])
 
 
 async def _workspace(daemon: Client, query: ListQuery) -> str | None:
@@ -213,9 +213,9 @@ async def _rows(daemon: Client, wanted: ListSessions) -> list[SessionSummary]:
 
 
 async def _children(call: Call) -> Response:
-    record = await record_of(call)
+    record = await get_record(call)
     wanted = ListSessions(parent_id=record.session_id, children=True, limit=PAGE_ROWS_MAX)
-    return json_reply([session(row) for row in await _rows(call.daemon, wanted)])
+    return json_reply([render_session(row) for row in await _rows(call.daemon, wanted)])
 
 
 ROWS: Final = (

@@ -77,7 +77,7 @@ async def _stream_events(call: Call) -> Response:
     )
     position = position or position_after_event(head)
     return stream_response(
-        answering_stream(call.hub, call.services.presence, query, position, hello)
+        answering_stream(call.hub, call.services.responders, query, position, hello)
     )
 
 
@@ -120,9 +120,9 @@ async def _run_events(call: Call) -> Response:
     if end is not None and end.seq <= position.after:
         # A client that has the end and reconnects, as browsers do by themselves, would wait for ever.
         return stream_response(yield_once(hello))
-    presence = call.services.presence
+    responders = call.services.responders
     return stream_response(
-        answering_stream(call.hub, presence, query, position, hello, ends_with_run=True)
+        answering_stream(call.hub, responders, query, position, hello, ends_with_run=True)
     )
 
 

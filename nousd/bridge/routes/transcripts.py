@@ -11,7 +11,7 @@ from msgspec import UNSET
 from nousd.client.client import Client
 from nousd.errors import AnswerInvalid
 from nousd.views.tandem.failures import Failure, engine_code, run_error
-from nousd.views.tandem.messages import Message, messages
+from nousd.views.tandem.messages import Message, render_messages
 from nousd.wire.commands import GetEvents, GetMessages, GetSession
 from nousd.wire.events import Error, MessageStart
 from nousd.wire.limits import PAGE_ROWS_MAX
@@ -59,13 +59,13 @@ async def read_session(daemon: Client, session_id: str) -> tuple[SessionRecord, 
     now = await daemon.ask(GetSession(session_id=session_id, messages=PAGE_ROWS_MAX))
     if now.transcript is UNSET or now.failed_runs is UNSET:
         raise AnswerInvalid("session_record: the messages are missing")
-    entries = [*await _older(daemon, now.transcript), *now.transcript.messages]
-    entries = await _with_their_runs(daemon, now.failed_runs, entries)
-    failures = await _failures(daemon, now.failed_runs, entries)
-    return now.session, messages(session_id, entries, failures)
+    entries = [*await _read_older(daemon, now.transcript), *now.transcript.messages]
+    entries = await _assign_runs(daemon, now.failed_runs, entries)
+    failures = await _read_failures(daemon, now.failed_runs, entries)
+    return now.session, render_messages(session_id, entries, failures)
 
 
-async def _with_their_runs(
+async def _assign_runs(
     daemon: Client, failed: Iterable[RunRecord], entries: list[Entry]
 ) -> list[Entry]:
     """Returns entries with each as its run's that a run was started on, although it was there already,
@@ -91,7 +91,7 @@ def _runs_of(entries: Iterable[Entry]) -> set[str]:
     return {entry.run_id for entry in entries if isinstance(entry, MessageEntry)}
 
 
-async def _older(daemon: Client, page: Messages) -> list[Entry]:
+async def _read_older(daemon: Client, page: Messages) -> list[Entry]:
     """Returns the entries before a page, the oldest first, as far as they are told."""
     pages: list[tuple[Entry, ...]] = []
     count = size = 0
@@ -107,7 +107,7 @@ async def _older(daemon: Client, page: Messages) -> list[Entry]:
     return [entry for page_entries in reversed(pages) for entry in page_entries]
 
 
-async def message_of(daemon: Client, session_id: str, entry_id: str) -> Message:
+async def read_message(daemon: Client, session_id: str, entry_id: str) -> Message:
     """Returns one message of the user's.
 
     Raises:
@@ -118,21 +118,21 @@ async def message_of(daemon: Client, session_id: str, entry_id: str) -> Message:
     if not found:
         wanted = GetMessages(session_id=session_id, leaf_id=entry_id, limit=1)
         found = list((await daemon.ask(wanted)).messages)
-    return messages(session_id, found)[-1]
+    return render_messages(session_id, found)[-1]
 
 
-async def _failures(
+async def _read_failures(
     daemon: Client, failed: Iterable[RunRecord], entries: Iterable[Entry]
 ) -> dict[str, Failure]:
     """Returns what those of the runs have failed with that entries are of."""
     told = _runs_of(entries)
     return {
-        run.run_id: await _failure(daemon, run, is_looked_up=index < FAILURES_MAX)
+        run.run_id: await _read_failure(daemon, run, is_looked_up=index < FAILURES_MAX)
         for index, run in enumerate(run for run in failed if run.run_id in told)
     }
 
 
-async def _failure(daemon: Client, run: RunRecord, *, is_looked_up: bool) -> Failure:
+async def _read_failure(daemon: Client, run: RunRecord, *, is_looked_up: bool) -> Failure:
     code = _FAILED[run.status]
     if code is None and is_looked_up:
         page = await daemon.ask(GetEvents(run_id=run.run_id, types=("error",), limit=1))

@@ -10,11 +10,11 @@ from starlette.responses import Response
 
 from nousd.bridge.replies import INTERNAL, NOT_FOUND, ErrorBody, HttpError, json_reply
 from nousd.bridge.routes.bodies import Given
-from nousd.bridge.routes.runs import told_as_conflict
+from nousd.bridge.routes.runs import reporting_conflict
 from nousd.bridge.routes.transcripts import read_session
 from nousd.bridge.routing.route import Call, Row
 from nousd.views.tandem.runs import Conflict
-from nousd.views.tandem.sessions import Session, session
+from nousd.views.tandem.sessions import Session, render_session
 from nousd.views.tandem.values import Body, milliseconds
 from nousd.wire.commands import AttachSession, OverrideWorkspace
 from nousd.wire.limits import OVERRIDE_SECONDS_MAX, OVERRIDE_SECONDS_MIN
@@ -50,9 +50,9 @@ async def _attach(call: Call) -> Response:
     attach = AttachSession(
         session_id=session_id, workspace=target, reason=body.reason_tag.strip() or None
     )
-    async with told_as_conflict(call):
+    async with reporting_conflict(call):
         await call.daemon.ask(attach)
-    return json_reply(session(*await read_session(call.daemon, session_id), ok=True))
+    return json_reply(render_session(*await read_session(call.daemon, session_id), ok=True))
 
 
 async def _override(call: Call) -> Response:

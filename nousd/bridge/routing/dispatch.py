@@ -32,7 +32,7 @@ from nousd.wire.limits import NAME_CHARS_MAX
 _FIELD: Final = re.compile(r"[a-z_]+")
 
 
-async def answered(row: Row, services: Services, request: Request) -> Response:
+async def answer_request(row: Row, services: Services, request: Request) -> Response:
     """Answers one request."""
     caller = caller_of(request.headers.get("user-agent", ""))
     try:
@@ -49,7 +49,7 @@ async def answered(row: Row, services: Services, request: Request) -> Response:
         )
         reply = await row.handler(call)
     except Refused as refused:
-        reply = error_reply(_in_words_of(row, refused))
+        reply = error_reply(_rename_field(row, refused))
     except (HttpError, ClientError) as error:
         reply = error_reply(error)
     return reply
@@ -64,7 +64,7 @@ def _path(request: Request) -> Mapping[str, str]:
     return request.path_params
 
 
-def _in_words_of(row: Row, refused: Refused) -> Refused | HttpError:
+def _rename_field(row: Row, refused: Refused) -> Refused | HttpError:
     """Returns a refusal of what a field says under the name that the field has in the request."""
     if refused.code != "invalid_payload":
         return refused
@@ -94,10 +94,10 @@ async def _body(row: Row, bodies: Bodies, request: Request) -> Any:
             return msgspec.convert({}, row.body)
         if not _is_json(request.headers.get("content-type", "")):
             raise HttpError(NOT_JSON, "the body is to be application/json")
-        return _understood(data, row.body)
+        return _decode_body(data, row.body)
 
 
-def _understood(data: bytes, body: type[msgspec.Struct]) -> Any:
+def _decode_body(data: bytes, body: type[msgspec.Struct]) -> Any:
     try:
         return msgspec.json.decode(data, type=body)
     except msgspec.ValidationError as error:

@@ -19,32 +19,32 @@ class Found(NamedTuple, Generic[T]):
     named: dict[str, str]
 
 
-class _End(NamedTuple, Generic[T]):
+class _Match(NamedTuple, Generic[T]):
     """Where a template ends: what stands there, and the positions of its names."""
 
     value: T
     names: tuple[tuple[str, int], ...]
 
 
-class _Place(Generic[T]):
+class _Node(Generic[T]):
     """Where the same first segments of some templates lead.
 
     ``words`` and ``any`` are the places behind a segment that is written out and one that has a name.
     """
 
     def __init__(self) -> None:
-        self.words: dict[str, _Place[T]] = {}
-        self.any: _Place[T] | None = None
-        self.end: _End[T] | None = None
+        self.words: dict[str, _Node[T]] = {}
+        self.any: _Node[T] | None = None
+        self.end: _Match[T] | None = None
 
-    def behind(self, segment: str) -> _Place[T]:
+    def behind(self, segment: str) -> _Node[T]:
         """Returns the place behind a segment of a template, which is made if it is not there."""
         if not _is_name(segment):
-            return self.words.setdefault(segment, _Place())
-        self.any = self.any or _Place()
+            return self.words.setdefault(segment, _Node())
+        self.any = self.any or _Node()
         return self.any
 
-    def find(self, segments: Sequence[str], position: int) -> _End[T] | None:
+    def find(self, segments: Sequence[str], position: int) -> _Match[T] | None:
         """Returns the end of the template that the segments fit from that position on; what is written
         out comes before a name, and no name is empty.
         """
@@ -58,18 +58,18 @@ class _Place(Generic[T]):
         return end
 
 
-class Paths(Generic[T]):
+class PathTable(Generic[T]):
     """Templates, and what stands at each."""
 
     def __init__(self, templates: Mapping[str, T]) -> None:
-        self._root: _Place[T] = _Place()
+        self._root: _Node[T] = _Node()
         for template, value in templates.items():
             segments = template.split("/")
             place = self._root
             for segment in segments:
                 place = place.behind(segment)
             names = [(name[1:-1], at) for at, name in enumerate(segments) if _is_name(name)]
-            place.end = _End(value, tuple(names))
+            place.end = _Match(value, tuple(names))
 
     def find(self, path: str) -> Found[T] | None:
         """Returns what stands at the template that the path fits; None if it fits none."""

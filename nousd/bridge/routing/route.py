@@ -13,7 +13,7 @@ from nousd.bridge.access.callers import Caller
 from nousd.bridge.http.bodies import Bodies
 from nousd.bridge.metrics.meters import Meters
 from nousd.bridge.stream.hub import Hub
-from nousd.bridge.stream.responders import Presence
+from nousd.bridge.stream.responders import Responders
 from nousd.client.client import Client
 from nousd.views.event_view import EventView
 from nousd.views.tandem.events import TANDEM
@@ -27,7 +27,7 @@ class Services(NamedTuple):
     Args:
         daemon: the client through which commands are sent.
         hub: the daemon's events, for streams.
-        presence: the clients that may answer an approval or a question.
+        responders: the clients that may answer an approval or a question.
         meters: the counters behind ``/metrics``.
         bodies: the memory budget for large request bodies.
         rows: the whole table of routes, for those that describe it.
@@ -35,7 +35,7 @@ class Services(NamedTuple):
 
     daemon: Client
     hub: Hub
-    presence: Presence
+    responders: Responders
     meters: Meters
     bodies: Bodies
     rows: tuple[Row, ...]
@@ -81,7 +81,7 @@ Handler = Callable[[Call], Awaitable[Response]]
 _AS_WE_DO: Final[Mapping[str, str]] = {}
 
 
-class Exposed:
+class PrometheusText:
     """Figures as Prometheus reads them, in ``Row.replies``."""
 
 

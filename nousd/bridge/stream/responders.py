@@ -40,7 +40,7 @@ _ASKING: Final = ("permission_requested", "question_asked")
 _logger: Final = logging.getLogger(__name__)
 
 
-class _Seen(NamedTuple):
+class _Scope(NamedTuple):
     """What clients see: everything, or what belongs to that session, that run, or both."""
 
     session_id: str | None = None
@@ -100,7 +100,7 @@ class _Watch:
         changed.set()
 
 
-class Presence:
+class Responders:
     """Who is there.
 
     Invariant: a watch is in ``_watches`` for as long as a task declares it, and that task goes on for as
@@ -113,16 +113,16 @@ class Presence:
     def __init__(self, daemon: Client, tasks: TaskGroup) -> None:
         self._daemon = daemon
         self._tasks = tasks
-        self._watches: dict[_Seen, _Watch] = {}
+        self._watches: dict[_Scope, _Watch] = {}
 
     @asynccontextmanager
-    async def of_reader(
+    async def count_reader(
         self, session_id: str | None, run_id: str | None = None
     ) -> AsyncIterator[None]:
         """Counts a client that reads events, of all or of what is named, while the block lasts; the
         block begins when that is declared.
         """
-        watch = self._watch(_Seen(session_id, run_id))
+        watch = self._watch(_Scope(session_id, run_id))
         watch.join()
         try:
             await watch.declared()
@@ -130,25 +130,25 @@ class Presence:
         finally:
             watch.leave()
 
-    def looked(self) -> None:
+    def note_listing(self) -> None:
         """Counts a client that looked what waits, for a while."""
-        self._watch(_Seen()).linger()
+        self._watch(_Scope()).linger()
 
-    async def starts_run(self, session_id: str) -> None:
+    async def expect_reader(self, session_id: str) -> None:
         """Counts a client that is about to start a run, for a while; returns once that is declared."""
-        watch = self._watch(_Seen(session_id))
+        watch = self._watch(_Scope(session_id))
         watch.linger()
         await watch.declared()
 
-    def _watch(self, seen: _Seen) -> _Watch:
+    def _watch(self, seen: _Scope) -> _Watch:
         if seen not in self._watches and len(self._watches) >= WATCHES_MAX:
-            seen = _Seen()
+            seen = _Scope()
         if seen not in self._watches:
             self._watches[seen] = _Watch()
             self._tasks.start_soon(self._keep, seen)
         return self._watches[seen]
 
-    async def _keep(self, seen: _Seen) -> None:
+    async def _keep(self, seen: _Scope) -> None:
         """Declares it for as long as anybody is there."""
         watch = self._watches[seen]
         backoff = Backoff(_RETRY)
@@ -163,7 +163,7 @@ class Presence:
         finally:
             del self._watches[seen]
 
-    async def _declare(self, watch: _Watch, seen: _Seen, backoff: Backoff) -> None:
+    async def _declare(self, watch: _Watch, seen: _Scope, backoff: Backoff) -> None:
         """Declares it until nobody is there any more. Raises ClientError if the daemon has gone."""
         wanted = Subscribe(
             session_id=seen.session_id,
@@ -175,10 +175,10 @@ class Presence:
         async with self._daemon.subscribe(wanted) as asked:
             backoff.reset()
             watch.declare(is_declared=True)
-            await _until_deserted(watch, asked)
+            await _hold_until_deserted(watch, asked)
 
 
-async def _until_deserted(watch: _Watch, asked: Subscription) -> None:
+async def _hold_until_deserted(watch: _Watch, asked: Subscription) -> None:
     """Takes what is told, which keeps the subscription alive; readers are told by the window.
 
     That it ends is noted in the same step in which that is decided: whoever comes later waits for the

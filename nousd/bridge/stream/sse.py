@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from nousd.bridge.replies import BAD_REQUEST, HttpError
 from nousd.bridge.stream.hub import Hub
 from nousd.bridge.stream.rendered_event import StreamQuery, encode_frame
-from nousd.bridge.stream.responders import Presence
+from nousd.bridge.stream.responders import Responders
 from nousd.errors import ClientError
 from nousd.views.event_view import EventView, RenderedFrame
 from nousd.views.stream_position import (
@@ -117,7 +117,7 @@ async def yield_once(chunk: bytes) -> AsyncGenerator[bytes, None]:
 
 async def answering_stream(
     hub: Hub,
-    presence: Presence,
+    responders: Responders,
     query: StreamQuery,
     position: StreamPosition,
     hello: bytes = b"",
@@ -129,7 +129,7 @@ async def answering_stream(
     Args:
         hello: sent first.
     """
-    async with presence.of_reader(query.session_id, query.run_id):
+    async with responders.count_reader(query.session_id, query.run_id):
         if hello:
             yield hello
         try:

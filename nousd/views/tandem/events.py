@@ -15,7 +15,7 @@ from nousd.views.event_view import EventView, RenderedFrame
 from nousd.views.stream_position import FRAMES_MAX, frame_id
 from nousd.views.tandem import message_events, session_events
 from nousd.views.tandem.frames import Envelope, Frame
-from nousd.views.tandem.runs import as_of_run
+from nousd.views.tandem.runs import to_run_frame
 from nousd.views.tandem.values import milliseconds
 from nousd.views.tandem.view_types import LoggedEvent, Renderers
 from nousd.wire.codec.envelope import decode_event
@@ -49,7 +49,7 @@ class _TandemView:
         if is_repeat:
             frames = [_without_delta(frame) for frame in frames]
         if of_run:
-            frames = [as_of_run(frame) for frame in frames]
+            frames = [to_run_frame(frame) for frame in frames]
         return _encode(frames)
 
 

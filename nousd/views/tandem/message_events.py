@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from nousd.views.tandem.permissions import decided_rule, reply_given, request_id
-from nousd.views.tandem.questions import answer_text, call_ref, question
+from nousd.views.tandem.permissions import decided_rule, request_id, user_reply
+from nousd.views.tandem.questions import call_ref, join_answer, render_question
 from nousd.views.tandem.runs import TENANT
 from nousd.views.tandem.values import milliseconds, or_none
 from nousd.views.tandem.view_types import FrameBody, LoggedEvent, Renderers, run_of
@@ -104,7 +104,7 @@ def _decided(
             "permission.replied",
             {
                 **where,
-                "reply": reply_given(event),
+                "reply": user_reply(event),
                 "decidedAtMs": milliseconds(logged.ts),
                 "decidedBy": "user",
                 "standingRuleID": rule,
@@ -140,7 +140,7 @@ def _question_asked(_logged: LoggedEvent, event: events.QuestionAsked) -> Iterat
             "sessionID": event.session_id,
             **run_of(event),
             "messageID": tool.message_id,
-            "questions": [question(asked) for asked in event.questions],
+            "questions": [render_question(asked) for asked in event.questions],
             "tool": tool,
             "expiresAtMs": milliseconds(event.expires_at),
             "tenantContext": TENANT,
@@ -155,7 +155,7 @@ def _question_answered(_logged: LoggedEvent, event: events.QuestionAnswered) -> 
             "id": event.question_id,
             "sessionID": event.session_id,
             "ok": True,
-            "answer": "\n".join(map(answer_text, event.answers)),
+            "answer": "\n".join(map(join_answer, event.answers)),
         },
     )
 

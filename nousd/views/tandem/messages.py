@@ -52,7 +52,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     parts: list[Part]
 
 
-def messages(
+def render_messages(
     session_id: str, entries: Iterable[Entry], failures: Mapping[str, Failure] | None = None
 ) -> list[Message]:
     """Returns the messages of a transcript, oldest first. What was compacted is still among them.
@@ -66,14 +66,14 @@ def messages(
     messages: list[Message] = []
     for entry in told:
         if entry.role != "tool":
-            messages.append(_message(session_id, entry, results))
+            messages.append(_render_message(session_id, entry, results))
         failure = (failures or {}).get(entry.run_id)
         if failure is not None and last_of_run.get(entry.run_id) == entry.id:
-            _tell_failure(messages, session_id, entry, failure)
+            _add_failure(messages, session_id, entry, failure)
     return messages
 
 
-def reply(told: Sequence[Message]) -> str:
+def last_answer_text(told: Sequence[Message]) -> str:
     """Returns the text of the last answer, "" if there is none."""
     for message in reversed(told):
         if message.info.role == "assistant":
@@ -81,7 +81,7 @@ def reply(told: Sequence[Message]) -> str:
     return ""
 
 
-def _tell_failure(
+def _add_failure(
     messages: list[Message], session_id: str, last: MessageEntry, failure: Failure
 ) -> None:
     """Makes a failure the last text of its run: of the answer that was cut off, else a message."""
@@ -95,7 +95,7 @@ def _tell_failure(
         messages.append(Message(info=info, parts=[part]))
 
 
-def _message(
+def _render_message(
     session_id: str, entry: MessageEntry, results: dict[str | None, MessageEntry]
 ) -> Message:
     role: Literal["user", "assistant"] = "user" if entry.role == "user" else "assistant"

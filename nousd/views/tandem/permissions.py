@@ -72,7 +72,7 @@ class NamedCall(NamedTuple):
     attempt: int | None
 
 
-def call_of(request: str) -> NamedCall:
+def parse_request_id(request: str) -> NamedCall:
     """Returns the call that a request's id means. The id of the call itself means it as well, because
     that is what the part of a message has.
     """
@@ -97,24 +97,24 @@ _REPLIES: Final[dict[ConfirmDecision, str]] = {
 }
 """what the user said -> how the contract calls it."""
 
-Decided = ToolCallApproved | ToolCallDenied
+Decision = ToolCallApproved | ToolCallDenied
 
 
-def reply_given(event: Decided) -> str:
+def user_reply(event: Decision) -> str:
     """Returns how the user replied; logs of earlier versions do not say whether that made a rule."""
     if event.decision is UNSET:
         return "once" if isinstance(event, ToolCallApproved) else "deny"
     return _REPLIES[event.decision]
 
 
-def decided_rule(event: Decided) -> str | None:
+def decided_rule(event: Decision) -> str | None:
     """Returns the id of the rule that a reply made; None if it made none."""
     if event.rule is UNSET:
         return None
     return rule_id("allow" if isinstance(event, ToolCallApproved) else "deny", event.rule)
 
 
-def asked_permissions(now: Permissions) -> AskedPermissions:
+def render_permissions(now: Permissions) -> AskedPermissions:
     """Returns what waits for a word of the user, and each rule once, however often it is in force."""
     granted = [
         *(RuleInForce(decision="allow", rule=rule, origin=_OF_SESSION) for rule in now.granted),
@@ -123,15 +123,15 @@ def asked_permissions(now: Permissions) -> AskedPermissions:
             for rule in now.granted_everywhere
         ),
     ]
-    rules = [_standing(rule) for rule in (*granted, *now.rules)]
+    rules = [_render_rule(rule) for rule in (*granted, *now.rules)]
     return AskedPermissions(
-        requests=[asked_permission(request) for request in now.pending],
+        requests=[render_permission(request) for request in now.pending],
         rules=list({rule.id: rule for rule in reversed(rules)}.values())[::-1],
         decisions=[],
     )
 
 
-def _standing(rule: RuleInForce) -> StandingRule:
+def _render_rule(rule: RuleInForce) -> StandingRule:
     return StandingRule(
         id=rule_id(rule.decision, rule.rule),
         permission=rule.rule.partition("(")[0],
@@ -141,7 +141,7 @@ def _standing(rule: RuleInForce) -> StandingRule:
     )
 
 
-def asked_permission(request: PermissionRequested) -> AskedPermission:
+def render_permission(request: PermissionRequested) -> AskedPermission:
     """Returns one tool call that waits."""
     return AskedPermission(
         id=request_id(request),
@@ -151,13 +151,13 @@ def asked_permission(request: PermissionRequested) -> AskedPermission:
         tool=request.tool_name,
         args=request.args,
         query=request.reason,
-        requested_at_ms=_asked_at(request),
+        requested_at_ms=_requested_at_ms(request),
         expires_at_ms=milliseconds(request.expires_at),
         action_digest=request.input_hash,
     )
 
 
-def _asked_at(request: PermissionRequested) -> int | None:
+def _requested_at_ms(request: PermissionRequested) -> int | None:
     """Returns when a call was asked about; a daemon of an earlier version does not say so."""
     return None if request.requested_at is UNSET else milliseconds(request.requested_at)
 

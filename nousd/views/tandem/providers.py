@@ -58,12 +58,12 @@ _SOURCES: Final[dict[str, Literal["remote", "config", "empty"]]] = {
 """who says which models there are -> how the contract calls him."""
 
 
-def catalog(listed: Models) -> Catalog:
+def render_catalog(listed: Models) -> Catalog:
     """Returns the catalogue of what was listed."""
     causes = {item.provider: item.cause for item in listed.errors}
     return Catalog(
         all=[
-            _provider(provider, listed.models, causes.get(provider.provider))
+            _render_provider(provider, listed.models, causes.get(provider.provider))
             for provider in listed.providers
         ],
         connected=[provider.provider for provider in listed.providers if provider.usable],
@@ -71,7 +71,7 @@ def catalog(listed: Models) -> Catalog:
     )
 
 
-def _provider(
+def _render_provider(
     provider: ProviderSummary, models: Iterable[ModelSummary], cause: str | None
 ) -> Provider:
     status: Literal["ok", "error"] = "ok" if cause is None else "error"
@@ -79,7 +79,9 @@ def _provider(
         id=provider.provider,
         name=provider.provider,
         models={
-            model.model: _model(model) for model in models if model.provider == provider.provider
+            model.model: _render_model(model)
+            for model in models
+            if model.provider == provider.provider
         },
         catalog_source=_SOURCES[provider.catalog],
         catalog_status=status if provider.usable else "unavailable",
@@ -87,6 +89,6 @@ def _provider(
     )
 
 
-def _model(model: ModelSummary) -> Model:
+def _render_model(model: ModelSummary) -> Model:
     limit = None if model.context_window is UNSET else ModelLimit(model.context_window)
     return Model(model.model, limit)

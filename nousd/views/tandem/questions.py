@@ -57,14 +57,14 @@ class AskedQuestion(Body, frozen=True, kw_only=True):
     choices: list[str]
 
 
-def asked_question(asked: QuestionAsked) -> AskedQuestion:
+def render_question_request(asked: QuestionAsked) -> AskedQuestion:
     """Returns the questions of a call."""
     first = asked.questions[0]
     return AskedQuestion(
         id=asked.question_id,
         session_id=asked.session_id,
         expires_at_ms=milliseconds(asked.expires_at),
-        questions=[question(item) for item in asked.questions],
+        questions=[render_question(item) for item in asked.questions],
         tool=call_ref(asked),
         text=first.question,
         choices=[option.label for option in first.options],
@@ -76,7 +76,7 @@ def call_ref(event: ToolCallEvent) -> CallRef:
     return CallRef(event.tool_call_id, event.tool_call_id.rpartition(".")[0])
 
 
-def question(asked: UserQuestion) -> Question:
+def render_question(asked: UserQuestion) -> Question:
     """Returns one question."""
     return Question(
         header="" if asked.header is UNSET else asked.header,
@@ -90,13 +90,13 @@ def question(asked: UserQuestion) -> Question:
     )
 
 
-def answer_text(answer: QuestionAnswer) -> str:
+def join_answer(answer: QuestionAnswer) -> str:
     """Returns an answer as one text."""
     own = () if answer.text is UNSET else (answer.text,)
     return _BETWEEN.join((*answer.chosen, *own))
 
 
-def given_answer(asked: UserQuestion, given: str | Iterable[str]) -> QuestionAnswer:
+def parse_answer(asked: UserQuestion, given: str | Iterable[str]) -> QuestionAnswer:
     """Returns what a client's words mean as the answer to a question: those that are labels of options
     are chosen, the others are the user's own. Of a question that takes several, they may stand in one
     text as ``answer_text`` writes them.

@@ -47,7 +47,7 @@ _CHANNELS: Final = {
 """type of a frame -> the channel it is told on; any other is ``system``, a part of a tool ``tool``."""
 
 
-def as_of_run(frame: Frame) -> Frame:
+def to_run_frame(frame: Frame) -> Frame:
     """Returns a frame as a stream of one run has it: every frame says which session, run and channel."""
     given = frame.properties
     envelope = frame.envelope
@@ -117,18 +117,18 @@ class Started(Body, frozen=True, kw_only=True):
     idempotent_replay: bool = False
 
 
-def run_now(session_id: str, run: ActiveRun | None) -> RunNow | Idle:
+def render_run_state(session_id: str, run: ActiveRun | None) -> RunNow | Idle:
     """Returns what a session's run is."""
     if run is None:
         return Idle()
     return RunNow(
-        active=run_facts(run),
+        active=render_run(run),
         context_run_id=context_run_id(session_id),
         linked_context_run_id=context_run_id(session_id),
     )
 
 
-def run_facts(run: ActiveRun) -> RunFacts:
+def render_run(run: ActiveRun) -> RunFacts:
     """Returns what is told of a run that goes on."""
     return RunFacts(
         run_id=run.run_id,
@@ -140,7 +140,7 @@ def run_facts(run: ActiveRun) -> RunFacts:
     )
 
 
-def conflict(details: Mapping[str, Any]) -> Conflict:
+def render_conflict(details: Mapping[str, Any]) -> Conflict:
     """Returns a conflict from the details of a refused prompt."""
     session_id, run_id = str(details["session_id"]), str(details["run_id"])
     return Conflict(
@@ -157,7 +157,7 @@ def conflict(details: Mapping[str, Any]) -> Conflict:
     )
 
 
-def started(session_id: str, run_id: str, *, is_repeated: bool) -> Started:
+def render_started(session_id: str, run_id: str, *, is_repeated: bool) -> Started:
     """Returns the answer to a prompt that says which run it is."""
     return Started(
         run_id=run_id,

@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from nousd.views.tandem.failures import engine_code, run_error
 from nousd.views.tandem.runs import DEFERRED, RETRY_AFTER_MS, TENANT, attach_path
-from nousd.views.tandem.sessions import ENVIRONMENT, project_id, todo_items
+from nousd.views.tandem.sessions import ENVIRONMENT, project_id, render_todos
 from nousd.views.tandem.values import milliseconds, or_none
 from nousd.views.tandem.view_types import FrameBody, LoggedEvent, Renderers, run_of
 from nousd.wire import events
@@ -25,7 +25,7 @@ class _End(NamedTuple):
     category: str | None
 
 
-_ENDS: Final[dict[EndStatus, _End]] = {
+_RUN_ENDS: Final[dict[EndStatus, _End]] = {
     "completed": _End("completed", "idle", None),
     "cancelled": _End("cancelled", "cancelled", "user_cancelled"),
     "error": _End("error", "error", "runtime"),
@@ -99,7 +99,7 @@ def _override_expired(_logged: LoggedEvent, event: WorkspaceOverrideExpired) -> 
 
 
 def _todo_updated(_logged: LoggedEvent, event: events.TodoUpdated) -> Iterator[FrameBody]:
-    properties: dict[str, Any] = {"sessionID": event.session_id, "todos": todo_items(event.todos)}
+    properties: dict[str, Any] = {"sessionID": event.session_id, "todos": render_todos(event.todos)}
     yield "todo.updated", {**properties, **run_of(event)}
 
 
@@ -124,7 +124,7 @@ def _agent_start(logged: LoggedEvent, event: events.AgentStart) -> Iterator[Fram
 
 
 def _agent_end(logged: LoggedEvent, event: events.AgentEnd) -> Iterator[FrameBody]:
-    ended = _ENDS[event.status]
+    ended = _RUN_ENDS[event.status]
     where = {"sessionID": event.session_id}
     error = run_error(event.status, event.error)
     failed = {} if error is None else {"error": error}

@@ -93,9 +93,9 @@ class ChangedSession(Session, frozen=True, kw_only=True):
     moved_because: str | None = msgspec.field(name="attach_reason", default=None)
 
 
-def changed_session(record: SessionRecord) -> ChangedSession:
+def render_changed_session(record: SessionRecord) -> ChangedSession:
     """Returns a session as the answer to a change has it."""
-    told = session(record)
+    told = render_session(record)
     return ChangedSession(
         **msgspec.structs.asdict(told),
         project=told.project_id,
@@ -111,7 +111,7 @@ def changed_session(record: SessionRecord) -> ChangedSession:
     )
 
 
-def session(
+def render_session(
     record: SessionSummary, messages: Sequence[Message] = (), *, ok: bool = False
 ) -> Session:
     """Returns a session, with its messages where they are wanted."""
@@ -172,6 +172,6 @@ class TodoItem(msgspec.Struct, frozen=True, omit_defaults=True):
     priority: str | None = None
 
 
-def todo_items(todos: Iterable[Todo]) -> list[TodoItem]:
+def render_todos(todos: Iterable[Todo]) -> list[TodoItem]:
     """Returns a list of things to do."""
     return [TodoItem(item.id, item.content, item.status, or_none(item.priority)) for item in todos]

@@ -26,11 +26,11 @@ def or_none(value: T | UnsetType) -> T | None:
     return None if value is UNSET else value
 
 
-def spelled(name: str) -> str:
+def tandem_key(name: str) -> str:
     """Returns ``project_id`` as ``projectID``, ``started_at_ms`` as ``startedAtMs``."""
     first, *rest = name.split("_")
     return first + "".join("ID" if word == "id" else word.capitalize() for word in rest)
 
 
-class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=spelled):
+class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=tandem_key):
     """Base of the bodies that are spelled so. What has its default is left out."""

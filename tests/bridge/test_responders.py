@@ -16,7 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from nousd.bridge.embedded import embedded
 from nousd.bridge.stream import responders as module
-from nousd.bridge.stream.responders import LINGER_SECONDS, Presence
+from nousd.bridge.stream.responders import LINGER_SECONDS, Responders
 from nousd.client.client import Client
 from nousd.client.dial import Dial
 from nousd.daemon.policy.approvers import Place
@@ -55,9 +55,9 @@ class Flaky:
 
 
 class Kit:
-    def __init__(self, daemon: Daemon, presence: Presence, way: Flaky) -> None:
+    def __init__(self, daemon: Daemon, responders: Responders, way: Flaky) -> None:
         self.daemon = daemon
-        self.presence = presence
+        self.responders = responders
         self.way = way
 
     def answers(self, session_id: str, run_id: str | None = None) -> bool:
@@ -72,14 +72,14 @@ async def before_daemon(workdir: Path) -> AsyncIterator[Kit]:
         async with embedded(*serving) as dial:
             way = Flaky(dial)
             async with Client(way) as client, anyio.create_task_group() as tasks:
-                yield Kit(daemon, Presence(client, tasks), way)
+                yield Kit(daemon, Responders(client, tasks), way)
                 tasks.cancel_scope.cancel()
 
 
 async def test_whoever_reads_a_session_answers_there_and_nowhere_else(tmp_path: Path) -> None:
     async with before_daemon(tmp_path) as kit:
         assert not kit.answers("ses-1")
-        async with kit.presence.of_reader("ses-1"):
+        async with kit.responders.count_reader("ses-1"):
             assert kit.answers("ses-1")
             assert kit.answers("ses-1", "run-1")
             assert not kit.answers("ses-2")
@@ -87,20 +87,20 @@ async def test_whoever_reads_a_session_answers_there_and_nowhere_else(tmp_path: 
 
 async def test_whoever_reads_a_run_answers_for_that_run_alone(tmp_path: Path) -> None:
     async with before_daemon(tmp_path) as kit:
-        async with kit.presence.of_reader(None, "run-1"):
+        async with kit.responders.count_reader(None, "run-1"):
             assert kit.answers("ses-1", "run-1")
             assert not kit.answers("ses-1", "run-2")
             assert not kit.answers("ses-1")
-        async with kit.presence.of_reader("ses-2", "run-3"):
+        async with kit.responders.count_reader("ses-2", "run-3"):
             assert kit.answers("ses-2", "run-3")
             assert not kit.answers("ses-2", "run-4")
 
 
 async def test_whoever_reads_everything_or_looked_answers_everywhere(tmp_path: Path) -> None:
-    async with before_daemon(tmp_path) as kit, kit.presence.of_reader(None):
+    async with before_daemon(tmp_path) as kit, kit.responders.count_reader(None):
         assert kit.answers("ses-1")
     async with before_daemon(tmp_path) as kit:
-        kit.presence.looked()
+        kit.responders.note_listing()
         await wait_all_tasks_blocked()
         assert kit.answers("ses-1", "run-1")
 
@@ -109,7 +109,7 @@ async def test_who_leaves_may_come_back_for_a_while_and_then_nobody_is_there(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with before_daemon(tmp_path) as kit:
-        async with kit.presence.of_reader("ses-1"):
+        async with kit.responders.count_reader("ses-1"):
             await trio.sleep(10 * LINGER_SECONDS)
             assert kit.answers("ses-1")
         await trio.sleep(LINGER_SECONDS - 1)
@@ -122,10 +122,10 @@ async def test_who_starts_a_run_is_known_when_it_starts_and_for_a_while(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with before_daemon(tmp_path) as kit:
-        await kit.presence.starts_run("ses-1")
+        await kit.responders.expect_reader("ses-1")
         assert kit.answers("ses-1", "run-1")
         await trio.sleep(LINGER_SECONDS - 1)
-        await kit.presence.starts_run("ses-1")
+        await kit.responders.expect_reader("ses-1")
         await trio.sleep(LINGER_SECONDS - 1)
         assert kit.answers("ses-1", "run-2")
         await trio.sleep(2)
@@ -135,7 +135,7 @@ async def test_who_starts_a_run_is_known_when_it_starts_and_for_a_while(
 async def test_a_declaration_that_is_lost_is_made_again(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    async with before_daemon(tmp_path) as kit, kit.presence.of_reader("ses-1"):
+    async with before_daemon(tmp_path) as kit, kit.responders.count_reader("ses-1"):
         await kit.way.cut()
         await trio.sleep(100)
         assert not kit.answers("ses-1")
@@ -150,8 +150,8 @@ async def test_a_daemon_that_is_not_there_keeps_nobody_waiting_for_long(
     async with before_daemon(tmp_path) as kit:
         kit.way.is_cut = True
         before = trio.current_time()
-        async with kit.presence.of_reader("ses-1"):
-            await kit.presence.starts_run("ses-1")
+        async with kit.responders.count_reader("ses-1"):
+            await kit.responders.expect_reader("ses-1")
         assert trio.current_time() - before == 2 * module.DECLARING_SECONDS
 
 
@@ -161,10 +161,10 @@ async def test_past_the_bound_one_declaration_stands_for_all(
     monkeypatch.setattr(module, "WATCHES_MAX", 2)
     async with before_daemon(tmp_path) as kit, AsyncExitStack() as readers:
         for number in range(2):
-            await readers.enter_async_context(kit.presence.of_reader(f"ses-{number}"))
+            await readers.enter_async_context(kit.responders.count_reader(f"ses-{number}"))
         assert not kit.answers("ses-2")
         for number in range(2, 20):
-            await readers.enter_async_context(kit.presence.of_reader(f"ses-{number}"))
+            await readers.enter_async_context(kit.responders.count_reader(f"ses-{number}"))
             assert kit.answers(f"ses-{number}")
         assert len(kit.daemon.core.confirmers._declared) == 3
 
@@ -178,11 +178,11 @@ async def test_who_comes_in_any_step_of_the_end_of_a_declaration_is_known(
 ) -> None:
     async with before_daemon(tmp_path) as kit:
         for steps in range(STEPS):
-            await kit.presence.starts_run("ses-1")
+            await kit.responders.expect_reader("ses-1")
             await trio.sleep_until(trio.current_time() + LINGER_SECONDS)
             for _ in range(steps):
                 await trio.lowlevel.checkpoint()
-            await kit.presence.starts_run("ses-1")
+            await kit.responders.expect_reader("ses-1")
             for _ in range(STEPS):
                 assert kit.answers("ses-1"), "and stays so"
                 await trio.lowlevel.checkpoint()
@@ -230,12 +230,12 @@ async def test_what_the_daemon_knows_is_what_is_so_whatever_clients_do(
             await pause()
             if dice.random() < 0.5:
                 with model.reader(session_id):
-                    async with kit.presence.of_reader(session_id):
+                    async with kit.responders.count_reader(session_id):
                         assert kit.answers(session_id), "a reader is known when it begins"
                         await pause()
             else:
                 model.linger(session_id)
-                await kit.presence.starts_run(session_id)
+                await kit.responders.expect_reader(session_id)
                 assert kit.answers(session_id), "no declaration is lost"
 
     async def pause() -> None:
@@ -256,6 +256,6 @@ async def test_what_the_daemon_knows_is_what_is_so_whatever_clients_do(
             for _ in range(6):
                 clients.start_soon(come_and_go, kit)
         await trio.sleep(LINGER_SECONDS + 1)
-        assert kit.presence._watches == {}
+        assert kit.responders._watches == {}
         assert kit.daemon.core.confirmers._declared == {}
         comparing.cancel_scope.cancel()
