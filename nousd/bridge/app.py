@@ -33,20 +33,20 @@ def make_app(
     safety: AccessPolicy,
     apps: Mapping[str, ASGIApp] = _NO_APPS,
 ) -> ASGIApp:
-    """Returns what ``nousd.bridge.http.server`` serves.
+    """Return the application that ``nousd.bridge.http.server`` serves.
 
     Args:
-        apps: path -> what answers there in a language of its own.
+        apps: path -> an application of its own, such as MCP.
     """
     routes = ServerErrorMiddleware(_Routes(services, apps), handler=_fault)
     return MeteredApp(ConnectionCloser(Gate(routes, safety)), services.meters.requests, apps)
 
 
 class _Routes:
-    """The ASGI application that finds the row a request is for.
+    """The ASGI application that passes a request to the handler of its row.
 
-    A path is the one that the document has: there are no others that lead to it, as a body that was
-    sent there would have to be sent again.
+    Paths match exactly, without redirects (such as for a trailing slash): a client would have to send
+    its body again.
     """
 
     def __init__(self, services: Services, apps: Mapping[str, ASGIApp]) -> None:

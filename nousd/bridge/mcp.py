@@ -1,7 +1,7 @@
-"""The MCP host behind the bridge's gate.
+"""The MCP server at a path of the bridge, behind its gate.
 
-It is brought in with the first request for it, in a thread, because reading that library takes half a
-second; who has not installed it is told so. What is said there is not known here.
+It is imported at the first request, in a thread, because importing the library takes half a second. If
+the library is not installed, the reply says so. This module knows nothing of MCP's messages.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class LazyMcpApp:
     """The ASGI application at ``PATH``.
 
     Args:
-        tasks: where the host lives.
-        closing: its end.
-        bodies: the room for large ones.
+        tasks: the task group in which the MCP server runs.
+        closing: ends the MCP server.
+        bodies: the memory budget for large request bodies.
     """
 
     def __init__(
@@ -57,7 +57,11 @@ class LazyMcpApp:
         await host(scope, _replay_body(whole, receive), send)
 
     async def _opened(self) -> ASGIApp:
-        """Returns the host. Raises HttpError if there is none, or none any more."""
+        """Return the MCP server, started at the first call.
+
+        Raises:
+            HttpError: the library is not installed, or the bridge is stopping.
+        """
         if importlib.util.find_spec("mcp") is None:
             raise HttpError(NOT_IMPLEMENTED, "this needs the extra mcp: pip install 'nousd[mcp]'")
         async with self._opening:
@@ -83,7 +87,7 @@ def _load() -> _OpenHost:
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """Returns what gives a body that was read already, and then whatever comes."""
+    """Return a ``receive`` that gives a body that was already read, then what ``receive`` gives."""
     read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

@@ -1,6 +1,6 @@
-"""What a route answers with, and how a refusal of the daemon becomes an HTTP status.
+"""Replies of routes, and the HTTP status of each refusal.
 
-The envelope is ``{"error", "code", "retryable"}``; which refusal becomes which status is one table.
+The body of an error is ``{"error", "code", "retryable"}``; one table maps refusals to statuses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nousd.errors import (
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An error, as Tandem's engine words it. ``details``: facts that a client can act on."""
+    """An error in the form of Tandem's engine. ``details`` are facts that a client can act on."""
 
     error: str
     code: str
@@ -31,7 +31,7 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Failure(NamedTuple):
-    """What a refusal becomes."""
+    """The status and code of a refused request."""
 
     status: int
     code: str
@@ -39,7 +39,7 @@ class Failure(NamedTuple):
 
 
 class HttpError(NousdError):
-    """A request that the bridge itself refuses, or whose refusal a route words in its own way."""
+    """A request that the bridge itself refuses, or a refusal of the daemon that a route replaces."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ _BY_CODE: Final[dict[str, Failure]] = {
     "shutting_down": UNAVAILABLE,
     "internal_error": INTERNAL,
 }
-"""code of a refusal -> what it becomes."""
+"""code of a refusal -> the failure."""
 
 _BY_MESSAGE: Final[dict[str, Failure]] = {
     "run_in_progress": RUN_CONFLICT,
@@ -109,7 +109,7 @@ _BY_MESSAGE: Final[dict[str, Failure]] = {
     "no_room_for_line": BUSY,
     "folders_do_not_answer": BUSY,
 }
-"""machine word of a refusal -> what it becomes, where its code alone does not say."""
+"""machine word of a refusal -> the failure, where the code alone does not decide."""
 
 _WITH_WORDS: Final = frozenset({"command_rejected", "invalid_command"})
 """Codes of refusals whose message begins with a machine word."""
@@ -119,7 +119,7 @@ _BY_ERROR: Final[dict[type[ClientError], Failure]] = {
     ConnectionLost: UNAVAILABLE,
     AnswerTimedOut: Failure(504, "ENGINE_TIMEOUT", retryable=True),
 }
-"""what the client raises -> what it becomes; anything else is a fault of ours."""
+"""error of the client -> the failure; any other error is a bug of ours."""
 
 FAILURES: Final = tuple(
     dict.fromkeys(
@@ -130,21 +130,21 @@ FAILURES: Final = tuple(
         )
     )
 )
-"""Whatever a request can fail with, beside what single routes say of what they are about."""
+"""Every failure of a request, except those that single routes define for themselves."""
 
 
 def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Returns ``value``, a struct or what JSON is made of, as the reply."""
+    """Return ``value``, a struct or plain JSON data, as the reply."""
     return Response(msgspec.json.encode(value), status, headers, "application/json")
 
 
 def empty_reply(status: int, headers: Mapping[str, str] | None = None) -> Response:
-    """Returns a reply without a body."""
+    """Return a reply without a body."""
     return Response(None, status, headers)
 
 
 def failure_of(error: ClientError) -> Failure:
-    """Returns what an error of the client package becomes."""
+    """Return the failure for an error of the client package."""
     if isinstance(error, Refused):
         word = error.message.partition(":")[0]
         if error.code in _WITH_WORDS and word in _BY_MESSAGE:
@@ -154,7 +154,7 @@ def failure_of(error: ClientError) -> Failure:
 
 
 def error_reply(error: HttpError | ClientError) -> Response:
-    """Returns the one reply that an error becomes."""
+    """Return the reply for an error."""
     if isinstance(error, HttpError):
         failure = error.failure
         body = error.body or envelope(failure, error.message)
@@ -167,5 +167,5 @@ def error_reply(error: HttpError | ClientError) -> Response:
 
 
 def envelope(failure: Failure, message: str, details: dict[str, Any] | None = None) -> ErrorBody:
-    """Returns what a failure is told as."""
+    """Return the body for a failure."""
     return ErrorBody(error=message, code=failure.code, retryable=failure.retryable, details=details)

@@ -1,4 +1,4 @@
-"""A bridge from its settings: opened before there is a daemon, served once there is one."""
+"""A bridge from its settings: it listens before the daemon is there, and serves once it is."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from nousd.client.dial import Where
 from nousd.client.resuming import Retry
 
 REQUESTS_MAX: Final = 64
-"""Commands that are under way at the daemon for HTTP clients; further ones wait."""
+"""The most commands that run at the daemon at once for HTTP clients; further ones wait."""
 
 PATIENCE_SECONDS: Final = 5.0
-"""How long a request waits for a daemon that is being restarted."""
+"""The time for which a request waits for a daemon that is restarting."""
 
 LAST_SECONDS: Final = 0.5
-"""How long streams wait for the last events of a daemon in this process that stops, too."""
+"""The time for which streams wait for the last events of a daemon that stops in the same process."""
 
 _logger: Final = logging.getLogger(__name__)
 
 
 class BridgeSettings(NamedTuple):
-    """What a bridge is to be.
+    """The settings of a bridge.
 
     Args:
-        hosts: names in ``Host`` that are ours, beside those of this machine.
-        origins: pages that may ask.
+        hosts: accepted names in ``Host``, besides those of this machine.
+        origins: origins whose pages may send requests.
     """
 
     place: HttpPlace
@@ -53,26 +53,25 @@ class BridgeSettings(NamedTuple):
 
     @property
     def safety(self) -> AccessPolicy:
-        """What the gate asks for."""
+        """The policy of the gate."""
         if self.place.path is not None:
-            # A page in a browser has no way to a Unix socket.
+            # A page in a browser cannot connect to a Unix socket.
             return AccessPolicy(self.token, None, frozenset(self.origins))
         hosts = LOCAL_HOSTS | {host.lower() for host in self.hosts}
         return AccessPolicy(self.token, hosts, frozenset(self.origins))
 
 
 class OpenBridge(NamedTuple):
-    """A bridge that listens. Whoever connects waits until ``serve`` is called."""
+    """A bridge that listens. Clients that connect wait until ``serve`` is called."""
 
     settings: BridgeSettings
     listeners: Sequence[trio.SocketListener]
 
     async def serve(self, where: Where, closing: trio.Event, *, is_patient: bool = False) -> None:
-        """Serves the daemon that is there, until the event is set and clients have what they are
-        owed, or a grace is over.
+        """Serve a daemon until ``closing`` is set and the last replies are sent, or a grace period ends.
 
         Args:
-            is_patient: whether a daemon that is not there is waited for, now and later.
+            is_patient: wait for a daemon that is not there, now and later.
         """
         patience = PATIENCE_SECONDS if is_patient else 0.0
         retry = Retry(longest=1.0) if is_patient else Retry(give_up=0.0)
@@ -96,7 +95,7 @@ class OpenBridge(NamedTuple):
 
 
 async def _end_streams(hub: Hub, closing: trio.Event, seconds: float) -> None:
-    """Lets streams come to an end of their own once the bridge closes, rather than be cut."""
+    """Let streams end properly when the bridge closes, instead of being cut off."""
     await closing.wait()
     with anyio.move_on_after(seconds):
         await hub.wait_ended()
@@ -105,10 +104,10 @@ async def _end_streams(hub: Hub, closing: trio.Event, seconds: float) -> None:
 
 @asynccontextmanager
 async def open_bridge(settings: BridgeSettings) -> AsyncIterator[OpenBridge]:
-    """Listens at the place of the settings.
+    """Listen at the address of the settings.
 
     Raises:
-        ConfigError: the place cannot be had.
+        ConfigError: the address cannot be used.
     """
     async with server.open_listeners(settings.place) as listeners:
         for listener in listeners:
@@ -117,6 +116,6 @@ async def open_bridge(settings: BridgeSettings) -> AsyncIterator[OpenBridge]:
 
 
 def _address(listener: trio.SocketListener) -> HttpPlace:
-    """Returns where it listens; a port of 0 is by now a port."""
+    """Return the address of a listener, with the port that the system chose for port 0."""
     name = listener.socket.getsockname()
     return HttpPlace(path=Path(name)) if isinstance(name, str) else HttpPlace(*name[:2])

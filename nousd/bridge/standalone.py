@@ -1,4 +1,4 @@
-"""A bridge in a process of its own, before a daemon that it may outlive."""
+"""A bridge in a process of its own, which may outlive the daemon."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from nousd.bridge.run import BridgeSettings, open_bridge
 
 
 def serve_alone(settings: BridgeSettings, socket: Path) -> None:
-    """Serves until it is told to stop.
+    """Serve until SIGTERM or SIGINT.
 
     Args:
-        socket: the daemon's. It need not be there yet, and may go and come back.
+        socket: the daemon's socket. It need not exist yet, and may disappear and come back.
 
     Raises:
-        ConfigError: the place cannot be had.
+        ConfigError: the address cannot be used.
     """
     trio.run(_serve, settings, socket)
 

@@ -1,1 +1,1 @@
-"""Who may come in: Host, Origin, token, CORS, known clients."""
+"""Access control: Host, Origin, token, CORS; and known clients."""

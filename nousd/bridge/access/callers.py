@@ -1,7 +1,7 @@
-"""Known clients, told apart by their User-Agent where they contradict each other.
+"""Known clients, recognised by their User-Agent where their expectations contradict each other.
 
-Each row says what a client needs that the engine's own behaviour does not give it. Who is not here gets
-what the engine does.
+Each row says how the behaviour for a client differs from the engine's. A client that is not listed gets
+the engine's behaviour.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class Caller(NamedTuple):
-    """What is particular about a client.
+    """The special needs of a client.
 
     Args:
-        takes_reply_object: ``prompt_sync`` answers it an object with ``reply`` instead of all messages.
-        closes_connections: it reuses a connection that it cannot use any more, so none is kept.
+        takes_reply_object: ``prompt_sync`` replies with a ``reply`` object instead of all messages.
+        closes_connections: the client would reuse a connection after it has become unusable to it, so
+            every connection is closed after its reply.
     """
 
     takes_reply_object: bool = False
@@ -27,16 +28,16 @@ class Caller(NamedTuple):
 ENGINE: Final = Caller()
 
 CALLERS: Final[tuple[tuple[str, Caller], ...]] = (
-    # tandem-client for Python, async and sync alike: the sync one has a new event loop for each call.
+    # tandem-client for Python, async and sync: the sync one runs each call in a new event loop.
     ("python-httpx/", Caller(takes_reply_object=True, closes_connections=True)),
-    # @frumu/tandem-client, on the fetch of Node.
+    # @frumu/tandem-client, which uses the fetch of Node.
     ("node", Caller(takes_reply_object=True)),
 )
-"""beginning of a User-Agent -> who that is."""
+"""prefix of a User-Agent -> the client."""
 
 
 def caller_of(user_agent: str) -> Caller:
-    """Returns who a User-Agent means."""
+    """Return the client with that User-Agent."""
     for beginning, caller in CALLERS:
         if user_agent.startswith(beginning):
             return caller
@@ -44,8 +45,8 @@ def caller_of(user_agent: str) -> Caller:
 
 
 class ConnectionCloser:
-    """The ASGI application around all others: whatever a caller is answered, refusals of the gate
-    included, its connection ends with it if that is what it needs.
+    """The ASGI application that closes connections after each reply, refusals of the gate included, for
+    the clients that need it.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -1,4 +1,4 @@
-"""What pages of another origin may do once it is named in the settings, and nothing before that."""
+"""CORS headers for pages of the origins in the settings; pages of other origins get none."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _HEADERS: Final = (
 )
 _EXPOSED: Final = "x-tandem-run-id"
 _PREFLIGHT_SECONDS: Final = "600"
-"""How long a browser may go on without asking again."""
+"""The time for which a browser may cache the reply."""
 
 
 def is_preflight(scope: Scope, headers: Headers) -> bool:
-    """Returns whether a browser asks what a page may do. It does so without a token."""
+    """True for a browser's CORS preflight, which carries no token."""
     return scope["method"] == "OPTIONS" and "access-control-request-method" in headers
 
 
 def preflight_reply(headers: Headers) -> Response:
-    """Returns what the pages of an allowed origin may do."""
+    """Return the reply to a preflight of an allowed origin."""
     told = {
         "access-control-allow-methods": _METHODS,
         "access-control-allow-headers": _HEADERS,
@@ -37,7 +37,7 @@ def preflight_reply(headers: Headers) -> Response:
 
 
 def allow_origin(origin: str, send: Send) -> Send:
-    """Returns a ``send`` whose answers, refusals and streams included, pages of the origin may read."""
+    """Return a ``send`` that lets pages of the origin read every reply, also refusals and streams."""
 
     async def shown(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,8 +1,8 @@
-"""Who may come in: Host, Origin, token, and how much may be sent.
+"""The gate before every route: it checks Host, Origin, token and the size of the body.
 
-It stands before every route. Only ``GET /global/health`` needs no token. Browsers are told nothing that
-they could hand to another page: CORS is off unless origins are named, a foreign ``Origin`` is refused,
-and so is a ``Host`` that is not ours, which is how a name that was bound anew would look.
+Only ``GET /global/health`` needs no token. No page of another site can read a reply: CORS is off unless
+origins are configured, a foreign ``Origin`` is refused, and so is a foreign ``Host``, which is what a
+request by DNS rebinding carries.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 _HOST: Final = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::\d{1,5})?")
 _SCHEMES: Final = ("http://", "https://")
-"""Of a page that we are the host of: https where something of the user's stands before us."""
+"""Schemes of our own origin; https if the user runs a reverse proxy before the bridge."""
 
 
 class AccessPolicy(NamedTuple):
-    """What the gate asks for.
+    """The rules of the gate.
 
     Args:
-        token: what a client has to know.
-        hosts: names in ``Host`` that are ours, in lower case without a port; None: any (a Unix socket).
-        origins: pages that may ask, as browsers write them in ``Origin``.
+        token: the token that every client must send.
+        hosts: accepted names in ``Host``, lower case, without a port; None for any (a Unix socket).
+        origins: accepted origins, as browsers write them in ``Origin``.
     """
 
     token: str
@@ -102,7 +102,7 @@ class Gate:
 
 
 class _ReplyTracker:
-    """What is answered, and whether that has begun."""
+    """A ``send`` that notes whether the reply has begun."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -114,9 +114,9 @@ class _ReplyTracker:
 
 
 class _BoundedBody:
-    """A request's body, of which no more than the bound is taken.
+    """A ``receive`` that stops at the limit for bodies.
 
-    Past it, who has not been answered is refused, and who is being answered is done with.
+    Beyond it the request is refused, or, if its reply has begun, treated as disconnected.
     """
 
     def __init__(self, receive: Receive, answering: _ReplyTracker) -> None:

@@ -1,7 +1,7 @@
-"""What happened: events of the log, folded into counters.
+"""Counters folded from the events of the log: sessions, runs, model calls, tool calls.
 
-The bridge's one subscription shows each event once. What is read of it here are numbers, and the few
-words of which there is a list or which ``labels`` bounds.
+Every event arrives here once, from the hub's subscription. Only numbers and a few words are read from
+it; the words come from a fixed list or are bounded by ``labels``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from nousd.wire.events.base import EndStatus
 from nousd.wire.objects.entries import Usage
 
 Fold = Callable[[Any, str], None]
-"""Counts an event of one type, and when it happened (RFC 3339 UTC)."""
+"""Counts an event of one type; the second argument is its time (RFC 3339 UTC)."""
 
 Folds = Mapping[type[Event], Fold]
 
 
 class EventCounters(Collector):
-    """The counters; ``see`` is called with every event, in order."""
+    """All counters of events; ``count`` must be called with every event, in order."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         folds: Mapping[type[Event], Fold] = {
@@ -44,16 +44,16 @@ class EventCounters(Collector):
         registry.register(self)
 
     def count(self, received: ReceivedEvent) -> None:
-        """Counts an event."""
+        """Count an event."""
         self._events[received.type if received.type in self._events else OTHER] += 1
-        # Most events are deltas, of which nothing else is counted.
+        # Most events are deltas, which have no fold.
         known = self._folds.get(received.type)
         if known is not None:
             struct, fold = known
             fold(msgspec.convert(received.payload, struct), received.ts)
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Yields the events by type, which are plain numbers, as there are very many."""
+        """Yield the number of events by type: plain integers, since a counter per delta is too slow."""
         family = CounterMetricFamily(
             "nousd_events", "Events that the daemon told, by type.", labels=["type"]
         )
@@ -65,16 +65,16 @@ class EventCounters(Collector):
 # --- runs -------------------------------------------------------------------------------------
 
 CODES_MAX: Final = 50
-"""Codes of warnings, and of errors, that are told apart."""
+"""Distinct codes of warnings, and of errors."""
 
 OPEN_RUNS_MAX: Final = 1024
-"""Runs whose start is remembered; further ones push out the oldest, of which no time is told."""
+"""Active runs whose start is remembered; beyond it the duration of the oldest is not measured."""
 
 _RUN_SECONDS: Final = (1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 
 def _run_folds(registry: CollectorRegistry) -> Folds:
-    """Registers the counters, and returns what counts."""
+    """Register the counters and return their folds."""
     return {
         **_RunTimes(registry).folds,
         **_count_problems(registry),
@@ -123,7 +123,7 @@ def _count_problems(registry: CollectorRegistry) -> Folds:
 
 
 class _RunTimes:
-    """Runs by how they ended, and how long they took, of those whose start was seen."""
+    """Runs by status, and their durations if their start was seen."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._started: OrderedDict[str, datetime] = OrderedDict()
@@ -153,14 +153,14 @@ class _RunTimes:
         started = self._started.pop(event.run_id, None)
         if started is not None:
             seconds = (datetime.fromisoformat(ts) - started).total_seconds()
-            # The clock of the machine may have been set back.
+            # The system clock may have been set back.
             self._seconds.labels(event.status).observe(max(0.0, seconds))
 
 
 # --- model calls ------------------------------------------------------------------------------
 
 MODELS_MAX: Final = 50
-"""Models that are told apart."""
+"""Distinct models."""
 
 _MODEL_SECONDS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
 
@@ -168,7 +168,7 @@ _MODEL: Final = ("provider", "model")
 
 
 def _model_folds(registry: CollectorRegistry) -> Folds:
-    """Registers the counters, and returns what counts."""
+    """Register the counters and return their folds."""
     return {UsageReported: _ModelCalls(registry).ended}
 
 
@@ -210,7 +210,7 @@ class _ModelCalls:
         )
 
     def ended(self, event: UsageReported, _ts: str) -> None:
-        """Counts a call."""
+        """Count a call."""
         provider = OTHER if event.provider is UNSET else event.provider
         purpose = "answer" if event.purpose is UNSET else event.purpose
         model = self._models.of(provider, event.model)
@@ -227,7 +227,7 @@ class _ModelCalls:
 
 
 def _disjoint_tokens(usage: Usage) -> dict[str, int]:
-    """Returns the tokens of a call by kinds of which none is part of another."""
+    """Return the tokens of a call by kind, where no kind includes another."""
     cached = usage.cache_read + usage.cache_write
     tokens = {
         "input": usage.input - cached,
@@ -243,16 +243,16 @@ def _disjoint_tokens(usage: Usage) -> dict[str, int]:
 # --- tool calls -------------------------------------------------------------------------------
 
 TOOLS_MAX: Final = 100
-"""Tools that are told apart."""
+"""Distinct tools."""
 
 DECIDERS_MAX: Final = 20
-"""Those who decide that are told apart."""
+"""Distinct deciders."""
 
 _TOOL_SECONDS: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
 
 
 def _tool_folds(registry: CollectorRegistry) -> Folds:
-    """Registers the counters, and returns what counts."""
+    """Register the counters and return their folds."""
     return {**_ToolCalls(registry).folds, **_count_requests(registry)}
 
 

@@ -1,4 +1,4 @@
-"""Values of labels that come from outside: bounded in number, and never anything but a plain name."""
+"""Values of labels that come from outside: a bounded number of plain names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 OTHER: Final = "other"
-"""Stands for what is no plain name, and for all that come once there are enough."""
+"""Replaces anything that is not a plain name, and every new name beyond the bound."""
 
 _PART: Final = r"[A-Za-z0-9_][A-Za-z0-9._:@+-]*"
 _NAME: Final = re.compile(rf"{_PART}(?:/{_PART}){{0,3}}")
@@ -14,10 +14,10 @@ _CHARS_MAX: Final = 100
 
 
 class LabelValues:
-    """The values that some labels have together, such as provider and model.
+    """The combinations of values of some labels, such as provider and model.
 
     Args:
-        most: how many there may be, beside ``OTHER``.
+        most: the bound on their number, not counting ``OTHER``.
     """
 
     def __init__(self, most: int) -> None:
@@ -25,7 +25,7 @@ class LabelValues:
         self._known: set[tuple[str, ...]] = set()
 
     def of(self, *names: str) -> tuple[str, ...]:
-        """Returns the names as labels, or as many ``OTHER``."""
+        """Return the names as labels, or ``OTHER`` for each of them."""
         if names in self._known:
             return names
         if len(self._known) >= self._most or not all(map(_is_plain, names)):
@@ -34,10 +34,10 @@ class LabelValues:
         return names
 
     def known(self, *names: str) -> tuple[str, ...]:
-        """Like ``of``, for names that may be anybody's invention: a new one is not taken up."""
+        """Like ``of``, but never add a name: for names that a model may have invented."""
         return names if names in self._known else (OTHER,) * len(names)
 
 
 def _is_plain(name: str) -> bool:
-    """Whether it is a name as models and tools have them, and no path or text."""
+    """True for a name such as models and tools have, not a path or a text."""
     return len(name) <= _CHARS_MAX and _NAME.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""All figures of a bridge in one registry, and what a scrape is answered."""
+"""All metrics of a bridge in one registry, and the reply to a scrape."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from nousd.wire.responses import Metrics
 
 
 class Exposition(NamedTuple):
-    """What a scrape is answered."""
+    """The reply to a scrape."""
 
     data: bytes
     content_type: str
 
 
 class Meters:
-    """The figures. ``happened`` is to be shown every event, ``requests`` every request."""
+    """The metrics. ``events`` must count every event, ``requests`` every request."""
 
     def __init__(self) -> None:
-        # One of our own: that of the library is the whole process's, tests and other bridges included.
+        # Not the library's default registry, which all bridges of the process would share.
         self._registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self._registry)
         version = Gauge(
@@ -43,15 +43,15 @@ class Meters:
         self.requests = RequestCounters(self._registry)
 
     def expose(self, figures: Metrics | None, accept: str) -> Exposition:
-        """Returns all figures as text. It may be called in a thread.
+        """Return all metrics as text. It may be called in a thread.
 
         Args:
-            figures: of the daemon; None if it does not answer.
-            accept: which kinds of text the client takes, as HTTP has it.
+            figures: those of the daemon; None if it does not answer.
+            accept: the ``Accept`` header of the client.
         """
         try:
             encode, content_type = choose_encoder(accept)
-        except TypeError:  # it names a version that is no number
+        except TypeError:  # the version in ``accept`` is not a number
             encode, content_type = choose_encoder("")
         return Exposition(encode(_All(self._registry, daemon_families(figures))), content_type)
 

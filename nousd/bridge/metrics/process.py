@@ -1,4 +1,4 @@
-"""The figures of a daemon's process, as it answers them, in the form of Prometheus."""
+"""The figures of the daemon's process, from its answer to ``get_metrics``, as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nousd.wire.responses import Metrics
 
 
 def daemon_families(figures: Metrics | None) -> Iterator[Metric]:
-    """Yields all there is to say of a daemon; of one that does not answer, only that."""
+    """Yield the metrics of a daemon; of one that does not answer, only ``nousd_up``."""
     yield _gauge("nousd_up", "Whether the daemon answers.", int(figures is not None))
     if figures is None:
         return

@@ -1,4 +1,4 @@
-"""HTTP itself, counted: requests by route and status, streams that are open, bytes and seconds."""
+"""Metrics of HTTP: requests by route and status, open streams, bytes and seconds."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nousd.bridge.metrics.labels import OTHER
 
 ROUTE: Final = "nousd.route"
-"""Where a route says in the scope of a request which one it is."""
+"""The key in the scope of a request under which its route is noted."""
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 30)
 
 _CUT_OFF: Final = "none"
-"""The status of a request whose client was gone before there was one."""
+"""The status of a request whose client disconnected before the reply."""
 
 
 class RequestCounters:
-    """The counters."""
+    """The counters of HTTP requests."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.ended = Counter(
@@ -55,10 +55,10 @@ class RequestCounters:
 
 
 class MeteredApp:
-    """The ASGI application around all others.
+    """The outermost ASGI application; it measures every request.
 
     Args:
-        paths: those that are routes by themselves, beside the ones that say so in ``ROUTE``.
+        paths: paths that are routes by themselves, besides those noted under ``ROUTE``.
     """
 
     def __init__(self, app: ASGIApp, requests: RequestCounters, paths: Iterable[str] = ()) -> None:
@@ -78,7 +78,7 @@ class MeteredApp:
 
 
 class _Request:
-    """One request on its way."""
+    """The measurements of one request."""
 
     def __init__(
         self,
@@ -104,13 +104,13 @@ class _Request:
         return route
 
     async def receive(self) -> Message:
-        """Counts what the client sends."""
+        """Count the bytes that the client sends."""
         message = await self._receive()
         self._requests.received.inc(len(message.get("body", b"")))
         return message
 
     async def send(self, message: Message) -> None:
-        """Counts what the client is sent."""
+        """Count the bytes that the client is sent."""
         if message["type"] == "http.response.start":
             self._start(message)
         elif message["type"] == "http.response.body":
@@ -122,18 +122,18 @@ class _Request:
         content_type = Headers(raw=message["headers"]).get("content-type", "")
         if content_type.startswith("text/event-stream"):
             self._is_stream = True
-            self._took_its_time()
+            self._observe_seconds()
             self._requests.streams.labels(self._route).inc()
 
     def end(self) -> None:
-        """Counts the request."""
+        """Count the request."""
         method = self._scope["method"]
         labels = (method if method in _METHODS else OTHER, self._route, self._status)
         self._requests.ended.labels(*labels).inc()
         if self._is_stream:
             self._requests.streams.labels(self._route).dec()
         else:
-            self._took_its_time()
+            self._observe_seconds()
 
-    def _took_its_time(self) -> None:
+    def _observe_seconds(self) -> None:
         self._requests.seconds.labels(self._route).observe(perf_counter() - self._begun)

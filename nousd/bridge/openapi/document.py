@@ -17,7 +17,7 @@ from nousd.bridge.routing.route import PrometheusText, Row
 from nousd.wire.codec.schema_descriptions import first_paragraph, tidied
 
 VERSION: Final = "3.1.0"
-"""Of OpenAPI."""
+"""The version of OpenAPI."""
 
 _ABOUT: Final = (
     "Sessions and runs of a nousd daemon in the vocabulary of Tandem. What is not said here stands in "
@@ -48,21 +48,21 @@ _FIGURES: Final = {
     for media_type in ("text/plain", "application/openmetrics-text")
 }
 _TEXTS: Final[Mapping[Any, Json]] = {bytes: _PAGE, str: _TEXT_STREAM, PrometheusText: _FIGURES}
-"""what a row names where a reply is no JSON -> its kinds of content"""
+"""marker in a row for a reply that is not JSON -> its content types"""
 _RENAMED: Final[Mapping[int, str]] = {
     413: "Content Too Large",
     414: "URI Too Long",
     416: "Range Not Satisfiable",
     422: "Unprocessable Content",
 }
-"""status -> what RFC 9110 calls it; Python says so from 3.13 on, and the document is the same on all"""
+"""status -> its name in RFC 9110, which Python uses only since 3.13"""
 
 
 def make_document(rows: Iterable[Row], *, version: str) -> Json:
-    """Returns the document.
+    """Return the OpenAPI document.
 
     Args:
-        version: of this program.
+        version: the version of nousd.
     """
     rows = tuple(rows)
     shapes = _Shapes(rows)
@@ -95,7 +95,7 @@ _SECURITY: Final[Mapping[str, Json]] = {
 
 
 class _Shapes:
-    """The schemas of all types that rows name; ``components`` holds those that have a name."""
+    """The schemas of all types in rows; ``components`` holds those that have a name."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         types: list[Any] = [ErrorBody]
@@ -107,13 +107,13 @@ class _Shapes:
         self._schemas = list(zip(types, schemas, strict=True))
 
     def of(self, shape: Any) -> Json:
-        """Returns the schema of a type that a row names."""
+        """Return the schema of a type."""
         if isinstance(shape, UnionType):
             return {"anyOf": [self.of(member) for member in _members(shape)]}
         return dict(next(schema for known, schema in self._schemas if known == shape))
 
     def properties_of(self, shape: Any) -> tuple[Mapping[str, Json], frozenset[str]]:
-        """Returns the fields of a struct, and which of them are required."""
+        """Return the fields of a struct, and which of them are required."""
         schema = self.of(shape)
         while "$ref" in schema:
             schema = self.components[schema["$ref"].rpartition("/")[2]]
@@ -121,7 +121,7 @@ class _Shapes:
 
 
 def _members(shape: Any) -> tuple[Any, ...]:
-    """Returns the types of a union, which msgspec does not take where none of them is tagged."""
+    """Return the types of a union, which msgspec does not accept unless they are tagged."""
     return get_args(shape) if isinstance(shape, UnionType) else (shape,)
 
 
@@ -136,7 +136,7 @@ _TAKEN: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "prompt": _OF_PROMPTS,
     "subscribe": (("last-event-id", "The id of the last frame that was seen."),),
 }
-"""command -> the headers that a route which sends it looks at, and what they say."""
+"""command -> the headers of the routes that send it, with their descriptions."""
 
 _RUN_ID: Final[Json] = {
     "x-tandem-run-id": {"description": "The run's id.", "schema": {"type": "string"}}
@@ -206,7 +206,7 @@ def _query_parameters(row: Row, shapes: _Shapes) -> list[Json]:
 
 
 def _sent(schema: Json) -> Json:
-    """Returns the schema of a parameter: one that may be left out is never sent as null."""
+    """Return the schema of a parameter: an optional one is left out, never null."""
     kinds: list[Json] = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
     if len(kinds) != 1:
         return schema
@@ -234,7 +234,7 @@ def _reply(status: int, shape: Any, row: Row, shapes: _Shapes) -> Json:
         content |= _TEXTS[shape]
     elif shape is not None:
         schema = shapes.of(shape)
-        # A status that a route words in its own way may be another refusal, too.
+        # The same status may also come from a refusal that the route does not know.
         told = schema if is_good else {"anyOf": [schema, shapes.of(ErrorBody)]}
         content["application/json"] = {"schema": told}
     if row.streams and is_good:
@@ -255,7 +255,7 @@ def _refusal(status: int, shapes: _Shapes) -> Json:
 
 
 def _phrase(status: int) -> str:
-    """Returns what a status is called, and the codes that come with it."""
+    """Return the name of a status, and its error codes."""
     codes = dict.fromkeys(failure.code for failure in FAILURES if failure.status == status)
     name = _RENAMED.get(status) or HTTPStatus(status).phrase
     return name + (f": {', '.join(codes)}" if codes else "")

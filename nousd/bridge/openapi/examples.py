@@ -1,4 +1,4 @@
-"""What a client may send to each route that has a body, for the OpenAPI document."""
+"""An example body for each route that takes one, for the OpenAPI document."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""With which statuses a request to a route can be refused: what is true of all of them, of those with a
-token, a body or a name, and of what each command of ours can be refused with.
+"""The statuses with which a route can refuse a request.
+
+They follow from its row: those of every route, of routes with a token, a body or a name in the path, and
+those of the commands that the route sends.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from typing import Final
 from nousd.bridge.routing.route import Row
 
 ANY: Final = frozenset({400, 403, 413, 431, 500, 503})
-"""No such Host or Origin, too many bytes, a fault of ours, too many connections."""
+"""Wrong Host or Origin, too many bytes, a bug of ours, too many connections."""
 
 WITH_TOKEN: Final = frozenset({401})
 WITH_BODY: Final = frozenset({408, 415, 422})
@@ -47,11 +49,11 @@ BY_COMMAND: Final[Mapping[str, frozenset[int]]] = {
     "subscribe": frozenset(),
     "update_session": frozenset({404, 409}),
 }
-"""command -> what its own refusals become."""
+"""command -> the statuses of its refusals."""
 
 
 def refusals(row: Row) -> frozenset[int]:
-    """Returns the statuses with which a request to that route can be refused."""
+    """Return the statuses with which a route can refuse a request."""
     ways = [ANY, *(BY_COMMAND[command] for command in row.sends)]
     if not row.is_public:
         ways.append(WITH_TOKEN)

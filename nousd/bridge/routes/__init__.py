@@ -1,4 +1,4 @@
-"""The table of routes: every row of the bridge, a file for each kind of thing."""
+"""The table of routes: every row of the bridge, with a file for each kind of resource."""
 
 from __future__ import annotations
 
@@ -36,4 +36,4 @@ ROWS: Final[tuple[Row, ...]] = (
     *questions.ROWS,
     *providers.ROWS,
 )
-"""Every route there is."""
+"""All routes."""

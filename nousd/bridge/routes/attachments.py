@@ -1,7 +1,7 @@
-"""Parts of a message as a text and its attachments.
+"""The parts of a message as a text and attachments.
 
-Files come as data only: a ``data:`` URL. What is too much for a line of the protocol, a file or a text,
-is put as an artifact before it.
+Files are sent as data only, in a ``data:`` URL. A file or text that is too long for a line of the
+protocol is stored as an artifact first.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from nousd.wire.limits import NAME_CHARS_MAX
 from nousd.wire.responses import Artifact, Upload
 
 _BEGINNING_CHARS: Final = 1024
-"""What of a text that was put stands in the line."""
+"""The beginning of a text that is kept in the line when the text is an artifact."""
 
 
 class MessageContent(NamedTuple):
-    """What a message says, and what comes with it.
+    """The content of a message.
 
     Args:
-        text: its beginning, where ``text_ref`` is the artifact with all of it.
+        text: only its beginning if ``text_ref`` is set, the artifact with the whole text.
     """
 
     text: str
@@ -44,10 +44,10 @@ class _File(NamedTuple):
 
 
 async def read_parts(daemon: Client, parts: Iterable[PartGiven]) -> MessageContent:
-    """Returns the texts of a message, joined with LF, and its files; of files alone the names.
+    """Return the texts of a message, joined with LF, and its files; of files alone, their names.
 
     Raises:
-        HttpError: a part is not what its type says, or no data.
+        HttpError: a part lacks the field of its type, or its data is invalid.
         Refused: a file is too large.
     """
     texts: list[str] = []
@@ -61,7 +61,7 @@ async def read_parts(daemon: Client, parts: Iterable[PartGiven]) -> MessageConte
             texts.append(part.text)
     text = "\n".join(texts)
     if files and not text.strip():
-        # No text is blank with us: files alone are called by their names.
+        # The daemon refuses a blank text.
         text = "\n".join(file.name or file.media_type for file in files)
     data = text.encode()
     left = IN_LINE_BYTES_MAX - len(data)
@@ -75,8 +75,9 @@ async def read_parts(daemon: Client, parts: Iterable[PartGiven]) -> MessageConte
 
 
 async def _put_text(daemon: Client, text: str, data: bytes) -> tuple[str, str | None]:
-    """Returns the beginning of a text that is too long for a line, and where all of it is. Of blanks
-    nothing is put: they will be refused.
+    """Store a text that is too long for a line; return its beginning and the artifact's id.
+
+    A blank text is not stored: it will be refused.
     """
     beginning = text.lstrip()[:_BEGINNING_CHARS]
     if not beginning:

@@ -1,4 +1,4 @@
-"""Bodies and parts that several routes take."""
+"""Bodies and queries that several routes share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nousd.wire.objects.entries import Sampling
 
 
 class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of what a client sends: keys that are not known are passed over, as the engine does."""
+    """Base of bodies that clients send: unknown keys are ignored, as the engine does."""
 
 
 class ModelGiven(Given, frozen=True, kw_only=True):
@@ -26,17 +26,17 @@ class ModelGiven(Given, frozen=True, kw_only=True):
 
     @property
     def provider(self) -> str | None:
-        """Whose model it is."""
+        """The provider of the model."""
         return self.providerID or self.providerId or self.provider_id
 
     @property
     def model(self) -> str | None:
-        """What its provider calls it."""
+        """The provider's name of the model."""
         return self.modelID or self.modelId or self.model_id
 
 
 class SampledGiven(Given, frozen=True, kw_only=True):
-    """How a model is to pick its words, in any of the spellings that clients use."""
+    """Sampling settings of a model, in any of the spellings that clients use."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -46,7 +46,7 @@ class SampledGiven(Given, frozen=True, kw_only=True):
 
     @property
     def sampling(self) -> Sampling | None:
-        """That as ours; None if nothing is said."""
+        """The settings as the daemon's; None if there are none."""
         top_p = self.topP if self.top_p is None else self.top_p
         max_tokens = self.maxTokens if self.max_tokens is None else self.max_tokens
         if self.temperature is None and top_p is None and max_tokens is None:
@@ -69,18 +69,18 @@ class PartGiven(Given, frozen=True, kw_only=True):
 
 
 class AskingQuery(msgspec.Struct, frozen=True, rename={"session_id": "sessionID"}):
-    """Of which session; without one what waits is listed of all, and the rules are the active one's."""
+    """The session; without one, pending requests of all sessions and the rules of the active one."""
 
     session_id: str | None = None
 
 
 class ReasonGiven(Given, frozen=True, kw_only=True):
-    """Why, in own words."""
+    """The reason, as free text."""
 
     reason: str | None = None
 
 
 class Ok(msgspec.Struct, frozen=True):
-    """It is done."""
+    """The request succeeded."""
 
     ok: bool

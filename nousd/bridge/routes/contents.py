@@ -1,4 +1,4 @@
-"""What a session holds: copied into another, shortened for its model, and what that means to do."""
+"""The content of a session: its to-do list, a copy of the session, a summary of its older part."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nousd.wire.limits import HTTP_PROMPT_SECONDS
 
 
 class Forked(Session, frozen=True, kw_only=True):
-    """A copy of a session: as itself, and once more under ``session``, where the engine puts it."""
+    """A copy of a session, at the top level and again under ``session``, where the engine puts it."""
 
     session: Session
 
@@ -54,7 +54,7 @@ ROWS: Final = (
         method="GET",
         path="/session/{id}/todo",
         handler=_todo,
-        summary="Reads what the session's model means to do.",
+        summary="Read the to-do list of a session.",
         sends=("get_todos",),
         replies={200: list[TodoItem]},
         aliases=("/api/session/{id}/todo",),
@@ -63,7 +63,7 @@ ROWS: Final = (
         method="POST",
         path="/session/{id}/fork",
         handler=_fork,
-        summary="Copies what a session holds now into a new one.",
+        summary="Copy a session into a new one.",
         sends=("branch_session", "get_session", "get_messages", "get_events"),
         replies={200: Forked},
         aliases=("/api/session/{id}/fork",),
@@ -72,7 +72,7 @@ ROWS: Final = (
         method="POST",
         path="/session/{id}/summarize",
         handler=_summarize,
-        summary="Replaces the older part of what models see by a summary.",
+        summary="Replace the older part of the model's context by a summary.",
         sends=("compact_session",),
         replies={200: Summarized, 409: Conflict | ErrorBody},
         aliases=("/api/session/{id}/summarize",),

@@ -1,4 +1,4 @@
-"""What this server can do, for programs and for people."""
+"""The OpenAPI document of the routes, and a page that shows it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def _page(call: Call) -> Response:
 
 
 def _groups(document: dict[str, Any]) -> Iterator[str]:
-    """Yields a section for each tag, with the routes that are not a second name of another."""
+    """Yield a section for each tag, without the aliases of routes."""
     for tag in document["tags"]:
         yield f"<h2>{escape(tag['name'])}</h2>"
         for path, methods in document["paths"].items():
@@ -118,7 +118,7 @@ def _response(status: str, response: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _shape(schema: dict[str, Any]) -> str:
-    """Returns a schema in a few words, with links to what has a name."""
+    """Return a short description of a schema, with links to named ones."""
     if "$ref" in schema:
         name = escape(schema["$ref"].rpartition("/")[2])
         return f'<a href="#{name}">{name}</a>'

@@ -1,4 +1,4 @@
-"""Whether the server is there; the one thing that needs no token, and says little."""
+"""The health check, the one route that needs no token; so it says little."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROWS: Final = (
         method="GET",
         path="/global/health",
         handler=_health,
-        summary="Whether the server is there.",
+        summary="Check that the server is there.",
         sends=(),
         replies={200: Health},
         is_public=True,

@@ -1,4 +1,4 @@
-"""Messages: appended without a run, and read."""
+"""Messages: append one without a run, and read them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SPELLS: Final[Mapping[str, str]] = {
     "agent_id": "x-tandem-agent-id",
     "correlation_id": "x-tandem-correlation-id",
 }
-"""field of our commands about texts -> how the contract calls it; ``files`` are the parts that are."""
+"""field of our commands -> the contract's name; ``files`` are the parts of that type."""
 
 _TITLE_CHARS: Final = 60
 
@@ -39,11 +39,11 @@ _HANDLED: Final = Failure(409, "HANDLED_BY_EXTENSION")
 
 
 class SendMessage(SampledGiven, frozen=True, kw_only=True):
-    """A message, and for a prompt what holds for its run alone. ``toolAllowlist`` names the only tools
-    that the run has; each of them has to be there.
+    """A message, and for a prompt the settings of its run. ``toolAllowlist`` names the only tools of the
+    run; each must exist.
 
-    ``contextMode``, ``writeRequired``, ``prewriteRequirements`` and ``strictKbGrounding`` are of the
-    engine's own planner; they are taken and mean nothing here.
+    ``contextMode``, ``writeRequired``, ``prewriteRequirements`` and ``strictKbGrounding`` are for the
+    engine's own planner; they are accepted and ignored.
     """
 
     parts: list[PartGiven] = []  # noqa: RUF012  msgspec copies it
@@ -61,7 +61,7 @@ class SendMessage(SampledGiven, frozen=True, kw_only=True):
 
 
 def require_not_handled(accepted: Accepted) -> None:
-    """Raises HttpError for a text that an extension dealt with: it is no message, and has no run."""
+    """Raise HttpError if an extension handled the text: then there is no message and no run."""
     if accepted.handled_by is UNSET:
         return
     said = f": {accepted.reply}" if accepted.reply else ""
@@ -86,7 +86,7 @@ async def _append(call: Call) -> Response:
 
 
 async def _name_session(call: Call, text: str) -> None:
-    """Calls a session that has no name after what is first said in it."""
+    """Name a session without a name after its first message."""
     record = (await call.daemon.ask(GetSession(session_id=call.path["id"]))).session
     title = " ".join(text.split())[:_TITLE_CHARS].rstrip()
     if record.name in (UNSET, DEFAULT_TITLE):
@@ -103,7 +103,7 @@ ROWS: Final = (
         method="POST",
         path="/session/{id}/message",
         handler=_append,
-        summary="Stores a message of the user; no run is started, and one that goes on does not mind.",
+        summary="Append a message of the user without starting a run; an active run is not affected.",
         sends=("put_artifact", "append_message", "get_session", "update_session", "get_messages"),
         replies={200: Message},
         body=SendMessage,
@@ -114,7 +114,7 @@ ROWS: Final = (
         method="GET",
         path="/session/{id}/message",
         handler=_messages,
-        summary="Reads the messages of a session.",
+        summary="Read the messages of a session.",
         sends=("get_session", "get_messages", "get_events"),
         replies={200: list[Message]},
         aliases=("/api/session/{id}/message",),

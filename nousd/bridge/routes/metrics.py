@@ -1,4 +1,4 @@
-"""The figures of the daemon and of the bridge, for Prometheus."""
+"""The metrics of the daemon and of the bridge, for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from nousd.wire.commands import GetMetrics
 from nousd.wire.responses import Metrics
 
 PATIENCE_SECONDS: Final = 5.0
-"""How long the daemon has to answer: half of what Prometheus gives a scrape by default."""
+"""The daemon's time to answer: half of Prometheus's default for a scrape."""
 
 _logger: Final = logging.getLogger(__name__)
 
 
 async def _metrics(call: Call) -> Response:
-    """The bridge's own figures are told also while the daemon does not answer."""
+    """Reply with the metrics; those of the bridge also while the daemon does not answer."""
     figures = await _daemon_figures(call.daemon)
     accept = call.header("accept") or ""
     meters = call.services.meters
-    # Writing out thousands of lines takes longer than the event loop is to be held up.
+    # Formatting thousands of lines would hold up the event loop for too long.
     told = await anyio.to_thread.run_sync(meters.expose, figures, accept)
     return Response(told.data, headers={"content-type": told.content_type})
 
@@ -44,7 +44,7 @@ ROWS: Final = (
         method="GET",
         path="/metrics",
         handler=_metrics,
-        summary="The figures of the daemon and of this server, for Prometheus.",
+        summary="Read the metrics of the daemon and of this server, for Prometheus.",
         sends=("get_metrics",),
         replies={200: PrometheusText},
     ),

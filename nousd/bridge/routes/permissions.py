@@ -35,36 +35,36 @@ _DECISIONS: Final[dict[str, ConfirmDecision]] = {
     "reject": "deny_session",
     "deny": "deny_session",
 }
-"""reply of the contract -> what is decided; its standing rules hold for one session."""
+"""reply of the contract -> our decision; standing rules hold for one session."""
 
 _REPLY_INVALID: Final = Failure(400, "APPROVAL_REPLY_INVALID")
 _NOT_PENDING: Final = Failure(409, "APPROVAL_REPLY_INVALID")
 _REQUEST_NOT_FOUND: Final = Failure(404, "APPROVAL_REQUEST_NOT_FOUND")
 
 _ASKED: Final = frozenset({"user", "timeout", "stop"})
-"""Who has decided about a call that somebody was asked about."""
+"""Deciders of calls for which there was a request."""
 
 _UNRULED: Final = frozenset({"once_only", "rule_required", "too_many_rules"})
-"""Why no rule can be made: what leads out of the workspace is allowed once, not every call has a rule
-that it stands for, and rules have a bound. Then that call alone is decided on, and the answer says so.
+"""Refusals to make a rule: access outside the workspace is allowed only once, not every call corresponds
+to a rule, and their number is bounded. Then the decision holds for the one call, and the reply says so.
 """
 
 _THIS_CALL: Final[dict[ConfirmDecision, ConfirmDecision]] = {
     "session": "once",
     "deny_session": "deny",
 }
-"""decision with a rule -> the same without."""
+"""decision with a rule -> the same without a rule."""
 
 
 class ReplyGiven(Given, frozen=True, kw_only=True):
-    """``once``, ``always`` or ``allow``, ``reject`` or ``deny``."""
+    """A decision; ``reply`` is once, always or allow, reject or deny."""
 
     reply: str
     reason: str | None = None
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a reply; ``standingRuleID`` is the rule that holds for the session from then on."""
+    """An applied reply; ``standingRuleID`` is the new rule of the session."""
 
     ok: bool
     requestID: str  # noqa: N815
@@ -112,10 +112,10 @@ async def _deny(call: Call) -> Response:
 
 
 async def _decide(call: Call, decision: ConfirmDecision, reason: str | None) -> Accepted:
-    """Decides about the tool call that the path means.
+    """Decide on the tool call in the path.
 
     Raises:
-        HttpError: nobody is asked about it, or not any more.
+        HttpError: there is no request for it, or it is not pending any more.
     """
     record = await _waiting_call(call, parse_request_id(call.path["request_id"]))
     assert isinstance(record.input_hash, str)
@@ -145,7 +145,7 @@ async def _confirm(call: Call, command: ConfirmTool) -> Accepted:
 
 
 async def _waiting_call(call: Call, named: NamedCall) -> ToolCallRecord:
-    """Returns the call that is meant, about which somebody is asked; see ``_decided``."""
+    """Return the call if its request is pending; raises as ``_decide`` does."""
     not_found = HttpError(_REQUEST_NOT_FOUND, "there is no such request")
     try:
         now = await call.daemon.ask(
@@ -166,7 +166,7 @@ async def _waiting_call(call: Call, named: NamedCall) -> ToolCallRecord:
 
 
 async def _is_seen_in(call: Call, session_id: str, record: ToolCallRecord) -> bool:
-    """Whether a call is of that session, or waits in a task of it."""
+    """True if a call is of that session, or pending in a task of it."""
     if record.session_id == session_id:
         return True
     now = await call.daemon.ask(ListPermissions(session_id=session_id))
@@ -183,7 +183,7 @@ ROWS: Final = (
         method="GET",
         path="/permission",
         handler=_permissions,
-        summary="Lists the tool calls that wait for a word, and the rules in force.",
+        summary="List the tool calls that wait for approval, and the rules in force.",
         sends=("list_permissions",),
         replies={200: AskedPermissions},
         query=AskingQuery,
@@ -192,7 +192,7 @@ ROWS: Final = (
         method="POST",
         path="/permission/{request_id}/reply",
         handler=_reply,
-        summary="Allows or denies a tool call that waits.",
+        summary="Approve or deny a pending tool call.",
         sends=("get_tool_call", "confirm_tool"),
         replies={200: Applied},
         body=ReplyGiven,
@@ -201,7 +201,7 @@ ROWS: Final = (
         method="POST",
         path="/sessions/{id}/tools/{request_id}/approve",
         handler=_approve,
-        summary="Allows a tool call that waits, this once.",
+        summary="Approve a pending tool call, once.",
         sends=("get_tool_call", "list_permissions", "confirm_tool"),
         replies={200: Ok},
         body=ReasonGiven,
@@ -211,7 +211,7 @@ ROWS: Final = (
         method="POST",
         path="/sessions/{id}/tools/{request_id}/deny",
         handler=_deny,
-        summary="Denies a tool call that waits.",
+        summary="Deny a pending tool call.",
         sends=("get_tool_call", "list_permissions", "confirm_tool"),
         replies={200: Ok},
         body=ReasonGiven,

@@ -1,4 +1,4 @@
-"""Prompts: a run is started, and waited for or watched."""
+"""Prompts: start a run, and wait for its end or stream its events."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from nousd.wire.responses import Accepted
 
 _KEYS: Final = ("idempotency-key", "x-tandem-idempotency-key")
 _KEY_PREFIX: Final = "idempotency-key:"
-"""Keeps the keys of HTTP clients apart from the ids that others choose."""
+"""Separates the keys of HTTP clients from the ids that other clients choose."""
 
 _KEY_CHARS_MAX: Final = NAME_CHARS_MAX - len(_KEY_PREFIX)
 
@@ -45,13 +45,13 @@ _RUN_ID: Final = "x-tandem-run-id"
 
 
 class PromptQuery(msgspec.Struct, frozen=True, rename={"wanted": "return"}):
-    """``return=run`` asks for the run in the body of the answer."""
+    """``return=run`` asks for the run in the body of the reply."""
 
     wanted: Literal["run"] | None = None
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The text of the last answer, for clients that look for nothing else."""
+    """The text of the last answer, for clients that read nothing else."""
 
     reply: str
 
@@ -66,11 +66,11 @@ class _StartedRun(NamedTuple):
 
 
 async def _start_run(call: Call) -> _StartedRun:
-    """Starts a run, unless one was started with the same idempotency key.
+    """Start a run, unless one was started with the same idempotency key.
 
     Raises:
-        HttpError: another one goes on, or the key was used for another body.
-        Refused: it cannot be started.
+        HttpError: another run is active, or the key was used with another body.
+        Refused: the run cannot be started.
     """
     position = position_after_event(call.hub.head)
     prompt = await _prompt(call)
@@ -113,7 +113,7 @@ async def _prompt(call: Call) -> Prompt:
 
 
 async def _tools(call: Call) -> tuple[str, ...] | None:
-    """Returns the only tools that a run is to have; None for those that its session has."""
+    """Return the only tools of the run; None for those of its session."""
     body: SendMessage = call.body
     names = body.toolAllowlist if body.tool_allowlist is None else body.tool_allowlist
     if names is None or ANY not in "".join(names):
@@ -123,7 +123,7 @@ async def _tools(call: Call) -> tuple[str, ...] | None:
 
 
 def _message_id(call: Call) -> str | None:
-    """Returns the id by which the daemon knows a request again; None if it has no idempotency key."""
+    """Return the id by which the daemon recognises a repeated request; None without a key."""
     key = next((key for name in _KEYS if (key := call.header(name))), None)
     if key is None:
         return None
@@ -134,7 +134,7 @@ def _message_id(call: Call) -> str | None:
 
 
 def _reply_with_run(begun: _StartedRun) -> Response:
-    """Returns the answer that says which run it is; so is answered whatever was repeated."""
+    """Return the reply that names the run, which is also the reply to a repeated request."""
     body = render_started(begun.session_id, begun.run_id, is_repeated=begun.is_repeated)
     return json_reply(body, 202, {_RUN_ID: begun.run_id})
 
@@ -153,7 +153,7 @@ async def _prompt_sync(call: Call) -> Response:
         await call.services.responders.expect_reader(call.path["id"])
     begun = await _start_run(call)
     if begun.is_repeated:
-        # Its end may be long over: whoever comes back attaches to the run.
+        # The run may have ended long ago: the client attaches to its events instead.
         return _reply_with_run(begun)
     headers = {_RUN_ID: begun.run_id}
     query = StreamQuery(call.view, begun.session_id, begun.run_id)
@@ -179,7 +179,7 @@ ROWS: Final = (
         method="POST",
         path="/session/{id}/prompt_async",
         handler=_prompt_async,
-        summary="Starts a run; its id is in the header, or in the body with return=run.",
+        summary="Start a run; its id is in a header, or in the body with return=run.",
         sends=("put_artifact", "list_tools", "prompt"),
         replies={204: None, 202: Started, **_REFUSALS},
         query=PromptQuery,
@@ -191,7 +191,7 @@ ROWS: Final = (
         method="POST",
         path="/session/{id}/prompt_sync",
         handler=_prompt_sync,
-        summary="Starts a run; answers with all messages at its end, or with events as they come.",
+        summary="Start a run; reply with all messages at its end, or with a stream of events.",
         sends=("put_artifact", "list_tools", "prompt", "get_session", "get_messages", "get_events"),
         replies={200: list[Message] | Reply, 202: Started, **_REFUSALS},
         body=SendMessage,

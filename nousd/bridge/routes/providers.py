@@ -1,4 +1,4 @@
-"""Which models there are."""
+"""The providers and their models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROWS: Final = (
         method="GET",
         path="/provider",
         handler=_providers,
-        summary="Lists providers and their models.",
+        summary="List providers and their models.",
         sends=("list_models",),
         replies={200: Catalog},
     ),

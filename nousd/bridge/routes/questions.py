@@ -26,8 +26,8 @@ _NO_ANSWER: Final = "the user replied without an answer"
 
 
 class AnswerGiven(Given, frozen=True, kw_only=True):
-    """The answer to each question, in labels of options or in own words, or one ``answer`` to all.
-    Without any the question is not answered.
+    """The answer to each question, in labels of options or as free text, or one ``answer`` to all.
+    Without any, the question is rejected.
     """
 
     answer: str | list[str] | None = None
@@ -56,7 +56,7 @@ async def _answer(call: Call) -> Response:
 def _given_answers(
     body: AnswerGiven, questions: tuple[UserQuestion, ...]
 ) -> list[str] | list[str | list[str]]:
-    """Returns an answer for each question; none at all if none is given."""
+    """Return an answer for each question; none at all if the body has none."""
     if body.answers is not None:
         return body.answers
     return [body.answer] * len(questions) if body.answer else []
@@ -83,10 +83,10 @@ async def _send_outcome(call: Call, command: AnswerQuestion | RejectQuestion) ->
 
 
 async def _waiting_question(call: Call) -> QuestionAsked:
-    """Returns the question that the path means, which waits.
+    """Return the pending question in the path.
 
     Raises:
-        HttpError: it does not, or not any more, or not in the session that is named.
+        HttpError: it is unknown, not pending any more, or not of the session in the path.
     """
     asked = await call.daemon.ask(ListQuestions(session_id=call.path.get("id")))
     wanted = call.path["question_id"]
@@ -94,7 +94,7 @@ async def _waiting_question(call: Call) -> QuestionAsked:
         if question.question_id == wanted:
             return question
     if "id" not in call.path:
-        # No answers fit no question, so this does nothing but say whether it was there.
+        # An empty answer never fits, so this only tells an unknown question from an answered one.
         await _send_outcome(call, AnswerQuestion(question_id=wanted, answers=()))
     raise HttpError(_QUESTION_NOT_FOUND, "no such question waits")
 
@@ -104,7 +104,7 @@ ROWS: Final = (
         method="GET",
         path="/question",
         handler=_questions,
-        summary="Lists the questions that wait for an answer.",
+        summary="List the pending questions.",
         sends=("list_questions",),
         replies={200: list[AskedQuestion]},
         query=AskingQuery,
@@ -113,7 +113,7 @@ ROWS: Final = (
         method="POST",
         path="/question/{question_id}/reply",
         handler=_answer,
-        summary="Answers a question.",
+        summary="Answer a question.",
         sends=("list_questions", "answer_question", "reject_question"),
         replies={200: Ok},
         body=AnswerGiven,
@@ -123,7 +123,7 @@ ROWS: Final = (
         method="POST",
         path="/question/{question_id}/reject",
         handler=_reject,
-        summary="Says that a question will not be answered.",
+        summary="Reject a question.",
         sends=("list_questions", "reject_question"),
         replies={200: Ok},
         body=ReasonGiven,
@@ -133,7 +133,7 @@ ROWS: Final = (
         method="POST",
         path="/sessions/{id}/questions/{question_id}/answer",
         handler=_answer,
-        summary="Answers a question.",
+        summary="Answer a question.",
         sends=("list_questions", "answer_question", "reject_question"),
         replies={200: Ok},
         body=AnswerGiven,

@@ -1,8 +1,8 @@
-"""Rules about tool calls, from the contract's to ours.
+"""Rules about tool calls, translated from the contract's to ours.
 
-The engine passes over a rule that it does not understand. One that is passed over may be a denial, so
-here it is refused, whatever it was meant to be. For the engine a pattern is about the name of the tool;
-one that is just that says nothing, and any other is a pattern of ours.
+The engine ignores a rule that it does not understand. The ignored rule may be a denial, so here it is
+refused. For the engine a pattern matches the name of the tool; a pattern that only repeats the name adds
+nothing, and any other pattern is passed on as one of ours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DECISIONS: Final[dict[str, Literal["allow", "ask", "deny"]]] = {
 }
 
 _ANY: Final = ("", "*", "**")
-"""Patterns that say nothing."""
+"""Patterns that match everything."""
 
 
 class RuleGiven(Given, frozen=True, kw_only=True):
@@ -37,10 +37,10 @@ class RuleGiven(Given, frozen=True, kw_only=True):
 
 
 def parse_rules(given: Sequence[RuleGiven]) -> SessionRules:
-    """Returns rules of ours.
+    """Return the rules as ours.
 
     Raises:
-        HttpError: an action is none.
+        HttpError: an action is unknown.
     """
     told: dict[str, list[str]] = {"allow": [], "ask": [], "deny": []}
     for index, rule in enumerate(given):
@@ -49,13 +49,13 @@ def parse_rules(given: Sequence[RuleGiven]) -> SessionRules:
             words = f"body: permission[{index}].action must be one of {', '.join(_DECISIONS)}"
             raise HttpError(UNPROCESSABLE, words)
         told[decision] += _rule_texts(rule)
-    # Several of the engine's tools may be one of ours.
+    # Several of the engine's tools may be the same one of ours.
     return SessionRules(**{decision: tuple(dict.fromkeys(each)) for decision, each in told.items()})
 
 
 def _rule_texts(rule: RuleGiven) -> list[str]:
-    """Returns a rule for each tool of ours that is meant; the rule itself where nothing of ours is."""
+    """Return a rule for each of our tools that it names; the rule itself if it names none."""
     pattern = rule.pattern
-    says_nothing = pattern is None or pattern in _ANY or is_same_tool(pattern, rule.permission)
-    rest = "" if says_nothing else f"({pattern})"
+    matches_all = pattern is None or pattern in _ANY or is_same_tool(pattern, rule.permission)
+    rest = "" if matches_all else f"({pattern})"
     return [f"{tool}{rest}" for tool in tools_ruled(rule.permission) or (rule.permission,)]

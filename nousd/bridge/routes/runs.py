@@ -1,4 +1,4 @@
-"""Runs: which one goes on, and its end."""
+"""Runs: read the active one, and stop it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOTHING_TO_CANCEL: Final = frozenset({"no_active_run", "run_mismatch"})
 
 
 class Cancelled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whether there was something to cancel."""
+    """``cancelled`` says whether there was a run to cancel."""
 
     ok: bool
     cancelled: bool
@@ -29,7 +29,7 @@ class Cancelled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 async def get_active_run(daemon: Client, session_id: str) -> ActiveRun | None:
-    """Returns the run that a session has at the moment.
+    """Return the active run of a session.
 
     Raises:
         Refused: there is no such session.
@@ -40,11 +40,11 @@ async def get_active_run(daemon: Client, session_id: str) -> ActiveRun | None:
 
 @asynccontextmanager
 async def reporting_conflict(call: Call) -> AsyncIterator[None]:
-    """Words the refusal of what cannot be done during a run as the one of a second run.
+    """Turn the refusal of a command during a run into the contract's conflict.
 
     Raises:
-        HttpError: a run goes on.
-        Refused: as what is in the block.
+        HttpError: a run is active.
+        Refused: any other refusal in the block.
     """
     try:
         yield
@@ -79,7 +79,7 @@ async def _cancel_run(call: Call) -> Response:
 
 
 async def _stop_run(call: Call, run_id: str | None) -> bool:
-    """Stops a run, and leaves what waits in the session's queue; returns whether there was one."""
+    """Stop a run but keep the queue of its session; return whether there was a run."""
     try:
         await call.daemon.ask(
             Abort(session_id=call.path["id"], expected_run_id=run_id, keep_queue=True)
@@ -96,7 +96,7 @@ ROWS: Final = (
         method="GET",
         path="/session/{id}/run",
         handler=_get_run,
-        summary="Reads which run goes on, for who comes back.",
+        summary="Read the active run, to attach to it again.",
         sends=("get_state",),
         replies={200: RunNow | Idle},
         aliases=("/api/session/{id}/run",),
@@ -105,7 +105,7 @@ ROWS: Final = (
         method="POST",
         path="/session/{id}/cancel",
         handler=_cancel,
-        summary="Stops the run that goes on.",
+        summary="Stop the active run.",
         sends=("abort",),
         replies={200: Cancelled},
         aliases=("/session/{id}/abort", "/api/session/{id}/cancel", "/api/session/{id}/abort"),
@@ -114,7 +114,7 @@ ROWS: Final = (
         method="POST",
         path="/session/{id}/run/{run_id}/cancel",
         handler=_cancel_run,
-        summary="Stops that run, and no other.",
+        summary="Stop this run, if it is active.",
         sends=("abort",),
         replies={200: Cancelled},
         aliases=("/api/session/{id}/run/{run_id}/cancel",),

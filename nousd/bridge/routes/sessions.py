@@ -1,4 +1,4 @@
-"""Sessions: make, read, change and delete one."""
+"""Sessions: create, read, change, delete and list them. Lists read no transcripts."""
 
 from __future__ import annotations
 
@@ -42,19 +42,18 @@ SPELLS: Final[Mapping[str, str]] = {
     "sampling": "",
     "source": "source_kind",
 }
-"""field of our commands about sessions -> how the contract calls it."""
+"""field of our commands -> the contract's name."""
 
 _OWN: Final = (None, "", ".")
-"""Folders that stand for the daemon's own."""
+"""Values that stand for the daemon's own workspace."""
 
 
 class CreateSession(SampledGiven, frozen=True, kw_only=True):
-    """A new session; everything may be left out.
+    """A new session; every field is optional.
 
-    Its folder is ``workspace_root``, else ``directory``, else the daemon's own, which "." means as well;
-    it has to lie in one that the user allowed. A rule that is none is refused, not passed over.
-    ``project_id`` and ``pinned_workspace_id`` are taken and mean nothing: the project follows from the
-    folder.
+    Its workspace is ``workspace_root``, else ``directory``, else the daemon's own, also called ".". It
+    must be in a workspace that the user allowed. An invalid rule is refused, not ignored. ``project_id``
+    and ``pinned_workspace_id`` are accepted and ignored: the project follows from the workspace.
     """
 
     title: str | None = None
@@ -74,7 +73,7 @@ class CreateSession(SampledGiven, frozen=True, kw_only=True):
 
 
 class PatchSession(Given, frozen=True, kw_only=True):
-    """What is to change. ``permission`` takes the place of the rules that the session has."""
+    """Changes to a session. ``permission`` replaces its rules."""
 
     title: str | None = None
     archived: bool | None = None
@@ -82,7 +81,7 @@ class PatchSession(Given, frozen=True, kw_only=True):
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a session: gone, or its run was asked to stop first."""
+    """The outcome of a deletion: the session is deleted, or its run was asked to stop first."""
 
     deleted: bool
     cancelRequested: bool = False  # noqa: N815
@@ -91,10 +90,10 @@ class Deleted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 async def get_record(call: Call) -> SessionRecord:
-    """Returns the session that the path names.
+    """Return the session in the path.
 
     Raises:
-        Refused: there is none.
+        Refused: there is no such session.
     """
     return (await call.daemon.ask(GetSession(session_id=call.path["id"]))).session
 
@@ -120,12 +119,12 @@ async def _create(call: Call) -> Response:
 
 
 def _name(title: str | None) -> str | None:
-    """Returns the name that a title is; None for one that is as good as none."""
+    """Return the name for a title; None if the title is blank or the default."""
     return None if title is None or title.strip() in ("", DEFAULT_TITLE) else title
 
 
 def _requested_workspace(body: CreateSession) -> str | None:
-    """Returns the folder that is asked for; None for the daemon's own."""
+    """Return the requested workspace; None for the daemon's own."""
     return next(
         (given for given in (body.workspace_root, body.directory) if given not in _OWN), None
     )
@@ -164,8 +163,8 @@ async def _delete(call: Call) -> Response:
 
 
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which sessions. Without ``scope``, or with that of a workspace: those of the folder that is named,
-    else of the daemon's own.
+    """The sessions to list: with ``scope`` global all, otherwise those of ``workspace``, or else of the
+    daemon's own workspace.
     """
 
     scope: Literal["workspace", "global"] | None = None
@@ -191,7 +190,7 @@ async def _list(call: Call) -> Response:
 
 
 async def _workspace(daemon: Client, query: ListQuery) -> str | None:
-    """Returns the folder whose sessions are wanted; None for those of all."""
+    """Return the workspace whose sessions to list; None for all."""
     if query.scope == "global":
         return None
     if query.workspace and query.workspace != ".":
@@ -200,7 +199,7 @@ async def _workspace(daemon: Client, query: ListQuery) -> str | None:
 
 
 async def _rows(daemon: Client, wanted: ListSessions) -> list[SessionSummary]:
-    """Returns a page that is as long as it was asked for, if need be from several answers."""
+    """Return a page of the requested length, from several answers if necessary."""
     rows: list[SessionSummary] = []
     while True:
         left = msgspec.structs.replace(
@@ -223,7 +222,7 @@ ROWS: Final = (
         method="POST",
         path="/session",
         handler=_create,
-        summary="Makes a session.",
+        summary="Create a session.",
         sends=("new_session", "get_session"),
         replies={200: Session},
         body=CreateSession,
@@ -235,7 +234,7 @@ ROWS: Final = (
         method="GET",
         path="/session/{id}",
         handler=_get,
-        summary="Reads a session with its messages.",
+        summary="Read a session with its messages.",
         sends=("get_session", "get_messages", "get_events"),
         replies={200: Session},
         aliases=("/api/session/{id}",),
@@ -244,7 +243,7 @@ ROWS: Final = (
         method="PATCH",
         path="/session/{id}",
         handler=_patch,
-        summary="Renames or archives a session, or sets its rules.",
+        summary="Rename or archive a session, or set its rules.",
         sends=("update_session", "get_session"),
         replies={200: ChangedSession},
         body=PatchSession,
@@ -255,7 +254,7 @@ ROWS: Final = (
         method="DELETE",
         path="/session/{id}",
         handler=_delete,
-        summary="Deletes a session; one with a run is asked to stop it instead.",
+        summary="Delete a session; if it has an active run, stop that instead.",
         sends=("delete_session",),
         replies={200: Deleted},
         aliases=("/api/session/{id}",),
@@ -264,7 +263,7 @@ ROWS: Final = (
         method="GET",
         path="/session",
         handler=_list,
-        summary="Lists sessions, most recently used first, without their messages.",
+        summary="List sessions, most recently used first, without their messages.",
         sends=("list_sessions", "get_capabilities"),
         replies={200: list[Session]},
         query=ListQuery,
@@ -274,7 +273,7 @@ ROWS: Final = (
         method="GET",
         path="/session/{id}/children",
         handler=_children,
-        summary="Lists the branches of a session, what was made as its child, and its tasks.",
+        summary="List the branches, children and tasks of a session.",
         sends=("get_session", "list_sessions"),
         replies={200: list[Session]},
         aliases=("/api/session/{id}/children",),

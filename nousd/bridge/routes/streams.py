@@ -1,4 +1,4 @@
-"""Streams of events: of everything, of a session, of a run."""
+"""Streams of events: all, those of a session, those of a run."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ ROWS: Final = (
         method="GET",
         path="/event",
         handler=_stream_events,
-        summary="Events as they happen, of a run from its beginning, or behind one that was seen.",
+        summary="Stream events from now on, after a frame, or of a run from its beginning.",
         sends=("subscribe", "get_events"),
         replies={200: str},
         query=EventQuery,
@@ -155,7 +155,7 @@ ROWS: Final = (
         method="GET",
         path="/run/{run_id}/events",
         handler=_run_events,
-        summary="What was told of a run so far, or a stream of it that ends with the run.",
+        summary="List the events of a run so far, or stream them until the run ends.",
         sends=("subscribe", "get_events"),
         replies={200: list[Frame]},
         query=RunEventQuery,

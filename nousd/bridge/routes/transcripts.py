@@ -1,4 +1,4 @@
-"""Transcripts, read page by page, and what the runs in them failed with."""
+"""Transcripts, read page by page, with the failures of their runs."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from nousd.wire.responses.sessions import SessionRecord
 
 ENTRIES_MAX: Final = 10_000
 BYTES_MAX: Final = 64 * 1024 * 1024
-"""What is told of one transcript; of a longer one the newest, to the page."""
+"""The most of a transcript that is read, give or take a page; of a longer one, the newest part."""
 
 FAILURES_MAX: Final = 32
-"""Failed runs whose error is looked up; of older ones the code is the general one."""
+"""Failed runs whose error code is looked up; older ones get the general code."""
 
 _NEWEST: Final = 32
-"""Entries among which one that was just appended is looked for first."""
+"""Newest entries among which an appended one is looked for first."""
 
 _NO_RUN: Final = ""
-"""Of which run an entry is that was appended without one."""
+"""The run id of an entry that was appended without a run."""
 
 _FAILED: Final = {"error": None, "interrupted": None, "timeout": "run_stale"}
-"""status of a run that failed -> the code of its error, where that follows from it."""
+"""status of a failed run -> its error code, if that follows from the status."""
 
 
 class _ErrorLine(msgspec.Struct):
@@ -50,11 +50,11 @@ _start_decoder: Final = msgspec.json.Decoder(_StartLine)
 
 
 async def read_session(daemon: Client, session_id: str) -> tuple[SessionRecord, list[Message]]:
-    """Returns a session, and its messages from the root to the leaf with what waits to join it.
+    """Return a session and its messages from the root to the leaf, pending appended ones included.
 
     Raises:
         Refused: there is no such session.
-        AnswerInvalid: the daemon does not know how to answer that.
+        AnswerInvalid: the daemon is too old to answer.
     """
     now = await daemon.ask(GetSession(session_id=session_id, messages=PAGE_ROWS_MAX))
     if now.transcript is UNSET or now.failed_runs is UNSET:
@@ -68,8 +68,8 @@ async def read_session(daemon: Client, session_id: str) -> tuple[SessionRecord, 
 async def _assign_runs(
     daemon: Client, failed: Iterable[RunRecord], entries: list[Entry]
 ) -> list[Entry]:
-    """Returns entries with each as its run's that a run was started on, although it was there already,
-    and that failed without another word: else nobody were told of it.
+    """Return the entries, each appended one with the run that was started on it, if that run failed
+    before it added an entry of its own: otherwise the failure would not appear anywhere.
     """
     told = _runs_of(entries)
     silent = [run.run_id for run in failed if run.run_id not in told] if _NO_RUN in told else []
@@ -77,7 +77,7 @@ async def _assign_runs(
     for run_id in silent[:FAILURES_MAX]:
         page = await daemon.ask(GetEvents(run_id=run_id, types=("message_start",), limit=1))
         for line in page.events:
-            # The newest of several comes first.
+            # Of several runs on one entry, the first in the list is the newest.
             of_run.setdefault(_start_decoder.decode(line).payload.message_id, run_id)
     return [
         msgspec.structs.replace(entry, run_id=of_run[entry.id])
@@ -92,7 +92,7 @@ def _runs_of(entries: Iterable[Entry]) -> set[str]:
 
 
 async def _read_older(daemon: Client, page: Messages) -> list[Entry]:
-    """Returns the entries before a page, the oldest first, as far as they are told."""
+    """Return the entries before a page, the oldest first, up to the bounds."""
     pages: list[tuple[Entry, ...]] = []
     count = size = 0
     while page.has_more and page.messages:
@@ -108,10 +108,10 @@ async def _read_older(daemon: Client, page: Messages) -> list[Entry]:
 
 
 async def read_message(daemon: Client, session_id: str, entry_id: str) -> Message:
-    """Returns one message of the user's.
+    """Return one message of the user.
 
     Raises:
-        Refused: it is not there any more.
+        Refused: it does not exist any more.
     """
     newest = await daemon.ask(GetMessages(session_id=session_id, limit=_NEWEST))
     found = [entry for entry in newest.messages if entry.id == entry_id]
@@ -124,7 +124,7 @@ async def read_message(daemon: Client, session_id: str, entry_id: str) -> Messag
 async def _read_failures(
     daemon: Client, failed: Iterable[RunRecord], entries: Iterable[Entry]
 ) -> dict[str, Failure]:
-    """Returns what those of the runs have failed with that entries are of."""
+    """Return the failures of the runs that have entries here."""
     told = _runs_of(entries)
     return {
         run.run_id: await _read_failure(daemon, run, is_looked_up=index < FAILURES_MAX)

@@ -1,4 +1,4 @@
-"""Where a session works: moved to another folder, or allowed to ask about what lies outside."""
+"""The workspace of a session: move it, or temporarily allow requests for paths outside."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from nousd.wire.limits import OVERRIDE_SECONDS_MAX, OVERRIDE_SECONDS_MIN
 
 
 class Attach(Given, frozen=True, kw_only=True):
-    """Which folder, and why."""
+    """The new workspace, and the reason."""
 
     target_workspace: str
     reason_tag: str = "manual_attach"
 
 
 class Override(Given, frozen=True, kw_only=True):
-    """For how long; a time out of bounds becomes the nearest that is in them."""
+    """The duration; one out of bounds becomes the nearest bound."""
 
     ttl_seconds: Annotated[int, Meta(ge=-(2**53), le=2**53)] = 900
 
 
 class Granted(Body, frozen=True, kw_only=True):
-    """What took effect."""
+    """The override in effect."""
 
     ok: bool = msgspec.field(default_factory=lambda: True)
     ttl_seconds: int
@@ -74,7 +74,7 @@ ROWS: Final = (
         method="POST",
         path="/session/{id}/attach",
         handler=_attach,
-        summary="Moves a session to another folder; not while it has a run.",
+        summary="Move a session to another workspace, unless it has an active run.",
         sends=("attach_session", "get_session", "get_messages", "get_events"),
         replies={200: Session, 409: Conflict | ErrorBody},
         body=Attach,
@@ -85,7 +85,7 @@ ROWS: Final = (
         method="POST",
         path="/session/{id}/workspace/override",
         handler=_override,
-        summary="For a while, calls that lead out of the folder are asked about instead of refused.",
+        summary="Temporarily allow approval requests for paths outside the workspace.",
         sends=("override_workspace",),
         replies={200: Granted},
         body=Override,

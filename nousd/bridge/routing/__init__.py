@@ -1,1 +1,1 @@
-"""From a request to its route and back: rows, paths, dispatch, replies."""
+"""Routing: the rows of the table, the match of paths, the dispatch to handlers."""

@@ -1,6 +1,6 @@
-"""From an HTTP request to a row's handler and back: bodies, queries, and errors to replies.
+"""The dispatch of a request to the handler of its row: query, body, and errors as replies.
 
-The one place of the bridge where an exception becomes a reply.
+This is the one place of the bridge where an exception becomes a reply.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIELD: Final = re.compile(r"[a-z_]+")
 
 
 async def answer_request(row: Row, services: Services, request: Request) -> Response:
-    """Answers one request."""
+    """Return the reply to a request."""
     caller = caller_of(request.headers.get("user-agent", ""))
     try:
         if not (services.hub.has_begun or row.is_public):
@@ -56,7 +56,7 @@ async def answer_request(row: Row, services: Services, request: Request) -> Resp
 
 
 def _path(request: Request) -> Mapping[str, str]:
-    """Returns the parameters of the path: names, of which none that is too long for one is there."""
+    """Return the parameters of the path. Nothing has a name that is longer than the limit."""
     for name, value in request.path_params.items():
         if len(value) > NAME_CHARS_MAX:
             failure = SESSION_NOT_FOUND if name == "id" else NOT_FOUND
@@ -65,7 +65,7 @@ def _path(request: Request) -> Mapping[str, str]:
 
 
 def _rename_field(row: Row, refused: Refused) -> Refused | HttpError:
-    """Returns a refusal of what a field says under the name that the field has in the request."""
+    """Return a refusal of a field's value with the name that the field has in the request."""
     if refused.code != "invalid_payload":
         return refused
     ours = _FIELD.match(refused.message)

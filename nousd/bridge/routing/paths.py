@@ -1,7 +1,6 @@
-"""Which of many templates a path fits, found in one step for each of its segments.
+"""The match of a path among templates such as ``/session/{id}/run``, in one step per segment.
 
-A template such as ``/session/{id}/run`` has names in the place of segments that may be any. Nothing is
-known here of what is found.
+A name in braces matches any segment that is not empty. This module knows nothing of the values.
 """
 
 from __future__ import annotations
@@ -13,23 +12,23 @@ T = TypeVar("T")
 
 
 class Found(NamedTuple, Generic[T]):
-    """What stands at a template, and the segments of the path that the template has names for."""
+    """The value of a template, and the segments that its names match."""
 
     value: T
     named: dict[str, str]
 
 
 class _Match(NamedTuple, Generic[T]):
-    """Where a template ends: what stands there, and the positions of its names."""
+    """The end of a template: its value, and the positions of its names."""
 
     value: T
     names: tuple[tuple[str, int], ...]
 
 
 class _Node(Generic[T]):
-    """Where the same first segments of some templates lead.
+    """A node of the tree of templates: those that share the same first segments.
 
-    ``words`` and ``any`` are the places behind a segment that is written out and one that has a name.
+    ``words`` are the next nodes by literal segment, ``any`` is the next node for a name.
     """
 
     def __init__(self) -> None:
@@ -37,16 +36,17 @@ class _Node(Generic[T]):
         self.any: _Node[T] | None = None
         self.end: _Match[T] | None = None
 
-    def behind(self, segment: str) -> _Node[T]:
-        """Returns the place behind a segment of a template, which is made if it is not there."""
+    def child(self, segment: str) -> _Node[T]:
+        """Return the next node for a segment of a template; create it if it is missing."""
         if not _is_name(segment):
             return self.words.setdefault(segment, _Node())
         self.any = self.any or _Node()
         return self.any
 
     def find(self, segments: Sequence[str], position: int) -> _Match[T] | None:
-        """Returns the end of the template that the segments fit from that position on; what is written
-        out comes before a name, and no name is empty.
+        """Return the end of the template that matches the segments from that position on.
+
+        A literal segment takes precedence over a name.
         """
         if position == len(segments):
             return self.end
@@ -59,20 +59,20 @@ class _Node(Generic[T]):
 
 
 class PathTable(Generic[T]):
-    """Templates, and what stands at each."""
+    """Templates with a value each."""
 
     def __init__(self, templates: Mapping[str, T]) -> None:
         self._root: _Node[T] = _Node()
         for template, value in templates.items():
             segments = template.split("/")
-            place = self._root
+            node = self._root
             for segment in segments:
-                place = place.behind(segment)
+                node = node.child(segment)
             names = [(name[1:-1], at) for at, name in enumerate(segments) if _is_name(name)]
-            place.end = _Match(value, tuple(names))
+            node.end = _Match(value, tuple(names))
 
     def find(self, path: str) -> Found[T] | None:
-        """Returns what stands at the template that the path fits; None if it fits none."""
+        """Return the value of the template that matches a path; None if none does."""
         segments = path.split("/")
         end = self._root.find(segments, 0)
         if end is None:

@@ -1,4 +1,4 @@
-"""What a route is: a row that says everything about it, for the server and for the OpenAPI document."""
+"""A route as a row: all there is to know of it, for the server and for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Method = Literal["GET", "POST", "PATCH", "DELETE"]
 
 
 class Services(NamedTuple):
-    """What routes work with.
+    """The services that handlers use.
 
     Args:
         daemon: the client through which commands are sent.
@@ -42,15 +42,15 @@ class Services(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One request on its way through a route.
+    """One request to a route.
 
     Args:
         path: the parameters of the path.
         query: an instance of the row's ``query``.
         body: an instance of the row's ``body``.
-        caller: which of the known clients asks.
-        request: for what is none of the above; headers above all.
-        view: the row's ``view``.
+        caller: the known client that sent it.
+        request: the request itself, for headers.
+        view: the ``view`` of the row.
     """
 
     services: Services
@@ -63,7 +63,7 @@ class Call(NamedTuple):
 
     @property
     def daemon(self) -> Client:
-        """Whom to ask."""
+        """The client through which commands are sent."""
         return self.services.daemon
 
     @property
@@ -72,7 +72,7 @@ class Call(NamedTuple):
         return self.services.hub
 
     def header(self, name: str) -> str | None:
-        """Returns a header's value; None if it is missing or empty."""
+        """Return the value of a header; None if it is missing or empty."""
         return self.request.headers.get(name) or None
 
 
@@ -82,24 +82,24 @@ _AS_WE_DO: Final[Mapping[str, str]] = {}
 
 
 class PrometheusText:
-    """Figures as Prometheus reads them, in ``Row.replies``."""
+    """Marks a reply in a format of Prometheus, in ``Row.replies``."""
 
 
 class Row(NamedTuple):
     """One route.
 
     Args:
-        sends: the commands that it sends, or ``subscribe``.
-        query, body: the structs that they are checked against; a ``body`` of None is not read.
+        sends: the commands that the handler sends, or ``subscribe``.
+        query, body: the structs that validate them; a ``body`` of None is not read.
         replies: status -> the type of the reply's body; None for no body, ``str`` for a stream of
-            events, ``bytes`` for a page, ``Exposed`` for figures. Refusals follow from the row:
-            ``bridge.refusals``.
-        is_body_optional: an absent body then counts as an empty object.
-        aliases: further paths of the same route.
+            events, ``bytes`` for a page, ``PrometheusText`` for metrics. Refusals follow from the row:
+            ``bridge.openapi.refusals``.
+        is_body_optional: a missing body counts as an empty object.
+        aliases: other paths of the same route.
         is_public: no token is needed.
-        streams: the reply is a stream of events where the client accepts one.
+        streams: the reply is a stream of events if the client accepts one.
         view: renders the events of its streams.
-        spells: field of a command -> how it is called in a request; "" where its parts stand alone.
+        spells: field of a command -> its name in a request; "" if its parts are fields of the request.
     """
 
     method: Method

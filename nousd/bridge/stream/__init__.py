@@ -1,1 +1,1 @@
-"""Server-sent events: the shared window of frames and its readers."""
+"""Server-sent events: the hub of events, their rendering, and the readers that answer requests."""

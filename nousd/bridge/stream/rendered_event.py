@@ -1,7 +1,7 @@
-"""Events as the bytes of server-sent events, and which of them a stream shows.
+"""Events as the bytes of server-sent events, and the selection of those that a stream shows.
 
-Nothing here knows in which words: frames, their ids and the place of a reader are the same for every
-view.
+The content of frames comes from a view. Frames, their ids and the positions of readers are the same for
+every view, and this module knows none.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ENDING_TYPES: Final = frozenset({_RUN_END, _DELETION})
 """The events that can end a stream, also where a view has no frames for them."""
 
 _COPIES: Final = 5
-"""An event's size in lines: its own, and its frames, which are about twice as long, once for streams of
-a run and once for others. Counted whether or not they are rendered yet."""
+"""The memory of an event, in lengths of its line: the line, and its frames, which are about twice as
+long, once for streams of a run and once for others. They count whether or not they are rendered yet."""
 
 
 class StreamQuery(NamedTuple):
@@ -56,7 +56,7 @@ class StreamQuery(NamedTuple):
 
 
 class RenderedEvent:
-    """An event, with its frames as bytes: rendered for the first reader, kept for all others."""
+    """An event with its frames as bytes, rendered for the first reader and kept for the others."""
 
     __slots__ = (
         "_joined_from",

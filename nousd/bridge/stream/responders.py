@@ -1,9 +1,9 @@
-"""Whether anybody is there who answers what the daemon asks.
+"""The HTTP clients that can answer approval requests and questions, declared to the daemon.
 
-The daemon asks only while a client has declared that it answers. Over HTTP such a client is one that
-reads an event stream, and for a while one that has just left it and may come back, has started a run,
-whose events it is about to read, or has looked what waits. For as long, the bridge declares it: one
-subscription stands for all clients that see the same, and what none of them sees is not asked for them.
+The daemon asks only while a client has declared that it answers. Over HTTP, a client that reads an event
+stream counts as one; so does, for a while, a client that just left its stream and may come back, started
+a run whose events it is about to read, or listed the pending requests. Meanwhile the bridge declares it:
+one subscription stands for all clients that see the same events.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from nousd.errors import ClientError
 from nousd.wire.commands.subscribe import Subscribe
 
 LINGER_SECONDS: Final = 30.0
-"""For how long a client that has left, has looked what waits, or has started a run still answers."""
+"""The time for which a client counts after it left, listed pending requests or started a run."""
 
 DECLARING_SECONDS: Final = 1.0
-"""How long a client that answers is kept waiting until the daemon knows of it."""
+"""The longest time that a client waits until the daemon has confirmed its declaration."""
 
 WATCHES_MAX: Final = 256
-"""Declarations at a time; past that it is declared for all sessions."""
+"""The most declarations at a time; beyond it a client is declared for all sessions."""
 
 _RETRY: Final = Retry(longest=1.0)
-"""A declaration that is lost is made again for as long as anybody is there."""
+"""A lost declaration is repeated while it has clients."""
 
 _ASKING: Final = ("permission_requested", "question_asked")
 
@@ -41,14 +41,14 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class _Scope(NamedTuple):
-    """What clients see: everything, or what belongs to that session, that run, or both."""
+    """The events that clients see: all, or those of a session, a run, or both."""
 
     session_id: str | None = None
     run_id: str | None = None
 
 
 class _Watch:
-    """Clients that see the same: how many read events, and until when one that does not counts."""
+    """The clients of one scope: its readers, and until when a client without a stream counts."""
 
     def __init__(self) -> None:
         self.readers = 0
@@ -58,40 +58,40 @@ class _Watch:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody is there."""
+        """True while there is a client."""
         return self.readers > 0 or self._until > anyio.current_time()
 
     def join(self) -> None:
-        """Counts one more that reads."""
+        """Add a reader."""
         self.readers += 1
         self._change()
 
     def leave(self) -> None:
-        """Counts one less, who may come back."""
+        """Remove a reader, who may come back."""
         self.readers -= 1
         self.linger()
 
     def linger(self) -> None:
-        """Counts somebody for a while from now on."""
+        """Count a client for a while from now on."""
         self._until = anyio.current_time() + LINGER_SECONDS
         self._change()
 
-    async def deserted(self) -> None:
-        """Returns once nobody is there."""
+    async def wait_deserted(self) -> None:
+        """Return once there is no client."""
         while self.is_wanted:
             left = None if self.readers else self._until - anyio.current_time()
             with anyio.move_on_after(left):
                 await self._changed.wait()
 
     def declare(self, *, is_declared: bool) -> None:
-        """Notes whether the daemon knows of it."""
+        """Note whether the daemon has confirmed the declaration."""
         if is_declared:
             self._declared.set()
         elif self._declared.is_set():
             self._declared = anyio.Event()
 
-    async def declared(self) -> None:
-        """Returns once the daemon knows of it; or does not, although it had the time."""
+    async def wait_declared(self) -> None:
+        """Return once the daemon has confirmed the declaration, or did not in time."""
         with anyio.move_on_after(DECLARING_SECONDS):
             await self._declared.wait()
 
@@ -101,13 +101,13 @@ class _Watch:
 
 
 class Responders:
-    """Who is there.
+    """The declarations of all clients.
 
-    Invariant: a watch is in ``_watches`` for as long as a task declares it, and that task goes on for as
-    long as anybody is there.
+    Invariant: a watch is in ``_watches`` exactly while a task declares it, and the task runs while the
+    watch has clients.
 
     Args:
-        tasks: where the subscriptions live.
+        tasks: the task group for the subscriptions.
     """
 
     def __init__(self, daemon: Client, tasks: TaskGroup) -> None:
@@ -119,26 +119,27 @@ class Responders:
     async def count_reader(
         self, session_id: str | None, run_id: str | None = None
     ) -> AsyncIterator[None]:
-        """Counts a client that reads events, of all or of what is named, while the block lasts; the
-        block begins when that is declared.
+        """Count a client that reads all events, or those of a session or run, while the block lasts.
+
+        The block begins when the client is declared.
         """
         watch = self._watch(_Scope(session_id, run_id))
         watch.join()
         try:
-            await watch.declared()
+            await watch.wait_declared()
             yield
         finally:
             watch.leave()
 
     def note_listing(self) -> None:
-        """Counts a client that looked what waits, for a while."""
+        """Count a client that listed the pending requests, for a while."""
         self._watch(_Scope()).linger()
 
     async def expect_reader(self, session_id: str) -> None:
-        """Counts a client that is about to start a run, for a while; returns once that is declared."""
+        """Count a client that is about to start a run, for a while; return once it is declared."""
         watch = self._watch(_Scope(session_id))
         watch.linger()
-        await watch.declared()
+        await watch.wait_declared()
 
     def _watch(self, seen: _Scope) -> _Watch:
         if seen not in self._watches and len(self._watches) >= WATCHES_MAX:
@@ -149,7 +150,7 @@ class Responders:
         return self._watches[seen]
 
     async def _keep(self, seen: _Scope) -> None:
-        """Declares it for as long as anybody is there."""
+        """Declare a scope while it has clients."""
         watch = self._watches[seen]
         backoff = Backoff(_RETRY)
         try:
@@ -159,12 +160,12 @@ class Responders:
                 except ClientError as error:
                     _logger.info("nobody answers what the daemon asks: %s", error)
                     with anyio.move_on_after(backoff.wait(anyio.current_time())):
-                        await watch.deserted()
+                        await watch.wait_deserted()
         finally:
             del self._watches[seen]
 
     async def _declare(self, watch: _Watch, seen: _Scope, backoff: Backoff) -> None:
-        """Declares it until nobody is there any more. Raises ClientError if the daemon has gone."""
+        """Declare a scope until it has no clients. Raise ClientError if the daemon is gone."""
         wanted = Subscribe(
             session_id=seen.session_id,
             run_id=seen.run_id,
@@ -179,10 +180,11 @@ class Responders:
 
 
 async def _hold_until_deserted(watch: _Watch, asked: Subscription) -> None:
-    """Takes what is told, which keeps the subscription alive; readers are told by the window.
+    """Read and drop the events of a subscription until the watch has no clients.
 
-    That it ends is noted in the same step in which that is decided: whoever comes later waits for the
-    next one. Raises ClientError if the daemon has gone.
+    Readers get their events from the hub. The end of the declaration is noted in the step of the event
+    loop in which it is decided, so a later client waits for the next one. Raise ClientError if the
+    daemon is gone.
     """
     lost: ClientError | None = None
 
@@ -198,7 +200,7 @@ async def _hold_until_deserted(watch: _Watch, asked: Subscription) -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(listen)
-        await watch.deserted()
+        await watch.wait_deserted()
         watch.declare(is_declared=False)
         tasks.cancel_scope.cancel()
     if lost is not None:

@@ -1,4 +1,4 @@
-"""Why a run failed, in the contract's words."""
+"""Failures of runs, in the codes and texts of Tandem's contract."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _CODES: Final = {
 
 
 _ERRORS: Final = {"error": "error", "interrupted": "the daemon was stopped", "timeout": "timeout"}
-"""how a run ended -> what is said where nothing else was."""
+"""status of a run -> its error text where the run has none."""
 
 
 class Failure(NamedTuple):
-    """What a run failed with.
+    """The failure of a run.
 
     Args:
-        code: of the contract.
+        code: the contract's code.
         ended_at: RFC 3339, UTC.
     """
 
@@ -32,20 +32,20 @@ class Failure(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What stands in the place of an answer."""
+        """The text that takes the place of an answer."""
         return error_text(self.code, self.message)
 
 
 def run_error(status: str, error: str | UnsetType) -> str | None:
-    """Returns what a run failed with, for people; None if it did not fail."""
+    """Return a failed run's error for people; None if it did not fail."""
     return _ERRORS.get(status) if error is UNSET else error
 
 
 def engine_code(code: str | None) -> str:
-    """Returns the contract's code for one of ours; None is not known."""
+    """Return the contract's code for one of ours, or for an unknown one (None)."""
     return _CODES.get(code or "", "ENGINE_DISPATCH_FAILED")
 
 
 def error_text(code: str, message: str) -> str:
-    """Returns what stands in the place of an answer."""
+    """Return the text that takes the place of an answer."""
     return f"ENGINE_ERROR: {code}: {message}"

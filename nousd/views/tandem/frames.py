@@ -8,8 +8,8 @@ import msgspec
 
 
 class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the bus of the engine says of an event. ``event_id`` is unique; clients drop an event without
-    ``schema_version``.
+    """The envelope that Tandem's event bus puts around an event. ``event_id`` is unique; clients drop an
+    event without ``schema_version``.
     """
 
     event_id: str

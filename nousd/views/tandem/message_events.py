@@ -1,4 +1,4 @@
-"""What is said and done in a run, as Tandem is told: messages, calls of tools, questions."""
+"""Events within a run as Tandem's frames: messages, tool calls, questions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nousd.wire.events.tools import ToolCallEvent, ToolExecutionEvent
 
 
 def _message_start(logged: LoggedEvent, event: events.MessageStart) -> Iterator[FrameBody]:
-    """The user's own text comes whole; an assistant's message shows with its first piece."""
+    """Show a user's message as a whole; an assistant's appears with its first delta."""
     if event.role == "user" and event.text is not UNSET:
         yield _text_part(logged, event, event.text, delta=event.text, agent="user")
 
@@ -29,9 +29,9 @@ def _message_update(logged: LoggedEvent, event: events.MessageUpdate) -> Iterato
 
 
 def _message_end(logged: LoggedEvent, event: events.MessageEnd) -> Iterator[FrameBody]:
-    """A part without ``delta`` is the whole text. Only an answer has a reason why it ended; of one that
-    is an artifact the event has not the whole, but its deltas were told.
-    """
+    """Show the whole text, in a part without ``delta``."""
+    # Only an answer has a stop reason. With ``text_ref`` the event has just the beginning of the text,
+    # but the deltas brought all of it.
     if event.stop_reason is not UNSET and event.text and event.text_ref is UNSET:
         yield _text_part(logged, event, event.text)
 

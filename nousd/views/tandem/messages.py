@@ -1,7 +1,7 @@
 """The transcript as the contract has it: messages made of parts.
 
-A tool's result is an entry of its own with us; here it stands in the part of its call. What a run failed
-with is no entry with us; here it is the last text of that run.
+In our log a tool's result is an entry of its own; here it is in the part of its call. In our log a run's
+failure is not an entry; here it is the last text of the run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class MessageTime(msgspec.Struct, frozen=True):
 
 
 class MessageInfo(Body, frozen=True, kw_only=True):
-    """Whose a message is, and since when."""
+    """The author and time of a message."""
 
     id: str
     session_id: str
@@ -33,7 +33,7 @@ class MessageInfo(Body, frozen=True, kw_only=True):
 
 
 class Part(Body, frozen=True, kw_only=True):
-    """``text`` and ``reasoning`` have ``text``; ``tool`` has ``tool``, ``args`` and what came of it."""
+    """``text`` and ``reasoning`` have ``text``; ``tool`` has ``tool``, ``args`` and the outcome."""
 
     type: Literal["text", "reasoning", "tool"]
     text: str | None = None
@@ -55,10 +55,10 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 def render_messages(
     session_id: str, entries: Iterable[Entry], failures: Mapping[str, Failure] | None = None
 ) -> list[Message]:
-    """Returns the messages of a transcript, oldest first. What was compacted is still among them.
+    """Return the messages of a transcript, oldest first, compacted ones included.
 
     Args:
-        failures: run -> what it failed with.
+        failures: run id -> its failure.
     """
     told = [entry for entry in entries if isinstance(entry, MessageEntry)]
     results = {or_none(entry.tool_call_id): entry for entry in told if entry.role == "tool"}
@@ -74,7 +74,7 @@ def render_messages(
 
 
 def last_answer_text(told: Sequence[Message]) -> str:
-    """Returns the text of the last answer, "" if there is none."""
+    """Return the text of the last answer, "" if there is none."""
     for message in reversed(told):
         if message.info.role == "assistant":
             return "\n".join(part.text or "" for part in message.parts if part.type == "text")
@@ -84,7 +84,7 @@ def last_answer_text(told: Sequence[Message]) -> str:
 def _add_failure(
     messages: list[Message], session_id: str, last: MessageEntry, failure: Failure
 ) -> None:
-    """Makes a failure the last text of its run: of the answer that was cut off, else a message."""
+    """Append a failure as the last text of its run: in the interrupted answer, or else in a message."""
     part = Part(type="text", text=failure.text)
     if last.role == "assistant" and last.error is not UNSET:
         messages[-1].parts[-1] = part
@@ -111,7 +111,7 @@ def _info(
 
 
 def _parts(entry: MessageEntry, results: dict[str | None, MessageEntry]) -> Iterator[Part]:
-    """An error comes last: ``_tell_failure`` counts on it."""
+    """Yield the parts of an entry; an error comes last, which ``_add_failure`` relies on."""
     if entry.reasoning is not UNSET:
         yield Part(type="reasoning", text=entry.reasoning)
     if text := "\n".join(_texts(entry)):

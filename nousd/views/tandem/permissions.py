@@ -24,7 +24,7 @@ _OF_ALL: Final = "granted for every session"
 
 
 class AskedPermission(Body, frozen=True, kw_only=True):
-    """A tool call that waits for a word. Only those that wait are listed, so ``status`` is one word."""
+    """A tool call that waits for approval; ``status`` is always pending, as no others are listed."""
 
     id: str
     session_id: str
@@ -43,7 +43,7 @@ class AskedPermission(Body, frozen=True, kw_only=True):
 
 
 class StandingRule(Body, frozen=True, kw_only=True):
-    """A rule in force; ``origin`` says for people where it stands. Its id says all of it."""
+    """A rule in force. Its id is the whole rule; ``origin`` tells people where it comes from."""
 
     id: str
     permission: str
@@ -53,7 +53,7 @@ class StandingRule(Body, frozen=True, kw_only=True):
 
 
 class AskedPermissions(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits, and the rules in force. What was decided is in the log and not here."""
+    """Pending requests, and the rules in force. Past decisions are in the log and not here."""
 
     requests: list[AskedPermission]
     rules: list[StandingRule]
@@ -61,20 +61,20 @@ class AskedPermissions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def request_id(event: ToolCallEvent) -> str:
-    """Returns the id that the contract has for a request: that of the call, and which attempt it is."""
+    """Return the contract's id of a request: the id of the call, and the number of the attempt."""
     return f"{event.tool_call_id}{_ATTEMPT}{event.attempt}"
 
 
 class NamedCall(NamedTuple):
-    """An attempt at a tool call; without ``attempt``, the last one."""
+    """An attempt of a tool call; the last one if ``attempt`` is None."""
 
     tool_call_id: str
     attempt: int | None
 
 
 def parse_request_id(request: str) -> NamedCall:
-    """Returns the call that a request's id means. The id of the call itself means it as well, because
-    that is what the part of a message has.
+    """Return the call of a request id. The id of a call is accepted too, since the parts of a message
+    have only that.
     """
     tool_call_id, _, attempt = request.rpartition(_ATTEMPT)
     is_number = attempt.isascii() and attempt.isdecimal() and len(attempt) <= _ATTEMPT_DIGITS_MAX
@@ -84,7 +84,7 @@ def parse_request_id(request: str) -> NamedCall:
 
 
 def rule_id(decision: str, rule: str) -> str:
-    """Returns the id of a rule in force."""
+    """Return the id of a rule in force."""
     return f"{decision}:{rule}"
 
 
@@ -95,27 +95,27 @@ _REPLIES: Final[dict[ConfirmDecision, str]] = {
     "deny": "deny",
     "deny_session": "reject",
 }
-"""what the user said -> how the contract calls it."""
+"""our decision -> the contract's name."""
 
 Decision = ToolCallApproved | ToolCallDenied
 
 
 def user_reply(event: Decision) -> str:
-    """Returns how the user replied; logs of earlier versions do not say whether that made a rule."""
+    """Return the user's reply; logs of earlier versions do not say whether it made a rule."""
     if event.decision is UNSET:
         return "once" if isinstance(event, ToolCallApproved) else "deny"
     return _REPLIES[event.decision]
 
 
 def decided_rule(event: Decision) -> str | None:
-    """Returns the id of the rule that a reply made; None if it made none."""
+    """Return the id of the rule that a reply made; None if it made none."""
     if event.rule is UNSET:
         return None
     return rule_id("allow" if isinstance(event, ToolCallApproved) else "deny", event.rule)
 
 
 def render_permissions(now: Permissions) -> AskedPermissions:
-    """Returns what waits for a word of the user, and each rule once, however often it is in force."""
+    """Return the pending requests, and each rule once, even if several sources have it."""
     granted = [
         *(RuleInForce(decision="allow", rule=rule, origin=_OF_SESSION) for rule in now.granted),
         *(
@@ -142,7 +142,7 @@ def _render_rule(rule: RuleInForce) -> StandingRule:
 
 
 def render_permission(request: PermissionRequested) -> AskedPermission:
-    """Returns one tool call that waits."""
+    """Return one pending request."""
     return AskedPermission(
         id=request_id(request),
         session_id=request.session_id,
@@ -158,7 +158,7 @@ def render_permission(request: PermissionRequested) -> AskedPermission:
 
 
 def _requested_at_ms(request: PermissionRequested) -> int | None:
-    """Returns when a call was asked about; a daemon of an earlier version does not say so."""
+    """Return the time of a request; a daemon of an earlier version does not tell it."""
     return None if request.requested_at is UNSET else milliseconds(request.requested_at)
 
 

@@ -1,4 +1,4 @@
-"""Which models there are, as the contract lists them: by provider."""
+"""The model catalogue as the contract lists it: by provider."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from nousd.wire.responses import Models
 from nousd.wire.responses.models import ModelSummary, ProviderSummary
 
 DEFAULT_PROVIDER: Final = "local"
-"""What is said where no provider is the default."""
+"""The default if no provider is the default."""
 
 
 class ModelLimit(msgspec.Struct, frozen=True):
-    """Tokens that a model takes."""
+    """A model's limits, in tokens."""
 
     context: int
 
@@ -29,9 +29,9 @@ class Model(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Provider(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A provider with its models by their names. ``catalog_source`` is who says which they are;
-    ``catalog_status`` is ``unavailable`` if it cannot be used, as without a key, and ``error`` if its
-    server did not say; ``catalog_message`` tells why.
+    """A provider with its models by name. ``catalog_source`` says where the list comes from;
+    ``catalog_status`` is ``unavailable`` if the provider cannot be used, such as without a key, and
+    ``error`` if its server did not list its models; ``catalog_message`` tells why.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Provider(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Catalog(msgspec.Struct, frozen=True):
-    """All providers; ``connected`` are those that can be used, as far as the configuration goes."""
+    """All providers; ``connected`` are those whose configuration is complete."""
 
     all: list[Provider]
     connected: list[str]
@@ -55,11 +55,11 @@ _SOURCES: Final[dict[str, Literal["remote", "config", "empty"]]] = {
     "config": "config",
     "none": "empty",
 }
-"""who says which models there are -> how the contract calls him."""
+"""our source of the list -> the contract's name."""
 
 
 def render_catalog(listed: Models) -> Catalog:
-    """Returns the catalogue of what was listed."""
+    """Return the catalogue of the listed models."""
     causes = {item.provider: item.cause for item in listed.errors}
     return Catalog(
         all=[

@@ -14,19 +14,19 @@ from nousd.wire.events import QuestionAsked
 from nousd.wire.events.tools import ToolCallEvent
 from nousd.wire.objects.questions import QuestionAnswer, UserQuestion
 
-_BETWEEN: Final = ", "
-"""Between the options that are chosen, where an answer is one text."""
+_SEPARATOR: Final = ", "
+"""Separates the chosen options of an answer that is one text."""
 
 
 class Option(msgspec.Struct, frozen=True):
-    """An answer that is offered."""
+    """An offered answer."""
 
     label: str
     description: str
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One question. Own words are always welcome, which the contract calls ``custom``."""
+    """One question. A free-text answer, ``custom`` in the contract, is always accepted."""
 
     header: str
     question: str
@@ -36,15 +36,15 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class CallRef(msgspec.Struct, frozen=True, rename={"call_id": "callID", "message_id": "messageID"}):
-    """The tool call that asks."""
+    """A tool call, and the message it is part of."""
 
     call_id: str
     message_id: str
 
 
 class AskedQuestion(Body, frozen=True, kw_only=True):
-    """Questions of one call that wait. ``text`` and ``choices`` are the first one's, for a client that
-    looks for them.
+    """The pending questions of one call. ``text`` and ``choices`` are those of the first one, for a
+    client that reads only these.
     """
 
     id: str
@@ -58,7 +58,7 @@ class AskedQuestion(Body, frozen=True, kw_only=True):
 
 
 def render_question_request(asked: QuestionAsked) -> AskedQuestion:
-    """Returns the questions of a call."""
+    """Return the pending questions of a call."""
     first = asked.questions[0]
     return AskedQuestion(
         id=asked.question_id,
@@ -72,12 +72,12 @@ def render_question_request(asked: QuestionAsked) -> AskedQuestion:
 
 
 def call_ref(event: ToolCallEvent) -> CallRef:
-    """Returns the call of an event, and the message that it stands in."""
+    """Return the call of an event, and the message it is part of."""
     return CallRef(event.tool_call_id, event.tool_call_id.rpartition(".")[0])
 
 
 def render_question(asked: UserQuestion) -> Question:
-    """Returns one question."""
+    """Return one question."""
     return Question(
         header="" if asked.header is UNSET else asked.header,
         question=asked.question,
@@ -91,22 +91,22 @@ def render_question(asked: UserQuestion) -> Question:
 
 
 def join_answer(answer: QuestionAnswer) -> str:
-    """Returns an answer as one text."""
+    """Return an answer as one text."""
     own = () if answer.text is UNSET else (answer.text,)
-    return _BETWEEN.join((*answer.chosen, *own))
+    return _SEPARATOR.join((*answer.chosen, *own))
 
 
 def parse_answer(asked: UserQuestion, given: str | Iterable[str]) -> QuestionAnswer:
-    """Returns what a client's words mean as the answer to a question: those that are labels of options
-    are chosen, the others are the user's own. Of a question that takes several, they may stand in one
-    text as ``answer_text`` writes them.
+    """Return a client's answer to a question: labels of options are choices, anything else is free text.
+
+    A question that takes several choices also accepts them in one text, as ``join_answer`` writes them.
     """
     labels = {option.label for option in asked.options}
     words = [given] if isinstance(given, str) else list(given)
-    if asked.multiple and isinstance(given, str) and labels.issuperset(given.split(_BETWEEN)):
-        words = given.split(_BETWEEN)
+    if asked.multiple and isinstance(given, str) and labels.issuperset(given.split(_SEPARATOR)):
+        words = given.split(_SEPARATOR)
     said = [word.strip() if word.strip() in labels else word for word in words]
-    own = _BETWEEN.join(word for word in said if word not in labels)
+    own = _SEPARATOR.join(word for word in said if word not in labels)
     return QuestionAnswer(
         chosen=tuple(dict.fromkeys(word for word in said if word in labels)), text=own or UNSET
     )

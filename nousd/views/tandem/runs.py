@@ -14,22 +14,22 @@ from nousd.views.tandem.values import Body, milliseconds, or_none
 from nousd.wire.responses.runs import ActiveRun
 
 TENANT: Final = {"org_id": "local", "workspace_id": "local", "source": "local_implicit"}
-"""Whose a session is; here always the one user's of this machine."""
+"""The owner of a session; here always the one user of this machine."""
 
 DEFERRED: Final = "active_run"
-"""Why a session was not deleted."""
+"""The reason why a session was not deleted."""
 
 RETRY_AFTER_MS: Final = 500
-"""When a client that met a conflict may ask again."""
+"""The delay after which a client may retry after a conflict."""
 
 
 def attach_path(session_id: str, run_id: str) -> str:
-    """Returns the path of the event stream of a run."""
+    """Return the path of the event stream of a run."""
     return f"/event?sessionID={quote(session_id, safe='')}&runID={quote(run_id, safe='')}"
 
 
 def context_run_id(session_id: str) -> str:
-    """Returns the id by which the contract links what belongs to a session's runs."""
+    """Return the id by which the contract links what belongs to a session's runs."""
     return f"session-{session_id}"
 
 
@@ -44,11 +44,11 @@ _CHANNELS: Final = {
     "question.replied": "tool",
     "todo.updated": "tool",
 }
-"""type of a frame -> the channel it is told on; any other is ``system``, a part of a tool ``tool``."""
+"""type of a frame -> its channel; of any other ``system``, of a part of a tool call ``tool``."""
 
 
 def to_run_frame(frame: Frame) -> Frame:
-    """Returns a frame as a stream of one run has it: every frame says which session, run and channel."""
+    """Return a frame for a stream of one run, where every frame has its session, run and channel."""
     given = frame.properties
     envelope = frame.envelope
     where: dict[str, Any] = {}
@@ -66,7 +66,7 @@ def _channel(frame: Frame) -> str:
 
 
 class RunFacts(Body, frozen=True, kw_only=True):
-    """A run that goes on. Who asked for it is left out where that is not known."""
+    """An active run. Its client and agent are left out if they are unknown."""
 
     run_id: str
     started_at_ms: int
@@ -77,7 +77,7 @@ class RunFacts(Body, frozen=True, kw_only=True):
 
 
 class RunNow(Body, frozen=True, kw_only=True, omit_defaults=False):
-    """The run that a session has, or none."""
+    """The state of a session that has an active run."""
 
     active: RunFacts
     context_run_id: str
@@ -91,11 +91,11 @@ class Idle(msgspec.Struct, frozen=True):
 
 
 class ActiveRunOfConflict(RunFacts, frozen=True, kw_only=True, omit_defaults=False):
-    """The same in a conflict, where what is not known is null."""
+    """The active run in a conflict, where unknown fields are null."""
 
 
 class Conflict(Body, frozen=True, kw_only=True, omit_defaults=False):
-    """Why a run was not started: another one goes on."""
+    """The refusal of a run while another one is active."""
 
     error: str = "Session already has an active run"
     code: Literal["SESSION_RUN_CONFLICT"] = "SESSION_RUN_CONFLICT"
@@ -107,7 +107,7 @@ class Conflict(Body, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Started(Body, frozen=True, kw_only=True):
-    """A run was started, or had been under the same key: then ``idempotentReplay`` and the session."""
+    """A started run. If the same key started it before, ``idempotentReplay`` and the session are set."""
 
     run_id: str
     context_run_id: str
@@ -118,7 +118,7 @@ class Started(Body, frozen=True, kw_only=True):
 
 
 def render_run_state(session_id: str, run: ActiveRun | None) -> RunNow | Idle:
-    """Returns what a session's run is."""
+    """Return the state of a session: its active run, or idle."""
     if run is None:
         return Idle()
     return RunNow(
@@ -129,7 +129,7 @@ def render_run_state(session_id: str, run: ActiveRun | None) -> RunNow | Idle:
 
 
 def render_run(run: ActiveRun) -> RunFacts:
-    """Returns what is told of a run that goes on."""
+    """Return an active run."""
     return RunFacts(
         run_id=run.run_id,
         started_at_ms=milliseconds(run.started_at),
@@ -141,7 +141,7 @@ def render_run(run: ActiveRun) -> RunFacts:
 
 
 def render_conflict(details: Mapping[str, Any]) -> Conflict:
-    """Returns a conflict from the details of a refused prompt."""
+    """Return a conflict from the details of a refused prompt."""
     session_id, run_id = str(details["session_id"]), str(details["run_id"])
     return Conflict(
         session_id=session_id,
@@ -158,7 +158,7 @@ def render_conflict(details: Mapping[str, Any]) -> Conflict:
 
 
 def render_started(session_id: str, run_id: str, *, is_repeated: bool) -> Started:
-    """Returns the answer to a prompt that says which run it is."""
+    """Return the reply to a prompt that names the run."""
     return Started(
         run_id=run_id,
         context_run_id=context_run_id(session_id),

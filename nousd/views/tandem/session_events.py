@@ -1,4 +1,4 @@
-"""What becomes of a session and of its runs, as Tandem is told."""
+"""Events of sessions and their runs as Tandem's frames."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from nousd.wire.events import SessionAttached, WorkspaceOverrideExpired, Workspa
 from nousd.wire.events.base import EndStatus
 
 
-class _End(NamedTuple):
-    """How the end of a run is told: ``shown`` is what the session's state then is."""
+class _RunEnd(NamedTuple):
+    """The end of a run in Tandem's words; ``shown`` is the state of the session after it."""
 
     status: str
     shown: str
     category: str | None
 
 
-_RUN_ENDS: Final[dict[EndStatus, _End]] = {
-    "completed": _End("completed", "idle", None),
-    "cancelled": _End("cancelled", "cancelled", "user_cancelled"),
-    "error": _End("error", "error", "runtime"),
-    "timeout": _End("timeout", "failed", "timeout"),
-    "interrupted": _End("error", "error", "runtime"),
+_RUN_ENDS: Final[dict[EndStatus, _RunEnd]] = {
+    "completed": _RunEnd("completed", "idle", None),
+    "cancelled": _RunEnd("cancelled", "cancelled", "user_cancelled"),
+    "error": _RunEnd("error", "error", "runtime"),
+    "timeout": _RunEnd("timeout", "failed", "timeout"),
+    "interrupted": _RunEnd("error", "error", "runtime"),
 }
 
 
@@ -129,7 +129,7 @@ def _agent_end(logged: LoggedEvent, event: events.AgentEnd) -> Iterator[FrameBod
     error = run_error(event.status, event.error)
     failed = {} if error is None else {"error": error}
     yield "session.updated", {**where, "status": ended.shown}
-    # The words in which the session is idle again come first: what ends a run is told last.
+    # The frame that ends the run comes last: clients that stop at it must know that the session is idle.
     yield "session.status", {**where, "status": ended.shown, **failed}
     yield (
         "session.run.finished",

@@ -1,4 +1,4 @@
-"""A session as the contract spells it."""
+"""Sessions and their to-do lists as the contract spells them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nousd.wire.objects.todos import Todo
 from nousd.wire.responses.sessions import SessionRecord, SessionSummary
 
 DEFAULT_TITLE: Final = "New session"
-"""What a session is called that has no name."""
+"""The title of a session without a name."""
 
 
 class SessionTime(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class SessionTime(msgspec.Struct, frozen=True):
 class ModelRef(
     msgspec.Struct, frozen=True, rename={"provider_id": "providerID", "model_id": "modelID"}
 ):
-    """A model and whose it is."""
+    """A model and its provider."""
 
     provider_id: str
     model_id: str
@@ -45,11 +45,11 @@ class Environment(msgspec.Struct, frozen=True):
 
 
 class Session(Body, frozen=True, kw_only=True):
-    """``directory`` and ``workspaceRoot`` are the same folder. ``messages`` is empty in lists.
+    """A session. ``directory`` and ``workspaceRoot`` are the same; ``messages`` is empty in lists.
 
-    ``attachedFromWorkspace`` and what belongs to it is there once the session was moved. ``archived``
-    and ``createdAtMs`` are fields of the clients that the engine leaves out. ``ok`` is in the answer to
-    ``attach``, where one of them looks for it.
+    ``attachedFromWorkspace`` and the fields after it are set once the session was moved. ``archived``
+    and ``createdAtMs`` are fields that clients know and the engine leaves out. ``ok`` is set in the
+    reply to ``attach``, where one client looks for it.
     """
 
     id: str
@@ -77,8 +77,8 @@ class Session(Body, frozen=True, kw_only=True):
 
 
 class ChangedSession(Session, frozen=True, kw_only=True):
-    """A session that was changed, which the engine spells in another way: here it has both. Only of
-    ``time`` and ``model`` there are not two.
+    """A changed session. The engine spells its keys differently there, so each is here in both
+    spellings, except those within ``time`` and ``model``.
     """
 
     project: str = msgspec.field(name="project_id")
@@ -94,7 +94,7 @@ class ChangedSession(Session, frozen=True, kw_only=True):
 
 
 def render_changed_session(record: SessionRecord) -> ChangedSession:
-    """Returns a session as the answer to a change has it."""
+    """Return a session for the reply to a change."""
     told = render_session(record)
     return ChangedSession(
         **msgspec.structs.asdict(told),
@@ -114,7 +114,7 @@ def render_changed_session(record: SessionRecord) -> ChangedSession:
 def render_session(
     record: SessionSummary, messages: Sequence[Message] = (), *, ok: bool = False
 ) -> Session:
-    """Returns a session, with its messages where they are wanted."""
+    """Return a session, with these messages."""
     attached = record if isinstance(record, SessionRecord) else None
     attached_from = None if attached is None else or_none(attached.attached_from)
     return Session(
@@ -143,7 +143,7 @@ def render_session(
 
 
 def _parent_of(record: SessionSummary) -> str | None:
-    """Returns the session that one is a branch or child of, or whose call of ``task`` made it."""
+    """Return the session that this one is a branch, a child or a task of."""
     if record.origin is not UNSET:
         return record.origin.session_id
     return or_none(record.parent_id)
@@ -155,7 +155,7 @@ def _attached_at(record: SessionRecord | None) -> int | None:
 
 
 def project_id(workspace: str) -> str:
-    """Returns the id by which the contract calls a folder."""
+    """Return the contract's id of a workspace."""
     return f"workspace-{hashlib.sha256(workspace.lower().encode()).hexdigest()[:12]}"
 
 
@@ -164,7 +164,7 @@ ENVIRONMENT: Final = Environment(platform.system().lower(), platform.machine().l
 
 
 class TodoItem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing to do."""
+    """One item of a to-do list."""
 
     id: str
     content: str
@@ -173,5 +173,5 @@ class TodoItem(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def render_todos(todos: Iterable[Todo]) -> list[TodoItem]:
-    """Returns a list of things to do."""
+    """Return a to-do list."""
     return [TodoItem(item.id, item.content, item.status, or_none(item.priority)) for item in todos]

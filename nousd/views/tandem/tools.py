@@ -1,7 +1,7 @@
-"""What the contract calls tools, and which of ours that means.
+"""Names of tools in the contract, and our tools that they stand for.
 
-A name that is not one of the engine's means the tool of that very name. Which of ours there are is not
-known here.
+A name that the engine does not know stands for our tool of the same name. This module does not know
+which tools are registered.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _OURS: Final[Mapping[str, tuple[str, ...]]] = {
     "webfetch_html": ("web_fetch",),
     "websearch": (),
 }
-"""tool of the engine -> those of ours that do this, none if nothing does; of the same name where it is
-not here."""
+"""tool of the engine -> our tools that do the same, none if there are none; a name that is missing here
+stands for the tool of the same name."""
 
 _OF_SERVER: Final = "mcp."
 
 
 def tools_of(name: str) -> tuple[str, ...]:
-    """Returns the names of ours that a name of the contract's means; ``*`` stands for any characters."""
+    """Return our names for a name in the contract; ``*`` matches any characters."""
     theirs = _canonical(name)
     if theirs.startswith(_OF_SERVER):
         return ("__".join(name.strip().split(".", 2)),)
@@ -51,13 +51,13 @@ def tools_of(name: str) -> tuple[str, ...]:
     meant = [
         ours for tool, several in _OURS.items() if fnmatchcase(tool, theirs) for ours in several
     ]
-    # Of two patterns the narrower says nothing that the other does not.
+    # Our names that the pattern itself matches would be redundant.
     return tuple(dict.fromkeys((name, *(ours for ours in meant if not fnmatchcase(ours, name)))))
 
 
 def tools_ruled(name: str) -> tuple[str, ...]:
-    """Returns what ``tools_of`` does of a name as it is and as the engine would write it: a rule about a
-    tool that is not there decides nothing, and ``Bash`` is one that nobody has.
+    """Return the tools that a rule names: those of ``tools_of`` for the name as given, and as the engine
+    would write it. Otherwise a rule about ``Bash`` would match no tool and decide nothing.
     """
     theirs = _canonical(name)
     spelled = (name,) if theirs.startswith(_OF_SERVER) else (name, theirs)
@@ -65,15 +65,15 @@ def tools_ruled(name: str) -> tuple[str, ...]:
 
 
 def is_same_tool(one: str, other: str) -> bool:
-    """Whether two names of the contract's are the same one."""
+    """True if two names in the contract are the same one."""
     return _canonical(one) == _canonical(other)
 
 
 def allowed_tools(names: Iterable[str], there: Iterable[str] = ()) -> tuple[str, ...]:
-    """Returns the tools that a list of names allows.
+    """Return the tools that a list of names allows.
 
     Args:
-        there: those that names with ``*`` are looked for in.
+        there: the registered tools, among which names with ``*`` are looked up.
     """
     found: dict[str, None] = {}
     for tool in (tool for name in names for tool in tools_of(name)):

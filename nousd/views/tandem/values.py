@@ -12,25 +12,25 @@ T = TypeVar("T")
 
 
 def milliseconds(ts: str) -> int:
-    """Returns the milliseconds of the epoch of an RFC 3339 time."""
+    """Return the milliseconds of the epoch of an RFC 3339 time."""
     return round(datetime.fromisoformat(ts).timestamp() * 1000)
 
 
 def seconds(ts: str) -> int:
-    """Returns the whole seconds of the epoch of an RFC 3339 time."""
+    """Return the whole seconds of the epoch of an RFC 3339 time."""
     return int(datetime.fromisoformat(ts).timestamp())
 
 
 def or_none(value: T | UnsetType) -> T | None:
-    """Returns the value, or None if it is not set."""
+    """Return the value, or None if it is not set."""
     return None if value is UNSET else value
 
 
 def tandem_key(name: str) -> str:
-    """Returns ``project_id`` as ``projectID``, ``started_at_ms`` as ``startedAtMs``."""
+    """Return ``project_id`` as ``projectID``, ``started_at_ms`` as ``startedAtMs``."""
     first, *rest = name.split("_")
     return first + "".join("ID" if word == "id" else word.capitalize() for word in rest)
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=tandem_key):
-    """Base of the bodies that are spelled so. What has its default is left out."""
+    """Base of bodies with such keys. Fields that have their default are left out."""
