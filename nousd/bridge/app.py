@@ -30,7 +30,7 @@ _NO_APPS: Final[Mapping[str, ASGIApp]] = MappingProxyType({})
 
 def make_app(
     services: Services,
-    safety: AccessPolicy,
+    policy: AccessPolicy,
     apps: Mapping[str, ASGIApp] = _NO_APPS,
 ) -> ASGIApp:
     """Return the application that ``nousd.bridge.http.server`` serves.
@@ -39,7 +39,7 @@ def make_app(
         apps: path -> an application of its own, such as MCP.
     """
     routes = ServerErrorMiddleware(_Routes(services, apps), handler=_fault)
-    return MeteredApp(ConnectionCloser(Gate(routes, safety)), services.meters.requests, apps)
+    return MeteredApp(ConnectionCloser(Gate(routes, policy)), services.meters.requests, apps)
 
 
 class _Routes:

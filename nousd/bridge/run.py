@@ -52,7 +52,7 @@ class BridgeSettings(NamedTuple):
     origins: tuple[str, ...] = ()
 
     @property
-    def safety(self) -> AccessPolicy:
+    def access_policy(self) -> AccessPolicy:
         """The policy of the gate."""
         if self.place.path is not None:
             # A page in a browser cannot connect to a Unix socket.
@@ -89,7 +89,7 @@ class OpenBridge(NamedTuple):
             if not is_patient:
                 await hub.wait_begun()
             apps = {mcp.PATH: mcp.LazyMcpApp(where, following, closing, bodies)}
-            app = make_app(services, self.settings.safety, apps=apps)
+            app = make_app(services, self.settings.access_policy, apps=apps)
             await server.serve(app, self.listeners, closing)
             following.cancel_scope.cancel()
 

@@ -1,4 +1,4 @@
-"""What a stream of events needs of a view: the words in which another system is told our events.
+"""The interface of a view: how a stream of our events is told in the words of another system.
 
 A stream numbers frames, keeps its place and reads the log by itself; all of that is the same for every
 view. A new view is a file that implements ``EventView`` and a row of the bridge's table of routes that

@@ -26,20 +26,20 @@ def is_preflight(scope: Scope, headers: Headers) -> bool:
 
 def preflight_reply(headers: Headers) -> Response:
     """Return the reply to a preflight of an allowed origin."""
-    told = {
+    allowed = {
         "access-control-allow-methods": _METHODS,
         "access-control-allow-headers": _HEADERS,
         "access-control-max-age": _PREFLIGHT_SECONDS,
     }
     if headers.get("access-control-request-private-network") == "true":
-        told["access-control-allow-private-network"] = "true"
-    return Response(None, 204, told)
+        allowed["access-control-allow-private-network"] = "true"
+    return Response(None, 204, allowed)
 
 
 def allow_origin(origin: str, send: Send) -> Send:
     """Return a ``send`` that lets pages of the origin read every reply, also refusals and streams."""
 
-    async def shown(message: Message) -> None:
+    async def send_allowed(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             headers["access-control-allow-origin"] = origin
@@ -47,4 +47,4 @@ def allow_origin(origin: str, send: Send) -> Send:
             headers.add_vary_header("origin")
         await send(message)
 
-    return shown
+    return send_allowed

@@ -50,14 +50,14 @@ class AccessPolicy(NamedTuple):
 class Gate:
     """The ASGI application around the routes."""
 
-    def __init__(self, app: ASGIApp, safety: AccessPolicy) -> None:
+    def __init__(self, app: ASGIApp, policy: AccessPolicy) -> None:
         self._app = app
-        self._safety = safety
+        self._policy = policy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         origin = headers.get("origin", "")
-        is_named = origin in self._safety.origins
+        is_named = origin in self._policy.origins
         answering = _ReplyTracker(allow_origin(origin, send) if is_named else send)
         try:
             self._check_host(headers)
@@ -74,26 +74,26 @@ class Gate:
         await self._app(scope, _BoundedBody(receive, answering), answering)
 
     def _check_host(self, headers: Headers) -> None:
-        if self._safety.hosts is None:
+        if self._policy.hosts is None:
             return
         given = headers.getlist("host")
         if len(given) != 1:
             raise HttpError(BAD_REQUEST, "exactly one Host header")
         host = _HOST.fullmatch(given[0].lower())
-        if host is None or host["name"] not in self._safety.hosts:
+        if host is None or host["name"] not in self._policy.hosts:
             raise HttpError(FORBIDDEN, "this Host is not served here")
 
     def _check_origin(self, headers: Headers) -> None:
         given = headers.getlist("origin")
         own = [scheme + headers.get("host", "").lower() for scheme in _SCHEMES]
-        if not all(origin in self._safety.origins or origin in own for origin in given):
+        if not all(origin in self._policy.origins or origin in own for origin in given):
             raise HttpError(FORBIDDEN, "this Origin may not ask here")
         if len(given) > 1:
             raise HttpError(BAD_REQUEST, "at most one Origin header")
 
     def _check_token(self, headers: Headers) -> None:
         given = headers.get("x-agent-token") or headers.get("x-tandem-token") or _bearer(headers)
-        if not hmac.compare_digest(given.encode(), self._safety.token.encode()):
+        if not hmac.compare_digest(given.encode(), self._policy.token.encode()):
             raise HttpError(
                 UNAUTHORIZED,
                 "Unauthorized: missing or invalid API token",

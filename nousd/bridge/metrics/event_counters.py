@@ -54,9 +54,7 @@ class EventCounters(Collector):
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Yield the number of events by type: plain integers, since a counter per delta is too slow."""
-        family = CounterMetricFamily(
-            "nousd_events", "Events that the daemon told, by type.", labels=["type"]
-        )
+        family = CounterMetricFamily("nousd_events", "Events of the log, by type.", labels=["type"])
         for type_, count in self._events.items():
             family.add_metric([type_], count)
         yield family
@@ -81,14 +79,14 @@ def _run_folds(registry: CollectorRegistry) -> Folds:
         events.SessionCreated: _count_events(
             registry,
             "nousd_new_sessions",
-            "Sessions that were made, those of tasks among them.",
+            "Created sessions, those of tasks included.",
         ),
         events.SessionDeleted: _count_events(
-            registry, "nousd_deleted_sessions", "Sessions that were deleted."
+            registry, "nousd_deleted_sessions", "Deleted sessions."
         ),
-        events.TurnStart: _count_events(registry, "nousd_turns", "Turns that began."),
+        events.TurnStart: _count_events(registry, "nousd_turns", "Started turns."),
         events.RunConflict: _count_events(
-            registry, "nousd_run_conflicts", "Runs that were refused beside another, as told."
+            registry, "nousd_run_conflicts", "Runs refused because another one was active."
         ),
         events.QueueUpdate: _count_inputs(registry),
     }
@@ -100,9 +98,7 @@ def _count_events(registry: CollectorRegistry, name: str, help: str) -> Fold:
 
 
 def _count_inputs(registry: CollectorRegistry) -> Fold:
-    inputs = Counter(
-        "nousd_inputs", "Inputs that were accepted, by kind.", ("kind",), registry=registry
-    )
+    inputs = Counter("nousd_inputs", "Accepted inputs, by kind.", ("kind",), registry=registry)
 
     def queue_update(event: events.QueueUpdate, _ts: str) -> None:
         if event.change == "accepted":
@@ -127,13 +123,13 @@ class _RunTimes:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._started: OrderedDict[str, datetime] = OrderedDict()
-        self._begun = Counter("nousd_runs_started", "Runs that began.", registry=registry)
+        self._begun = Counter("nousd_runs_started", "Started runs.", registry=registry)
         self._ended = Counter(
-            "nousd_runs", "Runs that ended, by how.", ("status",), registry=registry
+            "nousd_runs", "Ended runs, by status.", ("status",), registry=registry
         )
         self._seconds = Histogram(
             "nousd_run_seconds",
-            "From a run's beginning to its end, by how it ended.",
+            "Duration of runs, by status.",
             ("status",),
             buckets=_RUN_SECONDS,
             registry=registry,
@@ -177,20 +173,20 @@ class _ModelCalls:
         self._models = LabelValues(MODELS_MAX)
         self._calls = Counter(
             "nousd_model_calls",
-            "Calls that a provider answered, if only in part, by what they were for.",
+            "Model calls with at least a partial answer, by purpose.",
             (*_MODEL, "purpose"),
             registry=registry,
         )
         self._first_token_seconds = Histogram(
             "nousd_model_first_token_seconds",
-            "From a call of a model to the first thing that it said.",
+            "Time from a model call to its first token.",
             _MODEL,
             buckets=_MODEL_SECONDS,
             registry=registry,
         )
         self._seconds = Histogram(
             "nousd_model_call_seconds",
-            "From a call of a model to the end of its answer.",
+            "Duration of model calls.",
             _MODEL,
             buckets=_MODEL_SECONDS,
             registry=registry,
@@ -204,7 +200,7 @@ class _ModelCalls:
         )
         self._dollars = Counter(
             "nousd_model_cost_dollars",
-            "What calls cost, where the price is known.",
+            "Cost of model calls whose price is known.",
             _MODEL,
             registry=registry,
         )
@@ -262,20 +258,20 @@ class _ToolCalls:
         self._deciders = LabelValues(DECIDERS_MAX)
         self._calls = Counter(
             "nousd_tool_calls",
-            "Calls of tools, by how they ended. The name of a tool that never ran is told as other.",
+            "Tool calls, by outcome. The name of a tool that never ran is other.",
             ("tool", "outcome"),
             registry=registry,
         )
         self._seconds = Histogram(
             "nousd_tool_call_seconds",
-            "From a call's start to its own end, by how it ended; of those that were not cut off.",
+            "Duration of tool calls that were not interrupted, by outcome.",
             ("tool", "outcome"),
             buckets=_TOOL_SECONDS,
             registry=registry,
         )
         self._decisions = Counter(
             "nousd_tool_decisions",
-            "Decisions whether a call may run, by who decided.",
+            "Decisions on tool calls, by decider.",
             ("decision", "by"),
             registry=registry,
         )
@@ -304,7 +300,7 @@ class _ToolCalls:
 def _count_requests(registry: CollectorRegistry) -> Folds:
     asked = Counter(
         "nousd_permission_requests",
-        "How often somebody was asked whether a call may run.",
+        "Approval requests.",
         registry=registry,
     )
     questions = Counter(

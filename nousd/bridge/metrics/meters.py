@@ -34,7 +34,7 @@ class Meters:
         ProcessCollector(registry=self._registry)
         version = Gauge(
             "nousd_build_info",
-            "Always 1; which version this is.",
+            "Always 1; the version is a label.",
             ("version",),
             registry=self._registry,
         )

@@ -32,20 +32,20 @@ def daemon_families(figures: Metrics | None) -> Iterator[Metric]:
 def _activity(figures: Metrics) -> Iterator[Metric]:
     started = datetime.fromisoformat(figures.started_at).timestamp()
     yield _gauge("nousd_start_time_seconds", "When the daemon started, as Unix time.", started)
-    yield _gauge("nousd_uptime_seconds", "For how long it has run.", figures.uptime_seconds)
+    yield _gauge("nousd_uptime_seconds", "Time since the daemon started.", figures.uptime_seconds)
     yield _gauge("nousd_sessions_loaded", "Sessions in memory.", figures.sessions)
-    yield _gauge("nousd_runs_active", "Runs that are going on.", figures.runs)
+    yield _gauge("nousd_runs_active", "Active runs.", figures.runs)
     yield _gauge(
         "nousd_command_connections",
-        "Connections for commands, those of this bridge among them.",
+        "Command connections, those of this bridge included.",
         figures.command_connections,
     )
     yield _gauge(
         "nousd_subscribers",
-        "Connections for events, those of this bridge among them.",
+        "Event connections, those of this bridge included.",
         figures.subscribers,
     )
-    yield _gauge("nousd_confirmers", "Subscribers that answer what is asked.", figures.confirmers)
+    yield _gauge("nousd_confirmers", "Subscribers that answer requests.", figures.confirmers)
     yield _gauges("nousd_mcp_servers", "MCP servers, by state.", "state", figures.mcp_servers)
     window = figures.window
     yield _gauge("nousd_window_events", "Events kept in memory for subscribers.", window.events)
@@ -60,10 +60,10 @@ def _waiting(figures: Metrics) -> Iterator[Metric]:
         "follow_up": pending.follow_up,
         "message": pending.message,
     }
-    yield _gauges("nousd_inputs_pending", "Inputs that wait for their turn.", "kind", kinds)
+    yield _gauges("nousd_inputs_pending", "Queued inputs.", "kind", kinds)
     yield _gauge(
         "nousd_permissions_waiting",
-        "Calls of tools that wait for the user.",
+        "Tool calls that wait for approval.",
         figures.waiting_permissions,
     )
     yield _gauge(
@@ -76,33 +76,35 @@ def _waiting(figures: Metrics) -> Iterator[Metric]:
 
 def _log_figures(log: LogMetrics) -> Iterator[Metric]:
     commits = CounterMetricFamily(
-        "nousd_log_commits", "Commits, by what they waited for.", labels=["durability"]
+        "nousd_log_commits", "Commits, by durability.", labels=["durability"]
     )
     commits.add_metric(["synced"], log.synced_commits)
     commits.add_metric(["unsynced"], log.unsynced_commits)
     yield commits
     for name, help, value in (
-        ("nousd_log_commit_failures", "Commits that came to nothing.", log.failed_commits),
-        ("nousd_log_events", "Events that were written.", log.events),
-        ("nousd_log_bytes", "Bytes of the lines of events that were written.", log.bytes),
-        ("nousd_log_artifacts", "Artifacts that were put.", log.artifacts),
-        ("nousd_log_artifact_bytes", "Bytes of artifacts that were put.", log.artifact_bytes),
-        ("nousd_log_checkpoints", "Moves of the write-ahead file's content.", log.checkpoints),
-        ("nousd_log_checkpoint_seconds", "What those took.", log.checkpoint_seconds),
+        ("nousd_log_commit_failures", "Failed commits.", log.failed_commits),
+        ("nousd_log_events", "Written events.", log.events),
+        ("nousd_log_bytes", "Bytes of written events.", log.bytes),
+        ("nousd_log_artifacts", "Stored artifacts.", log.artifacts),
+        ("nousd_log_artifact_bytes", "Bytes of stored artifacts.", log.artifact_bytes),
+        ("nousd_log_checkpoints", "Checkpoints of the write-ahead log.", log.checkpoints),
+        ("nousd_log_checkpoint_seconds", "Duration of checkpoints.", log.checkpoint_seconds),
     ):
         yield CounterMetricFamily(name, help, value)
     yield _histogram(
-        "nousd_log_sync_seconds", "What synced commits waited for the disk.", log.sync_seconds
+        "nousd_log_sync_seconds",
+        "Time for which synced commits waited for the disk.",
+        log.sync_seconds,
     )
     for name, help, value in (
         (
             "nousd_log_queue_batches",
-            "Groups of events that wait to be written.",
+            "Batches that wait to be written.",
             log.queued_batches,
         ),
-        ("nousd_log_queue_bytes", "Bytes of what waits to be written.", log.queued_bytes),
+        ("nousd_log_queue_bytes", "Bytes that wait to be written.", log.queued_bytes),
         ("nousd_log_database_bytes", "The size of the database.", log.database_bytes),
-        ("nousd_log_wal_bytes", "The size of its write-ahead file.", log.wal_bytes),
+        ("nousd_log_wal_bytes", "The size of the write-ahead log.", log.wal_bytes),
     ):
         yield _gauge(name, help, value)
 

@@ -29,29 +29,27 @@ class RequestCounters:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.ended = Counter(
             "nousd_http_requests",
-            "Requests, by route and status; a refusal before any route is told as other.",
+            "Requests, by route and status; the route of a refusal before routing is other.",
             ("method", "route", "status"),
             registry=registry,
         )
         self.seconds = Histogram(
             "nousd_http_request_seconds",
-            "From a request to the end of its reply; to its beginning, if that is a stream.",
+            "Time from a request to the end of its reply, or to its start for a stream.",
             ("route",),
             buckets=_SECONDS,
             registry=registry,
         )
         self.streams = Gauge(
             "nousd_http_streams",
-            "Streams of events that are being read.",
+            "Open streams of events.",
             ("route",),
             registry=registry,
         )
         self.received = Counter(
-            "nousd_http_received_bytes", "Bytes of bodies of requests.", registry=registry
+            "nousd_http_received_bytes", "Bytes of request bodies.", registry=registry
         )
-        self.sent = Counter(
-            "nousd_http_sent_bytes", "Bytes of bodies of replies.", registry=registry
-        )
+        self.sent = Counter("nousd_http_sent_bytes", "Bytes of reply bodies.", registry=registry)
 
 
 class MeteredApp:

@@ -20,7 +20,7 @@ VERSION: Final = "3.1.0"
 """The version of OpenAPI."""
 
 _ABOUT: Final = (
-    "Sessions and runs of a nousd daemon in the vocabulary of Tandem. What is not said here stands in "
+    "Sessions and runs of a nousd daemon in the vocabulary of Tandem. For anything that is not here see "
     "protocol/http.md."
 )
 
@@ -79,7 +79,7 @@ def make_document(rows: Iterable[Row], *, version: str) -> Json:
             "description": _ABOUT,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/", "description": "Where this document was read."}],
+        "servers": [{"url": "/", "description": "The server of this document."}],
         "security": [{name: []} for name in _SECURITY],
         "tags": [{"name": name} for name in dict.fromkeys(map(_tag, rows))],
         "paths": paths,
@@ -127,14 +127,14 @@ def _members(shape: Any) -> tuple[Any, ...]:
 
 _OF_PROMPTS: Final = (
     ("idempotency-key", "The same key with the same body starts no second run."),
-    ("x-tandem-idempotency-key", "The same, for who cannot send the other."),
-    ("x-tandem-client-id", "Who asks, shown with the run."),
-    ("x-tandem-agent-id", "Which of its agents, shown with the run."),
+    ("x-tandem-idempotency-key", "The same, for clients that cannot send the other."),
+    ("x-tandem-client-id", "The client, shown with the run."),
+    ("x-tandem-agent-id", "The client's agent, shown with the run."),
 )
 
 _TAKEN: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "prompt": _OF_PROMPTS,
-    "subscribe": (("last-event-id", "The id of the last frame that was seen."),),
+    "subscribe": (("last-event-id", "The id of the last received frame."),),
 }
 """command -> the headers of the routes that send it, with their descriptions."""
 
@@ -178,7 +178,7 @@ def _tag(row: Row) -> str:
 
 
 def _description(row: Row) -> str:
-    sends = f"Sends: {', '.join(row.sends)}." if row.sends else "Asks the daemon nothing."
+    sends = f"Sends: {', '.join(row.sends)}." if row.sends else "Sends no command."
     query = "" if row.query is None else first_paragraph(row.query.__doc__)
     return " ".join(filter(None, (first_paragraph(row.handler.__doc__), query, sends)))
 
@@ -222,9 +222,9 @@ def _header_parameters(row: Row) -> list[Json]:
 
 
 def _responses(row: Row, shapes: _Shapes) -> Json:
-    told = {status: _reply(status, shape, row, shapes) for status, shape in row.replies.items()}
-    refused = {status: _refusal(status, shapes) for status in refusals(row) if status not in told}
-    return {str(status): reply for status, reply in sorted({**told, **refused}.items())}
+    replies = {status: _reply(status, shape, row, shapes) for status, shape in row.replies.items()}
+    refused = {status: _refusal(status, shapes) for status in refusals(row) - set(replies)}
+    return {str(status): reply for status, reply in sorted({**replies, **refused}.items())}
 
 
 def _reply(status: int, shape: Any, row: Row, shapes: _Shapes) -> Json:
@@ -235,8 +235,8 @@ def _reply(status: int, shape: Any, row: Row, shapes: _Shapes) -> Json:
     elif shape is not None:
         schema = shapes.of(shape)
         # The same status may also come from a refusal that the route does not know.
-        told = schema if is_good else {"anyOf": [schema, shapes.of(ErrorBody)]}
-        content["application/json"] = {"schema": told}
+        schema = schema if is_good else {"anyOf": [schema, shapes.of(ErrorBody)]}
+        content["application/json"] = {"schema": schema}
     if row.streams and is_good:
         content |= _TEXT_STREAM
     reply: Json = {"description": _phrase(status)}

@@ -65,13 +65,13 @@ async def read_parts(daemon: Client, parts: Iterable[PartGiven]) -> MessageConte
         text = "\n".join(file.name or file.media_type for file in files)
     data = text.encode()
     left = IN_LINE_BYTES_MAX - len(data)
-    said = (text, None) if left >= 0 else await _put_text(daemon, text, data)
+    text_and_ref = (text, None) if left >= 0 else await _put_text(daemon, text, data)
     attachments = []
     for file in files:
         in_line = len(file.data) <= max(left, 0)
         left -= len(file.data) if in_line else 0
         attachments.append(await _attach_file(daemon, file, in_line=in_line))
-    return MessageContent(*said, tuple(attachments))
+    return MessageContent(*text_and_ref, tuple(attachments))
 
 
 async def _put_text(daemon: Client, text: str, data: bytes) -> tuple[str, str | None]:

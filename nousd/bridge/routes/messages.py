@@ -64,24 +64,24 @@ def require_not_handled(accepted: Accepted) -> None:
     """Raise HttpError if an extension handled the text: then there is no message and no run."""
     if accepted.handled_by is UNSET:
         return
-    said = f": {accepted.reply}" if accepted.reply else ""
-    raise HttpError(_HANDLED, f"the extension {accepted.handled_by} dealt with the text{said}")
+    reply = f": {accepted.reply}" if accepted.reply else ""
+    raise HttpError(_HANDLED, f"the extension {accepted.handled_by} dealt with the text{reply}")
 
 
 async def _append(call: Call) -> Response:
     session_id = call.path["id"]
     body: SendMessage = call.body
-    handed = await read_parts(call.daemon, body.parts)
+    content = await read_parts(call.daemon, body.parts)
     accepted = await call.daemon.ask(
         AppendMessage(
             session_id=session_id,
-            text=handed.text,
-            text_ref=handed.text_ref,
-            attachments=handed.attachments,
+            text=content.text,
+            text_ref=content.text_ref,
+            attachments=content.attachments,
         )
     )
     require_not_handled(accepted)
-    await _name_session(call, handed.text)
+    await _name_session(call, content.text)
     return json_reply(await read_message(call.daemon, session_id, accepted.entry_id or ""))
 
 

@@ -26,8 +26,8 @@ async def _metrics(call: Call) -> Response:
     accept = call.header("accept") or ""
     meters = call.services.meters
     # Formatting thousands of lines would hold up the event loop for too long.
-    told = await anyio.to_thread.run_sync(meters.expose, figures, accept)
-    return Response(told.data, headers={"content-type": told.content_type})
+    exposition = await anyio.to_thread.run_sync(meters.expose, figures, accept)
+    return Response(exposition.data, headers={"content-type": exposition.content_type})
 
 
 async def _daemon_figures(daemon: Client) -> Metrics | None:

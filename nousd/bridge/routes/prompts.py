@@ -89,15 +89,15 @@ async def _start_run(call: Call) -> _StartedRun:
 
 async def _prompt(call: Call) -> Prompt:
     body: SendMessage = call.body
-    handed = await read_parts(call.daemon, body.parts)
+    content = await read_parts(call.daemon, body.parts)
     model = body.model or ModelGiven()
     return Prompt(
-        text=handed.text,
-        text_ref=handed.text_ref,
+        text=content.text,
+        text_ref=content.text_ref,
         wait=False,
         session_id=call.path["id"],
         client_message_id=_message_id(call),
-        attachments=handed.attachments,
+        attachments=content.attachments,
         reuse_appended=True,
         strict_resend=True,
         client_id=call.header("x-tandem-client-id"),
@@ -133,41 +133,41 @@ def _message_id(call: Call) -> str | None:
     return f"{_KEY_PREFIX}{key}"
 
 
-def _reply_with_run(begun: _StartedRun) -> Response:
+def _reply_with_run(started: _StartedRun) -> Response:
     """Return the reply that names the run, which is also the reply to a repeated request."""
-    body = render_started(begun.session_id, begun.run_id, is_repeated=begun.is_repeated)
-    return json_reply(body, 202, {_RUN_ID: begun.run_id})
+    body = render_started(started.session_id, started.run_id, is_repeated=started.is_repeated)
+    return json_reply(body, 202, {_RUN_ID: started.run_id})
 
 
 async def _prompt_async(call: Call) -> Response:
     await call.services.responders.expect_reader(call.path["id"])
-    begun = await _start_run(call)
-    if call.query.wanted is None and not begun.is_repeated:
-        return empty_reply(204, {_RUN_ID: begun.run_id})
-    return _reply_with_run(begun)
+    started = await _start_run(call)
+    if call.query.wanted is None and not started.is_repeated:
+        return empty_reply(204, {_RUN_ID: started.run_id})
+    return _reply_with_run(started)
 
 
 async def _prompt_sync(call: Call) -> Response:
     streams = "text/event-stream" in call.request.headers.get("accept", "").lower()
     if streams:
         await call.services.responders.expect_reader(call.path["id"])
-    begun = await _start_run(call)
-    if begun.is_repeated:
+    started = await _start_run(call)
+    if started.is_repeated:
         # The run may have ended long ago: the client attaches to its events instead.
-        return _reply_with_run(begun)
-    headers = {_RUN_ID: begun.run_id}
-    query = StreamQuery(call.view, begun.session_id, begun.run_id)
+        return _reply_with_run(started)
+    headers = {_RUN_ID: started.run_id}
+    query = StreamQuery(call.view, started.session_id, started.run_id)
     if streams:
         responders = call.services.responders
-        frames = answering_stream(call.hub, responders, query, begun.position, ends_with_run=True)
+        frames = answering_stream(call.hub, responders, query, started.position, ends_with_run=True)
         return stream_response(frames, headers)
     with anyio.move_on_after(HTTP_PROMPT_SECONDS) as waiting:
-        async for _ in stream_pages(call.hub, query, begun.position, ends_with_run=True):
+        async for _ in stream_pages(call.hub, query, started.position, ends_with_run=True):
             pass
     if waiting.cancelled_caught:
         words = "the run goes on, but is not waited for any longer"
         raise HttpError(TIMED_OUT, words, headers=headers)
-    _, messages = await read_session(call.daemon, begun.session_id)
+    _, messages = await read_session(call.daemon, started.session_id)
     answer = Reply(last_answer_text(messages)) if call.caller.takes_reply_object else messages
     return json_reply(answer, headers=headers)
 

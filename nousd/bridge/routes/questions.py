@@ -42,14 +42,14 @@ async def _questions(call: Call) -> Response:
 
 async def _answer(call: Call) -> Response:
     question = await _waiting_question(call)
-    given = _given_answers(call.body, question.questions)
-    if not given:
+    answers = _given_answers(call.body, question.questions)
+    if not answers:
         return await _reject_question(call, question, _NO_ANSWER)
-    if len(given) != len(question.questions):
+    if len(answers) != len(question.questions):
         words = f"body: answers must have {len(question.questions)} items, one for each question"
         raise HttpError(UNPROCESSABLE, words)
-    answers = tuple(map(parse_answer, question.questions, given))
-    await _send_outcome(call, AnswerQuestion(question_id=question.question_id, answers=answers))
+    parsed = tuple(map(parse_answer, question.questions, answers))
+    await _send_outcome(call, AnswerQuestion(question_id=question.question_id, answers=parsed))
     return json_reply(Ok(ok=True))
 
 

@@ -42,15 +42,17 @@ def parse_rules(given: Sequence[RuleGiven]) -> SessionRules:
     Raises:
         HttpError: an action is unknown.
     """
-    told: dict[str, list[str]] = {"allow": [], "ask": [], "deny": []}
+    rules: dict[str, list[str]] = {"allow": [], "ask": [], "deny": []}
     for index, rule in enumerate(given):
         decision = _DECISIONS.get(rule.action.lower())
         if decision is None:
             words = f"body: permission[{index}].action must be one of {', '.join(_DECISIONS)}"
             raise HttpError(UNPROCESSABLE, words)
-        told[decision] += _rule_texts(rule)
+        rules[decision] += _rule_texts(rule)
     # Several of the engine's tools may be the same one of ours.
-    return SessionRules(**{decision: tuple(dict.fromkeys(each)) for decision, each in told.items()})
+    return SessionRules(
+        **{decision: tuple(dict.fromkeys(each)) for decision, each in rules.items()}
+    )
 
 
 def _rule_texts(rule: RuleGiven) -> list[str]:

@@ -71,8 +71,10 @@ async def _assign_runs(
     """Return the entries, each appended one with the run that was started on it, if that run failed
     before it added an entry of its own: otherwise the failure would not appear anywhere.
     """
-    told = _runs_of(entries)
-    silent = [run.run_id for run in failed if run.run_id not in told] if _NO_RUN in told else []
+    run_ids = _runs_of(entries)
+    silent = (
+        [run.run_id for run in failed if run.run_id not in run_ids] if _NO_RUN in run_ids else []
+    )
     of_run: dict[str, str] = {}
     for run_id in silent[:FAILURES_MAX]:
         page = await daemon.ask(GetEvents(run_id=run_id, types=("message_start",), limit=1))
@@ -125,10 +127,10 @@ async def _read_failures(
     daemon: Client, failed: Iterable[RunRecord], entries: Iterable[Entry]
 ) -> dict[str, Failure]:
     """Return the failures of the runs that have entries here."""
-    told = _runs_of(entries)
+    run_ids = _runs_of(entries)
     return {
         run.run_id: await _read_failure(daemon, run, is_looked_up=index < FAILURES_MAX)
-        for index, run in enumerate(run for run in failed if run.run_id in told)
+        for index, run in enumerate(run for run in failed if run.run_id in run_ids)
     }
 
 

@@ -79,9 +79,9 @@ def _rename_field(row: Row, refused: Refused) -> Refused | HttpError:
 def _query(row: Row, request: Request) -> Any:
     if row.query is None:
         return None
-    given = dict(request.query_params)
+    params = dict(request.query_params)
     try:
-        return msgspec.convert(given, row.query, strict=False)
+        return msgspec.convert(params, row.query, strict=False)
     except msgspec.ValidationError as error:
         raise HttpError(BAD_REQUEST, f"query: {error}") from None
 

@@ -1,7 +1,7 @@
 """The daemon's events for all streams of the bridge: the newest from a window, older ones from the log.
 
 One subscription follows the log. Each event is rendered once for all readers; how readers share the
-window and wait is told in ``nousd.event_window``. The hub knows nothing of HTTP, and of a view only
+window and wait is described in ``nousd.event_window``. The hub knows nothing of HTTP, and of a view only
 which types of events it renders.
 """
 

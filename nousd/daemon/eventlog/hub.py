@@ -1,6 +1,6 @@
 """Committed events for subscribers: the newest from a shared window, older ones from the log.
 
-How that works is told in ``nousd.event_window``. The hub knows nothing of sockets or of what an event
+``nousd.event_window`` describes how that works. The hub knows nothing of sockets or of what an event
 means.
 """
 
