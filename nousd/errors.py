@@ -80,7 +80,7 @@ class WireError(NousdError):
         cause: what lay behind it, for machines and bug reports.
         details: facts a client can act on, such as ``{"run_id": "run-..."}``.
 
-    Source: protocol/v1.md, "Errors".
+    Source: protocol/semantics/errors.md.
     """
 
     code: ClassVar[str] = "internal_error"
@@ -272,7 +272,7 @@ class ToolError(NousdError):
     """A tool call failed; the text is what the model is told.
 
     Args:
-        code: the warning's code, one of protocol/v1.md "Warnings".
+        code: the warning's code, one of those in protocol/semantics/errors.md.
     """
 
     code: ClassVar[str] = "tool_execution_error"

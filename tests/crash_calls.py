@@ -2,8 +2,8 @@
 
 Tell a ``CallRecord`` every call that a client made, every answer for one that waited and every rule that
 was granted, feed it the events of the log, and ``check`` it; then show it each attempt as the daemon
-tells it after a start, and the answers to calls that are sent again. It knows protocol/v1.md ("Tool
-calls", "Asking") alone.
+tells it after a start, and the answers to calls that are sent again. It knows
+protocol/semantics/tools.md and permissions.md alone.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Tell an ``InputRecord`` every text that was sent and what was answered, feed it the events of the log,
 and ``check`` it; then show it each queue and the answers to texts that are sent again. It knows the
-rules of queues from protocol/v1.md ("Queues") alone.
+rules of queues from protocol/semantics/runs-and-queues.md alone.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Tell a ``SessionRecord`` what clients were told of sessions, feed it the events of the log, and ``check``
 it; then show it what the daemon answers after a start. It folds the events on its own, from
-protocol/v1.md alone, so that it cannot share a mistake with the daemon.
+protocol/ alone, so that it cannot share a mistake with the daemon.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Texts as a campaign compares them: a long one by its hash, because the log has only its beginning.
 
-From protocol/v1.md ("Long texts") alone.
+From protocol/semantics/artifacts.md ("Long texts") alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a daemon owes a client that sent these bytes: one good answer for each line, in order.
 
-Written from protocol/v1.md alone; it decodes nothing as the daemon does.
+Written from protocol/ alone; it decodes nothing as the daemon does.
 """
 
 from __future__ import annotations

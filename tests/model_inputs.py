@@ -1,4 +1,4 @@
-"""The JSON that the hash of a model's input is over (protocol/v1.md, "What a model is given")."""
+"""The JSON that the hash of a model's input is over (protocol/semantics/models.md)."""
 
 from __future__ import annotations
 

@@ -20,13 +20,14 @@ BEHAVIOURS: dict[str, dict[str, str]] = tomllib.loads(
     (ROOT / "protocol" / "behaviours.toml").read_text(encoding="utf-8")
 )
 
-DOCUMENTS = ("v1.md", "http.md")
-
 
 def headings() -> set[str]:
-    documents = ((ROOT / "protocol" / name).read_text(encoding="utf-8") for name in DOCUMENTS)
-    lines = (line for document in documents for line in document.split("\n"))
-    return {line.lstrip("#").strip() for line in lines if line.startswith("##")}
+    """Return the headings of the pages of protocol/, titles of reference pages included."""
+    found = set()
+    for path in (ROOT / "protocol").rglob("*.md"):
+        lines = path.read_text(encoding="utf-8").split("\n")
+        found |= {line.lstrip("#").strip() for line in lines if line.startswith("#")}
+    return found
 
 
 def claims() -> dict[str, list[str]]:

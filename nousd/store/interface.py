@@ -89,7 +89,8 @@ class Store(Protocol):
     async def is_pruned(self, cursor: int, wanted: EventFilter) -> bool:
         """Whether a matching event behind ``cursor`` stands for deltas up to ``cursor``, too.
 
-        Then a reader that goes on from there is told something again (protocol/v1.md, "Retention").
+        Then a reader that goes on from there is told something again ("Retention" in
+        protocol/semantics/reading-back.md).
         """
         ...
 

@@ -1,7 +1,7 @@
 """What a client sees past each bound of v1, by the bound's name.
 
-``protocol/v1.md`` ("Limits") is generated from this table and ``get_capabilities`` reports its values,
-so that code and contract cannot drift apart. The values are those of ``nousd.wire.limits``; what
+``protocol/semantics/limits.md`` is generated from this table and ``get_capabilities`` reports its
+values, so that code and contract cannot drift apart. The values are those of ``nousd.wire.limits``; what
 enforces them is not known here.
 """
 

@@ -1,1 +1,1 @@
-"""What follows from the code, and is kept beside it: schemas, and the tables of protocol/*.md."""
+"""What follows from the code and is kept beside it: schemas, tables and pages of protocol/."""

@@ -1,4 +1,4 @@
-"""Writes what follows from the code: schemas, the OpenAPI document, and the tables of protocol/*.md.
+"""Write what follows from the code: schemas, the OpenAPI document, tables and reference pages.
 
 ``--check`` writes nothing and exits with 1, naming what is stale.
 """
@@ -15,13 +15,21 @@ from nousd.bridge.openapi.document import make_document
 from nousd.bridge.routes import ROWS
 
 from .http_tables import HTTP_TABLES
-from .markdown import PROTOCOL, with_tables
+from .markdown import PROTOCOL, with_blocks
+from .reference import reference_pages
 from .schemas import SCHEMAS
-from .v1_tables import TABLES
+from .v1_tables import ERRORS_TABLES, LIMITS_TABLES, V1_TABLES
+
+DOCUMENTS = {
+    PROTOCOL / "v1.md": V1_TABLES,
+    PROTOCOL / "semantics" / "errors.md": ERRORS_TABLES,
+    PROTOCOL / "semantics" / "limits.md": LIMITS_TABLES,
+    PROTOCOL / "http.md": HTTP_TABLES,
+}
 
 
 def generated() -> dict[Path, str]:
-    """Returns what each generated file has to hold."""
+    """Return what each generated file has to hold."""
     files = {
         PROTOCOL / "schemas" / f"{name}.json": json.dumps(make(), indent=2, ensure_ascii=False)
         + "\n"
@@ -29,9 +37,9 @@ def generated() -> dict[Path, str]:
     }
     http = make_document(ROWS, version=nousd.__version__)
     files[PROTOCOL / "http.openapi.json"] = json.dumps(http, indent=2, ensure_ascii=False) + "\n"
-    for name, tables in (("v1.md", TABLES), ("http.md", HTTP_TABLES)):
-        files[PROTOCOL / name] = with_tables(PROTOCOL / name, tables)
-    return files
+    for path, tables in DOCUMENTS.items():
+        files[path] = with_blocks(path.read_text(encoding="utf-8"), tables, path.name)
+    return files | reference_pages()
 
 
 def is_stale(path: Path, wanted: str) -> bool:
@@ -46,7 +54,7 @@ def main() -> int:
     for path, text in stale:
         print(f"{'stale' if arguments.check else 'written'}: {path.relative_to(PROTOCOL.parent)}")
         if not arguments.check:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     return 1 if arguments.check and stale else 0
 

@@ -1,4 +1,7 @@
-"""The tables of http.md. What events become is found by showing the examples of v1.md to the views."""
+"""The tables of http.md.
+
+What an event becomes is found by showing the examples of the reference pages to the views.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ from nousd.bridge.routes import ROWS
 from nousd.bridge.routing.route import PrometheusText, Row
 from nousd.views.tandem.events import TANDEM, decode_line, frames_of
 from nousd.views.tandem.view_types import LoggedEvent
-from nousd.wire.events import EVENT_TYPES, ToolCallApproved, ToolCallDenied
+from nousd.wire.events import EVENT_TYPES, EVENTS, ToolCallApproved, ToolCallDenied
 
-from .markdown import PROTOCOL, code_list, table
+from .markdown import code_list, table
+from .reference import REFERENCE
 from .v1_tables import limits_table
 
 
@@ -67,35 +71,38 @@ def http_errors_table() -> str:
 
 
 def frames_table() -> str:
-    """What each kind of event becomes, found by showing the examples of v1.md to the views.
+    """Return what each kind of event becomes.
 
     Raises:
-        SystemExit: an event that is told has no example.
+        SystemExit: if the page of an event that becomes a frame has no example.
     """
     told: dict[str, dict[str, None]] = {}
-    examples = (PROTOCOL / "v1.md").read_text(encoding="utf-8").split("\n")
-    for line in examples:
-        for event in told_in(line):
+    for name in EVENTS:
+        for event in told_in((REFERENCE / "events" / f"{name}.md").read_text(encoding="utf-8")):
             becomes = told.setdefault(EVENT_TYPES[type(event.event)], {})
             for frame in frames_of(event):
                 becomes[f"`{frame.type}`: {code_list(frame.properties)}"] = None
     if missing := TANDEM.types - {k for k, v in told.items() if v}:
-        raise SystemExit(f"protocol/v1.md: no example of {missing} that becomes a frame")
+        raise SystemExit(f"protocol/reference/events: no example of {missing} that becomes a frame")
     return table(
         ("event of ours", "what it becomes, and its properties"),
-        ((f"[`{name}`](v1.md#{name})", "<br>".join(becomes)) for name, becomes in told.items()),
+        (
+            (f"[`{name}`](reference/events/{name}.md)", "<br>".join(becomes))
+            for name, becomes in told.items()
+        ),
     )
 
 
-def told_in(line: str) -> Iterator[LoggedEvent]:
-    """Yields an event of v1.md that can be told; a decision about a call as made by anybody."""
-    event = decode_line(line.encode()) if '"id":"evt-' in line[:30] else None
-    if event is None:
-        return
-    yield event
-    if isinstance(event.event, ToolCallApproved | ToolCallDenied):
-        for by in ("user", "timeout"):
-            yield event._replace(event=msgspec.structs.replace(event.event, by=by))
+def told_in(page: str) -> Iterator[LoggedEvent]:
+    """Yield the examples on an event's page; a decision about a call also as made by others."""
+    for line in page.split("\n"):
+        event = decode_line(line.encode()) if '"id":"evt-' in line[:30] else None
+        if event is None:
+            continue
+        yield event
+        if isinstance(event.event, ToolCallApproved | ToolCallDenied):
+            for by in ("user", "timeout"):
+                yield event._replace(event=msgspec.structs.replace(event.event, by=by))
 
 
 def callers_table() -> str:

@@ -21,18 +21,17 @@ def code_list(words: Iterable[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)
 
 
-def with_tables(path: Path, tables: Mapping[str, Callable[[], str]]) -> str:
-    """Returns a document with the text between its markers written anew.
+def with_blocks(document: str, blocks: Mapping[str, Callable[[], str]], name: str) -> str:
+    """Return a document with the text between its markers written anew.
 
     Raises:
-        SystemExit: if a marker is missing.
+        SystemExit: if a marker is missing or stands there twice.
     """
-    document = path.read_text(encoding="utf-8")
-    for name, make in tables.items():
-        begin, end = f"<!-- generated: {name} -->", f"<!-- end: {name} -->"
+    for block, make in blocks.items():
+        begin, end = f"<!-- generated: {block} -->", f"<!-- end: {block} -->"
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
         replacement = f"{begin}\n{make()}\n{end}"
         document, count = pattern.subn(replacement.replace("\\", r"\\"), document)
         if count != 1:
-            raise SystemExit(f"{path.name}: the markers of {name} stand there {count} times")
+            raise SystemExit(f"{name}: the markers of {block} stand there {count} times")
     return document

@@ -1,19 +1,16 @@
-"""The tables of v1.md."""
+"""The tables of v1.md and of the pages on semantics."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import msgspec
+from functools import partial
 
 from nousd.errors import WIRE_ERROR_CODES
-from nousd.wire.codec.schema_descriptions import first_paragraph
 from nousd.wire.commands import COMMANDS
-from nousd.wire.events import EVENTS, FROZEN_EVENTS
 from nousd.wire.limit_table import LIMITS
 
 from .markdown import table
+from .reference import commands_table, events_table, theme_of
 
 
 def limits_table(beginning: str = "") -> str:
@@ -37,32 +34,13 @@ def error_codes_table() -> str:
     )
 
 
-def commands_table() -> str:
-    return table(
-        ("command", "what it does"),
-        ((f"[`{name}`](#{name})", summary(struct)) for name, struct in COMMANDS.items()),
-    )
-
-
-def events_table() -> str:
-    def row(name: str, struct: type[Any]) -> tuple[str, ...]:
-        keys = [field.name for field in msgspec.structs.fields(struct) if field.required]
-        who = "everyone" if name in FROZEN_EVENTS else "who asks"
-        return f"[`{name}`](#{name})", who, ", ".join(f"`{key}`" for key in keys)
-
-    return table(
-        ("event", "sent to", "keys always present"),
-        (row(name, struct) for name, struct in EVENTS.items()),
-    )
-
-
-def summary(struct: type[Any]) -> str:
-    return first_paragraph(struct.__doc__)
-
-
-TABLES: dict[str, Callable[[], str]] = {
-    "commands": commands_table,
-    "events": events_table,
-    "error-codes": error_codes_table,
-    "limits": limits_table,
+V1_TABLES: dict[str, Callable[[], str]] = {
+    "events frozen": partial(events_table, frozen=True),
+    "events more": partial(events_table, frozen=False),
+    **{
+        f"commands {theme}": partial(commands_table, theme)
+        for theme in dict.fromkeys(theme_of(struct) for struct in COMMANDS.values())
+    },
 }
+ERRORS_TABLES: dict[str, Callable[[], str]] = {"error-codes": error_codes_table}
+LIMITS_TABLES: dict[str, Callable[[], str]] = {"limits": limits_table}

@@ -182,20 +182,6 @@ async def test_the_page_shows_every_route_and_object_and_runs_nothing(bridge: Br
 # --- the prose -------------------------------------------------------------------------------
 
 
-def anchors(document: str) -> set[str]:
-    headings = re.findall(r"^#+ (.*)$", document, re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
-
-
-def test_links_of_the_prose_lead_somewhere() -> None:
-    v1 = anchors((PROTOCOL / "v1.md").read_text(encoding="utf-8"))
-    own = anchors(PROSE)
-    for file, anchor in re.findall(r"\]\(([\w./]*)#([\w-]+)\)", PROSE):
-        assert anchor in (v1 if file == "v1.md" else own), f"{file}#{anchor}"
-    for file in re.findall(r"\]\(([\w./]+)", PROSE):
-        assert (PROTOCOL / file).exists()
-
-
 def test_the_table_of_contents_has_every_section_in_order() -> None:
     contents = PROSE.partition("Contents:")[2].partition("## ")[0]
     listed = re.findall(r"\[([^\]]+)\]\(#", contents)

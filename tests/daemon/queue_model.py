@@ -1,4 +1,4 @@
-"""The queue rules of protocol/v1.md once more, as a checker that reads nothing but the log.
+"""The queue rules of protocol/semantics/runs-and-queues.md as a checker that reads the log alone.
 
 Every event is fed in the order of the log, which is the order in which things were decided. So the
 checker knows at each moment what is pending, and what has to be consumed next; whatever way several

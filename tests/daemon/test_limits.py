@@ -1,4 +1,4 @@
-"""Each row of the table in protocol/v1.md ("Limits"): at the bound, one below it and one past it.
+"""Each row of the table in protocol/semantics/limits.md: at the bound, one below it and one past it.
 
 The modules called ``..._limits`` have a function for each row: it plays the row with an ``offset`` from
 the bound (-1, 0 or 1) and asserts what the table says. Where the real bound would only cost time, the

@@ -1,6 +1,6 @@
 """What is told of a tool call and of a model call to who asks for more than the frozen types.
 
-The table of protocol/v1.md, "Tool calls", case by case. That the order holds in every other test too is
+The table of protocol/semantics/tools.md, case by case. That the order holds in every other test is
 checked on every log that a test leaves (``tests.lifecycle``).
 """
 

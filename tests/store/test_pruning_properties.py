@@ -205,7 +205,7 @@ def without_places(answers: list[Any]) -> list[Any]:
 
 
 class Reader:
-    """A client that does what protocol/v1.md ("Retention") says, and checks what it was promised."""
+    """A client that follows protocol/semantics/reading-back.md, and checks what it was promised."""
 
     def __init__(self, after: int, wanted: EventFilter) -> None:
         self.cursor = after

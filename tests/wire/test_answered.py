@@ -10,25 +10,15 @@ from nousd.wire.commands import COMMANDS, GetState, Prompt
 from nousd.wire.commands.base import AnsweredBy, Command
 from nousd.wire.responses import RESPONSE_TYPES, RESPONSES, Accepted, Result, State
 
-DOCUMENT = (Path(__file__).resolve().parents[2] / "protocol" / "v1.md").read_text(encoding="utf-8")
-
-
-def section_of(command: str) -> str:
-    found = re.search(rf"^### {command}\n(.*?)(?=^##)", DOCUMENT, re.MULTILINE | re.DOTALL)
-    assert found is not None, f"v1.md has no section {command}"
-    return found[1]
+PAGES = Path(__file__).resolve().parents[2] / "protocol" / "reference" / "commands"
 
 
 def documented_answers(command: str) -> set[str]:
-    """Returns the responses that the section of a command says it answers with."""
-    sentence = re.search(
-        r"Answers (\[?`.*?)(?:rrors of its own|\Z)", section_of(command), re.DOTALL
-    )
-    assert sentence is not None, f"the section {command} does not say what it answers"
-    first = re.match(r"\[?`(\w+)`", sentence[1])
-    assert first is not None
-    named = {first[1], *re.findall(r"\[`(\w+)`\]\(#", sentence[1])}
-    return named & (RESPONSES.keys() | {"extension_result"})
+    """Return the responses that the page of a command says it answers with."""
+    page = (PAGES / f"{command}.md").read_text(encoding="utf-8")
+    sentence = re.search(r"^Answer: (.*)\.$", page, re.MULTILINE)
+    assert sentence is not None, f"the page of {command} does not say what it answers"
+    return set(re.findall(r"`(\w+)`", sentence[1])) & (RESPONSES.keys() | {"extension_result"})
 
 
 @pytest.mark.parametrize("command", COMMANDS)

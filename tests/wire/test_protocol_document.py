@@ -1,4 +1,4 @@
-"""protocol/v1.md says what the code does: its examples, its tables, its links, its lists of words."""
+"""The pages of protocol/ say what the code does: examples, tables, lists of words."""
 
 from __future__ import annotations
 
@@ -15,139 +15,77 @@ import msgspec
 import pytest
 
 from nousd.machine.context.model_input import AssistantMessage, ToolResultMessage, UserMessage
-from nousd.wire import responses
 from nousd.wire.codec.envelope import decode_payload, decode_request
 from nousd.wire.commands import COMMANDS
-from nousd.wire.commands import inputs as input_commands
-from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.events import EVENTS
-from nousd.wire.events import models as model_events
-from nousd.wire.objects import (
-    entries,
-    inputs,
-    mcp,
-    policy,
-    questions,
-    remarks,
-    run_options,
-    session_settings,
-    trust,
-    workers,
-)
-from nousd.wire.objects.workspaces import OverrideInForce
-from nousd.wire.responses import RESPONSES
-from nousd.wire.responses import models as model_responses
-from nousd.wire.responses import runs as run_responses
-from nousd.wire.responses import sessions as session_responses
-from nousd.wire.responses import state as state_response
-from nousd.wire.responses import tools as tool_responses
-from nousd.wire.responses import transcripts as transcript_responses
-from nousd.wire.responses.tools import AgentSummary
+from scripts.generation.reference import pages
 from tests.validation import check_command, check_event, check_response, check_subscription
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENT = (ROOT / "protocol" / "v1.md").read_text(encoding="utf-8")
-
-OBJECTS: dict[str, type[Any]] = {
-    "Message entry": entries.MessageEntry,
-    "MCP server": mcp.McpServer,
-    "MCP server summary": mcp.McpServerSummary,
-    "Compaction entry": entries.CompactionEntry,
-    "Tool call": entries.ToolCall,
-    "Omitted entry": model_events.Omitted,
-    "Source": model_events.Source,
-    "Tool call record": tool_responses.ToolCallRecord,
-    "Tool call summary": tool_responses.ToolCallSummary,
-    "Call decision": tool_responses.CallDecision,
-    "Policy source": policy.PolicySource,
-    "Policy snapshot": policy.PolicySnapshot,
-    "Sandbox facts": policy.SandboxFacts,
-    "Usage": entries.Usage,
-    "Usage totals": entries.UsageTotals,
-    "Attachment": entries.Attachment,
-    "Attachment given": input_commands.AttachmentGiven,
-    "Reasoning block": entries.ReasoningBlock,
-    "Queued input": inputs.QueuedInput,
-    "Pending counts": inputs.PendingCounts,
-    "Remark": remarks.Remark,
-    "Active run": run_responses.ActiveRun,
-    "Open message": state_response.OpenMessage,
-    "Tree node": transcript_responses.TreeNode,
-    "Session summary": session_responses.SessionSummary,
-    "Session record": session_responses.SessionRecord,
-    "Session rules": session_settings.SessionRules,
-    "Sampling": entries.Sampling,
-    "Run record": run_responses.RunRecord,
-    "Run options": run_options.RunOptions,
-    "Tool": responses.ToolSummary,
-    "Model": model_responses.ModelSummary,
-    "Prices": model_responses.Prices,
-    "Unlisted provider": model_responses.ProviderUnlisted,
-    "Provider summary": model_responses.ProviderSummary,
-    "Override": OverrideInForce,
-    "Expired request": tool_responses.ExpiredRequest,
-    "Rule in force": tool_responses.RuleInForce,
-    "User question": questions.UserQuestion,
-    "Question option": questions.QuestionOption,
-    "Question answer": questions.QuestionAnswer,
-    "Flat event": run_responses.FlatEvent,
-    "Agent": AgentSummary,
-    "Project file": trust.ProjectFile,
-    "Worker": workers.WorkerSpec,
-    "Worker permissions": workers.WorkerPermissions,
-    "Task origin": workers.TaskOrigin,
-    "Origin": workers.Origin,
+PROTOCOL = ROOT / "protocol"
+CONTRACT = (PROTOCOL / "v1.md").read_text(encoding="utf-8")
+PAGES = {
+    f"{kind}/{name}": (PROTOCOL / "reference" / kind / f"{name}.md").read_text(encoding="utf-8")
+    for kind, structs in pages().items()
+    for name in structs
+}
+STRUCTS: dict[str, type[Any]] = {
+    f"{kind}/{name}": struct
+    for kind, structs in pages().items()
+    for name, struct in structs.items()
 }
 
 
-def sections() -> dict[str, str]:
-    """Returns "Chapter/section" -> text, and "Chapter" -> what stands before its first section."""
-    found: dict[str, str] = {}
-    chapter = name = ""
-    for line in DOCUMENT.split("\n"):
-        if line.startswith("## "):
-            chapter = name = line[3:]
-        elif line.startswith("### "):
-            name = f"{chapter}/{line[4:]}"
-        found[name] = found.get(name, "") + line + "\n"
-    return found
+def section(page: str, heading: str) -> str:
+    """Return the text of a page of protocol/semantics from a heading to the next one."""
+    text = (PROTOCOL / "semantics" / page).read_text(encoding="utf-8")
+    return re.split(r"^## ", text.partition(f"## {heading}\n")[2], flags=re.MULTILINE)[0]
 
 
-SECTIONS = sections()
-
-
-def rows(section: str) -> Iterator[list[str]]:
-    """Yields the cells of a section's first table, without its head."""
-    lines = SECTIONS[section].split("\n")
-    table = [line for line in lines if line.startswith("| ")]
+def rows(text: str) -> Iterator[list[str]]:
+    """Yield the cells of a text's first table, without its head."""
+    table = [line for line in text.split("\n") if line.startswith("| ")]
     for line in table[2:]:
         yield [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+# --- the contract and its pages --------------------------------------------------------------
+
+
+def test_the_contract_can_be_read_from_top_to_bottom() -> None:
+    assert len(CONTRACT.split()) <= 8000
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not page.startswith("objects/")])
+def test_a_page_has_a_title_and_what_it_is_about(page: str) -> None:
+    name = page.partition("/")[2]
+    title, _, text = PAGES[page].partition("\n")
+    assert title == f"# {name}"
+    assert text.partition("<!-- generated: summary -->\n")[2][0] not in "<\n"
+
+
+@pytest.mark.parametrize("kind", ["commands", "events"])
+def test_the_contract_leads_to_each_page(kind: str) -> None:
+    linked = re.findall(rf"\]\(reference/{kind}/(\w+)\.md\)", CONTRACT)
+    assert set(linked) == pages()[kind].keys()
 
 
 # --- tables of keys --------------------------------------------------------------------------
 
 
-def response_section(name: str) -> str:
-    return f"Responses/{name}" + (" (response)" if name in EVENTS else "")
-
-
-STRUCTS: dict[str, type[Any]] = {
-    **{f"Commands/{name}": struct for name, struct in COMMANDS.items()},
-    **{response_section(name): struct for name, struct in RESPONSES.items()},
-    **{f"Objects/{name}": struct for name, struct in OBJECTS.items()},
-    **{f"Events/{name}": struct for name, struct in EVENTS.items()},
-    "Subscriptions": Subscribe,
-}
-
-
-@pytest.mark.parametrize("section", STRUCTS)
-def test_a_table_lists_the_keys_of_its_struct(section: str) -> None:
-    struct = STRUCTS[section]
+@pytest.mark.parametrize("page", STRUCTS)
+def test_a_table_lists_the_keys_of_its_struct(page: str) -> None:
+    struct = STRUCTS[page]
     fields = [(field.name, field.required) for field in msgspec.structs.fields(struct)]
     config = struct.__struct_config__
     expected = [(config.tag_field, True), *fields] if config.tag_field else fields
-    told = [(cells[0].strip("`"), cells[2] == "yes") for cells in rows(section)]
+    told = [(cells[0].strip("`"), cells[2] == "yes") for cells in rows(PAGES[page])]
     assert told == expected
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_key_has_a_meaning(page: str) -> None:
+    assert [cells[0] for cells in rows(PAGES[page]) if not cells[-1].strip(" |")] == []
 
 
 # --- examples --------------------------------------------------------------------------------
@@ -158,8 +96,8 @@ def test_a_table_lists_the_keys_of_its_struct(section: str) -> None:
 )
 def test_what_a_model_is_given_lists_the_keys_of_each_message(message: type[Any]) -> None:
     role = message.__struct_config__.tag
-    section = SECTIONS["Lifecycle/What a model is given"]
-    [told] = re.findall(rf"^\| `{role}` \| (.*) \|$", section, re.MULTILINE)
+    text = section("models.md", "What a model is given")
+    [told] = re.findall(rf"^\| `{role}` \| (.*) \|$", text, re.MULTILINE)
     named = re.findall(r"`(\w+)`", re.sub(r"\(array.*?\)(?=,|$)|\(the.*?\)", "", told))
     assert named == [field.encode_name for field in msgspec.structs.fields(message)]
 
@@ -169,7 +107,12 @@ def examples_in(text: str) -> list[str]:
     return [line for block in blocks for line in block.splitlines()]
 
 
-EXAMPLES = examples_in(DOCUMENT)
+EXAMPLES = [
+    line
+    for path in sorted(PROTOCOL.rglob("*.md"))
+    if path.name not in ("http.md", "mock.md", "extensions.md")
+    for line in examples_in(path.read_text(encoding="utf-8"))
+]
 
 
 def kind_of(example: str) -> str:
@@ -202,7 +145,7 @@ def test_an_example_of_a_command_can_be_decoded(example: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_has_an_example_each_way(name: str) -> None:
-    lines = examples_in(SECTIONS[f"Commands/{name}"])
+    lines = examples_in(PAGES[f"commands/{name}"])
     assert [kind_of(line) for line in lines] == ["command", "response"]
     asked, answered = (json.loads(line) for line in lines)
     assert asked["type"] == name
@@ -211,11 +154,11 @@ def test_a_command_has_an_example_each_way(name: str) -> None:
 
 @pytest.mark.parametrize("name", EVENTS)
 def test_an_event_has_an_example(name: str) -> None:
-    lines = examples_in(SECTIONS[f"Events/{name}"])
+    lines = examples_in(PAGES[f"events/{name}"])
     assert [json.loads(line)["type"] for line in lines] == [name]
 
 
-# --- words, links, generated parts -----------------------------------------------------------
+# --- words, generated parts ------------------------------------------------------------------
 
 
 def rejections_in_code() -> set[str]:
@@ -234,21 +177,9 @@ def words_in(message: ast.expr) -> set[str]:
 
 
 def test_every_word_of_command_rejected_is_listed_and_none_else() -> None:
-    listed = {
-        cells[0].strip("`").split(":")[0] for cells in rows("Errors/Words of command_rejected")
-    }
+    table = section("errors.md", "Words of command_rejected")
+    listed = {cells[0].strip("`").split(":")[0] for cells in rows(table)}
     assert listed == rejections_in_code()
-
-
-def test_every_link_leads_to_a_heading() -> None:
-    headings = re.findall(r"^#+ (.*)$", DOCUMENT, re.MULTILINE)
-    anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    assert set(re.findall(r"\]\(#([^)]+)\)", DOCUMENT)) - anchors == set()
-
-
-def test_every_linked_file_exists() -> None:
-    targets = re.findall(r"\]\(([^#)][^)]*)\)", DOCUMENT)
-    assert [target for target in targets if not (ROOT / "protocol" / target).exists()] == []
 
 
 def test_everything_generated_is_fresh() -> None:

@@ -1,6 +1,7 @@
 """From entries to the messages of a model call: the transcript fold.
 
-Pure and deterministic. The rules (protocol/v1.md, "History"): the last compaction's summary stands for
+Pure and deterministic. The rules (protocol/semantics/models.md):
+the last compaction's summary stands for
 everything before its first kept entry; every tool call is followed by exactly one result, one that says
 ``interrupted`` where none was kept; an answer without content is left out; a model never continues its
 own last words, it is asked to. Two messages of the user in a row stay two.

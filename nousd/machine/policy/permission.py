@@ -1,7 +1,7 @@
 """Whether a tool call may run: the rules in force, then the session's mode.
 
 Pure decisions on facts (``wire.access``). Nobody is asked here, and nothing is known of how an answer
-comes about. Source: protocol/v1.md, "Permissions".
+comes about. Source: protocol/semantics/permissions.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A rule is ``TOOL`` or ``TOOL(PATTERN)``. A call is judged by each thing it touches (``wire.access``): a
 path, a host, a command of its line. It is denied or asked about if a rule says so of one of them, and
 allowed if rules allow all of them. Where a command line cannot be judged by its words, a denial or
-question that may be meant counts as a question. Source: protocol/v1.md, "Permissions".
+question that may be meant counts as a question. Source: protocol/semantics/permissions.md.
 """
 
 from __future__ import annotations

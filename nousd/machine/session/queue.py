@@ -1,7 +1,7 @@
 """The rules of the input queue: what is consumed next, when a steer bites, who may be promoted.
 
 A session has one queue in the order of acceptance. Its three kinds are views of it: steers go before a
-prompt that never began, and both before follow-ups (protocol/v1.md, "Queues").
+prompt that never began, and both before follow-ups (protocol/semantics/runs-and-queues.md).
 
 Messages that were appended during a run wait in it as well, for their place in the tree. They are no
 inputs: no turn consumes them, and nobody takes them back.

@@ -4,8 +4,8 @@ A line in the log is never rewritten for a new version (only deltas that are joi
 present one has them). It keeps the version it was written as (the column
 ``schema_version``), and is lifted each time it is read: one step from each version to the next, until
 it is what the present code would have written. So readers know one form of each event, and no event
-is ever invented: what an earlier version did not log at all is not there (``protocol/v1.md``, "Logs
-of earlier versions").
+is ever invented: what an earlier version did not log at all is not there
+(protocol/semantics/compatibility.md).
 
 To change events: a new type, or a new key that may be missing, needs nothing here. A key that is
 required from now on, or means something else, needs the next ``EVENT_SCHEMA_VERSION``, a step in

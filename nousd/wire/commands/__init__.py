@@ -171,4 +171,4 @@ MESSAGES: Final[dict[tuple[type[Command], str], tuple[str, str]]] = {
 LENIENT: Final[frozenset[tuple[type[Command], str]]] = frozenset(
     {(GetMessages, "session_id"), (GetMessages, "leaf_id")}
 )
-"""Fields whose wrongly typed value v1 treats as absent (protocol/v1.md, "get_messages")."""
+"""Fields whose wrongly typed value v1 treats as absent (protocol/reference/commands/get_messages.md)."""

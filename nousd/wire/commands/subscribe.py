@@ -1,4 +1,4 @@
-"""The one line that a client may send on the event socket (protocol/v1.md, "Subscriptions")."""
+"""The one line that a client may send on the event socket."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The nodes of a session's tree, as clients see them and as the log keeps them.
 
 An entry is written once and never changed. ``id`` and ``parent_id`` make the tree; the path from
-the root to a leaf is the transcript (protocol/v1.md, "Entries").
+the root to a leaf is the transcript (protocol/v1.md, "Nouns").
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Thinking = Literal["off", "low", "medium", "high"]
 """How much a model is to reason before it answers."""
 
 PermissionMode = Literal["ask", "auto", "yolo"]
-"""Which tool calls need a user's word where no rule decides (protocol/v1.md, "Permissions")."""
+"""Which tool calls need a user's word where no rule decides (protocol/semantics/permissions.md)."""
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

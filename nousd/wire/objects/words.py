@@ -67,7 +67,7 @@ EventTypes = Literal["v1", "all"] | Annotated[tuple[Name, ...], Meta(max_length=
 
 
 QueueMode = Literal["one-at-a-time", "all"]
-"""How a queue is emptied into turns (protocol/v1.md, "Queues")."""
+"""How a queue is emptied into turns (protocol/semantics/runs-and-queues.md)."""
 
 
 QueueKind = Literal["steer", "follow_up"]

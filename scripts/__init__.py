@@ -1,0 +1,1 @@
+"""Programs for developers, and the packages that they are made of."""
