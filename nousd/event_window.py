@@ -166,11 +166,6 @@ class EventWindow(Generic[E]):
         for topic in list(self._waiting):
             self._wake(topic, None)
 
-    @property
-    def topics(self) -> frozenset[Topic]:
-        """The topics that readers wait for now."""
-        return frozenset(self._waiting)
-
     def _wake(self, topic: Topic, seq: int | None) -> None:
         for notifier in self._waiting.pop(topic, ()):
             notifier.notify(seq)

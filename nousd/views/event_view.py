@@ -28,12 +28,10 @@ class EventView(Protocol):
     @property
     def types(self) -> frozenset[str]:
         """The types of events that can become frames; the view receives no others."""
-        ...
 
     @property
     def keepalive(self) -> RenderedFrame | None:
         """The frame that shows that a silent stream is alive; None for a comment of the transport."""
-        ...
 
     def hello(self, now_ms: int, run_id: str | None = None) -> list[RenderedFrame]:
         """Return the frames that open a stream; there may be none.
@@ -42,7 +40,6 @@ class EventView(Protocol):
             now_ms: milliseconds of the epoch.
             run_id: given if the stream shows that run and ends with it.
         """
-        ...
 
     def render(
         self, line: bytes, *, of_run: bool = False, is_repeat: bool = False
@@ -54,4 +51,3 @@ class EventView(Protocol):
             of_run: whether the stream is one of a single run.
             is_repeat: the event joins deltas of which the reader already has some.
         """
-        ...

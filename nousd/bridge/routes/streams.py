@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from itertools import islice
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -22,13 +22,8 @@ from nousd.bridge.stream.sse import (
     stream_response,
     yield_once,
 )
-from nousd.client.client import Client
 from nousd.views.stream_position import StreamPosition, position_after_event
 from nousd.views.tandem.frames import Frame
-from nousd.wire.codec.envelope import decode_event
-from nousd.wire.commands import GetEvents
-from nousd.wire.commands.subscribe import cursor_seq
-from nousd.wire.objects.words import EventTypes
 
 EVENTS_MAX: Final = 10_000
 """The most frames in a reply that is not a stream; the next request continues after the last one."""
@@ -70,42 +65,19 @@ async def _stream_events(call: Call) -> Response:
     head = call.hub.head
     position = requested_position(call.request.headers, asked.after, head=head)
     if position is None and query.run_id is not None:
-        start = await _first_event(call.daemon, query.run_id)
-        position = None if start is None else StreamPosition(start.seq, 0)
-    hello = encode_hello(
-        call.view.hello(int(time.time() * 1000)), head if position is None else None
-    )
-    position = position or position_after_event(head)
-    return stream_response(
-        answering_stream(call.hub, call.services.responders, query, position, hello)
-    )
-
-
-class _Owner(msgspec.Struct):
-    session_id: str
-
-
-class _FirstEvent(NamedTuple):
-    seq: int
-    session_id: str
-
-
-async def _first_event(
-    daemon: Client, run_id: str, types: EventTypes = "all"
-) -> _FirstEvent | None:
-    """Return a run's first event of these types; None if there is none."""
-    page = await daemon.ask(GetEvents(run_id=run_id, types=types, limit=1))
-    if not page.events:
-        return None
-    event = decode_event(bytes(page.events[0]))
-    owner = msgspec.json.decode(event.payload, type=_Owner)
-    return _FirstEvent(cursor_seq(event.id), owner.session_id)
+        first = await call.hub.first_event(query.run_id)
+        position = None if first is None else StreamPosition(first.seq, 0)
+    frames = call.view.hello(int(time.time() * 1000))
+    hello = encode_hello(frames, head if position is None else None)
+    start = position or position_after_event(head)
+    responders = call.services.responders
+    return stream_response(answering_stream(call.hub, responders, query, start, hello))
 
 
 async def _run_events(call: Call) -> Response:
     """Reply with a list of the frames so far, or with a stream that ends with the run."""
     run_id = call.path["run_id"]
-    first = await _first_event(call.daemon, run_id)
+    first = await call.hub.first_event(run_id)
     if first is None:
         raise HttpError(NOT_FOUND, "there is no such run")
     start = StreamPosition(first.seq, 0)
@@ -116,14 +88,13 @@ async def _run_events(call: Call) -> Response:
     if "text/event-stream" not in call.request.headers.get("accept", ""):
         return json_reply(await _list_frames(call, query, position))
     hello = encode_hello(call.view.hello(int(time.time() * 1000), run_id), None)
-    end = await _first_event(call.daemon, run_id, ("agent_end",))
+    end = await call.hub.first_event(run_id, ("agent_end",))
     if end is not None and end.seq <= position.after:
         # A client that has the end and reconnects, as browsers do by themselves, would wait for ever.
         return stream_response(yield_once(hello))
     responders = call.services.responders
-    return stream_response(
-        answering_stream(call.hub, responders, query, position, hello, ends_with_run=True)
-    )
+    stream = answering_stream(call.hub, responders, query, position, hello, ends_with_run=True)
+    return stream_response(stream)
 
 
 async def _list_frames(

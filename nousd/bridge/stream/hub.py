@@ -8,7 +8,7 @@ which types of events it renders.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import anyio
@@ -25,6 +25,8 @@ from nousd.views.event_view import EventView
 from nousd.views.stream_position import StreamPosition, position_after_event
 from nousd.wire.commands import GetEvents
 from nousd.wire.commands.subscribe import Subscribe, cursor, cursor_seq
+from nousd.wire.objects.words import EventTypes
+from nousd.wire.responses import Events
 
 WINDOW_EVENTS_MAX: Final = 8192
 WINDOW_BYTES_MAX: Final = 12 * 1024 * 1024
@@ -188,13 +190,24 @@ class Hub:
                 limit=LOGGED_EVENTS,
             ),
         )
-        lines = (decode_subscription_line(bytes(line), loads) for line in answer.events)
-        events = [
-            RenderedEvent(line)
-            for line in lines
-            if isinstance(line, ReceivedEvent) and line.type in self._types
-        ]
+        events = [RenderedEvent(line) for line in _decode(answer) if line.type in self._types]
         return events, cursor_seq(answer.next)
+
+    async def first_event(self, run_id: str, types: EventTypes = "all") -> RenderedEvent | None:
+        """Return a run's first event of these types; None if there is none.
+
+        Raises:
+            ClientError: the log cannot be read.
+        """
+        answer = await self._daemon.ask(GetEvents(run_id=run_id, types=types, limit=1))
+        return next(map(RenderedEvent, _decode(answer)), None)
+
+
+def _decode(answer: Events) -> Iterator[ReceivedEvent]:
+    for line in answer.events:
+        event = decode_subscription_line(bytes(line), loads)
+        if isinstance(event, ReceivedEvent):
+            yield event
 
 
 def _page(
