@@ -11,48 +11,20 @@ from typing import Literal
 
 import msgspec
 
-from nousd.wire.objects.entries import Entry, PermissionMode, Sampling, Thinking, UsageTotals
+from nousd.machine.session.settings import DefaultSettings, SessionSettings
+from nousd.wire.objects.entries import Entry, UsageTotals
 from nousd.wire.objects.inputs import QueuedInput
-from nousd.wire.objects.mcp import McpServer
 from nousd.wire.objects.policy import ToolCallState
-from nousd.wire.objects.session_settings import SessionRules, SourceMetadata
-from nousd.wire.objects.todos import Todo
-from nousd.wire.objects.words import QueueMode
-from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
 
 
-class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as its events left it; None where nothing was set."""
+class SessionRow(SessionSettings, frozen=True, kw_only=True):
+    """A session as its events left it: its settings, its place in the tree and its cost."""
 
     session_id: str
     created_at: str
     updated_at: str
-    name: str | None = None
     parent_id: str | None = None
     leaf_id: str | None = None
-    steering_mode: QueueMode | None = None
-    follow_up_mode: QueueMode | None = None
-    active_tools: tuple[str, ...] | None = None
-    provider: str | None = None
-    model: str | None = None
-    thinking: Thinking | None = None
-    permission_mode: PermissionMode | None = None
-    granted: tuple[str, ...] = ()
-    origin: TaskOrigin | None = None
-    worker: WorkerSpec | None = None
-    todos: tuple[Todo, ...] = ()
-    workspace: str | None = None
-    origin_workspace: str | None = None
-    attached_from: str | None = None
-    attached_at: str | None = None
-    attach_reason: str | None = None
-    override_expires_at: str | None = None
-    override_seconds: int | None = None
-    archived: bool = False
-    source: str | None = None
-    source_metadata: SourceMetadata | None = None
-    sampling: Sampling | None = None
-    rules: SessionRules | None = None
     usage: UsageTotals | None = None
 
 
@@ -94,23 +66,13 @@ class ToolCallRow(msgspec.Struct, frozen=True, kw_only=True):
     asked_seq: int | None = None
 
 
-class Defaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last ``session_updated`` events set, for new sessions; and the active session.
+class Defaults(DefaultSettings, frozen=True, kw_only=True):
+    """What ``session_updated`` events have set for new sessions, and the active session.
 
-    ``granted`` are the rules by which the user allows calls in every session, ``mcp_servers`` those that
-    were added while the daemon ran, ``trusted`` the files of projects that the user trusts: path -> the
-    hash that it must have.
+    ``trusted`` are the files of projects that the user trusts: path -> the hash that it must have.
     """
 
     active_session_id: str | None = None
-    steering_mode: QueueMode | None = None
-    follow_up_mode: QueueMode | None = None
-    active_tools: tuple[str, ...] | None = None
-    provider: str | None = None
-    model: str | None = None
-    thinking: Thinking | None = None
-    granted: tuple[str, ...] = ()
-    mcp_servers: tuple[McpServer, ...] = ()
     trusted: Mapping[str, str] = {}
 
 

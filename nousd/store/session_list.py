@@ -7,6 +7,8 @@ from unicodedata import normalize
 
 import msgspec
 
+from nousd.machine.session.settings import settings_among
+
 if TYPE_CHECKING:
     from nousd.store.rows import SessionRow
 
@@ -30,6 +32,10 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     unnamed_workspace: str = ""
 
 
+# The workspace of a session that names none is the daemon's, so it is compared apart.
+EXACT_FILTERS: Final = tuple(name for name in settings_among(SessionFilter) if name != "workspace")
+"""The settings of which a list can be asked for one value. The SQLite store has a column for each."""
+
 EVERY_SESSION: Final = SessionFilter()
 
 
@@ -51,8 +57,7 @@ def is_wanted(row: SessionRow, wanted: SessionFilter) -> bool:
     return (
         (wanted.children or row.origin is None)
         and wanted.workspace in (None, workspace)
-        and wanted.source in (None, row.source)
-        and wanted.archived in (None, row.archived)
+        and all(getattr(wanted, name) in (None, getattr(row, name)) for name in EXACT_FILTERS)
         and wanted.parent_id in (None, row.parent_id, _task_of(row))
         and (wanted.text is None or _is_in(wanted.text, row.name, workspace))
     )

@@ -13,7 +13,6 @@ from nousd.machine.projection.row_changes import (
     MoveLeaf,
     PutSession,
     SetDefaults,
-    Settings,
     TouchSession,
     UpdateSession,
 )
@@ -82,7 +81,7 @@ def test_a_branch_is_put_first_and_then_gets_its_parent_s_entries_and_one_withou
         created_at="then",
         parent_id="p",
         leaf_id=leaf_id,
-        settings=Settings(model="m"),
+        settings={"model": "m"},
         seq=7,
         ts="now",
     )
@@ -91,14 +90,14 @@ def test_a_branch_is_put_first_and_then_gets_its_parent_s_entries_and_one_withou
 
 
 UPDATES: list[tuple[dict[str, Any], tuple[Any, ...]]] = [
-    ({"name": "n"}, (UpdateSession("s1", Settings(name="n")),)),
+    ({"name": "n"}, (UpdateSession("s1", {"name": "n"}),)),
     (
         {"leaf_id": "e1"},
-        (UpdateSession("s1", Settings()), MoveLeaf("s1", "e1")),
+        (UpdateSession("s1", {}), MoveLeaf("s1", "e1")),
     ),
     (
         {"model": "m", "name": "n"},
-        (UpdateSession("s1", Settings(model="m", name="n")), SetDefaults(Settings(model="m"))),
+        (UpdateSession("s1", {"model": "m", "name": "n"}), SetDefaults({"model": "m"})),
     ),
 ]
 

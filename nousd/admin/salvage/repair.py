@@ -21,8 +21,8 @@ from msgspec import UNSET
 from nousd.admin.check.run_audit import RunWalker
 from nousd.admin.reading.damaged_tables import RowReader
 from nousd.admin.reading.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
-from nousd.machine.projection.row_changes import SETTINGS, Settings
 from nousd.machine.session.lifecycle import Phase
+from nousd.machine.session.settings import SETTINGS, SessionSettings, settings_among
 from nousd.store.sqlite.blocks import EVENTS_OF_SESSION, all_of_session
 from nousd.wire import events
 from nousd.wire.codec.envelope import encode_event_tail, number_event
@@ -36,7 +36,7 @@ from nousd.wire.objects.run_options import NOTHING_ASKED, RunRequest
 
 _entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
 _input_decoder: Final = msgspec.json.Decoder(QueuedInput)
-_settings_decoder: Final = msgspec.json.Decoder(Settings)
+_settings_decoder: Final = msgspec.json.Decoder(SessionSettings)
 _request_decoder: Final = msgspec.json.Decoder(RunRequest)
 
 # --- lost events that rows tell ----------------------------------------------------------------
@@ -179,19 +179,29 @@ def _births(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
         last = out.execute(_LAST_ENTRY, (session_id,)).get
         leaf = leaf_id if leaf_id is not None and _has_entry(out, session_id, leaf_id) else last
         kept_settings = _decoded(_settings_decoder, settings) if settings else None
-        fields = {} if kept_settings is None else kept_settings.as_set()
+        fields = {} if kept_settings is None else _set_in(kept_settings)
         yield events.SessionCreated(
             session_id=session_id,
             created_at=created_at or _first_time(out, session_id),
             contract_version=session_events.CONTRACT_VERSION,
             parent_id=or_unset(parent_id),
             leaf_id=or_unset(leaf),
-            **{name: fields[name] for name in _OF_BIRTH if fields.get(name) is not None},
+            **{name: fields[name] for name in _OF_BIRTH if name in fields},
         )
         yield from _after_birth(session_id, fields)
 
 
-_OF_BIRTH: Final = frozenset(SETTINGS) & frozenset(events.SessionCreated.__struct_fields__)
+_OF_BIRTH: Final = settings_among(events.SessionCreated)
+_NEVER_SET: Final = SessionSettings()
+
+
+def _set_in(settings: SessionSettings) -> dict[str, Any]:
+    """Return the settings that differ from those of a session in which nothing was set."""
+    return {
+        name: value
+        for name in SETTINGS
+        if (value := getattr(settings, name)) != getattr(_NEVER_SET, name)
+    }
 
 
 def _after_birth(session_id: str, fields: dict[str, Any]) -> Iterator[Event]:

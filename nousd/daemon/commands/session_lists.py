@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,9 +14,10 @@ from nousd.daemon.commands.reading import run_state
 from nousd.daemon.services import Core, Reply
 from nousd.daemon.sessions.live_session import not_found
 from nousd.daemon.sessions.transcripts import Newest
+from nousd.machine.session.settings import SessionSettings, settings_among
 from nousd.machine.session.state import SessionState
 from nousd.store.rows import SessionRow
-from nousd.store.session_list import SessionFilter
+from nousd.store.session_list import EXACT_FILTERS, SessionFilter
 from nousd.wire import commands
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands.subscribe import cursor
@@ -51,8 +53,7 @@ async def _wanted(core: Core, command: commands.ListSessions) -> SessionFilter:
     return SessionFilter(
         children=command.children,
         workspace=None if named is None else await workspaces.normalized(named),
-        source=command.source,
-        archived=command.archived,
+        **{name: getattr(command, name) for name in EXACT_FILTERS},
         parent_id=command.parent_id,
         text=command.q,
         unnamed_workspace=workspaces.default.path,
@@ -65,16 +66,11 @@ async def get_session(core: Core, command: commands.GetSession) -> Reply:
     if not live.updated_at:
         raise not_found(command.session_id)
     state = live.committed
+    facts = _shared(state, _OF_RECORDS) | _facts(core, state)
+    facts["permission_mode"] = core.runs.permissions.mode_of(state)
     record = SessionRecord(
-        **_facts(core, state),
+        **facts,
         updated_at=live.updated_at,
-        permission_mode=core.runs.permissions.mode_of(state),
-        sampling=or_unset(state.sampling),
-        rules=or_unset(state.rules),
-        origin_workspace=or_unset(state.origin_workspace),
-        attached_from=or_unset(state.attached_from),
-        attached_at=or_unset(state.attached_at),
-        attach_reason=or_unset(state.attach_reason),
         override=_override(state),
     )
     if not command.messages:
@@ -112,6 +108,14 @@ def _override(state: SessionState) -> OverrideInForce | UnsetType:
     return OverrideInForce(ttl_seconds=seconds, expires_at=expires_at)
 
 
+def _shared(row: SessionSettings, names: Sequence[str]) -> dict[str, Any]:
+    return {name: or_unset(getattr(row, name)) for name in names}
+
+
+_OF_SUMMARIES: Final = settings_among(SessionSummary)
+_OF_RECORDS: Final = settings_among(SessionRecord)
+
+
 def _facts(core: Core, row: SessionRow | SessionState) -> dict[str, Any]:
     choice = core.runs.models.choice(row.provider, row.model, None)
     shown = core.sessions.shown(row.session_id)
@@ -121,17 +125,14 @@ def _facts(core: Core, row: SessionRow | SessionState) -> dict[str, Any]:
         "created_at": row.created_at,
         "active": row.session_id == core.sessions.committed_active_id,
         "run_state": run_state(shown),
-        "workspace": row.workspace or core.workspaces.default.path,
-        "archived": row.archived,
-        "provider": choice.provider,
-        "model": choice.model,
-        "name": or_unset(row.name),
         "parent_id": or_unset(row.parent_id),
         "leaf_id": or_unset(row.leaf_id),
         "run_id": run_id,
-        "source": or_unset(row.source),
-        "source_metadata": or_unset(row.source_metadata),
         "usage": or_unset(row.usage),
-        "origin": or_unset(row.origin),
+        **_shared(row, _OF_SUMMARIES),
+        # Shown as what they come to, and not as they were set.
+        "workspace": row.workspace or core.workspaces.default.path,
+        "provider": choice.provider,
+        "model": choice.model,
         "worker": UNSET if row.worker is None else row.worker.name,
     }

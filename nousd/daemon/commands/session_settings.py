@@ -13,6 +13,7 @@ from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import InvalidPayload, RuleInvalid
 from nousd.machine.policy.rules import RuleDecision, check_rule
 from nousd.machine.policy.session_rules import has_room
+from nousd.machine.session.settings import settings_among
 from nousd.wire import commands, events
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.limits import SESSION_RULES_CHARS_MAX, SOURCE_METADATA_BYTES_MAX
@@ -23,7 +24,9 @@ from nousd.wire.responses import Accepted
 _NO_RULES: Final = SessionRules()
 _NO_SAMPLING: Final = Sampling()
 
-_UPDATED: Final = ("name", "archived", "rules", "sampling", "source_metadata")
+_UPDATED: Final = settings_among(commands.UpdateSession)
+# The workspace is resolved to a real path first.
+_NEW: Final = tuple(name for name in settings_among(commands.NewSession) if name != "workspace")
 
 
 def said_of_new(core: Core, command: commands.NewSession) -> dict[str, Any]:
@@ -34,14 +37,8 @@ def said_of_new(core: Core, command: commands.NewSession) -> dict[str, Any]:
         CommandRejected: as ``given_model``.
     """
     choice = given_model(core, command.model, command.provider)
-    said = {
-        "name": command.name,
-        "parent_id": command.parent_id,
-        "source": command.source,
-        "source_metadata": command.source_metadata,
-        "sampling": command.sampling,
-        "rules": command.rules,
-    }
+    said = {name: getattr(command, name) for name in _NEW}
+    said["parent_id"] = command.parent_id
     if choice is not None:
         said |= {"provider": choice.provider, "model": choice.model}
     return kept_settings(said)

@@ -19,7 +19,7 @@ from nousd.daemon.clock import Clock
 from nousd.daemon.eventlog.log import Log, Ticket
 from nousd.daemon.sessions.live_session import LiveSession, not_found
 from nousd.errors import CommandRejected, InvalidPayload, SessionNotFound, StoreError
-from nousd.machine.projection.row_changes import LASTING
+from nousd.machine.session.settings import INHERITED, LASTING, changed_defaults
 from nousd.machine.session.state import SessionState, queue_fields
 from nousd.store.interface import Store
 from nousd.store.rows import Defaults, SessionRow
@@ -194,12 +194,7 @@ class Sessions:
         defaults = self.defaults
         return SessionState(
             session_id="",
-            steering_mode=defaults.steering_mode or "one-at-a-time",
-            follow_up_mode=defaults.follow_up_mode or "one-at-a-time",
-            active_tools=defaults.active_tools,
-            provider=defaults.provider,
-            model=defaults.model,
-            thinking=defaults.thinking,
+            **{name: value for name in LASTING if (value := getattr(defaults, name)) is not None},
         )
 
     async def run_target(self, session_id: str | None, expected_run_id: str | None) -> LiveSession:
@@ -297,8 +292,7 @@ class Sessions:
             ticket = self._log.submit(self._log.encode((event,)))
         else:
             ticket = live.decide((event,))
-        names = (*LASTING, "granted", "mcp_servers") if live is None else LASTING
-        known = {key: value for key, value in settings.items() if key in names}
+        known = changed_defaults(event)
         self.defaults = msgspec.structs.replace(self.defaults, **known)
 
         def settled(ticket: Ticket) -> None:
@@ -317,8 +311,10 @@ class Sessions:
         if parent is None:
             settings = {name: getattr(self.defaults, name) for name in LASTING}
         else:
-            settings = {name: getattr(parent.state, name) for name in _OF_BRANCHES}
+            settings = {name: getattr(parent.state, name) for name in INHERITED}
             settings["parent_id"] = parent.session_id
+            settings["leaf_id"] = parent.state.leaf_id
+            # An empty list is left out of the event.
             settings["todos"] = parent.state.todos or None
         settings |= {name: value for name, value in chosen.items() if value is not None}
         settings["workspace"] = settings.get("workspace") or self._workdir
@@ -341,29 +337,15 @@ class Sessions:
         ticket.when_settled(settled)
 
 
-_OF_BRANCHES: Final = (
-    *LASTING,
-    "leaf_id",
-    "permission_mode",
-    "worker",
-    "workspace",
-    "source",
-    "source_metadata",
-    "sampling",
-    "rules",
-)
-"""What a branch has of its parent. Its name, and whether it is archived, are its own."""
-
-
 def _started(state: SessionState) -> str:
     return "" if state.run is None else state.run.started_at
 
 
 def _state_of(row: SessionRow, pending: Sequence[QueuedInput]) -> SessionState:
     """Returns the state that a session's projections describe. No run survives a restart."""
-    known = {name: value for name in _OF_ROWS if (value := getattr(row, name)) is not None}
+    known = {name: getattr(row, name) for name in _OF_ROWS}
     return SessionState(**known, **queue_fields(tuple(pending)))
 
 
 _OF_ROWS: Final = tuple(name for name in SessionRow.__struct_fields__ if name != "updated_at")
-"""What a row and a state both have, under one name; None in a row is what a state has by default."""
+"""The fields that a row and a state share."""

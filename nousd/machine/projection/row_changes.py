@@ -7,71 +7,19 @@ change is decided in ``projection``; how a row is kept each store knows.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
+from nousd.machine.session.settings import ChangedSettings
 from nousd.wire import events
 from nousd.wire.events.base import EndStatus
-from nousd.wire.objects.entries import Entry, PermissionMode, Sampling, Thinking
+from nousd.wire.objects.entries import Entry
 from nousd.wire.objects.inputs import QueuedInput
-from nousd.wire.objects.mcp import McpServer
 from nousd.wire.objects.policy import ToolCallState
 from nousd.wire.objects.run_options import NOTHING_ASKED, RunRequest
-from nousd.wire.objects.session_settings import SessionRules, SourceMetadata
-from nousd.wire.objects.todos import Todo
-from nousd.wire.objects.words import QueueMode
-from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
 
 InputState = Literal["pending", "consumed", "cleared"]
-
-
-class Settings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What can be set of a session; UNSET is left as it was, None as if it had never been set."""
-
-    name: str | UnsetType = UNSET
-    steering_mode: QueueMode | UnsetType = UNSET
-    follow_up_mode: QueueMode | UnsetType = UNSET
-    active_tools: tuple[str, ...] | UnsetType = UNSET
-    provider: str | UnsetType = UNSET
-    model: str | UnsetType = UNSET
-    thinking: Thinking | UnsetType | None = UNSET
-    permission_mode: PermissionMode | UnsetType = UNSET
-    granted: tuple[str, ...] | UnsetType = UNSET
-    mcp_servers: tuple[McpServer, ...] | UnsetType = UNSET
-    origin: TaskOrigin | UnsetType = UNSET
-    worker: WorkerSpec | UnsetType = UNSET
-    todos: tuple[Todo, ...] | UnsetType = UNSET
-    workspace: str | UnsetType = UNSET
-    origin_workspace: str | UnsetType = UNSET
-    attached_from: str | UnsetType = UNSET
-    attached_at: str | UnsetType = UNSET
-    attach_reason: str | UnsetType | None = UNSET
-    override_expires_at: str | UnsetType | None = UNSET
-    override_seconds: int | UnsetType | None = UNSET
-    archived: bool | UnsetType = UNSET
-    source: str | UnsetType = UNSET
-    source_metadata: SourceMetadata | UnsetType | None = UNSET
-    sampling: Sampling | UnsetType | None = UNSET
-    rules: SessionRules | UnsetType | None = UNSET
-
-    def as_set(self) -> dict[str, Any]:
-        """Returns the fields that are set."""
-        return {name: value for name in SETTINGS if (value := getattr(self, name)) is not UNSET}
-
-
-SETTINGS: Final[tuple[str, ...]] = Settings.__struct_fields__
-
-LASTING: Final = (
-    "steering_mode",
-    "follow_up_mode",
-    "active_tools",
-    "provider",
-    "model",
-    "thinking",
-)
-"""Settings of which the one that was set last, in whatever session, is that of new sessions."""
 
 
 class PutSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +29,7 @@ class PutSession(msgspec.Struct, frozen=True, kw_only=True):
     created_at: str
     parent_id: str | None
     leaf_id: str | None
-    settings: Settings
+    settings: ChangedSettings
     seq: int
     ts: str
 
@@ -97,7 +45,7 @@ class UpdateSession(msgspec.Struct, frozen=True):
     """Settings of a session change."""
 
     session_id: str
-    settings: Settings
+    settings: ChangedSettings
 
 
 class MoveLeaf(msgspec.Struct, frozen=True):
@@ -128,7 +76,7 @@ class ForgetSession(msgspec.Struct, frozen=True):
 class SetDefaults(msgspec.Struct, frozen=True):
     """New sessions begin with these settings."""
 
-    settings: Settings
+    settings: ChangedSettings
 
 
 class SetTrust(msgspec.Struct, frozen=True):

@@ -14,8 +14,6 @@ from msgspec import UNSET, UnsetType
 
 from nousd.machine.projection.artifacts import artifacts_of
 from nousd.machine.projection.row_changes import (
-    LASTING,
-    SETTINGS,
     AddUsage,
     Changes,
     CopyEntries,
@@ -33,13 +31,13 @@ from nousd.machine.projection.row_changes import (
     SetActiveSession,
     SetDefaults,
     SetInputState,
-    Settings,
     SetToolCallState,
     SetTrust,
     TouchSession,
     UpdateSession,
     UseArtifact,
 )
+from nousd.machine.session.settings import CHANGED_BY, changed_defaults, changed_settings
 from nousd.machine.session.state import request_of
 from nousd.wire import events
 from nousd.wire.events.tools import ToolCallEvent
@@ -63,17 +61,13 @@ def snippet(text: str) -> str:
     return encoded[:SNIPPET_BYTES_MAX].decode(errors="ignore") + "..."
 
 
-def _settings_of(event: events.SessionCreated | events.SessionUpdated) -> Settings:
-    return Settings(**{name: getattr(event, name, UNSET) for name in SETTINGS})
-
-
 def _session_created(event: events.SessionCreated, seq: int, ts: str) -> Changes:
     session = PutSession(
         session_id=event.session_id,
         created_at=event.created_at,
         parent_id=_or_none(event.parent_id),
         leaf_id=_or_none(event.leaf_id),
-        settings=_settings_of(event),
+        settings=changed_settings(event, ts),
         seq=seq,
         ts=ts,
     )
@@ -83,42 +77,17 @@ def _session_created(event: events.SessionCreated, seq: int, ts: str) -> Changes
     return (session, CopyEntries(event.session_id, session.parent_id))
 
 
-def _session_updated(event: events.SessionUpdated, _: int, __: str) -> Changes:
-    settings = _settings_of(event)
-    changes: Changes = (UpdateSession(event.session_id, settings),)
+def _session_updated(event: events.SessionUpdated, _: int, ts: str) -> Changes:
+    changes = _settings_changed(event, 0, ts)
     if event.leaf_id is not UNSET:
         changes += (MoveLeaf(event.session_id, event.leaf_id),)
-    # What a user permits in one session is not permitted in the next one.
-    names = LASTING if event.session_id else (*LASTING, "granted", "mcp_servers")
-    lasting = Settings(**{name: getattr(settings, name) for name in names})
-    if lasting != _NOTHING_SET:
-        changes += (SetDefaults(lasting),)
+    if defaults := changed_defaults(event):
+        changes += (SetDefaults(defaults),)
     return changes
 
 
-def _session_attached(event: events.SessionAttached, _: int, ts: str) -> Changes:
-    attached = Settings(
-        workspace=event.workspace,
-        attached_from=event.attached_from,
-        origin_workspace=event.origin_workspace,
-        attached_at=ts,
-        attach_reason=_or_none(event.reason),
-    )
-    return (UpdateSession(event.session_id, attached),)
-
-
-def _override_granted(event: events.WorkspaceOverrideGranted, _: int, __: str) -> Changes:
-    override = Settings(override_expires_at=event.expires_at, override_seconds=event.ttl_seconds)
-    return (UpdateSession(event.session_id, override),)
-
-
-def _override_expired(event: events.WorkspaceOverrideExpired, _: int, __: str) -> Changes:
-    none = Settings(override_expires_at=None, override_seconds=None)
-    return (UpdateSession(event.session_id, none),)
-
-
-def _todos_updated(event: events.TodoUpdated, _: int, __: str) -> Changes:
-    return (UpdateSession(event.session_id, Settings(todos=event.todos)),)
+def _settings_changed(event: events.Event, _: int, ts: str) -> Changes:
+    return (UpdateSession(event.session_id, changed_settings(event, ts)),)
 
 
 def _trust_updated(event: events.TrustUpdated, _: int, __: str) -> Changes:
@@ -280,8 +249,6 @@ def _touching(fold: Fold) -> Fold:
     return touch_too
 
 
-_NOTHING_SET: Final = Settings()
-
 _INPUT_CHANGES: Final[dict[str, Callable[[str, QueuedInput, int, int], RowChange]]] = {
     "accepted": _put_input,
     "promoted": _put_input,
@@ -295,11 +262,9 @@ _BIRTH_AND_DEATH: Final[dict[type[events.Event], Fold]] = {
 }
 
 _IN_A_LIFE: Final[dict[type[events.Event], Fold]] = {
+    **dict.fromkeys(CHANGED_BY, _settings_changed),
     events.SessionUpdated: _session_updated,
     events.SessionActivated: _session_activated,
-    events.SessionAttached: _session_attached,
-    events.WorkspaceOverrideGranted: _override_granted,
-    events.WorkspaceOverrideExpired: _override_expired,
     events.TrustUpdated: _trust_updated,
     events.EntryAppended: _entry_appended,
     events.QueueUpdate: _queue_updated,
@@ -314,7 +279,6 @@ _IN_A_LIFE: Final[dict[type[events.Event], Fold]] = {
     events.ToolCallCompleted: _call_completed,
     events.ToolExecutionEnd: _execution_ended,
     events.UsageReported: _usage_reported,
-    events.TodoUpdated: _todos_updated,
 }
 
 _FOLDS: Final[dict[type[events.Event], Fold]] = {

@@ -14,15 +14,12 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.machine.session import queue
+from nousd.machine.session.settings import CHANGED_BY, SessionSettings, changed_settings
 from nousd.machine.session.usage import with_call
 from nousd.wire import events
-from nousd.wire.objects.entries import PermissionMode, Sampling, Thinking, UsageTotals
+from nousd.wire.objects.entries import UsageTotals
 from nousd.wire.objects.inputs import PendingCounts, QueuedInput
 from nousd.wire.objects.run_options import NOTHING_ASKED, RunOptions, RunRequest
-from nousd.wire.objects.session_settings import SessionRules, SourceMetadata
-from nousd.wire.objects.todos import Todo
-from nousd.wire.objects.words import QueueMode
-from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,77 +31,24 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     request: RunRequest = NOTHING_ASKED
 
 
-class SessionState(msgspec.Struct, frozen=True, kw_only=True):
-    """All that decisions about a session depend on.
+class SessionState(SessionSettings, frozen=True, kw_only=True):
+    """All that decisions about a session depend on: its settings, and what else has happened to it.
 
-    ``active_tools`` None means every tool. ``model`` None means the provider's own default, as does a
-    ``model`` that was set for another ``provider``. ``leaf_id`` None means an empty tree.
-    ``queued_chars`` is what ``queue`` counts for its bound in characters, ``pending_counts`` what
-    clients see of it as waiting (``queue_fields``). ``usage``
-    None means that no model was called. ``permission_mode`` None means the daemon's own; ``granted``
-    are the rules by which the user allows calls in this session alone. ``origin`` is the call of
-    ``task`` that the session was made for, ``worker`` who carries that out. ``workspace`` None means the
-    daemon's workdir; ``origin_workspace`` and the three behind it are of the last ``attach_session``,
-    ``override_expires_at`` and ``override_seconds`` of an ``override_workspace`` that holds.
+    ``leaf_id`` None means an empty tree. ``queued_chars`` is what ``queue`` counts for its bound in
+    characters, ``pending_counts`` what clients see of it as waiting (``queue_fields``). ``usage`` None
+    means that no model was called.
     """
 
     session_id: str
     created_at: str = ""
-    name: str | None = None
     parent_id: str | None = None
     leaf_id: str | None = None
-    steering_mode: QueueMode = "one-at-a-time"
-    follow_up_mode: QueueMode = "one-at-a-time"
-    active_tools: tuple[str, ...] | None = None
-    provider: str | None = None
-    model: str | None = None
-    thinking: Thinking | None = None
-    permission_mode: PermissionMode | None = None
-    granted: tuple[str, ...] = ()
-    origin: TaskOrigin | None = None
-    worker: WorkerSpec | None = None
-    todos: tuple[Todo, ...] = ()
-    workspace: str | None = None
-    origin_workspace: str | None = None
-    attached_from: str | None = None
-    attached_at: str | None = None
-    attach_reason: str | None = None
-    override_expires_at: str | None = None
-    override_seconds: int | None = None
-    archived: bool = False
-    source: str | None = None
-    source_metadata: SourceMetadata | None = None
-    sampling: Sampling | None = None
-    rules: SessionRules | None = None
     queue: tuple[QueuedInput, ...] = ()
     queued_chars: int = 0
     pending_counts: PendingCounts = PendingCounts(steer=0, follow_up=0)
     usage: UsageTotals | None = None
     run: RunInfo | None = None
     deleted: bool = False
-
-
-_SETTINGS: Final = (
-    "name",
-    "leaf_id",
-    "steering_mode",
-    "follow_up_mode",
-    "active_tools",
-    "provider",
-    "model",
-    "thinking",
-    "permission_mode",
-    "granted",
-    "origin",
-    "worker",
-    "todos",
-    "workspace",
-    "archived",
-    "source",
-    "source_metadata",
-    "sampling",
-    "rules",
-)
 
 
 def apply(state: SessionState, event: events.Event, ts: str) -> SessionState:
@@ -122,47 +66,26 @@ def queue_fields(inputs: queue.Inputs) -> dict[str, Any]:
     }
 
 
-def _settings(event: Any) -> dict[str, Any]:
-    return {
-        name: value for name in _SETTINGS if (value := getattr(event, name, UNSET)) is not UNSET
-    }
-
-
-def _created(_: SessionState, event: events.SessionCreated, __: str) -> dict[str, Any]:
+def _created(_: SessionState, event: events.SessionCreated, ts: str) -> dict[str, Any]:
     parent = None if event.parent_id is UNSET else event.parent_id
-    return {**_settings(event), "created_at": event.created_at, "parent_id": parent}
+    created = {"created_at": event.created_at, "parent_id": parent}
+    return changed_settings(event, ts) | created | _moved_leaf(event)
 
 
-def _updated(
-    _: SessionState, event: events.SessionUpdated | events.TodoUpdated, __: str
-) -> dict[str, Any]:
-    return _settings(event)
+def _updated(_: SessionState, event: events.SessionUpdated, ts: str) -> dict[str, Any]:
+    return changed_settings(event, ts) | _moved_leaf(event)
+
+
+def _moved_leaf(event: events.SessionCreated | events.SessionUpdated) -> dict[str, Any]:
+    return {} if event.leaf_id is UNSET else {"leaf_id": event.leaf_id}
+
+
+def _set(_: SessionState, event: events.Event, ts: str) -> dict[str, Any]:
+    return changed_settings(event, ts)
 
 
 def _deleted(_: SessionState, __: events.SessionDeleted, ___: str) -> dict[str, Any]:
     return {"deleted": True, "leaf_id": None, **queue_fields(())}
-
-
-def _attached(_: SessionState, event: events.SessionAttached, ts: str) -> dict[str, Any]:
-    return {
-        "workspace": event.workspace,
-        "attached_from": event.attached_from,
-        "origin_workspace": event.origin_workspace,
-        "attached_at": ts,
-        "attach_reason": None if event.reason is UNSET else event.reason,
-    }
-
-
-def _override_granted(
-    _: SessionState, event: events.WorkspaceOverrideGranted, __: str
-) -> dict[str, Any]:
-    return {"override_expires_at": event.expires_at, "override_seconds": event.ttl_seconds}
-
-
-def _override_expired(
-    _: SessionState, __: events.WorkspaceOverrideExpired, ___: str
-) -> dict[str, Any]:
-    return {"override_expires_at": None, "override_seconds": None}
 
 
 def _appended(_: SessionState, event: events.EntryAppended, __: str) -> dict[str, Any]:
@@ -221,18 +144,15 @@ def _ended(_: SessionState, __: events.AgentEnd, ___: str) -> dict[str, Any]:
 
 
 _CHANGES: Final[dict[type[events.Event], Callable[[SessionState, Any, str], dict[str, Any]]]] = {
+    **dict.fromkeys(CHANGED_BY, _set),
     events.SessionCreated: _created,
     events.SessionUpdated: _updated,
     events.SessionDeleted: _deleted,
-    events.SessionAttached: _attached,
-    events.WorkspaceOverrideGranted: _override_granted,
-    events.WorkspaceOverrideExpired: _override_expired,
     events.EntryAppended: _appended,
     events.QueueUpdate: _queued,
     events.AgentStart: _started,
     events.RunAborting: _aborting,
     events.AgentEnd: _ended,
     events.UsageReported: _cost,
-    events.TodoUpdated: _updated,
 }
 """event -> the fields it changes; an event that is not here changes nothing."""

@@ -73,7 +73,7 @@ def _put_session(rows: Rows, change: row_changes.PutSession) -> None:
         updated_at=change.ts,
         parent_id=change.parent_id,
         leaf_id=change.leaf_id,
-        **change.settings.as_set(),
+        **change.settings,
     )
 
 
@@ -85,7 +85,7 @@ def _copy_entries(rows: Rows, change: row_changes.CopyEntries) -> None:
 
 
 def _update_session(rows: Rows, change: row_changes.UpdateSession) -> None:
-    _replace_session(rows, change.session_id, change.settings.as_set())
+    _replace_session(rows, change.session_id, change.settings)
 
 
 def _move_leaf(rows: Rows, change: row_changes.MoveLeaf) -> None:
@@ -124,7 +124,7 @@ def _forget_session(rows: Rows, change: row_changes.ForgetSession) -> None:
 
 
 def _set_defaults(rows: Rows, change: row_changes.SetDefaults) -> None:
-    rows.defaults = msgspec.structs.replace(rows.defaults, **change.settings.as_set())
+    rows.defaults = msgspec.structs.replace(rows.defaults, **change.settings)
 
 
 def _set_trust(rows: Rows, change: row_changes.SetTrust) -> None:

@@ -11,7 +11,6 @@ import apsw
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine.projection.row_changes import Settings
 from nousd.store.records import EventFilter, StoredEvent
 from nousd.store.rows import Defaults, InputRow, Path
 from nousd.store.sqlite.blocks import (
@@ -34,14 +33,7 @@ _entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
 _input_decoder: Final = msgspec.json.Decoder(QueuedInput)
 
 
-class _Trusted(msgspec.Struct):
-    """What stands beside the settings of new sessions."""
-
-    trusted: dict[str, str] = {}
-
-
-_trusted_decoder: Final = msgspec.json.Decoder(_Trusted)
-_settings_decoder: Final = msgspec.json.Decoder(Settings)
+_defaults_decoder: Final = msgspec.json.Decoder(Defaults)
 _usage_decoder: Final = msgspec.json.Decoder(UsageTotals)
 _request_decoder: Final = msgspec.json.Decoder(RunRequest)
 
@@ -115,9 +107,7 @@ def _filter_values(wanted: EventFilter) -> dict[str, str | None]:
 
 def defaults(connection: apsw.Connection) -> Defaults:
     active, settings = connection.execute("SELECT active_session_id, defaults FROM log_state").get
-    trusted = _trusted_decoder.decode(settings).trusted
-    known = _settings_decoder.decode(settings).as_set()
-    return Defaults(active_session_id=active, trusted=trusted, **known)
+    return msgspec.structs.replace(_defaults_decoder.decode(settings), active_session_id=active)
 
 
 _ENTRY: Final = """

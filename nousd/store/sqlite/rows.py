@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.machine.projection import row_changes
+from nousd.machine.session.settings import ChangedSettings
 from nousd.machine.session.usage import with_call
 from nousd.store.artifacts import PUT_STEP_BYTES
 from nousd.store.sqlite.blocks import EVENTS_OF_SESSION, INPUTS_OF_SESSION, all_of_session
@@ -82,7 +83,7 @@ def _update_session(connection: apsw.Connection, change: row_changes.UpdateSessi
         )
 
 
-def _changed(settings: str, change: row_changes.Settings) -> str:
+def _changed(settings: str, change: ChangedSettings) -> str:
     """Returns the settings after a change. A value takes the place of the one before whole, which a JSON
     patch would merge into it; null takes it away.
     """

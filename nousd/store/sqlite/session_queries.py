@@ -10,26 +10,26 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from nousd.machine.projection.row_changes import Settings
+from nousd.machine.session.settings import SessionSettings
 from nousd.store.rows import SessionRow
-from nousd.store.session_list import SessionFilter, SessionPage, folded
+from nousd.store.session_list import EXACT_FILTERS, SessionFilter, SessionPage, folded
 from nousd.wire.objects.entries import UsageTotals
 
-_settings_decoder: Final = msgspec.json.Decoder(Settings)
+_settings_decoder: Final = msgspec.json.Decoder(SessionSettings)
 _usage_decoder: Final = msgspec.json.Decoder(UsageTotals)
 
 _COLUMNS: Final = "session_id, created_at, updated_at, parent_id, leaf_id, settings, usage_totals"
 
 _SESSION: Final = f"SELECT {_COLUMNS} FROM sessions WHERE NOT deleted AND session_id = ?"  # noqa: S608
 
-# All of it is in the index: a session that is not wanted is never read.
-_WANTED: Final = """
+_EXACT: Final = " ".join(f"AND (:{name} IS NULL OR {name} = :{name})" for name in EXACT_FILTERS)
+# All columns are in the index: a session that is not wanted is never read.
+_WANTED: Final = f"""
     FROM sessions INDEXED BY sessions_listed
     WHERE NOT deleted AND updated_seq < :bound
     AND (:children OR NOT is_of_task)
     AND (:workspace IS NULL OR coalesce(workspace, :unnamed_workspace) = :workspace)
-    AND (:source IS NULL OR source = :source)
-    AND (:archived IS NULL OR archived = :archived)
+    {_EXACT}
     AND (:text IS NULL OR instr(folded(name), :text)
         OR instr(folded(coalesce(workspace, :unnamed_workspace)), :text))
 """
@@ -99,5 +99,5 @@ def _session_row(row: Any) -> SessionRow:
         parent_id=parent_id,
         leaf_id=leaf_id,
         usage=None if usage is None else _usage_decoder.decode(usage),
-        **_settings_decoder.decode(settings).as_set(),
+        **msgspec.structs.asdict(_settings_decoder.decode(settings)),
     )

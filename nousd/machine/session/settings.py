@@ -1,0 +1,159 @@
+"""The settings of a session: the one place where each of them is declared.
+
+The state that events are folded to (``SessionState``), the rows of both stores, the settings that new
+sessions start with and what a branch copies are derived from the structs here. To add a setting, add a
+field to the struct that says who has it, and a field of the same name to the wire structs that carry it:
+the events ``session_created`` and ``session_updated``, the commands ``new_session``, ``update_session``
+and ``list_sessions``, and the responses. Handlers copy the fields that two structs share. A setting that
+null can unset has None as its default.
+
+This module does not know which values are valid: commands are checked before they become events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from nousd.wire import events
+from nousd.wire.objects.entries import PermissionMode, Sampling, Thinking
+from nousd.wire.objects.mcp import McpServer
+from nousd.wire.objects.session_settings import SessionRules, SourceMetadata
+from nousd.wire.objects.todos import Todo
+from nousd.wire.objects.words import QueueMode
+from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
+
+
+class LastingSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings that a new session takes over from whichever session they were last set in.
+
+    ``active_tools`` None means every tool. ``model`` None means the provider's own default, as does a
+    ``model`` that was set for another ``provider``.
+    """
+
+    steering_mode: QueueMode | None = None
+    follow_up_mode: QueueMode | None = None
+    active_tools: tuple[str, ...] | None = None
+    provider: str | None = None
+    model: str | None = None
+    thinking: Thinking | None = None
+
+
+class DefaultSettings(LastingSettings, frozen=True, kw_only=True):
+    """The settings that a ``session_updated`` without a session can change.
+
+    ``granted`` are the rules by which the user allows calls in every session, ``mcp_servers`` are the
+    servers that were added while the daemon ran.
+    """
+
+    granted: tuple[str, ...] = ()
+    mcp_servers: tuple[McpServer, ...] = ()
+
+
+class InheritedSettings(LastingSettings, frozen=True, kw_only=True):
+    """The settings that a branch copies from its parent.
+
+    ``permission_mode`` None means the daemon's own. ``worker`` carries out the task that the session was
+    made for. ``workspace`` None means the daemon's workdir.
+    """
+
+    permission_mode: PermissionMode | None = None
+    worker: WorkerSpec | None = None
+    todos: tuple[Todo, ...] = ()
+    workspace: str | None = None
+    source: str | None = None
+    source_metadata: SourceMetadata | None = None
+    sampling: Sampling | None = None
+    rules: SessionRules | None = None
+
+
+class SessionSettings(InheritedSettings, frozen=True, kw_only=True):
+    """All settings of one session, the inherited ones included.
+
+    ``granted`` are the rules by which the user allows calls in this session alone, ``origin`` is the
+    call of ``task`` that made it. ``origin_workspace`` and the three fields behind it come from the last
+    ``attach_session``, ``override_expires_at`` and ``override_seconds`` from an ``override_workspace``
+    that holds.
+    """
+
+    # A session always has its modes; only the settings of new sessions can be without one.
+    steering_mode: QueueMode = "one-at-a-time"
+    follow_up_mode: QueueMode = "one-at-a-time"
+    name: str | None = None
+    granted: tuple[str, ...] = ()
+    origin: TaskOrigin | None = None
+    origin_workspace: str | None = None
+    attached_from: str | None = None
+    attached_at: str | None = None
+    attach_reason: str | None = None
+    override_expires_at: str | None = None
+    override_seconds: int | None = None
+    archived: bool = False
+
+
+LASTING: Final = LastingSettings.__struct_fields__
+INHERITED: Final = InheritedSettings.__struct_fields__
+SETTINGS: Final = SessionSettings.__struct_fields__
+
+ChangedSettings = dict[str, Any]
+"""The settings that an event changes, by name. None unsets one; any other value replaces it whole."""
+
+
+def settings_among(struct: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Return the names of the settings that a struct has fields for, in the order of its fields."""
+    return tuple(name for name in struct.__struct_fields__ if name in SETTINGS)
+
+
+def changed_settings(event: events.Event, ts: str) -> ChangedSettings:
+    """Return the settings that ``event``, which happened at ``ts``, changes."""
+    return CHANGED_BY[type(event)](event, ts)
+
+
+def changed_defaults(event: events.SessionUpdated) -> ChangedSettings:
+    """Return the settings that the event changes for new sessions."""
+    # What a user permits in one session is not permitted in the next one.
+    names = LASTING if event.session_id else DefaultSettings.__struct_fields__
+    return _present(event, names)
+
+
+def _present(event: events.Event, names: tuple[str, ...]) -> ChangedSettings:
+    return {name: value for name in names if (value := getattr(event, name)) is not UNSET}
+
+
+def _fields_of(struct: type[events.Event]) -> Callable[[Any, str], ChangedSettings]:
+    # The names are looked up once and not with every event that is folded.
+    names = settings_among(struct)
+    return lambda event, _: _present(event, names)
+
+
+def _attached(event: events.SessionAttached, ts: str) -> ChangedSettings:
+    return {
+        "workspace": event.workspace,
+        "origin_workspace": event.origin_workspace,
+        "attached_from": event.attached_from,
+        "attached_at": ts,
+        "attach_reason": None if event.reason is UNSET else event.reason,
+    }
+
+
+def _override_granted(event: events.WorkspaceOverrideGranted, _: str) -> ChangedSettings:
+    return {"override_expires_at": event.expires_at, "override_seconds": event.ttl_seconds}
+
+
+def _override_expired(_: events.WorkspaceOverrideExpired, __: str) -> ChangedSettings:
+    return {"override_expires_at": None, "override_seconds": None}
+
+
+CHANGED_BY: Final[dict[type[events.Event], Callable[[Any, str], ChangedSettings]]] = {
+    **{
+        struct: _fields_of(struct)
+        for struct in (events.SessionCreated, events.SessionUpdated, events.TodoUpdated)
+    },
+    events.SessionAttached: _attached,
+    events.WorkspaceOverrideGranted: _override_granted,
+    events.WorkspaceOverrideExpired: _override_expired,
+}
+"""event -> the settings it changes; events that are not here change none."""

@@ -1,0 +1,145 @@
+"""Every declared setting of a session: carried by an event, the fold, the rows of every store and lists.
+
+The values are made from the types of the declaration, so that a new setting is tested as it is added.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import inspect
+
+from nousd.machine.session.settings import (
+    DefaultSettings,
+    InheritedSettings,
+    SessionSettings,
+    settings_among,
+)
+from nousd.machine.session.state import SessionState, apply
+from nousd.store.interface import Store
+from nousd.store.rows import SessionRow
+from nousd.store.session_list import EXACT_FILTERS, SessionFilter
+from nousd.wire import commands, events
+from nousd.wire.responses.sessions import SessionRecord
+from tests.store.helpers import NO_BOUND, TS, append, created, updated
+
+SETTINGS = SessionSettings.__struct_fields__
+UNSETTABLE = [
+    field.name
+    for field in msgspec.structs.fields(events.SessionUpdated)
+    if field.name in SETTINGS and type(None) in getattr(field.type, "__args__", ())
+]
+
+
+def example(of: inspect.Type) -> Any:
+    """Return a value of the type that is not the default of any setting."""
+    match of:
+        case inspect.UnionType(types=types):
+            return example(next(one for one in types if not isinstance(one, inspect.NoneType)))
+        case inspect.LiteralType(values=values):
+            return next(value for value in values if value != "one-at-a-time")
+        case inspect.BoolType():
+            return True
+        case inspect.IntType():
+            return 60
+        case inspect.VarTupleType(item_type=item):
+            return (example(item),)
+        case inspect.DictType():
+            return {"key": {"inner": None}}
+        case inspect.StructType(cls=cls, fields=fields):
+            return cls(**{field.name: example(field.type) for field in fields if field.required})
+    assert isinstance(of, inspect.StrType), of
+    return "word"
+
+
+def examples(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    info = inspect.type_info(SessionSettings)
+    assert isinstance(info, inspect.StructType)
+    types = {field.name: field.type for field in info.fields}
+    return {name: example(types[name]) for name in settings_among(struct)}
+
+
+EVERYTHING_SET: tuple[events.Event, ...] = (
+    created("s1", **examples(events.SessionCreated)),
+    updated("s1", **examples(events.SessionUpdated)),
+    events.TodoUpdated(session_id="s1", **examples(events.TodoUpdated)),
+    events.SessionAttached(
+        session_id="s1", workspace="/b", attached_from="/a", origin_workspace="/o", reason="why"
+    ),
+    events.WorkspaceOverrideGranted(session_id="s1", ttl_seconds=60, expires_at="soon"),
+)
+
+
+def folded(happened: tuple[events.Event, ...]) -> SessionState:
+    return reduce(
+        lambda state, event: apply(state, event, TS), happened, SessionState(session_id="s1")
+    )
+
+
+def settings_of(holder: SessionSettings) -> dict[str, Any]:
+    return {name: getattr(holder, name) for name in SETTINGS}
+
+
+async def test_events_set_every_setting_alike_in_the_fold_and_in_rows(store: Store) -> None:
+    await append(store, *EVERYTHING_SET)
+    row = await store.session("s1")
+    assert isinstance(row, SessionRow)
+    state = folded(EVERYTHING_SET)
+    assert settings_of(row) == settings_of(state)
+    never_set = SessionSettings()
+    assert [name for name in SETTINGS if getattr(row, name) == getattr(never_set, name)] == []
+
+
+@pytest.mark.parametrize("name", UNSETTABLE)
+async def test_null_makes_a_setting_what_it_is_without_any_event(name: str, store: Store) -> None:
+    happened = (*EVERYTHING_SET, updated("s1", **{name: None}))
+    await append(store, *happened)
+    row = await store.session("s1")
+    assert row is not None
+    default = getattr(SessionSettings(), name)
+    assert (getattr(row, name), getattr(folded(happened), name)) == (default, default)
+
+
+@pytest.mark.parametrize("name", EXACT_FILTERS)
+async def test_a_list_can_be_asked_for_each_value_that_a_filter_names(
+    name: str, store: Store
+) -> None:
+    await append(store, *EVERYTHING_SET, created("s2"))
+    value = examples(SessionFilter)[name]
+    page = await store.sessions(
+        SessionFilter(**{name: value}), limit=NO_BOUND, before=None, offset=0
+    )
+    assert [row.session_id for row in page.rows] == ["s1"]
+
+
+async def test_what_new_sessions_take_over_is_kept_by_every_store(store: Store) -> None:
+    await append(store, *EVERYTHING_SET)
+    defaults = await store.defaults()
+    lasting = set(settings_among(DefaultSettings)) - {"granted"}
+    assert {name: getattr(defaults, name) for name in lasting} == {
+        name: value for name, value in examples(events.SessionUpdated).items() if name in lasting
+    }
+
+
+def test_the_wire_can_say_every_setting() -> None:
+    """A setting that neither event has, nor one with other names, could never be set."""
+    in_events = {
+        *settings_among(events.SessionCreated),
+        *settings_among(events.SessionUpdated),
+        *(name for name in SETTINGS if name.startswith(("attach", "origin_", "override_"))),
+    }
+    assert in_events == set(SETTINGS)
+
+
+def test_a_branch_is_made_with_every_setting_that_it_inherits() -> None:
+    assert set(InheritedSettings.__struct_fields__) <= set(settings_among(events.SessionCreated))
+
+
+def test_what_a_client_updates_is_in_the_event_and_is_shown() -> None:
+    given = set(settings_among(commands.UpdateSession))
+    assert given <= set(settings_among(events.SessionUpdated))
+    assert given <= set(settings_among(SessionRecord))
+    assert set(EXACT_FILTERS) <= set(settings_among(commands.ListSessions))
