@@ -9,9 +9,33 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.suites import SUITES, deselect
+
 # How long an example takes depends on the machine and says nothing about it.
-settings.register_profile("nousd", deadline=None)
-settings.load_profile("nousd")
+settings.register_profile("default", deadline=None, max_examples=30)
+settings.register_profile("thorough", deadline=None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--suite",
+        choices=SUITES,
+        default="all",
+        help="default: without most of what is marked slow; rest: only that; all: both",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    suite = config.getoption("suite")
+    settings.load_profile("default" if suite == "default" else "thorough")
+
+
+# Last, so that it selects among what -k, -m and node ids have left.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = deselect(items, config.getoption("suite"))
+    config.hook.pytest_deselected(items=left_out)
+
 
 # A shell starts what it puts into the background with this signal ignored; so would all our children.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -27,14 +27,15 @@ EXTENSIONS = FOLDER.parent / "extensions"
 PROJECTS = FOLDER.parent / "projects"
 CONVERSATIONS = [load(path) for path in sorted(FOLDER.glob("*.ndjson"))]
 
-WAYS: list[tuple[str, Pace]] = [
-    ("sockets", "lines"),
-    ("sockets", "bytes"),
+WAYS = [
+    pytest.param("sockets", "lines", marks=pytest.mark.slow),
+    pytest.param("sockets", "bytes", marks=pytest.mark.slow),
     ("sockets", "pipelined"),
     ("memory", "lines"),
-    ("memory", "bytes"),
-    ("memory", "pipelined"),
+    pytest.param("memory", "bytes", marks=pytest.mark.slow),
+    pytest.param("memory", "pipelined", marks=pytest.mark.slow),
 ]
+"""(transport, pace)"""
 
 
 class Lines:

@@ -80,6 +80,7 @@ def test_lines_of_the_event_socket_are_events_or_answers() -> None:
     assert told_faults(FAULT) != []
 
 
+@pytest.mark.slow
 def test_a_seed_always_makes_the_same_cases() -> None:
     one, other = Cases(7), Cases(7)
     cases = [one.next() for _ in range(50)]

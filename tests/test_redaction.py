@@ -227,6 +227,7 @@ def test_counts_are_of_what_was_replaced() -> None:
     assert redactor.counts == {"known": 2, "variable": 1}
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize(
     "unit",
     ["A", "key", "secret_", "eyJ", "-----BEGIN PRIVATE KEY-----", "token='", '_key:\\"', "://a:"],

@@ -134,6 +134,7 @@ def intact(request: pytest.FixtureRequest) -> tuple[Path, dict[int, set[int]]]:
     return path, pages_of(path)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_whatever_page_is_damaged_every_event_on_another_is_saved(
     intact: tuple[Path, dict[int, set[int]]], damage: Damage, folder: Path

@@ -170,6 +170,7 @@ async def try_vacuum(disk: FaultyDisk, original: Path, copy: Path) -> StoreError
     return failure
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("fault", [Fault.FULL, Fault.TORN_FULL, Fault.ERROR])
 async def test_wherever_the_disk_fails_the_log_is_whole(
     fault: Fault, disk: FaultyDisk, original: Path, tmp_path: Path

@@ -73,6 +73,7 @@ async def place(short_folder: Path) -> AsyncIterator[Place]:
         yield place
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("http_answers_as_documented")
 async def test_no_answer_is_a_fault_or_differs_from_the_document(place: Place) -> None:
     config = place.folder / "schemathesis.toml"

@@ -82,6 +82,7 @@ async def flood(bridge: Bridge, session: str) -> None:
         await bridge.post(f"/session/{session}/prompt_sync", parts=text(WORD))
 
 
+@pytest.mark.slow
 async def test_a_thousand_idle_readers_cost_little_hear_what_is_theirs_and_are_told_the_end(
     short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +177,7 @@ def _held() -> int:
     return held
 
 
+@pytest.mark.slow
 async def test_a_reader_that_stalls_does_not_hold_up_the_end(short_folder: Path) -> None:
     async with AsyncExitStack() as connections:
         async with (

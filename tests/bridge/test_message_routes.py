@@ -163,6 +163,7 @@ async def test_files_that_are_too_much_for_a_line_come_whole_all_the_same(
     assert [each["name"] for each in entry["attachments"]] == [f"{size}.txt" for size in sizes]
 
 
+@pytest.mark.slow(keep=8)
 @pytest.mark.behaviour("http_files_come_as_data")
 @pytest.mark.parametrize(
     ("parts", "words"),

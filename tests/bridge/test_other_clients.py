@@ -163,6 +163,7 @@ def python(script: str) -> tuple[str, ...]:
     return (sys.executable, "-W", "error", "-m", f"tests.bridge.clients.{script}")
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("http_known_clients_work")
 @pytest.mark.behaviour("http_says_what_is_not_there")
 async def test_the_async_client_in_python_gets_what_it_wants(place: Place) -> None:
@@ -178,6 +179,7 @@ async def test_the_synchronous_client_in_python_gets_what_it_wants(place: Place)
     assert told.driven() == told.methods("known") - listed("python") - _STREAMS
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("http_known_clients_work")
 async def test_the_client_for_node_gets_what_it_wants(npm_driver: Path, place: Place) -> None:
     told = await drive(place, "node", npm_driver, not_served="npm")

@@ -124,6 +124,7 @@ def open_stream(port: int, token: str, stack: ExitStack) -> socket.socket:
     return client
 
 
+@pytest.mark.slow
 def test_a_daemon_with_all_kinds_of_clients_stops_in_order_and_is_back_on_its_port(
     folder: Path,
 ) -> None:
@@ -205,6 +206,7 @@ def test_a_place_that_is_taken_is_one_line_and_the_exit_code_of_settings(
     assert lines == [f"nousd: http: {place}: Address already in use"]
 
 
+@pytest.mark.slow
 def test_a_bridge_alone_outlives_its_daemon(folder: Path) -> None:
     http_socket = folder / "http"
     with running(folder, "bridge", f"unix:{http_socket}") as bridge:

@@ -217,6 +217,7 @@ class Model:
 SESSIONS = ("ses-1", "ses-2", "ses-3")
 
 
+@pytest.mark.slow(keep=8)
 @pytest.mark.parametrize("seed", range(30))
 async def test_what_the_daemon_knows_is_what_is_so_whatever_clients_do(
     seed: int, tmp_path: Path, autojump_clock: MockClock

@@ -91,6 +91,7 @@ class _CutReader:
         return received[:bytes_wanted]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("is_far_behind", "deltas", "cuts"), [(False, 2000, 500), (True, 700, 150)]
 )

@@ -65,6 +65,7 @@ async def rest(stream: trio.SocketStream) -> bytes:
 # --- crowds ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_thousand_idle_readers_cost_the_next_client_nothing_and_leave_nothing() -> None:
     def descriptors() -> int:
         return len(list(Path("/dev/fd").iterdir()))

@@ -214,6 +214,7 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
 """(what is typed, command on the wire, payload)"""
 
 
+@pytest.mark.slow(keep=27)
 @pytest.mark.parametrize(("typed", "command", "payload"), SENT, ids=[row[0] for row in SENT])
 def test_a_verb_sends_its_command(
     daemon: FakeDaemon, nousctl: Nousctl, typed: str, command: str, payload: dict[str, Any]

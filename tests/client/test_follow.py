@@ -57,6 +57,7 @@ def first_then(*budgets: int) -> Iterator[int]:
     return itertools.chain(budgets, itertools.repeat(WHOLE))
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_stream_cut_at_random_bytes_loses_nothing_and_doubles_nothing(
     backend: str, seed: int
@@ -77,6 +78,7 @@ def test_a_stream_cut_at_random_bytes_loses_nothing_and_doubles_nothing(
     following(backend, lines, budgets, play, tell=interruptions.append)
 
 
+@pytest.mark.slow(keep=1)
 def test_every_place_to_cut_one_stream_is_survived(backend: str) -> None:
     lines = script(3, random.Random(0))
     answer_and_lines = 150 + sum(map(len, lines))

@@ -144,6 +144,7 @@ def test_a_cancelled_request_leaves_the_connection_usable(run: Run) -> None:
     run(script)
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize("seed", range(5))
 def test_cancelling_at_any_moment_never_gives_anybody_the_answer_of_another(
     run: Run, seed: int

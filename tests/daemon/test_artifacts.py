@@ -331,6 +331,7 @@ def highest_resident_bytes(process: Process) -> int:
     return 1024 * int(line.split()[1])
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("a_tool_output_of_any_size_is_kept")
 async def test_an_output_of_200_megabytes_is_kept_whole_and_costs_no_memory(
     short_folder: Path, stub: StubModel
@@ -385,6 +386,7 @@ async def test_an_output_that_the_store_has_no_space_for_ends_its_call_with_a_re
         assert told.endswith("\n[The whole output was not kept: the disk is full.]")
 
 
+@pytest.mark.slow
 async def test_a_session_of_a_thousand_tool_calls_has_small_events_and_costs_no_memory(
     short_folder: Path,
 ) -> None:

@@ -51,6 +51,7 @@ async def test_a_connection_too_many_is_told_so_and_the_others_go_on(short_folde
         await place.watch()  # the event socket has places of its own
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("unread_answers_pause_reading")
 async def test_who_does_not_read_answers_is_not_read_from_and_blocks_nobody_else(
     daemon: Daemon, client: Client

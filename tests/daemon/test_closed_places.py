@@ -60,6 +60,7 @@ SEARCHES = [
 ]
 
 
+@pytest.mark.slow(keep=8)
 @pytest.mark.parametrize(
     "rule", ["read(secret)", "read(secret/**)", "*(secret/**)", "read(SECRET/**)"]
 )

@@ -187,6 +187,7 @@ async def test_a_line_too_long_is_one_error_and_life_goes_on(daemon: Daemon) -> 
     assert pong["id"] == "b"
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("type", ["ping", "frobnicate"])
 async def test_a_long_line_that_was_answered_is_held_no_longer(type: str, client: Client) -> None:
     await client.request("ping")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import trio
 
 from tests.crash_campaign import Campaign
@@ -13,6 +14,7 @@ SECONDS_MAX = 120
 """A bound for a machine that is busy; it takes a few seconds."""
 
 
+@pytest.mark.slow
 async def test_nothing_that_clients_were_told_is_lost_when_the_daemon_is_killed(
     short_folder: Path,
 ) -> None:

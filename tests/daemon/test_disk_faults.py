@@ -171,6 +171,7 @@ STEPS_SKIPPED = 41
 """A prime, so that all kinds of steps are met; every step at once would take minutes."""
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.behaviour("disk_trouble_ends_by_itself")
 @pytest.mark.parametrize("once", [True, False], ids=["once", "until mended"])
 @pytest.mark.parametrize("fault", Fault, ids=[fault.name for fault in Fault])
@@ -202,6 +203,7 @@ async def test_the_promises_hold_wherever_in_a_run_the_disk_fails(
                 await restarted.works_again()
 
 
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("seed", range(12))
 async def test_a_power_cut_while_a_run_streams_costs_at_most_deltas(
     tmp_path: Path, seed: int

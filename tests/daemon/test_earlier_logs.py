@@ -82,6 +82,7 @@ def shown(entry: Payload) -> tuple[str, str]:
 # Each event is checked against the schemas when it is read.
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.behaviour("logs_of_earlier_versions_are_read")
 async def test_the_whole_log_can_be_replayed_and_paged(place: Place, client: Client) -> None:
     log = await replayed(place, client)
@@ -95,6 +96,7 @@ async def test_the_whole_log_can_be_replayed_and_paged(place: Place, client: Cli
     } == {1}
 
 
+@pytest.mark.slow(keep=1)
 async def test_every_run_in_it_is_balanced_and_the_killed_one_is_closed(
     place: Place, client: Client, held: Held
 ) -> None:
@@ -121,6 +123,7 @@ def of_session(events: list[Event], session_id: str) -> list[Event]:
     return [event for event in events if event["payload"]["session_id"] == session_id]
 
 
+@pytest.mark.slow(keep=1)
 async def test_the_events_of_a_session_and_of_a_run_are_those_of_the_log_in_its_order(
     place: Place, client: Client
 ) -> None:
@@ -145,6 +148,7 @@ def run_of(event: Event) -> Any:
     return payload.get("run_id", payload.get("tool_call_id"))
 
 
+@pytest.mark.slow(keep=1)
 async def test_the_transcript_and_the_tree_are_as_they_were(client: Client, held: Held) -> None:
     answer = await client.request("get_messages")
     assert answer["session_id"] == held.main
@@ -167,6 +171,7 @@ def check_said(entries: list[Payload], said: Said) -> None:
         assert text.startswith(beginning)
 
 
+@pytest.mark.slow(keep=1)
 async def test_sessions_and_their_settings_are_as_they_were(
     place: Place, client: Client, held: Held
 ) -> None:
@@ -210,6 +215,7 @@ async def settle_in(place: Place, client: Client, held: Held) -> None:
             await client.request("attach_session", workspace=str(place.work), session_id=session_id)
 
 
+@pytest.mark.slow(keep=1)
 async def test_what_waits_in_each_session_is_as_it_was(client: Client, held: Held) -> None:
     waiting = {other.session_id: other.waiting for other in held.others}
     waiting |= {held.main: held.waiting, held.branch: ()}
@@ -221,6 +227,7 @@ async def test_what_waits_in_each_session_is_as_it_was(client: Client, held: Hel
         }
 
 
+@pytest.mark.slow(keep=1)
 async def test_an_input_that_is_sent_again_is_known_whatever_became_of_it(
     place: Place, client: Client
 ) -> None:
@@ -241,6 +248,7 @@ async def test_an_input_that_is_sent_again_is_known_whatever_became_of_it(
         assert (again["input_id"], again["repeated"]) == (each.input_id, True)
 
 
+@pytest.mark.slow(keep=1)
 async def test_calls_that_clients_made_are_known_and_read_with_how_they_ended(
     client: Client, held: Held
 ) -> None:
@@ -256,6 +264,7 @@ async def test_calls_that_clients_made_are_known_and_read_with_how_they_ended(
     assert await client.request("list_tool_calls") == made
 
 
+@pytest.mark.slow(keep=1)
 async def test_sessions_that_are_deleted_leave_tombstones_also_after_the_next_start(
     place: Place, held: Held
 ) -> None:
@@ -276,6 +285,7 @@ async def test_sessions_that_are_deleted_leave_tombstones_also_after_the_next_st
     assert stored_inputs(place.state / "nousd.db") == []
 
 
+@pytest.mark.slow(keep=1)
 async def test_what_waited_still_waits_and_is_run_by_resume_the_steer_first(
     place: Place, client: Client, held: Held
 ) -> None:
@@ -311,6 +321,7 @@ def check_complete(run: list[Event], held: Held) -> None:
     checker.finish()
 
 
+@pytest.mark.slow(keep=1)
 async def test_ids_go_on_growing_and_what_is_new_has_the_present_version(
     place: Place, client: Client, held: Held
 ) -> None:

@@ -288,6 +288,7 @@ FLOODS = {
 }
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS)
 async def test_a_flood_on_the_event_socket_harms_nobody_else(flood: bytes, daemon: Daemon) -> None:
     flooder = await daemon.listen()

@@ -128,6 +128,7 @@ async def test_the_limits_in_force_are_those_of_the_table(kit: Kit) -> None:
     assert in_force == {name: value for name, (value, _) in LIMITS.items()}
 
 
+@pytest.mark.slow(keep=100)
 @pytest.mark.behaviour("limits_are_met_with_the_words_of_the_table")
 @pytest.mark.parametrize("offset", [-1, 0, 1], ids=["below", "at", "past"])
 @pytest.mark.parametrize("name", LIMITS)

@@ -267,6 +267,7 @@ def _processes(root: int) -> Iterator[tuple[int, str, str]]:
         yield pid, os.fsdecode(command_line), os.fsdecode(environment)
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize(
     ("model", "key"),
     [("openai/m", "in_environment"), ("other/m", "in_file"), ("third/m", "printed")],

@@ -17,6 +17,7 @@ SECONDS_MAX = 150
 """A bound for a machine that is busy; it takes a few seconds longer than the load."""
 
 
+@pytest.mark.slow
 async def test_many_connections_leave_nothing_behind_and_every_reader_has_every_line(
     short_folder: Path,
 ) -> None:

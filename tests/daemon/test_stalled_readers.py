@@ -103,6 +103,7 @@ async def memory(daemon: Daemon) -> int:
     return tracemalloc.get_traced_memory()[0]
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("stalled_readers_hold_no_growing_memory")
 async def test_two_hundred_stalled_readers_hold_one_page_each_however_long_the_log_grows(
     stored: Daemon, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch

@@ -51,6 +51,7 @@ async def test_a_verbose_log_names_what_was_refused(short_folder: Path) -> None:
     assert "steer: no_active_run" in (place.folder / "daemon.log").read_text()
 
 
+@pytest.mark.slow
 async def test_a_stop_does_not_wait_for_clients_that_never_read(
     place: Place, stub: StubModel
 ) -> None:

@@ -82,6 +82,7 @@ async def whole_log(place: Place, is_last: Any, **subscription: Any) -> AsyncIte
         yield line
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("subscribing_replays_then_follows")
 async def test_a_thousand_reconnects_in_one_run_give_exactly_the_bytes_of_the_log(
     place: Place, stub: StubModel

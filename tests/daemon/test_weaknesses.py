@@ -69,6 +69,7 @@ async def test_a_session_lives_on_after_a_very_long_line(client: Client, stub: S
     assert contents == [question, answer, "and again"]
 
 
+@pytest.mark.slow
 async def test_hundreds_of_turns_neither_end_a_session_nor_let_its_summaries_grow(
     tmp_path: Path,
 ) -> None:
@@ -249,6 +250,7 @@ async def test_file_tools_do_not_leave_the_working_folder(
     assert "escaped.txt" not in names(short_folder)
 
 
+@pytest.mark.slow
 async def test_runs_that_fail_leave_no_descriptor_open(client: Client, stub: StubModel) -> None:
     """Calls of unknown tools, over and over, end with as many open files as they began with."""
     calls = tool_reply(*[(f"unknown{number}", {}) for number in range(20)])

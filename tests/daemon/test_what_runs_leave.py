@@ -24,6 +24,7 @@ def without_collector() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     "text",
     ["[[say 3]]", '[[tool read {"path":"missing.txt"}]]', '[[tool grep {"pattern":"("}]]'],

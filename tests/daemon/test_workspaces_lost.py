@@ -138,6 +138,7 @@ SWAPPED_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize("further_up", [False, True], ids=["the folder itself", "one further up"])
 @pytest.mark.parametrize(
     ("tool", "args"), SWAPPED_CALLS, ids=[f"{tool}-{len(args)}" for tool, args in SWAPPED_CALLS]

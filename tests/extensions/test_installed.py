@@ -184,6 +184,7 @@ def place(packages: Path) -> Iterator[InstalledPlace]:
         yield InstalledPlace(Path(folder), packages=packages, options=("--permission-mode", "yolo"))
 
 
+@pytest.mark.slow
 async def test_the_example_works_once_it_is_installed_and_listed(place: InstalledPlace) -> None:
     place.configure('extensions = ["house-rules"]')
     async with running(place):

@@ -270,6 +270,7 @@ async def greeted(parameters: StdioServerParameters) -> AsyncIterator[trio.Proce
             yield process
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("nousd_mcp_brings_a_daemon_along")
 async def test_a_signal_ends_the_program_and_the_daemon_that_it_started(folder: Path) -> None:
     async with greeted(program(folder)) as process:
@@ -280,6 +281,7 @@ async def test_a_signal_ends_the_program_and_the_daemon_that_it_started(folder: 
             await daemon.request("ping", {})
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("nousd_mcp_brings_a_daemon_along")
 async def test_the_daemon_that_it_started_ends_also_when_it_is_killed(folder: Path) -> None:
     async with greeted(program(folder)) as process:
@@ -291,6 +293,7 @@ async def test_the_daemon_that_it_started_ends_also_when_it_is_killed(folder: Pa
         assert b'"stopped"' in said
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("nousd_mcp_brings_a_daemon_along")
 async def test_who_used_the_daemon_of_another_starts_one_when_that_is_gone(folder: Path) -> None:
     parameters = program(folder)

@@ -208,6 +208,7 @@ def call_of(dialect: Dialect, request: ModelInput) -> tuple[Body, Mapping[str, s
     return json.loads(call.body), call.headers
 
 
+@pytest.mark.slow(keep=4)
 @judged
 @pytest.mark.parametrize("sampling", [None, Sampling(temperature=0.5, top_p=0.5, max_tokens=4096)])
 @pytest.mark.parametrize("thinking", [None, "off", "low", "medium", "high"])
@@ -264,6 +265,7 @@ SCENES = {
 }
 
 
+@pytest.mark.slow(keep=4)
 @judged
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 async def test_a_package_reads_what_we_read_and_sends_what_we_send(

@@ -39,6 +39,7 @@ def test_every_ended_run_comes_out_the_same_in_what_its_version_tells(
     connection.close()
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("name", EARLIER)
 async def test_the_run_that_was_killed_is_refused_until_it_has_an_end(
     name: str, short_folder: Path

@@ -38,6 +38,7 @@ async def test_what_servers_gave_and_how_they_failed_comes_out_the_same(tmp_path
     assert report.is_same, "\n".join(report.lines)
 
 
+@pytest.mark.slow
 async def test_tools_that_change_in_the_middle_of_a_run_come_out_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

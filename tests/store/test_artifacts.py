@@ -276,6 +276,7 @@ def tool_called(number: int, artifact_id: str) -> list[events.Event]:
     return [end, appended(f"e{number}", parent, text=shown, artifact_id=artifact_id)]
 
 
+@pytest.mark.slow
 async def test_of_a_session_of_5000_tool_calls_every_output_is_there_and_goes_with_it(
     store: Store,
 ) -> None:
@@ -339,6 +340,7 @@ async def test_a_large_one_takes_many_short_transactions_and_is_on_the_disk_at_t
     assert seen == [normal, *[normal] * 3, full]
 
 
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("at", [0, 7, 530, 541, 700, 1050, 1100])
 @pytest.mark.parametrize("fault", [Fault.FULL, Fault.ERROR])
 async def test_a_disk_that_fails_half_way_leaves_no_artifact_and_no_chunks(

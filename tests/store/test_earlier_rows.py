@@ -95,6 +95,7 @@ async def test_the_events_of_a_session_or_a_run_or_both_are_those_of_the_log_in_
             assert await whole_log(store, wanted) == picked(log, wanted), wanted
 
 
+@pytest.mark.slow(keep=1)
 async def test_pages_of_them_go_on_behind_any_number_and_end_where_they_are_told_to(
     path: Path,
 ) -> None:
@@ -128,6 +129,7 @@ async def test_what_comes_is_found_behind_what_was_there(path: Path, held: Held)
         assert await whole_log(store, EventFilter(run_id="run-new")) == (start,)
 
 
+@pytest.mark.slow(keep=1)
 async def test_a_cursor_among_joined_deltas_is_known_to_every_filter(path: Path) -> None:
     filters = all_filters(path)
     async with sqlite.open_store(path) as store:

@@ -62,6 +62,7 @@ async def test_it_is_migrated(path: Path) -> None:
     connection.close()
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("fault", [Fault.FULL, Fault.ERROR])
 def test_a_disk_that_fails_while_it_is_migrated_is_told_and_leaves_it_as_it_was(
     path: Path, tmp_path: Path, fault: Fault

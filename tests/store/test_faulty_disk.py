@@ -107,6 +107,7 @@ async def steps_of_a_play(path: Path) -> int:
             return disk.operations
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("once", [True, False], ids=["once", "until mended"])
 @pytest.mark.parametrize("fault", Fault, ids=[fault.name for fault in Fault])
 async def test_what_was_told_of_a_commit_is_true_wherever_the_disk_fails(

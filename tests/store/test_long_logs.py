@@ -77,6 +77,7 @@ def matches(event: StoredEvent, wanted: EventFilter) -> bool:
     )
 
 
+@pytest.mark.slow(keep=8)
 @pytest.mark.parametrize("wanted", FILTERS, ids=repr)
 @pytest.mark.parametrize("limit", [97, NO_BOUND])
 async def test_pages_hold_each_event_of_a_session_or_run_once_and_in_order(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -287,6 +288,7 @@ def test_both_stores_give_the_same_answers_also_after_a_restart(
     in_a_folder(check)
 
 
+@pytest.mark.slow
 @thorough
 @given(batches(lasting))
 def test_the_rows_can_be_made_again_from_the_log(happened: list[list[events.Event]]) -> None:
@@ -310,6 +312,7 @@ groups = st.lists(
 """Batches that share a transaction, each with or without all artifacts."""
 
 
+@pytest.mark.slow
 @settings(thorough, max_examples=60)
 @given(groups)
 def test_what_shares_a_transaction_leaves_what_it_leaves_one_by_one(

@@ -175,6 +175,7 @@ LISTS = [
 ]
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("wanted", LISTS)
 def test_a_list_and_its_count_go_through_one_index_and_sort_nothing(
     many: Path, wanted: SessionFilter

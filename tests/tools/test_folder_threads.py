@@ -33,6 +33,7 @@ async def hung(count: int) -> AsyncIterator[threading.Event]:
         answer.set()
 
 
+@pytest.mark.slow
 async def test_there_is_a_place_beside_one_look_less_than_there_may_be() -> None:
     async with hung(THREADS_MAX - 1):
         assert await in_folder_thread(int, "7") == 7

@@ -202,6 +202,7 @@ def closed(repository: SandboxBench) -> SandboxBench:
     return repository
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -92,6 +92,7 @@ async def test_the_same_server_over_streamable_http(tmp_path: Path, url: str) ->
         await play_everything(host)
 
 
+@pytest.mark.slow
 async def test_a_server_for_python_of_the_generation_without_a_handshake(tmp_path: Path) -> None:
     if importlib.util.find_spec("mcp_server_time") is None:
         pytest.skip("mcp-server-time is not installed")

@@ -351,6 +351,7 @@ async def _loses_its_server(host: Host, tool: str) -> None:
         await host.call(tool)
 
 
+@pytest.mark.slow
 async def test_a_server_that_answers_nothing_any_more_is_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,6 +402,7 @@ async def test_a_message_that_is_too_large_ends_the_connection(
         await host.until(is_ready_again)
 
 
+@pytest.mark.slow
 async def test_noise_of_a_server_costs_it_time_and_nobody_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -411,6 +413,7 @@ async def test_noise_of_a_server_costs_it_time_and_nobody_else(
     assert 0 < len(lines) <= 100
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("flag", ["--silent", "--no-list"])
 async def test_a_server_that_never_answers_is_given_up_in_time(
     flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

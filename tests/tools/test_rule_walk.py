@@ -161,6 +161,7 @@ def test_the_workdirs_of_the_last_commands_are_remembered(
     assert not searched(search, tmp_path / "a").is_partial
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 async def test_a_command_cannot_open_a_closed_place_by_a_flood_of_folders(
     held: SandboxBench, monkeypatch: pytest.MonkeyPatch

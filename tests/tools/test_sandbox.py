@@ -473,6 +473,7 @@ async def test_leaving_the_sandbox_is_said_in_the_arguments(held: SandboxBench) 
     assert (result.text, result.execution_env) == (SECRET, "host")
 
 
+@pytest.mark.slow(keep=1)
 async def test_a_timeout_is_told_as_without_a_sandbox(
     held: SandboxBench, held_line: Lifeline
 ) -> None:

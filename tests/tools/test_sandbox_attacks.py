@@ -194,6 +194,7 @@ time.sleep(1000)
     assert held_line.is_gone()
 
 
+@pytest.mark.slow(keep=1)
 async def test_a_bomb_that_doubles_and_hides_is_ended(
     held: SandboxBench, held_line: Lifeline
 ) -> None:
@@ -218,6 +219,7 @@ FLOODS = {
 }
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.behaviour("limits_of_the_sandbox_hold")
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
 async def test_memory_has_a_limit_for_each_process(flood: str, held: SandboxBench) -> None:
@@ -226,6 +228,7 @@ async def test_memory_has_a_limit_for_each_process(flood: str, held: SandboxBenc
     assert "MemoryError" in result.text
 
 
+@pytest.mark.slow(keep=1)
 async def test_shared_memory_counts_as_well(held: SandboxBench) -> None:
     result = await held.run_python("""
 import mmap, time
@@ -504,6 +507,7 @@ trio.run(bash.run, bash.validated({"command": sys.argv[3]}), context)
 """
 
 
+@pytest.mark.slow(keep=1)
 async def test_no_child_survives_the_daemon(held: SandboxBench, held_line: Lifeline) -> None:
     script = f"""exec 9>'{held_line.path}'
 (setsid sh -c 'trap "" TERM HUP; echo ready >&9; while :; do sleep 1000; done' &)

@@ -56,6 +56,7 @@ def test_a_config_of_gits_is_read_in_a_moment_whatever_it_holds(tmp_path: Path) 
         assert time.process_time() - began < 2
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("value", ["a\0b", "a" * 5000, "b/" * 3000, "~nobody-here/x", "/", ".."])
 async def test_a_config_of_gits_that_names_no_place_stops_no_command(
     value: str, held: SandboxBench
@@ -76,6 +77,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("making", HOSTILE.values(), ids=HOSTILE.keys())
 async def test_nothing_that_a_command_makes_stops_the_next(making: str, held: SandboxBench) -> None:
     (held.work / "sub").mkdir()
@@ -105,6 +107,7 @@ async def test_a_folder_that_becomes_a_link_before_it_is_opened_opens_nothing(
 CLOSING = {"nothing": 0o000, "only listing": 0o444, "only passing": 0o111, "only writing": 0o333}
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("mode", CLOSING.values(), ids=CLOSING.keys())
 async def test_a_command_cannot_open_a_closed_place_by_closing_the_folder(
     mode: int, held: SandboxBench

@@ -32,6 +32,7 @@ async def test_html_can_be_had_as_text_and_raw(bench: Bench) -> None:
         assert (await fetch(bench, server.url(), format="raw")).text.endswith(HTML)
 
 
+@pytest.mark.slow(keep=5)
 @pytest.mark.parametrize(
     ("body", "kind"),
     [
@@ -58,6 +59,7 @@ async def test_the_encoding_is_found(bench: Bench, body: bytes, kind: str) -> No
         assert result.text.endswith("\n\né")
 
 
+@pytest.mark.slow(keep=5)
 @pytest.mark.parametrize(
     ("text", "charset"),
     [

@@ -108,6 +108,7 @@ def cut(line: bytes, at: int, _: int) -> bytes:
     return line[:at]
 
 
+@pytest.mark.slow(keep=1)
 @_SLOW
 @pytest.mark.parametrize("mutate", [flipped, inserted, removed, cut])
 @given(any_command, st.integers(0, 10**6), st.integers(0, 255))
