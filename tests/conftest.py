@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
@@ -35,6 +35,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = deselect(items, config.getoption("suite"))
     config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    # Workers send their reports as UTF-8, which has no lone surrogates; some tests log them.
+    report.sections = [
+        (name, text.encode(errors="replace").decode()) for name, text in report.sections
+    ]
+    return report
 
 
 # A shell starts what it puts into the background with this signal ignored; so would all our children.

@@ -193,7 +193,7 @@ FILTERS: list[tuple[EventFilter, list[int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("wanted", "seqs"), FILTERS, ids=repr)
+@pytest.mark.parametrize(("wanted", "seqs"), FILTERS)
 async def test_a_reader_gets_the_events_that_its_filter_names(
     store: Store, wanted: EventFilter, seqs: list[int]
 ) -> None:
