@@ -102,19 +102,18 @@ class _Connection:
             # Who waits for each answer sends a command when the one before is settled.
             if not self._last.is_settled:
                 await self._last.wait_settled()
-            await self._handle(line)
-
-    async def _handle(self, line: bytes | LineTooLong) -> None:
-        failure = await boundary.contained(partial(self._carry_out, line), self._what)
-        if failure is not None:
-            self._answer(self._refusal(self._request.id, failure))
-        self._request = _UNREAD
+            failure = await boundary.contained(partial(self._carry_out, line), self._what)
+            if failure is not None:
+                self._answer(self._refusal(self._request.id, failure))
+            self._request = _UNREAD
 
     def _what(self) -> str:
         return self._request.type[:40]
 
     async def _carry_out(self, line: bytes | LineTooLong) -> None:
-        request = self._request = self._decoded(line)
+        if not isinstance(line, bytes):
+            raise self._too_long(line)
+        request = self._request = decode_request(line)
         command = decode_payload(request)
         if self._core.stopping:
             raise ShuttingDown("the daemon is stopping")
@@ -126,13 +125,11 @@ class _Connection:
         else:
             self._answer(encode_response(request.id, reply))
 
-    def _decoded(self, line: bytes | LineTooLong) -> Request:
-        if isinstance(line, bytes):
-            return decode_request(line)
+    def _too_long(self, line: LineTooLong) -> NousdError:
         if isinstance(line, NoRoomForLine):
-            raise CommandRejected("no_room_for_line")
+            return CommandRejected("no_room_for_line")
         limit = self._core.line_bytes_max
-        raise InvalidCommand(f"line_too_long: a line has at most {limit} bytes")
+        return InvalidCommand(f"line_too_long: a line has at most {limit} bytes")
 
     def _answer_when_committed(self, request_id: str, reply: Deferred) -> None:
         """Answers in the moment of the commit, before the events go out."""

@@ -258,18 +258,23 @@ def _counts_as_absent(value: Any, field: msgspec.structs.FieldInfo, struct: type
 # --- responses and events --------------------------------------------------------------------
 
 
+class _Answer(msgspec.Struct, frozen=True, tag_field="v", tag="1"):
+    """A whole answer with its keys in v1's order, so that one call of the encoder writes the line."""
+
+    id: str
+    type: str
+    payload: Any
+    ok: bool = True
+
+
 def encode_response(request_id: str, payload: Response) -> bytes:
-    """Returns the line, with its LF, that answers a request well."""
-    return encode_plain_response(request_id, RESPONSE_TYPES[type(payload)], payload)
+    """Return the line, with its LF, that answers a request with a result."""
+    return encode_json(_Answer(request_id, RESPONSE_TYPES[type(payload)], payload)) + b"\n"
 
 
 def encode_plain_response(request_id: str, type_: str, payload: Any) -> bytes:
     """Like ``encode_response`` for a payload that is no struct, such as an extension's result."""
-    return b'{"v":"1","id":%b,"type":"%b","payload":%b,"ok":true}\n' % (
-        encode_json(request_id),
-        type_.encode(),
-        encode_json(payload),
-    )
+    return encode_json(_Answer(request_id, type_, payload)) + b"\n"
 
 
 def encode_error(request_id: str, error: WireError) -> bytes:

@@ -77,7 +77,9 @@ class LineSplitter:
 
     def feed(self, chunk: bytes | bytearray) -> list[bytes | LineTooLong]:
         """Returns the lines that ``chunk`` completes, in order, without LF and trailing CR."""
-        if self._is_one_line(chunk):
+        # Who waits for each answer sends one whole line at a time.
+        is_one_line = 0 <= chunk.find(b"\n") == len(chunk) - 1 < self._at_once_max
+        if is_one_line and not (self._rest or self._skipping or self._taken):
             return [bytes(chunk[:-1]).removesuffix(b"\r")]
         self._give_back_surplus()
         head, newline, tail = bytes(chunk).partition(b"\n")
@@ -91,15 +93,6 @@ class LineSplitter:
             rest = head
         self._extend(rest, lines)
         return lines
-
-    def _is_one_line(self, chunk: bytes | bytearray) -> bool:
-        """Whether it is one whole line that is not long, as who waits for each answer sends them."""
-        return (
-            0 <= chunk.find(b"\n") == len(chunk) - 1 < self._at_once_max
-            and not self._rest
-            and not self._skipping
-            and not self._taken
-        )
 
     def end(self) -> list[bytes | LineTooLong]:
         """Returns the last line if the input ended without an LF, else nothing."""
