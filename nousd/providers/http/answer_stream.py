@@ -153,22 +153,23 @@ class AnswerStream(Generic[Chunk]):
 
     def _take_all(self, payloads: Iterable[bytes]) -> Iterator[Piece]:
         for payload in payloads:
+            said = payload.strip()
+            if self._answer.finished or not said:
+                continue
             try:
-                yield from self._take(payload.strip())
+                if said == _DONE:
+                    yield from self._answer.take_done()
+                    continue
+                chunk = self._decoded(said)
+                if chunk is None:
+                    raise ProviderError(
+                        f"the server sent an event that is no chunk: {_shown(said)}"
+                    )
+                self._understood = True
+                yield from self._answer.take(chunk)
             except ProviderError as error:
                 error.raw = payload
                 raise
-
-    def _take(self, payload: bytes) -> Iterable[Piece]:
-        if self.finished or not payload:
-            return ()
-        if payload == _DONE:
-            return self._answer.take_done()
-        chunk = self._decoded(payload)
-        if chunk is None:
-            raise ProviderError(f"the server sent an event that is no chunk: {_shown(payload)}")
-        self._understood = True
-        return self._answer.take(chunk)
 
     def _take_whole(self, body: bytes) -> Iterator[Piece]:
         chunk = self._decoded(body)

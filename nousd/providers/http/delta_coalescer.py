@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 import trio
@@ -53,7 +54,8 @@ async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> N
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read_all)
             async for piece in out_of:
-                for part in joined([piece, *_waiting(out_of)]):
+                waiting = out_of.statistics().current_buffer_used
+                for part in joined([piece, *[out_of.receive_nowait() for _ in range(waiting)]]):
                     await receive(part)
     except BaseExceptionGroup as group:
         # A nursery wraps even a single exception; callers expect their own back.
@@ -64,17 +66,14 @@ async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> N
         raise failures[0]
 
 
-def _waiting(channel: trio.MemoryReceiveChannel[Piece]) -> Iterator[Piece]:
-    for _ in range(channel.statistics().current_buffer_used):
-        yield channel.receive_nowait()
-
-
 def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """Yields the pieces with neighbouring deltas of one kind joined."""
     for kind, group in groupby(pieces, type):
         if kind is TextDelta or kind is ReasoningDelta:
-            deltas = (piece for piece in group if isinstance(piece, TextDelta | ReasoningDelta))
-            if text := "".join(delta.text for delta in deltas):
+            if text := "".join(map(_text, group)):
                 yield kind(text)
         else:
             yield from group
+
+
+_text: Final = attrgetter("text")

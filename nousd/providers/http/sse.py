@@ -80,18 +80,15 @@ class SseParser:
             self._at_start = False
             line = line.removeprefix(BOM_UTF8)
         if line:
-            self._take_field(line)
+            name, _, value = line.partition(b":")
+            if name in _PAYLOAD_FIELDS:
+                self._data.append(value.removeprefix(b" "))
+                self._data_bytes += len(line)
+                self._check_bound()
         elif self._data:
             payloads.append(b"\n".join(self._data))
             self._data.clear()
             self._data_bytes = 0
-
-    def _take_field(self, line: bytes) -> None:
-        name, _, value = line.partition(b":")
-        if name in _PAYLOAD_FIELDS:
-            self._data.append(value.removeprefix(b" "))
-            self._data_bytes += len(line)
-            self._check_bound()
 
     def _check_bound(self) -> None:
         if len(self._rest) + self._data_bytes > self._event_bytes_max:

@@ -113,12 +113,14 @@ class ChatAnswer:
 
     def _pieces_of(self, delta: _Delta) -> Iterator[Piece]:
         # Some servers send the same reasoning under both names.
-        reasoning = _text(delta.reasoning_content) or _text(delta.reasoning)
-        if whole := self._reasoning.of(reasoning):
-            yield ReasoningDelta(whole)
-        text = _text(delta.content) or _text(delta.refusal)
-        if whole := self._text.of(text):
-            yield TextDelta(whole)
+        if delta.reasoning_content or delta.reasoning:
+            reasoning = _text(delta.reasoning_content) or _text(delta.reasoning)
+            if whole := self._reasoning.of(reasoning):
+                yield ReasoningDelta(whole)
+        if delta.content or delta.refusal:
+            text = _text(delta.content) or _text(delta.refusal)
+            if whole := self._text.of(text):
+                yield TextDelta(whole)
         for call in delta.tool_calls or ():
             self._add_call(call)
         if delta.function_call is not None:
